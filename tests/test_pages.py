@@ -28,9 +28,9 @@ def anchors(page: Path) -> set[str]:
 
 
 def test_the_page_has_every_metric():
-    types = [metric.kind(metric.name, metric.says).type for metric in metrics.METRICS]
+    types = [metric.kind(metric.name, metric.help_text).type for metric in metrics.METRICS]
     rows = (
-        f"| `{metric.name}{'_total' * (kind == 'counter')}` | {kind} | {', '.join(metric.labels) or '–'} | {metric.says} |"
+        f"| `{metric.name}{'_total' * (kind == 'counter')}` | {kind} | {', '.join(metric.labels) or '–'} | {metric.help_text} |"
         for metric, kind in zip(metrics.METRICS, types, strict=True)
     )
     table = "\n".join(["| metric | type | labels | what it is |", "|---|---|---|---|", *rows])

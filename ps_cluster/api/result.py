@@ -117,7 +117,7 @@ class Result:
         """
         from matplotlib.figure import Figure  # it takes half a second to import
 
-        from ps_cluster.report.curves import ALONG, Curves
+        from ps_cluster.report.curves import X_AXES, Curves
         from ps_cluster.report.plots import grid, legend_outside, plot_style
 
         class RunFigure(Figure):
@@ -132,10 +132,10 @@ class Result:
         with plot_style():
             figure, panels = grid(2, 2, _PANEL_IN, RunFigure)
             for measure, row in zip(curves.measures, panels):
-                for along, panel in zip(ALONG, row):
-                    curves.draw(panel, along, measure)
-            for panel, along in zip(panels[-1], ALONG):
-                panel.set_xlabel(curves.label(along))
+                for x_axis, panel in zip(X_AXES, row):
+                    curves.draw(panel, x_axis, measure)
+            for panel, x_axis in zip(panels[-1], X_AXES):
+                panel.set_xlabel(curves.label(x_axis))
             legend_outside(figure, panels[0][:1])
         return figure
 

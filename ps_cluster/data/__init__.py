@@ -1,2 +1,4 @@
-"""Data sets: find, download, verify, generate and pack them (no TensorFlow: the launcher imports it). Batches of step
-ids and their augmentation (TensorFlow: the workers run it)."""
+"""Find, download, verify, generate and pack data sets, without TensorFlow, because the launcher imports these modules.
+
+`batches.py`, `augment.py` and the modules that recompute them need TensorFlow. They run on the workers.
+"""

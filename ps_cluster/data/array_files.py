@@ -1,4 +1,4 @@
-"""Open users' .npy and .npz files: mapped, not read, where that is possible; no code in them is run."""
+"""Open users' .npy and .npz files. Arrays are mapped, not read, where that is possible. No code in a file is run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LOCAL = struct.Struct("<26x2H")  # ends with the lengths of a member's name and
 
 
 class ArrayForm(NamedTuple):
-    """The dtype and shape of an array in a file. `begin`: where its values begin, in bytes."""
+    """The dtype and shape of an array in a file. `begin`: the offset of its values in the file, in bytes."""
 
     dtype: np.dtype
     shape: tuple[int, ...]
@@ -32,7 +32,7 @@ class ArrayForm(NamedTuple):
 
 
 def form_of(path: Path, name: str) -> ArrayForm | None:
-    """Return the form of the array `name` in an .npz, or in the folder of an .npy; None if it can't be read."""
+    """Return the form of the array `name` in an .npz, or in a folder of .npy files; None if it can't be read."""
     try:
         if path.is_dir():
             with open_regular(path / f"{name}.npy") as file:
@@ -49,10 +49,12 @@ def open_folder(folder: Path) -> Mapping[str, np.ndarray]:
 
 
 def open_npz(path: Path) -> Mapping[str, np.ndarray]:
-    """Return the arrays of an .npz by name: mapped; compressed ones are read into memory, within limits.
+    """Return the arrays of an .npz file by name.
+
+    Arrays are mapped, but compressed ones are read into memory, up to a limit.
 
     Raises:
-      Malformed: damaged, of another kind, or too large.
+      Malformed: the file is damaged, of another kind, or too large.
     """
     try:
         with open_regular(path) as file, zipfile.ZipFile(file) as archive:
@@ -62,8 +64,8 @@ def open_npz(path: Path) -> Mapping[str, np.ndarray]:
                 raise Malformed(f"it has more than {MOST_MEMBERS:,} members")
             if compressed > (most := most_memory(path.stat().st_size)):
                 raise Malformed(
-                    f"its compressed arrays have {compressed / 1e9:.1f} GB, more than the {most / 1e9:.1f} that a file of its "
-                    "size may take in memory: save them by numpy.savez, or as .npy files"
+                    f"its compressed arrays take {compressed / 1e9:.1f} GB of memory, more than the "
+                    f"{most / 1e9:.1f} GB allowed for a file of its size: save them with numpy.savez, or as .npy files"
                 )
             return {info.filename.removesuffix(".npy"): _member(path, file, archive, info) for info in infos}
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, struct.error) as error:
@@ -71,7 +73,7 @@ def open_npz(path: Path) -> Mapping[str, np.ndarray]:
 
 
 def open_npy(path: Path) -> np.ndarray:
-    """Return the array of an .npy, mapped. Errors as in `open_npz`."""
+    """Return the array of an .npy file, mapped. Raises the same errors as `open_npz`."""
     with open_regular(path) as file:
         return _mapped(path, path.name, _form(path.name, file), os.fstat(file.fileno()).st_size)
 
@@ -87,14 +89,14 @@ def _member(path: Path, file: BinaryIO, archive: zipfile.ZipFile, info: zipfile.
     with archive.open(info) as member:
         found = _form(name, member)  # type: ignore[arg-type]  # it is a file for reading
         content = bytearray()
-        while piece := member.read(_PIECE_BYTES):  # all at once would be there twice
+        while piece := member.read(_PIECE_BYTES):  # read at once, the array would be in memory twice
             content += piece
     _check_size(name, found, len(content))
     return np.ndarray(found.shape, found.dtype, content, order=found.order)
 
 
 def _mapped(path: Path, name: str, form: ArrayForm, end: int) -> np.ndarray:
-    """Map an array of a file. `end`: of its values, in bytes."""
+    """Map an array of a file. `end`: the offset at which its values end, in bytes."""
     _check_size(name, form, end - form.begin)
     if 0 in form.shape:
         return np.empty(form.shape, form.dtype)
@@ -108,7 +110,11 @@ def _check_size(name: str, form: ArrayForm, size: int) -> None:
 
 
 def _form(name: str, file: BinaryIO) -> ArrayForm:
-    """Read the header of an array, and leave the file behind it. Raises Malformed if it is none, or holds objects."""
+    """Read the header of an array, and leave the file at its first value.
+
+    Raises:
+      Malformed: it is no header, or the array holds Python objects.
+    """
     start, beginning = file.tell(), io.BytesIO(file.read(_HEADER_BYTES))
     try:
         version = np.lib.format.read_magic(beginning)

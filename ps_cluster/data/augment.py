@@ -32,10 +32,10 @@ class Stream(IntEnum):
 def augment(
     inputs: Mapping[str, tf.Tensor], batch: Batch, spec: ExampleSpec, settings: ImageSettings
 ) -> dict[str, tf.Tensor]:
-    """Return the inputs of a batch with its images varied. What the settings turn off costs nothing.
+    """Return the inputs of a batch with its images varied. A variation that the settings turn off costs no time.
 
     Args:
-      inputs: name → [B, ...], B static; every image among them is varied alike.
+      inputs: name → [B, ...], B static; all image inputs get the same variations.
       settings: the section `data`.
     """
     return {
@@ -45,15 +45,15 @@ def augment(
 
 
 def augment_images(field: Field, images: tf.Tensor, batch: Batch, settings: Augmentation) -> tf.Tensor:
-    """Crop and flip, then vary hue and saturation, contrast, cutout.
+    """Crop and flip images, vary their hue, saturation and contrast, then cut out a square, in this order.
 
     Args:
-      field: shape and mean colour.
+      field: the shape and the mean colour of the images.
       images: uint8 [B, H, W, C], B static.
       settings: which variations to apply, and how strongly.
 
     Returns:
-      [B, H, W, C] with pixels 0..255: uint8, or float32 if hue, saturation or contrast vary (not rounded).
+      [B, H, W, C] with pixels 0..255: uint8, or float32 without rounding if hue, saturation or contrast vary.
     """
     batch_size = images.shape[0]
     draw = partial(_uniform, batch.seed, batch.step)
@@ -85,13 +85,13 @@ def augment_images(field: Field, images: tf.Tensor, batch: Batch, settings: Augm
 def resized(
     inputs: Mapping[str, tf.Tensor], spec: ExampleSpec, scales: Sequence[ImageScale], progress: tf.Tensor
 ) -> dict[str, tf.Tensor]:
-    """Return the inputs of a batch with its images as small as the scales say, each pixel the mean of those it covers.
+    """Return the inputs of a batch with its images made as small as the scales say, by the mean over each pixel's area.
 
     Progressive resizing, as in the entries of fast.ai to DAWNBench (2018).
 
     Args:
       inputs: name → float32 [B, ...]; an image is [B, H, W, C] and becomes [B, h, w, C], h and w not static.
-      progress: float32 [], the share of the steps that are done.
+      progress: float32 [], the share of the steps that is done.
     """
     phase = tf.searchsorted([scale.until for scale in scales], progress[None], "right")[0]
 
@@ -120,8 +120,9 @@ def crop_and_flip(images: tf.Tensor, shifts: tf.Tensor, mirrored: tf.Tensor) -> 
 
     Args:
       images: [B, H, W, C].
-      shifts: int32 [2, B], rows and columns, smaller than height and width, that the crop lies below and right of the image.
-      mirrored: bool [B], left-right.
+      shifts: int32 [2, B], by how many rows and columns the crop lies below and to the right of the image. They are
+        smaller than height and width.
+      mirrored: bool [B], which images to mirror left to right.
     """
     batch_size, height, width, channels = images.shape
     line = tf.range(width)
@@ -165,12 +166,14 @@ def adjust_contrast(images: tf.Tensor, factors: tf.Tensor) -> tf.Tensor:
 
 
 def cut_out(images: tf.Tensor, centres: tf.Tensor, side: int, colour: Sequence[float]) -> tf.Tensor:
-    """Blank a square of each image with a colour; it may stick out (DeVries & Taylor 2017, arXiv:1708.04552).
+    """Fill a square of each image with a colour.
+
+    It may reach beyond the edge (DeVries & Taylor 2017, arXiv:1708.04552).
 
     Args:
       images: uint8 or float32 [B, H, W, C], pixels 0..255.
       centres: int32 [2, B], row and column; an even square reaches one pixel further up and left than down and right.
-      side: pixels.
+      side: the side of the square, in pixels.
       colour: a value for each channel; the training images' mean, which normalisation maps to 0.
     """
     height, width, channels = images.shape[1:]
@@ -202,20 +205,22 @@ def _uniform(
     return tf.random.stateless_uniform(shape, tf.random.fold_in(step_seed, int(stream)), low, high, dtype)
 
 
-# Average the outputs for an image over six views of it (test-time augmentation).
-
 Views = Mapping[str, tf.Tensor]
+"""Name of an input → images float32 [B, H, W, C], all shown in one way."""
 
 
 def mean_over_views(outputs: Callable[[Views], tf.Tensor], inputs: Views) -> tf.Tensor:
-    """Return outputs by the multi-crop evaluation of airbench (Jordan 2024, arXiv:2404.00498, section 3.5).
+    """Return the weighted mean of the outputs for six views of each image.
 
-    The views: the image; shifted by one pixel up and left; shifted down and right (borders reflected); each also
-    mirrored. The two that are not shifted weigh 1/4 each, the other four 1/8 each.
+    The views are the image, the image shifted by one pixel up and left, the image shifted by one pixel down and right
+    (with reflected borders), and the mirror images of these three. The two views without a shift have a weight of 1/4
+    each, the other four of 1/8 each. This is the multi-crop evaluation of airbench (Jordan 2024, arXiv:2404.00498,
+    section 3.5).
 
     Args:
-      outputs: name → float32 [B, H, W, C] to float32 [B, outputs].
-      inputs: the same, of one image.
+      outputs: returns the outputs float32 [B, outputs] for inputs.
+      inputs: the only input, an image.
+
     Returns:
       float32 [B, outputs].
     """

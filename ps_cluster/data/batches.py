@@ -16,21 +16,22 @@ from ps_cluster.data.packed import fields_of, file_name, targets_in
 from ps_cluster.private_names import keep_from_folding
 
 # `tf.random.experimental.index_shuffle` fixes 4 rounds, and then the orders of two epochs correlate (measured over
-# 50,000 examples: up to 0.76, each of 4,560 pairs beyond 4 sigma). With 16 rounds they pass for independent, for 6 us.
+# 50,000 examples: up to 0.76, and beyond 4 sigma for each of 4,560 pairs). 16 rounds, which take 6 us, make
+# them look independent.
 _SHUFFLE_ROUNDS = 16
 CHECKSUM_MASK = 2**52 - 1  # a row of the ledger is float64, which holds whole numbers up to here
 CHECKSUM_FACTOR = 31
-_SAMPLE_KEY = 0x5A3D  # in the key of samples, so that none has the order of an epoch
+_SAMPLE_KEY = 0x5A3D  # part of the key of samples, so that no sample has the order of an epoch
 
 
 @dataclass(frozen=True)
 class Batch:
-    """The examples of a step: all that decides them and their variations."""
+    """The examples of a step, with everything that decides how they are varied."""
 
     seed: int  # 0 <= seed < 2**63
     step: tf.Tensor  # int64 []
     ids: tf.Tensor  # int64 [B], the examples' indices in the training set
-    epochs: tf.Tensor  # int64 [B], the epoch of each, from 0
+    epochs: tf.Tensor  # int64 [B], the epoch of each example, from 0
 
 
 def batch_of(
@@ -44,16 +45,17 @@ def batch_of(
 ) -> Batch:
     """Return the examples that step `step` trains on.
 
-    Steps walk through positions 0, 1, 2, ..., `batch_size` at a time. Every `examples` positions (with a sample, as
-    many as it has) are an epoch, which visits each example exactly once in its own order. A batch may span epochs.
+    Steps walk through positions 0, 1, 2, ..., `batch_size` at a time. An epoch is as many positions as there are
+    examples (in the sample, if there is one). It visits each example exactly once, in an order of its own. A batch may
+    span epochs.
 
     Args:
       step: int64 [], from 0.
       batch_size: examples of one step (B).
-      examples: number in the training set.
+      examples: the number of examples in the training set.
       seed: 0 <= seed < 2**63; another seed gives other orders.
       sample: the part of the training set that is seen; None for all.
-      number: of the step among those that walk through its sample, int64 []; None: `step`.
+      number: the number of the step among the steps that walk through the same sample, int64 []; None: `step`.
 
     Raises:
       ValueError: `batch_size` or `examples` is below 1.
@@ -68,7 +70,7 @@ def batch_of(
 
 
 def ids_of_sample(sample: Sample | Stretch, positions: tf.Tensor, examples: int) -> tf.Tensor:
-    """Return the ids of the examples at these positions of a sample, int64 [B]: a pure function of both."""
+    """Return the ids of the examples at some positions of a sample, int64 [B]. `positions`: int64 [B]."""
     if isinstance(sample, Stretch):
         return sample.first + positions
     key = _key(sample.seed, tf.constant(_SAMPLE_KEY, tf.int64))
@@ -110,7 +112,7 @@ def checksum_of(ids: tf.Tensor) -> tf.Tensor:
 
 
 def joined_checksum(before: tf.Tensor, of_batch: tf.Tensor) -> tf.Tensor:
-    """Return the checksum of a period, int64 [], which one more batch extends. It is 0 before the first batch."""
+    """Return the checksum of a period, int64 [], extended by one batch. It is 0 before the first batch."""
     return tf.bitwise.bitwise_and(CHECKSUM_FACTOR * before + of_batch, CHECKSUM_MASK)
 
 
@@ -118,7 +120,7 @@ class BatchRows(NamedTuple):
     """The rows of a batch as they were packed."""
 
     inputs: dict[str, tf.Tensor]  # name → [B, ...]
-    target: tf.Tensor | dict[str, tf.Tensor]  # [B, ...]; by the name of the array, if there are several targets
+    target: tf.Tensor | dict[str, tf.Tensor]  # [B, ...]; of several targets, name of the array → [B, ...]
     weight: tf.Tensor | None  # float [B]; None if all examples count alike
 
 
@@ -126,7 +128,7 @@ def rows_of(batch: Batch, spec: ExampleSpec, examples: int) -> BatchRows:
     """Return the rows of a batch, from the files in the working directory of the process that executes the graph.
 
     Args:
-      examples: number in the training set.
+      examples: the number of examples in the training set.
     """
     rows = {
         name: tf.gather(map_rows(file_name("train", name, field), field.packed, examples), batch.ids)
@@ -137,15 +139,15 @@ def rows_of(batch: Batch, spec: ExampleSpec, examples: int) -> BatchRows:
 
 
 def map_rows(path: str, field: Field, examples: int) -> tf.Tensor:
-    """Map a file of a packed data set read-only. All processes of a machine share one copy, in the page cache.
+    """Map a file of a packed data set, read-only. All processes of a machine share one copy of it, in the page cache.
 
     A relative path is resolved by the process that executes the graph. Every call of the graph maps the file again, so
     it must stay in place and must never be shortened in place (SIGBUS).
 
     Args:
-      path: raw rows in C order.
-      field: dtype and shape of a row.
-      examples: N.
+      path: the file, which holds raw rows in C order.
+      field: the dtype and shape of a row.
+      examples: the number of rows, N.
 
     Returns:
       [N, *field.shape] in the field's dtype. `tf.gather` reads only the rows that it is asked for.
@@ -158,6 +160,6 @@ def map_rows(path: str, field: Field, examples: int) -> tf.Tensor:
     mapped = tf.raw_ops.ImmutableConst(dtype=field.dtype, shape=shape, memory_region_name=str(path))
     if not tf.executing_eagerly():
         # Without this, constant folding evaluates the node in the first call of a function and deep-copies the whole
-        # file, only to find it too large for a constant; the 150 MB stay with the process.
+        # file, only to find it too large for a constant. The process keeps these 150 MB.
         keep_from_folding(mapped)
     return mapped

@@ -1,4 +1,4 @@
-"""The cache of packed data sets: its folder, the names in it, and where else archives are looked for."""
+"""Locate the cache of packed data sets, name its folders, and list the folders in which archives are looked for."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def default_cache_dir() -> Path:
     """Return $PS_CLUSTER_CACHE, else $XDG_CACHE_HOME/ps_cluster, else ~/.cache/ps_cluster.
 
     Raises:
-      UserError: neither is set, and the user has no home, as in a container with an id that no user has.
+      UserError: neither is set, and the user has no home directory, e.g. in a container with an unknown user id.
     """
     if own := os.environ.get("PS_CLUSTER_CACHE"):
         return Path(os.path.expanduser(own))
@@ -26,22 +26,27 @@ def default_cache_dir() -> Path:
         return Path(shared) / "ps_cluster"
     home = os.path.expanduser("~")
     if home == "~":
-        raise UserError("PS_CLUSTER_CACHE: it is not set, and there is no home directory: set it to a folder for data")
+        raise UserError(
+            "PS_CLUSTER_CACHE: it is not set, and there is no home directory: set it to a folder for data sets"
+        )
     return Path(home) / ".cache" / "ps_cluster"
 
 
-def places(cache_dir: Path) -> tuple[Path, ...]:
+def archive_folders(cache_dir: Path) -> tuple[Path, ...]:
     """Return the folders in which archives are looked for, best first."""
     return cache_dir, keras_home(os.environ) / "datasets"
 
 
 def packed_folder(cache_dir: Path) -> Path:
-    """Return the folder of packed copies. Copies of another format are kept: an older version may train on them."""
+    """Return the folder of packed copies. Copies of other formats have other folders, and stay for other versions."""
     return cache_dir / f"packed-{packed.FORMAT}"
 
 
 def fingerprint(source: Path) -> str:
-    """Return eight hexadecimal digits that change with a file, or with any file below a folder or of a pattern."""
+    """Return eight hexadecimal digits that change when a file, or any file below a folder or of a pattern, changes.
+
+    Only names, sizes and times of modification are looked at.
+    """
     digest = hashlib.sha256()
     for path, status in _files(source):
         digest.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\n".encode(errors="surrogateescape"))
@@ -49,7 +54,7 @@ def fingerprint(source: Path) -> str:
 
 
 def size_of(source: Path) -> int:
-    """Return the bytes of a file, or of all files below a folder or of a pattern."""
+    """Return the size of a file in bytes, or that of all files below a folder or of a pattern."""
     return sum(status.st_size for _, status in _files(source))
 
 

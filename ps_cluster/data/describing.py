@@ -1,4 +1,4 @@
-"""Describe a packed data set for people: its fields, their statistics, and examples as text."""
+"""Describe a packed data set for people: its fields, their statistics, and some examples as text."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from ps_cluster.data.packed import PackedDataset, fields_of, pieces
 from ps_cluster.data.text_rows import texts_of
 from ps_cluster.files.values import number_text
 
-MOST_BYTES = 2**30  # of a field that are read: of a larger one evenly spaced parts
+MOST_BYTES = 2**30  # that are read of a field; of a larger field, evenly spaced parts are read
 _PIECE_BYTES = 2**22
-_MOST_VALUES = 4  # of one example that are shown
-_MOST_CHARACTERS = 48  # of a window of text
-_MOST_COLUMNS = 100  # of one field that are described apart
+_MOST_VALUES = 4  # that are shown of one example
+_MOST_CHARACTERS = 48  # that are shown of a text
+_MOST_COLUMNS = 100  # a field with more columns is described as a whole
 
 
 @dataclass(frozen=True)
 class Described:
-    """A field, or a column of one, over the training examples. Numbers are None where no value is finite.
+    """Statistics of a field, or of one of its columns, over the training examples. They are None if no value is finite.
 
     Attributes:
-      low, mean, std, high: of the values; of texts, of the numbers of their characters.
-      missing: how many values are NaN or infinite; of a table's column how many training rows have none.
+      low, mean, std, high: statistics of the values. Those of texts are over their numbers of characters.
+      missing: how many values are NaN or infinite; for a column of a table, how many training rows have no value.
       rows: how many examples were read.
     """
 
@@ -44,10 +44,11 @@ class Described:
 
 
 def describe(dataset: PackedDataset, most_bytes: int = MOST_BYTES) -> list[Described]:
-    """Return a description of each input, the target and the weight; of short rows of numbers one for each column.
+    """Return statistics of each input, the target and the weight.
 
-    Columns of a table have their own names and units. A missing value of theirs was replaced by the mean when it was packed,
-    and does not count here.
+    Short rows of numbers have statistics for each column.
+
+    Columns of a table are described by their names, in their units. Their missing values do not count.
     """
     found: list[Described] = []
     encoded = _encoded_columns(dataset)
@@ -61,7 +62,7 @@ def describe(dataset: PackedDataset, most_bytes: int = MOST_BYTES) -> list[Descr
 
 
 def _described(columns: Sequence[_Column], field: Field, rows: np.ndarray, most_bytes: int) -> list[Described]:
-    """Return the description of each column of the rows, or of the field as a whole, which is a single one."""
+    """Return the statistics of each column of the rows. A field that is described as a whole is a single column."""
     mean, std = (np.array(of) for of in zip(*((column.mean, column.std) for column in columns)))
     moments, low, high, read = Moments(), np.full(len(columns), np.inf), np.full(len(columns), -np.inf), 0
     every = max(1, -(-rows.nbytes // most_bytes))
@@ -82,7 +83,7 @@ def _described(columns: Sequence[_Column], field: Field, rows: np.ndarray, most_
         missing = read * math.prod(field.shape) - count
         if column.missing is not None:
             missing = column.missing
-            if count and not column.values:  # those that were filled in would make the deviation smaller
+            if count and not column.values:  # the means that fill the gaps would make the deviation too small
                 middle, width = column.mean, column.std if highest != lowest else 0.0
         name = f"{column.name} (code, of {len(column.values)})" if column.values else column.name
         found.append(Described(name, field.dtype, field.shape, lowest, middle, width, highest, missing, read))
@@ -90,7 +91,7 @@ def _described(columns: Sequence[_Column], field: Field, rows: np.ndarray, most_
 
 
 def fields_with_rows(dataset: PackedDataset, split: str) -> Iterator[tuple[str, Field, np.ndarray]]:
-    """Return name, field and rows [N, ...] of each input, the target, and the weight if there is one."""
+    """Yield name, field and rows [N, ...] of each input, the target, and the weight if there is one."""
     return ((name, field, dataset.rows(split, name, field)) for name, field in fields_of(dataset.spec).items())
 
 
@@ -119,7 +120,7 @@ def example_rows(
 
 
 def _texts_apart(codes: np.ndarray, columns: int) -> list[list[str]]:
-    """Return the beginnings of texts, given as code points [N, ..., characters], in so many columns."""
+    """Return the beginnings of texts, column by column. `codes`: code points [N, ..., characters]."""
     texts = texts_of(codes).reshape(len(codes), columns, -1)
     return [[_beginning(" · ".join(row)) for row in texts[:, place]] for place in range(columns)]
 
@@ -143,10 +144,10 @@ def _text(row: np.ndarray) -> str:
 
 @dataclass(frozen=True)
 class _Column:
-    """A column: of a table numbers, which became (value - mean) / std, or the codes of `values`, from 1.
+    """A column. In a table it was encoded as (value - mean) / std, or as codes of `values`, from 1.
 
     Attributes:
-      missing: how many of a table's training rows have no value; None of what is no table.
+      missing: how many training rows of the table have no value in it; None if the data are no table.
     """
 
     name: str
@@ -156,7 +157,10 @@ class _Column:
     missing: int | None = None
 
     def text(self, value: float) -> str:
-        """Return an encoded value as it was in the table. The mean of a column with missing values is one of those."""
+        """Return an encoded value as it was in the table.
+
+        In a column with missing values, the mean is shown as a missing value, because it took the place of these.
+        """
         if self.values:
             return self.values[int(value) - 1] if value else "missing or unknown" if self.missing else "unknown"
         if self.missing and value == 0:
@@ -165,7 +169,7 @@ class _Column:
 
 
 def _encoded_columns(dataset: PackedDataset) -> dict[str, list[_Column]]:
-    """Return field → its columns, for what was packed from a table."""
+    """Return field → its columns, for a data set that was packed from a table; else an empty mapping."""
     encoding = dataset.encoding()
     if encoding is None:
         return {}

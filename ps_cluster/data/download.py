@@ -22,7 +22,7 @@ from ps_cluster.files.values import reason
 from ps_cluster.files.writing import open_to_write
 
 Progress = Callable[[int, int | None], None]
-"""Called with the bytes there are so far and the total, when the server tells it."""
+"""Called with the number of bytes so far, and with the total, or None if the server does not tell it."""
 
 _BLOCK_BYTES = 2**18
 _BACKOFF_S = (1.0, 2.0, 4.0, 8.0)
@@ -50,19 +50,20 @@ def download(
     Received bytes stay in `<destination>.part`; the next attempt or call continues from there.
 
     Args:
-        url: http or https.
-        destination: its folder is made if missing.
-        sha256: the expected digest in hexadecimal.
+        url: an http or https address.
+        destination: the file to write. Its folder is created if it is missing.
+        sha256: the expected digest, in hexadecimal.
         progress: called after every block.
-        timeout_s: longest silence of the server during the transfer.
-        connect_timeout_s: longest wait for the answer to a request, name resolution included.
-        attempts: number of attempts in a row without new bytes before giving up.
-        deadline_s: longest duration of all transfers together.
-        sleep: waits between attempts (1, 2, 4, then 8 seconds).
+        timeout_s: the longest silence of the server during the transfer.
+        connect_timeout_s: the longest wait for the answer to a request, including name resolution.
+        attempts: how many attempts in a row may bring no new bytes.
+        deadline_s: the longest duration of all attempts together.
+        sleep: waits for some seconds between attempts (1, 2, 4, then 8).
 
     Raises:
-        DownloadError: no answer, refused, interrupted too often, too slow, or not the expected file.
-        OSError: `destination` cannot be written.
+        DownloadError: the server did not answer or refused, or the transfer was interrupted too often, was too slow, or
+            brought another file.
+        OSError: `destination` can't be written.
     """
     destination = Path(destination)
     destination.parent.mkdir(parents=True, exist_ok=True)
@@ -75,7 +76,7 @@ def download(
                 transfer.attempt()
                 break
             except _Interrupted as error:
-                # Only more bytes than ever before count as progress: a server could make us start over without end.
+                # Only more bytes than ever before count as progress. Else this could start over without end.
                 failures = 1 if transfer.size > most else failures + 1
                 most = max(most, transfer.size)
                 if failures >= attempts:
@@ -113,8 +114,8 @@ class _Transfer:
         """Download the rest.
 
         Raises:
-            _Interrupted: worth another attempt.
-            DownloadError: not worth another attempt.
+            _Interrupted: another attempt may succeed.
+            DownloadError: another attempt would fail too.
         """
         try:
             request = urllib.request.Request(self.url, headers={"User-Agent": "ps_cluster"})
@@ -132,12 +133,12 @@ class _Transfer:
             self._receive(response)
 
     def _refused(self, error: urllib.error.HTTPError) -> None:
-        """Return if the server says that no byte is missing. Raises as `attempt`."""
+        """Return if the server says that no byte is missing. Raises the same errors as `attempt`."""
         if error.code == 416 and _whole_size(error.headers) == self.size:
             return
         if error.code == 416:
             self._start_over()
-            raise _Interrupted("the partial file did not fit the server's") from error
+            raise _Interrupted("the partial file is not a part of the server's file") from error
         if error.code in _WORTH_ANOTHER_TRY:
             raise _Interrupted(f"the server answered {error.code}") from error
         raise DownloadError(f"url: '{self.url}' cannot be fetched (the server answered {error.code})") from error
@@ -155,7 +156,9 @@ class _Transfer:
             self.file.write(block)
             self.progress(self.size, total)
             if time.monotonic() > self.deadline:
-                raise DownloadError(f"url: '{self.url}' is too slow ({self.size} bytes so far; run again to go on)")
+                raise DownloadError(
+                    f"url: '{self.url}' is too slow ({self.size} bytes so far; run the command again to continue)"
+                )
         if total is not None and self.size != total:
             raise _Interrupted(f"cut off after {self.size} of {total} bytes")
 
@@ -165,14 +168,17 @@ class _Transfer:
 
 def _read(response: http.client.HTTPResponse) -> bytes:
     try:
-        # read would wait for the whole block, however slowly it comes; read1 returns what has arrived.
+        # `read` would wait for the whole block, however slowly it comes. `read1` returns what has arrived.
         return response.read1(_BLOCK_BYTES)
     except (OSError, http.client.HTTPException) as error:
         raise _Interrupted(reason(getattr(error, "reason", error))) from error
 
 
 def _open(request: urllib.request.Request, timeout_s: float, connect_timeout_s: float) -> http.client.HTTPResponse:
-    """Call urlopen within a total time: its own timeout covers neither name resolution nor a list of addresses."""
+    """Call urlopen with a limit on the total time.
+
+    Its own timeout covers neither name resolution nor several addresses.
+    """
     answer: queue.SimpleQueue[http.client.HTTPResponse | Exception] = queue.SimpleQueue()
 
     def ask() -> None:
@@ -199,7 +205,7 @@ def _whole_size(headers: Message) -> int | None:
 
 @contextlib.contextmanager
 def _locked(part: Path) -> Iterator[BinaryIO]:
-    """Open the partial file, which is locked: two writers would spoil it."""
+    """Open and lock the partial file, because two writers would spoil it."""
     try:
         lock = Lock(part.with_name(f"{part.name}.lock"), f"download '{part}'")
     except InUse as error:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ps_cluster.data.library_splits import TESTS, TRAIN
 from ps_cluster.files.values import one_line
 
-# Names that people give to the split to train on, and to the splits to test on; best first. Capitals do not matter.
+# Names that people give to the split to train on, and to splits to test on, best first. Capitals do not matter.
 _TRAIN_NAMES = (TRAIN, "training")
 _TEST_NAMES = (TESTS[0], "testing", *TESTS[1:], "dev", "eval")
 _LEFT_BY_PROGRAMS = frozenset({"__MACOSX", "__pycache__"})
@@ -24,12 +24,12 @@ def is_split(name: str) -> bool:
 
 
 class SplitNames(NamedTuple):
-    """The names of the parts of a data set.
+    """The names of the splits of a data set.
 
     Attributes:
-      test: None for none.
-      unused: further parts to test on.
-      others: what else is there.
+      test: the split to test on; None if there is none.
+      unused: further splits that could be tested on.
+      others: names that are not those of a split.
     """
 
     train: str
@@ -39,17 +39,17 @@ class SplitNames(NamedTuple):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Lines about what is not used."""
+        """A line about each name that is not used."""
         tests = (f"'{name}' is not used: '{self.test}' has the examples to test on" for name in self.unused)
         others = (
-            f"'{name}' is not used: it is neither '{self.train}' nor a name of a part to test on"
+            f"'{name}' is not used: it is neither '{self.train}' nor a name of a split to test on"
             for name in self.others
         )
         return (*tests, *others)
 
 
 def splits_in(names: Iterable[str]) -> SplitNames | None:
-    """Return which names are those of the parts of a data set; None where there is no part to train on."""
+    """Return which of the names are those of splits; None if none is the name of a split to train on."""
     there = sorted(names, key=lambda name: (name != name.lower(), name))  # train before Train
     train = _first_of(_TRAIN_NAMES, there)
     if train is None:
@@ -63,7 +63,7 @@ def _first_of(called: Sequence[str], names: Sequence[str]) -> str | None:
 
 
 def folders_in(folder: Path) -> list[str]:
-    """Return the sorted names of the folders in a folder, without hidden ones, and those that begin as __MACOSX does."""
+    """Return the sorted names of the folders in a folder, without hidden ones and names that begin with "__"."""
     return sorted(
         entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith((".", "__"))
     )
@@ -75,12 +75,12 @@ def files_in(folder: Path) -> list[str]:
 
 
 def files_below(folder: Path, left_out: frozenset[str] = _LEFT_BY_PROGRAMS) -> Iterator[Path]:
-    """Yield the files below a folder, sorted by folder and name; hidden files and folders are left out.
+    """Yield the files below a folder, sorted by folder and name, without hidden files and folders.
 
     A link to a folder is yielded like a file and not followed, because it may lead to a folder above.
 
     Args:
-      left_out: names of further folders that are left out.
+      left_out: the names of other folders to leave out.
     """
     for place, folders, names in os.walk(folder):
         inner = [name for name in folders if name not in left_out and not name.startswith(".")]
@@ -93,7 +93,7 @@ def files_below(folder: Path, left_out: frozenset[str] = _LEFT_BY_PROGRAMS) -> I
 
 
 def not_read(paths: Sequence[Path], root: Path, why: str) -> tuple[str, ...]:
-    """Return a line about files that are not read, if there are any.
+    """Return one line about files that are not read, or none if there are no such files.
 
     Args:
       root: the folder of the data set.
@@ -105,7 +105,7 @@ def not_read(paths: Sequence[Path], root: Path, why: str) -> tuple[str, ...]:
 
 
 def endings_of(paths: Sequence[Path]) -> str:
-    """Return the endings of names, the most frequent first: "3 .heic, 1 without an ending"."""
+    """Return the endings of names with their counts, the most frequent first: "3 .heic, 1 without an ending"."""
     counts = Counter(path.suffix.lower() or "without an ending" for path in paths)
     parts = [f"{count:,} {one_line(ending, 20)}" for ending, count in counts.most_common(_MOST_ENDINGS)]
     return ", ".join(parts) + ", …" * (len(counts) > _MOST_ENDINGS)

@@ -1,4 +1,4 @@
-"""Choose the examples that are held out to test on, where users bring none."""
+"""Choose the examples that are held out to test on if users bring none."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ _SEED = 0
 
 
 class Split(NamedTuple):
-    """Which examples are trained on and which tested on: sorted ids; and a line that says so."""
+    """A split of the examples. `train` and `test`: sorted ids.
+
+    `note`: a line for people that says what was held out.
+    """
 
     train: np.ndarray
     test: np.ndarray
@@ -27,7 +30,7 @@ class Split(NamedTuple):
 
 
 def split_of(targets: Targets, share: float) -> Split | None:
-    """Return the training examples that are held out, as `hold_out`; None where others were given to test on."""
+    """Return how `hold_out` splits the training examples; None if there are test targets already."""
     if targets.test is not None:
         return None
     labels = targets.train if targets.objective == "classification" else None
@@ -46,10 +49,10 @@ def contents_of(
     """Return the contents of a data set.
 
     Args:
-      split: of `split_of`. The rows of its two parts are made when they are packed, from those of `train`.
-      train, test: inputs and weights, name → [N, ...].
-      output: the name of the output that has to predict the targets, if there are others.
-      others: name of a further output → its targets.
+      split: what `split_of` returned. The rows of its two parts are made from those of `train` when they are packed.
+      train, test: name → [N, ...], the inputs and weights.
+      output: the name of the output that predicts `targets`, if there are other outputs.
+      others: name of another output → its targets.
     """
     whole: dict[str, Any] = {**train, TARGET: targets.train}
     whole |= {target_array(name): one.train for name, one in others.items()}
@@ -64,10 +67,10 @@ def contents_of(
 
 
 def hold_out(share: float, examples: int, labels: np.ndarray | None = None) -> Split:
-    """Return a split by seed: a share of all examples, of each class the same.
+    """Return a random split, always by the same seed. In a classification, the same share of each class is held out.
 
     Args:
-      labels: [examples] whole numbers from 0, of a classification; None for other objectives.
+      labels: [examples] whole numbers from 0, in a classification; None for other objectives.
 
     Raises:
       Malformed: there are too few examples.
@@ -84,13 +87,13 @@ def hold_out(share: float, examples: int, labels: np.ndarray | None = None) -> S
     of_each = " of each class" if labels is not None else ""
     note = (
         f"held out {len(test):,} of {examples:,} examples for testing (data.held_out={share:g}{of_each}, by seed "
-        f"{_SEED}), because no others were given"
+        f"{_SEED}), because no test examples were given"
     )
     return Split(train, test, note)
 
 
 def _held_out_of_each_class(share: float, order: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Return ids in random order: of each class a share, and one at least is left to train on."""
+    """Return ids in random order: a share of each class, which leaves at least one example of it to train on."""
     by_class = order[np.argsort(labels[order], kind="stable")]
     counts = np.bincount(labels)
     wanted = _counts_to_hold_out(share, counts)
@@ -102,7 +105,7 @@ def _held_out_of_each_class(share: float, order: np.ndarray, labels: np.ndarray)
 
 
 def _counts_to_hold_out(share: float, counts: np.ndarray) -> np.ndarray:
-    """Return how many of each class to hold out: its share rounded down, and one more where the most is cut off."""
+    """Return how many of each class to hold out: its share rounded down, and one more where that cuts off the most."""
     most, exact = np.maximum(counts - 1, 0), share * counts
     wanted: np.ndarray = np.minimum(most, exact.astype(int))
     missing = max(1, round(share * int(counts.sum()))) - int(wanted.sum())

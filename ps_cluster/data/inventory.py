@@ -1,6 +1,6 @@
 """List the data sets that this machine has: packed copies in the cache, and archives that can be packed.
 
-Names of data sets come from manifests here, and a manifest may come from anybody: no code that one names is run.
+The names of packed data sets come from their manifests, which may come from anybody, so no code that they name is run.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ps_cluster.config import user_code
 from ps_cluster.config.datasets import DATASETS, Download
-from ps_cluster.data.cache import packed_at, packed_folder, places
+from ps_cluster.data.cache import archive_folders, packed_at, packed_folder
 from ps_cluster.data.packed import ENCODING, PackedDataset, Unusable, load_packed, read_manifest
 from ps_cluster.data.packing import remove_packed
 from ps_cluster.errors import UserError, did_you_mean
@@ -22,12 +22,12 @@ from ps_cluster.files import locks, untrusted
 _BLOCK_BYTES = 2**24
 
 CopyProgress = Callable[[int, int], None]
-"""Called with the bytes that were read so far, and all that there are."""
+"""Called with the number of bytes that were read so far, and with that of all bytes."""
 
 
 @dataclass(frozen=True)
 class Copy:
-    """A packed folder. `dataset` is None where the folder is damaged, and `problem` then says why."""
+    """A packed folder. If it is damaged, `dataset` is None and `problem` says why."""
 
     directory: Path
     dataset: PackedDataset | None
@@ -35,28 +35,30 @@ class Copy:
 
     @property
     def name(self) -> str:
-        """The data set's name; of a damaged copy the part of the folder's name that comes from it."""
+        """The name of the data set; for a damaged copy, the part of the folder's name that comes from it."""
         return self.dataset.name if self.dataset else self.directory.name.partition(".")[0]
 
     @property
     def bytes(self) -> int:
-        """The size of all its files."""
+        """The size of all its files, in bytes."""
         return sum(file.stat().st_size for file in self.directory.iterdir() if file.is_file())
 
     @property
     def packed_at(self) -> float | None:
-        """When it was written, in seconds since 1970; None if unknown."""
+        """The time at which it was written, in seconds since 1970; None if unknown."""
         return packed_at(self.directory) or None
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A data set that is known or that was packed here.
+    """A data set of the package, or one of a user that was packed on this machine.
 
     Attributes:
-      title: its name in sentences. generated: whether a program made it up.
-      copies: newest first. archives: what was found and can be packed.
-      downloads: its files elsewhere; none if it can't be downloaded.
+      title: its name in sentences.
+      generated: whether the project generates it.
+      copies: its packed copies, newest first.
+      archives: files and folders that were found and can be packed.
+      downloads: its files elsewhere; empty if it can't be downloaded.
     """
 
     name: str
@@ -68,10 +70,10 @@ class Entry:
 
 
 def entries(cache_dir: Path, data_dir: Path | None = None) -> list[Entry]:
-    """Return the package's own data sets, then those of users that were packed here.
+    """Return the data sets of the package, then those of users that were packed on this machine.
 
     Args:
-      data_dir: a folder in which archives are looked for, before the caches.
+      data_dir: a folder in which archives are looked for first, before the caches.
     """
     found = copies(cache_dir)
     where = [Path(os.path.expanduser(data_dir))] if data_dir else []
@@ -81,7 +83,11 @@ def entries(cache_dir: Path, data_dir: Path | None = None) -> list[Entry]:
             kind.full_name,
             kind.generated,
             tuple(copy for copy in found if copy.name == kind.name),
-            tuple(dict.fromkeys(file for place in (*where, *places(cache_dir)) for file in kind.candidates(place))),
+            tuple(
+                dict.fromkeys(
+                    file for place in (*where, *archive_folders(cache_dir)) for file in kind.candidates(place)
+                )
+            ),
             kind.downloads,
         )
         for kind in DATASETS
@@ -97,14 +103,14 @@ def entries(cache_dir: Path, data_dir: Path | None = None) -> list[Entry]:
 
 
 def copies(cache_dir: Path) -> list[Copy]:
-    """Return all packed copies in the cache, newest first; their arrays are not read."""
+    """Return all packed copies in the cache, newest first. Their arrays are not read."""
     folder = packed_folder(cache_dir)
     directories = [path for path in folder.glob("[!.]*") if path.is_dir()] if folder.is_dir() else []
     return sorted((open_copy(path) for path in directories), key=lambda copy: -(copy.packed_at or 0))
 
 
 def open_copy(directory: Path, *, whole: bool = False) -> Copy:
-    """Return the copy in a folder, sound or damaged. `whole`: look at its targets too."""
+    """Return the copy in a folder, sound or damaged. `whole`: check its targets too."""
     try:
         return Copy(directory, load_packed(directory, check_targets=whole))
     except Unusable as error:
@@ -123,7 +129,7 @@ def copies_named(names: Sequence[str], found: Sequence[Copy], cache_dir: Path) -
         if not mine:
             names = sorted({copy.name for copy in found})
             raise UserError(
-                f"NAME: got {name!r:.200}: no packed copy in '{cache_dir}' is called so; {did_you_mean(name, names)}"
+                f"NAME: got {name!r:.200}: no packed copy in '{cache_dir}' has this name; {did_you_mean(name, names)}"
                 f"there are: {', '.join(names) or 'none'}"
             )
         chosen += [copy for copy in mine if copy not in chosen]
@@ -131,13 +137,13 @@ def copies_named(names: Sequence[str], found: Sequence[Copy], cache_dir: Path) -
 
 
 def _has_name(copy: Copy, name: str) -> bool:
-    """Return whether a copy has this name, as it is or as a path that may be gone by now."""
+    """Return whether a copy has this name, as it stands or as a path, which may not exist any more."""
     path = os.path.abspath(os.path.expanduser(name))
     return copy.name in (name, user_code.absolute(name, Path.cwd())) or copy.name.partition(":")[2] == path
 
 
 def verify(copy: Copy, progress: CopyProgress = lambda done_bytes, total_bytes: None) -> Copy:
-    """Read a whole copy, and return it: manifest, sizes, targets, and the checksum of each file are checked."""
+    """Read a whole copy and return it, damaged if its manifest, a size, a target or the checksum of a file is wrong."""
     copy = open_copy(copy.directory, whole=True)
     if copy.dataset is None:
         return copy
@@ -161,7 +167,7 @@ def verify(copy: Copy, progress: CopyProgress = lambda done_bytes, total_bytes: 
 
 
 def remove(copy: Copy) -> None:
-    """Remove a packed copy. Raises UserError if a run uses it, or if it is another user's."""
+    """Remove a packed copy. Raises UserError if a run uses it, or if it belongs to another user."""
     untrusted.refuse_foreign(copy.directory)
     with locks.to_remove(copy.directory, f"the packed copy '{copy.directory}'"):
         remove_packed(copy.directory)

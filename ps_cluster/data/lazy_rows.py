@@ -1,4 +1,4 @@
-"""Rows of a data set that are made when they are asked for: not all have to fit into the memory."""
+"""Make rows of a data set when they are asked for, so that not all of them have to fit into memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ps_cluster.config.objectives import Rows
 
 
 class LazyRows:
-    """Rows [N, ...] of a dtype and shape. A subclass returns parts of them."""
+    """Rows [N, ...] of a dtype and shape. A subclass defines `__getitem__`, which returns some of them."""
 
     def __init__(self, dtype: np.dtype, shape: tuple[int, ...]):
         self.dtype, self.shape = dtype, shape
@@ -20,7 +20,7 @@ class LazyRows:
 
 
 class SelectedRows(LazyRows):
-    """Some of other rows, in the order of `ids` [N]."""
+    """The rows with the indices `ids` [N] among other rows, in this order."""
 
     def __init__(self, rows: Rows, ids: np.ndarray):
         super().__init__(rows.dtype, (len(ids), *rows.shape[1:]))
@@ -31,7 +31,7 @@ class SelectedRows(LazyRows):
 
 
 class ChangedRows(LazyRows):
-    """Other rows in another dtype or shape: `change` converts them, piece by piece."""
+    """Other rows with another dtype or shape. `change` converts them, piece by piece."""
 
     def __init__(self, rows: Rows, change: Callable[[np.ndarray], np.ndarray]):
         first = change(np.asarray(rows[:1]))
@@ -43,20 +43,20 @@ class ChangedRows(LazyRows):
 
 
 class StreamedRows(LazyRows):
-    """Rows that can only be read from the first to the last. Reading continues where it stopped, or starts again."""
+    """Rows that can only be read from the first to the last. To read an earlier row, it starts again from the first."""
 
-    _pieces: Iterator[np.ndarray]  # the pieces that were not read yet
+    _pieces: Iterator[np.ndarray]  # the pieces that have not been read yet
     _piece: np.ndarray  # the piece that was read last
     _first: int  # the index of its first row
 
     def __init__(self, dtype: str, shape: tuple[int, ...], read: Callable[[], Iterator[np.ndarray]]):
-        """Create the rows. `read` returns all rows [N, ...] from the first on, in pieces of any length."""
+        """Create the rows. `read` returns all rows [N, ...] from the first to the last, in pieces of any length."""
         super().__init__(np.dtype(dtype), shape)
         self._read = read
         self._start_again()
 
     def __getitem__(self, part: slice | np.ndarray) -> np.ndarray:
-        """Return some rows. `part`: a slice, or their indices int64 [M], ascending."""
+        """Return some rows. `part`: a slice, or indices int64 [M] in ascending order."""
         places = np.arange(*part.indices(len(self))) if isinstance(part, slice) else part
         if len(places) and places[0] < self._first:
             self._start_again()

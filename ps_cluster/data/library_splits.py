@@ -1,4 +1,4 @@
-"""Choose the split to test on, among those in the folder of a library."""
+"""Choose the split to test on, among the splits that another library has saved."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from ps_cluster.files.values import Malformed
 
 TRAIN = "train"
 TESTS = ("test", "validation", "valid", "val")
-NO_LABEL = -1  # Hugging Face's and TensorFlow's libraries have it where a label is secret
+NO_LABEL = -1  # Hugging Face's and TensorFlow's libraries use it where a label is not published
 
 
 class TestSplit(NamedTuple):
-    """The names of the splits to use. `test`: None for none. `notes`: lines about those that are passed over."""
+    """The name of the split to test on. `test`: None if there is none.
+
+    `notes`: lines about splits that are passed over.
+    """
 
     test: str | None
     notes: tuple[str, ...] = ()
@@ -27,7 +30,7 @@ def choose_test_split(names: Iterable[str], is_labelled: Callable[[str], bool]) 
     """
     there = list(names)
     if TRAIN not in there:
-        raise Malformed(f"there is no split '{TRAIN}', of {', '.join(there)}")
+        raise Malformed(f"there is no split '{TRAIN}' among {', '.join(there)}")
     notes: list[str] = []
     for name in TESTS:
         if name in there and is_labelled(name):
@@ -38,9 +41,9 @@ def choose_test_split(names: Iterable[str], is_labelled: Callable[[str], bool]) 
 
 
 def check_all_labelled(split: str, without: int, examples: int) -> None:
-    """Raise Malformed where examples have no label."""
+    """Raise Malformed if examples have no label. `without`: how many of the `examples` have none."""
     if without:
         raise Malformed(
-            f"the split '{split}' has no label (a missing one, or {NO_LABEL}) in {without:,} of {examples:,} examples: "
-            "remove those"
+            f"in the split '{split}', {without:,} of {examples:,} examples have no label (it is missing, or "
+            f"{NO_LABEL}): remove these examples"
         )

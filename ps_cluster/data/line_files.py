@@ -16,12 +16,14 @@ from ps_cluster.config.objectives import Field
 from ps_cluster.files.reading import open_regular
 from ps_cluster.files.values import Malformed, one_line
 
-_MOST_BYTES = 4096  # of a line that are read
+_MOST_BYTES = 4096  # that are read of a line
 _LINES_AT_ONCE = 2**16
 
 
 def lines_of(file: Path) -> Iterator[bytes]:
-    """Yield the lines of a file, which may be compressed by gzip, without their ends. Only the beginning of a long one.
+    """Yield the lines of a file, without their line ends. A file whose name ends in .gz is decompressed.
+
+    A line of more than `_MOST_BYTES` is yielded in pieces.
 
     Raises:
       Malformed: the file is damaged.
@@ -31,21 +33,24 @@ def lines_of(file: Path) -> Iterator[bytes]:
             while line := content.readline(_MOST_BYTES):
                 yield line.rstrip(b"\r\n")
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise Malformed(f"'{file.name}' is no gzip file, or damaged ({one_line(str(error), 200)})") from error
+        raise Malformed(f"'{file.name}' is no gzip file, or it is damaged ({one_line(str(error), 200)})") from error
 
 
 def arrays_of_lines(
     file: Path, fields: Mapping[str, Field], parse: Callable[[bytes], Sequence[Any]], *, heading: bool = False
 ) -> dict[str, np.ndarray]:
-    """Return the rows of each field, [lines, ...]. They are mapped from temporary files, which vanish once nothing uses them.
+    """Return the rows of each field, [lines, ...].
+
+    They are mapped from temporary files, which vanish when no array uses them.
 
     Args:
       parse: returns a value for each field from a line. It raises ValueError, with a short reason, for a bad line.
       heading: whether the first line names the columns.
+
     Raises:
-      Malformed: a line is bad, or there is none. The message has its number.
+      Malformed: a line is bad, which the message tells by its number, or there are no lines.
     """
-    files = {name: tempfile.TemporaryFile() for name in fields}  # noqa: SIM115  # its mapping outlives this function
+    files = {name: tempfile.TemporaryFile() for name in fields}  # noqa: SIM115  # mapped arrays outlive this function
     parsed, count = _parsed(file, parse, heading), 0
     while rows := list(islice(parsed, _LINES_AT_ONCE)):
         count += len(rows)

@@ -1,4 +1,4 @@
-"""Compute mean and standard deviation of rows while they pass by in pieces."""
+"""Compute the mean and standard deviation of rows that arrive in pieces."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ import numpy as np
 from ps_cluster.config.objectives import Field
 from ps_cluster.files.values import Malformed
 
-_MOST_CHANNELS = 4096  # that statistics are kept of: a longer last axis is a signal, not channels
+_MOST_CHANNELS = 4096  # a longer last axis is taken for a signal, not for channels, and gets no statistics
 _VALUES_AT_ONCE = 2**19  # as float64 they are up to eight times as large
 
 
 def _ignore_overflow() -> np.errstate:
-    """Numbers whose squares are no finite floats are refused by their mean or deviation."""
+    """Return a context in which numpy does not warn of overflow. They are refused later."""
     return np.errstate(invalid="ignore", over="ignore")
 
 
 class Moments:
-    """Sums over rows of numbers, for each place of a row, as floats.
+    """The mean and standard deviation of each place of a row, over all rows so far.
 
-    They are of the distance from one row: the mean of squares less the square of the mean would cancel far from 0.
+    The sums behind them are over the distances from the first row. Without that, the difference between the mean of
+    squares and the square of the mean would lose its digits for values far from 0.
 
     Attributes:
-      count: how many values were counted, for each place.
+      count: how many values were counted, for each place of a row.
     """
 
     def __init__(self) -> None:
@@ -32,7 +33,7 @@ class Moments:
         self.count, self._total, self._squares = (np.zeros(()) for _ in range(3))
 
     def add(self, rows: np.ndarray, counted: np.ndarray | None = None) -> None:
-        """Take in the next rows float64 [B, ...]. `counted`: bool of the same shape, which values; None for all."""
+        """Add rows, float64 [B, ...]. `counted`: which values to count, bool of the same shape; None for all."""
         if self._origin is None and len(rows):
             self._origin = np.where(np.isfinite(rows[0]), rows[0], 0.0)
         with _ignore_overflow():
@@ -56,7 +57,10 @@ class Moments:
 
 
 class RunningStatistics:
-    """Collects what `field` needs, along the last axis (of numbers: of all of them), where it has a meaning."""
+    """Collects the mean and standard deviation of a field along its last axis, or over all numbers if rows are scalars.
+
+    Only images and floats without published statistics have them, and only for a last axis of at most `_MOST_CHANNELS`.
+    """
 
     def __init__(self, field: Field):
         self._field = field
@@ -66,7 +70,7 @@ class RunningStatistics:
         self._moments = Moments()
 
     def add(self, rows: np.ndarray) -> None:
-        """Take the next rows [B, ...] into account."""
+        """Add the next rows, [B, ...]."""
         if not self._wanted or not rows.size:
             return
         flat = rows.reshape(-1, *self._field.shape[-1:])
@@ -76,7 +80,10 @@ class RunningStatistics:
 
     @property
     def field(self) -> Field:
-        """The field with mean and standard deviation of all rows so far. Raises Malformed if they are not finite."""
+        """The field with the mean and standard deviation of all rows so far.
+
+        Raises Malformed if they are not finite.
+        """
         if not np.any(self._moments.count):
             return self._field
         mean, std = self._moments.mean, self._moments.std

@@ -1,4 +1,4 @@
-"""Turn arrays that users bring into the contents of a data set: those of a function, of an .npz or of .npy files."""
+"""Turn arrays of users into the contents of a data set: from a function, an .npz file or .npy files."""
 
 from __future__ import annotations
 
@@ -22,21 +22,23 @@ REQUIRED = ("x_train", "y_train")
 NAMES = (*REQUIRED, "x_test", "y_test", "weight_train", "weight_test")
 _DTYPES = get_args(DType)
 OUTPUT_NAME = r"[a-z][a-z0-9_]{0,39}"  # it is part of the name of a file
-_SAMPLED_EXAMPLES = 100  # examples by which numbers are recognised as pixels
+_SAMPLED_EXAMPLES = 100  # that are looked at to recognise numbers as pixels
 
 
 def as_contents(found: Any, settings: DataSettings) -> Contents:
-    """Return the contents of a data set for what a user's function returned.
+    """Return the contents of a data set from what a user's function returned.
 
     Args:
-      found: `Contents`; or a mapping with the arrays x_train, y_train, and perhaps x_test, y_test, weight_train,
-        weight_test; or (x_train, y_train); or Keras's ((x_train, y_train), (x_test, y_test)). Arrays may be memory maps.
-        For a network with several inputs, x_train and x_test are mappings: name of an input → array. Where each output of a
-        network has a target of its own, y_train and y_test are mappings, name of an output → array, or tuples of arrays in
-        the order of the outputs; the first target is that whose metric counts.
+      found: one of these:
+        - `Contents`;
+        - a mapping with the arrays x_train, y_train, and perhaps x_test, y_test, weight_train, weight_test;
+        - (x_train, y_train), or ((x_train, y_train), (x_test, y_test)) as Keras returns them.
+        Arrays may be memory maps. For a network with several inputs, x_train and x_test are mappings: name of an input
+        → array. For a network with a target for each output, y_train and y_test are mappings, name of output → array,
+        or tuples of arrays in the order of the outputs. The metric of the first output is the one that is reported.
 
     Raises:
-      Malformed: it is something else, or the arrays do not fit each other.
+      Malformed: `found` is something else, or the arrays do not fit each other.
     """
     if isinstance(found, Contents):
         return found
@@ -46,7 +48,7 @@ def as_contents(found: Any, settings: DataSettings) -> Contents:
     if missing := [name for name in REQUIRED if given.get(name) is None]:
         there = one_line(", ".join(map(str, given)), 300) or "nothing"
         raise Malformed(
-            f"{missing[0]} is missing, there is {there}: give x_train, y_train, and x_test, y_test if you have them"
+            f"{missing[0]} is missing, got {there}: give x_train, y_train, and x_test, y_test if you have them"
         )
     outputs = {
         split: _by_output(f"y_{split}", given[f"y_{split}"]) for split in SPLITS if given.get(f"y_{split}") is not None
@@ -97,11 +99,14 @@ def _arrays_by_name(found: Any) -> Mapping[str, Any]:
 
 
 def _checked_rows(name: str, value: Any) -> Any:
-    """Return an array as it is, anything else as one. Raises Malformed for what is none, or has no rows."""
+    """Return an array unchanged, and anything else as an array.
+
+    Raises Malformed if it has no rows, or can't be an array.
+    """
     refuse_sparse(name, value)
     if isinstance(value, np.ma.MaskedArray):
         raise Malformed(f"{name} is a masked array, and masks are not used: give its values, e.g. {name}.filled(0)")
-    by_place = not hasattr(value, "iloc")  # pandas finds rows by their label
+    by_place = not hasattr(value, "iloc")  # pandas looks rows up by label
     usable = by_place and isinstance(value, Rows) and isinstance(value.dtype, np.dtype)
     rows = value if usable else _as_array(name, value)
     if not rows.shape:
@@ -116,17 +121,17 @@ def _as_array(name: str, value: Any) -> np.ndarray:
         is_text = isinstance(value, list | tuple) and value and isinstance(value[0], str)
         array = np.asarray(
             value, object if is_text else None
-        )  # an array of numpy has the longest text's width for each
+        )  # as objects, because numpy's own texts all take the width of the longest one
     except Exception as error:  # whatever the value's own class raises
-        told = one_line(f"{type(error).__name__}: {error}", 200)
+        why = one_line(f"{type(error).__name__}: {error}", 200)
         raise Malformed(
-            f"{name} is {type(value).__name__}, of which no array can be made: give rows of one shape ({told})"
+            f"{name} is {type(value).__name__}, of which no array can be made: give rows of one shape ({why})"
         ) from error
     return array
 
 
 def _by_output(name: str, value: Any) -> dict[str, Any]:
-    """Return the targets of each output by its name: of a mapping, or of a tuple of arrays; {"": targets} of an array."""
+    """Return name of an output → its targets, from a mapping or a tuple of arrays. For an array, the name is ""."""
     if isinstance(value, tuple) and len(value) > 1 and all(getattr(one, "shape", None) for one in value):
         value = {output_by_place(place): one for place, one in enumerate(value)}
     if not isinstance(value, Mapping):
@@ -140,13 +145,13 @@ def _by_output(name: str, value: Any) -> dict[str, Any]:
         )
     found = {key: _checked_rows(f"{name}['{key}']", one) for key, one in value.items()}
     if len({len(rows) for rows in found.values()}) > 1:
-        told = ", ".join(f"'{key}' has {len(rows):,}" for key, rows in found.items())
-        raise Malformed(f"the targets of {name} have different numbers of rows: {one_line(told, 300)}")
+        counts = ", ".join(f"'{key}' has {len(rows):,}" for key, rows in found.items())
+        raise Malformed(f"the targets of {name} have different numbers of rows: {one_line(counts, 300)}")
     return found
 
 
 def _targets(outputs: Mapping[str, Mapping[str, Any]], name: str, objective: str) -> Targets:
-    """Return the targets of an output. Raises Malformed, with its name, if they can't be trained on."""
+    """Return the targets of an output. Raises Malformed, with the name of the output, if they can't be trained on."""
     test = _without_objects(outputs["test"][name][:]) if "test" in outputs else None
     try:
         return targets_of(_without_objects(outputs["train"][name][:]), test, objective)
@@ -155,13 +160,13 @@ def _targets(outputs: Mapping[str, Mapping[str, Any]], name: str, objective: str
 
 
 def _without_objects(targets: np.ndarray) -> np.ndarray:
-    """Return targets that are Python's texts, as in a column of pandas, as texts of numpy; others as they are."""
+    """Return texts of Python, such as a column of pandas has, as texts of numpy. Other targets stay as they are."""
     is_text = targets.dtype.kind == "O" and targets.size and all(isinstance(one, str) for one in targets.flat)
     return targets.astype(str) if is_text else targets
 
 
 def _with_texts(inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return inputs by split, in which texts are rows of code points, of one form in all splits."""
+    """Return inputs by split, with texts as rows of code points that have the same form in all splits."""
     found = {split: dict(rows) for split, rows in inputs.items()}
     for name in found["train"]:
         parts = [rows[name] for rows in found.values()]
@@ -175,19 +180,22 @@ def _with_texts(inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, 
 
 
 def _check_lengths(arrays: Mapping[str, Any]) -> None:
-    """Raise Malformed where an array lacks its partner, or has another length."""
+    """Raise Malformed if the array that belongs to another one is missing, or has another length."""
     for name in NAMES[1:]:
         x = f"x_{name.rpartition('_')[2]}"
         if name in arrays and x not in arrays:
-            raise Malformed(f"{x} is missing, and there is {name}")
+            raise Malformed(f"there is {name}, but {x} is missing")
         if name in arrays and len(arrays[name]) != len(arrays[x]):
             raise Malformed(f"{x} has {len(arrays[x]):,} rows, and {name} has {len(arrays[name]):,}")
     if ("x_test" in arrays) != ("y_test" in arrays):
-        raise Malformed("y_test is missing, and there is x_test")
+        raise Malformed("there is x_test, but y_test is missing")
 
 
 def _inputs(name: str, value: Any) -> dict[str, Any]:
-    """Return the inputs in a form that can be packed: a single one as "image" or "x", several by the names they have."""
+    """Return the inputs in a form that can be packed.
+
+    A single input gets the name "image" or "x", others keep their names.
+    """
     if not isinstance(value, Mapping):
         rows = _checked_rows(name, value)
         shape = rows.shape[1:]
@@ -204,15 +212,15 @@ def _inputs(name: str, value: Any) -> dict[str, Any]:
         )
     found = {key: _packable(f"{name}['{key}']", _checked_rows(f"{name}['{key}']", one)) for key, one in value.items()}
     if len(lengths := {len(rows) for rows in found.values()}) > 1:
-        told = ", ".join(f"'{key}' has {len(rows):,}" for key, rows in found.items())
-        raise Malformed(f"the inputs of {name} have {len(lengths)} different numbers of rows: {one_line(told, 300)}")
+        counts = ", ".join(f"'{key}' has {len(rows):,}" for key, rows in found.items())
+        raise Malformed(f"the inputs of {name} have {len(lengths)} different numbers of rows: {one_line(counts, 300)}")
     return found
 
 
 def _packable(name: str, rows: Any) -> Any:
-    """Return rows of a dtype that can be packed, in the machine's own byte order, and of at least one number each.
+    """Return rows in a dtype that can be packed, in the byte order of this machine, with an axis for values.
 
-    Texts stay as they are: `_with_texts` makes numbers of them.
+    Texts stay as they are, because `_with_texts` turns them into numbers.
     """
     if is_text(rows):
         return rows
@@ -225,15 +233,15 @@ def _packable(name: str, rows: Any) -> Any:
 
 
 def _check_same(axis: str, what: str, found: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raise Malformed where the examples to test on have other inputs or outputs."""
+    """Raise Malformed if the test examples have other inputs or outputs than the training examples."""
     for split, fields in found.items():
         if different := sorted(set(fields) ^ set(found["train"])):
             named = ", ".join(found["train"]) or "none by name"
-            raise Malformed(f"{axis}_train has the {what} {named}, and {axis}_{split} differs in '{different[0]}'")
+            raise Malformed(f"{axis}_train has the {what} {named}, but {axis}_{split} differs in '{different[0]}'")
 
 
 def _notes_on_pixels(inputs: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return a line about an input that looks like images of another dtype than uint8: networks for images take that."""
+    """Return a line about an input that looks like images, but is not uint8, which networks for images need."""
     ((name, rows), *others) = inputs.items()
     if (
         others
@@ -252,7 +260,10 @@ def _notes_on_pixels(inputs: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _weights(arrays: Mapping[str, Any], split: str) -> dict[str, Any]:
-    """Return the weights float32 [N], if there are any; 1 for each where only the other split has some."""
+    """Return the weights float32 [N] of a split by name, if there are any.
+
+    If only the other split has them, they are 1.
+    """
     if not {"weight_train", "weight_test"} & arrays.keys():
         return {}
     found = arrays.get(f"weight_{split}")
@@ -267,7 +278,7 @@ def _weights(arrays: Mapping[str, Any], split: str) -> dict[str, Any]:
 
 
 def _notes_on_labels(classes: Sequence[str], first: np.ndarray) -> tuple[str, ...]:
-    """Return a line about labels that are renumbered because they do not go from 0 without gaps."""
+    """Return a line about labels that are renumbered, because they do not run from 0 without gaps."""
     if first.dtype.kind not in "iuf" or not classes or classes == tuple(map(str, range(len(classes)))):
         return ()
     named = ", ".join(classes[:3]) + ", …" * (len(classes) > 3)

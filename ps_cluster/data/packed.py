@@ -1,4 +1,4 @@
-"""Open a packed data set: a folder of raw files, complete or absent, which every process maps without a copy."""
+"""Open a packed data set: a folder of raw files that every process maps. A folder is complete, or it is not there."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ FORMAT = 2
 MOST_MANIFEST_BYTES, MOST_ENCODING_BYTES = 2**24, 2**30
 
 T = TypeVar("T")
-_PIECE_BYTES = 2**26  # written or looked at together
+_PIECE_BYTES = 2**26  # that are written or checked together
 SPEC_TYPE = TypeAdapter(ExampleSpec)
-_OF_SPEC = {one.name for one in fields(ExampleSpec)}  # has these names in the manifest too
+_SPEC_FIELDS = {one.name for one in fields(ExampleSpec)}  # the manifest has them under the same names
 
 
 class Unusable(UserError):
-    """A folder is not a sound packed data set. `why`: the reason, without the folder."""
+    """A folder is not a sound packed data set. `why`: the reason, without the name of the folder."""
 
     def __init__(self, directory: Path, why: str):
         super().__init__(
@@ -45,16 +45,19 @@ class Unusable(UserError):
 
 @dataclass(frozen=True)
 class PackedDataset:
-    """A validated folder of packed examples. `directory` is absolute, so that other processes can use it.
+    """A validated folder of packed examples.
 
     Attributes:
-      name: of the data set. kind: "real" or "synthetic".
-      source: archive or folder that it was packed from; "" if there is none.
-      validation_examples: the last of the packed training examples; `train_examples` excludes them.
+      name: the name of the data set.
+      kind: "real" or "synthetic".
+      directory: the absolute path of the folder, so that other processes can use it.
+      source: the archive or folder that it was packed from; "" if there is none.
+      validation_examples: how many training examples, the last ones that were packed, are held out. `train_examples`
+        excludes them.
       notes: lines for a person to read, e.g. what was held out to test on.
-      file_rows: how many training examples, with those held out, come from each of several files, in their order; () if that
-        is not known.
-      checksum: SHA-256 of the checksums of all files; "" in copies that have none.
+      file_rows: how many training examples, including those held out, come from each of several files, in their order;
+        () if that is not known.
+      checksum: the SHA-256 of the checksums of all files; "" if it is not known.
     """
 
     name: str
@@ -70,10 +73,10 @@ class PackedDataset:
     file_rows: tuple[int, ...] = ()
 
     def holding_out(self, validation_examples: int) -> PackedDataset:
-        """Return the same data set with this many training examples held out for choosing.
+        """Return the same data set with this many training examples held out, on which a model can be chosen.
 
         Raises:
-            UserError: nothing would be left to train on, or the part lacks classes.
+            UserError: nothing would be left to train on, or the part that is held out lacks classes.
         """
         everything = self.train_examples + self.validation_examples
         if validation_examples >= everything:
@@ -96,7 +99,7 @@ class PackedDataset:
 
     @property
     def file_rows_to_train_on(self) -> tuple[int, ...]:
-        """How many of `train_examples` come from each file: those held out are at the end."""
+        """How many of `train_examples` come from each file. The examples that are held out are at the end."""
         starts = [0, *accumulate(self.file_rows)]
         return tuple(max(0, min(rows, self.train_examples - start)) for rows, start in zip(self.file_rows, starts))
 
@@ -113,7 +116,10 @@ class PackedDataset:
         return None if self.spec.weight is None else self.rows(split, WEIGHT, self.spec.weight)
 
     def encoding(self) -> TableEncoding | None:
-        """Return how the columns of a table became numbers; None for other data. Raises UserError if it is damaged."""
+        """Return how the columns of a table were encoded; None for other data.
+
+        Raises UserError if the file is damaged.
+        """
         try:
             return read_json(self.directory / ENCODING, TableEncoding, MOST_ENCODING_BYTES)
         except FileNotFoundError:
@@ -133,23 +139,23 @@ def file_name(split: str, name: str, field: Field) -> str:
 
 
 def fields_of(spec: ExampleSpec) -> dict[str, Field]:
-    """Return name → field, of all inputs, all targets, and the weight if there is one."""
+    """Return name → field, for all inputs, all targets, and the weight if there is one."""
     weight = {WEIGHT: spec.weight} if spec.weight else {}
     return {**spec.inputs, **{name: one.target for name, one in spec.targets.items()}, **weight}
 
 
 def targets_in(arrays: Mapping[str, T], spec: ExampleSpec) -> T | dict[str, T]:
-    """Return the target among arrays by the names of `fields_of`; by these names, if the examples have several."""
+    """Return the target among `arrays`, or name → target if there are several. The names are those of `fields_of`."""
     return {name: arrays[name] for name in spec.targets} if spec.others else arrays[TARGET]
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """Return the manifest of a packed folder. Raises UserError or OSError where it can't be read."""
+    """Return the manifest of a packed folder. Raises UserError or OSError if it can't be read."""
     return read_json(directory / MANIFEST, Manifest, MOST_MANIFEST_BYTES)
 
 
 def load_packed(directory: Path, *, check_targets: bool = True) -> PackedDataset:
-    """Open a packed folder without reading the inputs; without reading targets and weights either where they were checked.
+    """Open a packed folder without reading its inputs. `check_targets`: whether to read and check targets and weights.
 
     Raises:
         UserError: the manifest is missing or malformed, a file's size differs from it, or a target or a weight is
@@ -160,13 +166,13 @@ def load_packed(directory: Path, *, check_targets: bool = True) -> PackedDataset
         manifest = read_manifest(directory)
         dataset = _of_manifest(directory, manifest)
         if manifest.bytes != sizes(dataset.spec, {"train": dataset.train_examples, "test": dataset.test_examples}):
-            raise Malformed("bytes do not fit the numbers of examples")
+            raise Malformed("the bytes do not fit the numbers of examples in its manifest")
         for name, size in manifest.bytes.items():
             status = (directory / name).stat()
             if not stat.S_ISREG(status.st_mode):
                 raise Malformed(f"{name} is no regular file")
             if status.st_size != size:
-                raise Malformed(f"promises {size} bytes in {name}, which has {status.st_size}")
+                raise Malformed(f"{name} has {status.st_size} bytes, not {size}")
         if check_targets:
             for split in SPLITS:
                 rows = {name: dataset.rows(split, name, field) for name, field in fields_of(dataset.spec).items()}
@@ -179,25 +185,28 @@ def load_packed(directory: Path, *, check_targets: bool = True) -> PackedDataset
 
 
 def write_pointer(file: Path, dataset: PackedDataset) -> None:
-    """Write to `file` which packed folder is used, for other processes of this machine."""
+    """Write the location of a packed folder to `file`, for other processes of this machine."""
     directory = str(dataset.directory)
     pointer = DatasetPointer(name=dataset.name, kind=dataset.kind, unit=dataset.spec.unit, directory=directory)
     write_json(file, pointer.model_dump())
 
 
 def write_form(folder: Path, dataset: PackedDataset) -> None:
-    """Copy into `folder` what says how examples look: inputs, names of classes, the encoding of a table. No example."""
+    """Copy the description of the examples to `folder`: inputs, names of classes, the encoding of a table.
+
+    No examples are copied.
+    """
     for name in (MANIFEST, ENCODING):
         if (dataset.directory / name).is_file():
             write_whole(folder / name, (dataset.directory / name).read_bytes())
 
 
 def load_form(folder: Path) -> PackedDataset:
-    """Open what `write_form` has written: a data set whose examples can't be read.
+    """Open a description of examples that `write_form` has written. The examples of the data set can't be read.
 
     Raises:
-      FileNotFoundError: there is none.
-      UserError: it is damaged.
+      FileNotFoundError: there is no description in `folder`.
+      UserError: the description is damaged.
     """
     manifest = read_manifest(folder)
     try:
@@ -207,25 +216,27 @@ def load_form(folder: Path) -> PackedDataset:
 
 
 def load_pointed(file: Path) -> PackedDataset:
-    """Open the data set that `write_pointer` wrote to `file`. Raises UserError if either is missing or damaged.
+    """Open the data set whose location `write_pointer` wrote to `file`.
 
-    Every task of a run does so: the launcher has checked the targets.
+    Raises UserError if either is missing or damaged.
+
+    Targets are not checked again: every task of a run calls this, and the launcher has checked them.
     """
     try:
         return load_packed(Path(read_json(file, DatasetPointer).directory), check_targets=False)
     except FileNotFoundError as error:
-        raise UserError(f"'{file}' is not there to say where the data set is") from error
+        raise UserError(f"'{file}' is missing, so it is unknown where the data set is") from error
 
 
 def _of_manifest(directory: Path, manifest: Manifest) -> PackedDataset:
     if manifest.format != FORMAT:
-        raise Malformed(f"format {manifest.format} instead of {FORMAT}")
+        raise Malformed(f"it has format {manifest.format} instead of {FORMAT}")
     if not manifest.sha256:
         raise Malformed("it has no checksums")
     for name in (TARGET, WEIGHT):
         if name in manifest.inputs:
             raise Malformed(f"an input is called '{name}'")
-    spec = SPEC_TYPE.validate_python(manifest.model_dump(include=_OF_SPEC))
+    spec = SPEC_TYPE.validate_python(manifest.model_dump(include=_SPEC_FIELDS))
     train, test = manifest.train_examples, manifest.test_examples
     listed = "".join(f"{checksum}  {file}\n" for file, checksum in sorted(manifest.sha256.items()))
     return PackedDataset(
@@ -235,7 +246,7 @@ def _of_manifest(directory: Path, manifest: Manifest) -> PackedDataset:
 
 
 def sizes(spec: ExampleSpec, examples: Mapping[str, int]) -> dict[str, int]:
-    """Return file name → bytes. `examples`: split → number."""
+    """Return name of a file → its size in bytes. `examples`: split → number of its examples."""
     fields = fields_of(spec).items()
     return {
         file_name(split, name, field): count * field.row_bytes
@@ -256,7 +267,7 @@ def check_values(spec: ExampleSpec, split: str, rows: Mapping[str, Rows]) -> Non
     if (weight := rows.get(WEIGHT)) is None:
         return
     if np.dtype(weight.dtype).kind != "f" or len(weight.shape) != 1:
-        raise ValueError(f"{split} weights are {weight.dtype} {list(weight.shape[1:])}, not one float each")
+        raise ValueError(f"{split} weights are {weight.dtype} {list(weight.shape[1:])}, not one float for each example")
     largest = 0.0
     for piece in pieces(weight):
         if not np.isfinite(piece).all() or piece.min() < 0:
@@ -268,7 +279,7 @@ def check_values(spec: ExampleSpec, split: str, rows: Mapping[str, Rows]) -> Non
 
 
 def pieces(rows: Rows, most_bytes: int = _PIECE_BYTES) -> Iterator[np.ndarray]:
-    """Yield consecutive rows, as many as are worked on together: all of them may be larger than the memory."""
+    """Yield consecutive pieces of the rows, of at most `most_bytes` each. All rows may be larger than the memory."""
     row_bytes = np.dtype(rows.dtype).itemsize * math.prod(rows.shape[1:])
     at_once = max(1, most_bytes // max(1, row_bytes))
     for start in range(0, len(rows), at_once):

@@ -50,30 +50,32 @@ def write_packed(
     notify: Notify = ignore,
     free_bytes: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free,
 ) -> PackedDataset:
-    """Pack what was read from `source` into `directory`, which appears complete or not at all.
+    """Pack the contents of a data set into `directory`, which appears complete or not at all.
 
-    If another process packs the same folder at the same time, the first to finish wins and both use its copy. A damaged
-    folder in the way is replaced.
+    If another process packs the same folder at the same time, both use the copy of the one that finishes first. A
+    damaged folder of this name is replaced.
 
     Args:
-        notify: gets lines about the progress of what takes long.
-        free_bytes: returns how much fits on the disk of a folder.
+        source: what the contents were read from, for the manifest.
+        notify: gets lines about the progress, if packing takes long.
+        free_bytes: returns the free space on the disk of a folder, in bytes.
 
     Raises:
-        UserError: the arrays do not fit the spec or each other, or the folder cannot be written or has no room.
+        UserError: the arrays do not fit the spec or each other, or the folder can't be written, or the disk has no
+            room.
     """
     directory = Path(os.path.realpath(directory))
     try:
         check_contents(contents)
         manifest = _manifest_of(name, kind, contents, source)
         directory.parent.mkdir(parents=True, exist_ok=True)
-        for left_over in directory.parent.glob(".*.*.tmp"):  # by killed processes
+        for left_over in directory.parent.glob(".*.*.tmp"):  # of killed processes
             locks.remove_abandoned(left_over)
         wanted, free = sum(manifest.bytes.values()), free_bytes(directory.parent)
         if wanted > free:
             raise UserError(
                 f"cache_dir: the packed copy of '{name}' takes {wanted / 1e9:.2f} GB, and the disk of '{directory.parent}' "
-                f"has {free / 1e9:.2f} GB free: set PS_CLUSTER_CACHE to a folder with more"
+                f"has {free / 1e9:.2f} GB free: set PS_CLUSTER_CACHE to a folder with more space"
             )
         return _write_beside(directory, contents, manifest, PackingProgress(name, wanted, notify))
     except ValidationError as error:
@@ -85,7 +87,7 @@ def write_packed(
 
 
 def _write_beside(directory: Path, contents: Contents, manifest: Manifest, progress: PackingProgress) -> PackedDataset:
-    """Write all files into a temporary folder beside `directory`, and move it there. An interruption leaves nothing."""
+    """Write all files to a temporary folder, and rename that to `directory`. An interruption leaves nothing behind."""
     temporary = _temporary_beside(directory)
     try:
         with locks.sharing_new(temporary):  # so that no other process removes it as abandoned
@@ -100,7 +102,7 @@ def _temporary_beside(directory: Path) -> Path:
 
 
 def remove_packed(directory: Path) -> None:
-    """Remove a packed folder. Others see it whole or not at all."""
+    """Remove a packed folder. Other processes see it whole or not at all."""
     gone = _temporary_beside(directory)
     with contextlib.suppress(FileNotFoundError):
         directory.rename(gone)
@@ -116,7 +118,7 @@ def cannot_write(path: Path, error: OSError) -> UserError:
 
 
 def check_contents(contents: Contents) -> None:
-    """Raise ValueError where arrays, spec and manifest's rules do not agree."""
+    """Raise ValueError if the arrays do not fit the spec or each other, or can't be trained on."""
     fields = fields_of(contents.spec)
     for split in SPLITS:
         arrays = contents.arrays.get(split, {})
@@ -178,7 +180,7 @@ def _write_files(directory: Path, contents: Contents, manifest: Manifest, progre
 
 
 def checked_pieces(what: str, rows: Rows) -> Iterator[np.ndarray]:
-    """Yield rows in pieces, each read once. Raises Malformed if they can't be read, or are not finite."""
+    """Yield rows in pieces, and read each row once. Raises Malformed if one can't be read, or is not finite."""
     at = 0
     try:
         for piece in pieces(rows):
@@ -186,8 +188,8 @@ def checked_pieces(what: str, rows: Rows) -> Iterator[np.ndarray]:
                 wrong = int(np.flatnonzero(~finite.reshape(len(piece), -1).all(1))[0])
                 value = piece[wrong][~finite[wrong]].flat[0]
                 raise Malformed(
-                    f"{what} has values that are not finite: {value} in example {at + wrong:,}: replace them, or leave such "
-                    "examples out"
+                    f"{what} has values that are not finite, e.g. {value} in example {at + wrong:,}: replace them, or "
+                    "leave such examples out"
                 )
             yield piece
             at += len(piece)
@@ -198,7 +200,7 @@ def checked_pieces(what: str, rows: Rows) -> Iterator[np.ndarray]:
 def _write_rows(
     path: Path, rows: Iterator[np.ndarray], seen: Callable[[np.ndarray], None] | None, progress: PackingProgress
 ) -> str:
-    """Write pieces of rows, and pass each to `seen`. Returns the SHA-256 of the file."""
+    """Write pieces of rows to a file, pass each of them to `seen`, and return the SHA-256 of the file."""
     digest = hashlib.sha256()
     with path.open("xb") as file:
         for piece in rows:
@@ -218,7 +220,7 @@ def _move_into_place(temporary: Path, directory: Path) -> PackedDataset:
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
-        # Ours, the one of a faster process, or a damaged one that was there before.
+        # The folder is now ours, that of a faster process, or a damaged one that was there before.
         try:
             return load_packed(directory)
         except UserError:
@@ -232,16 +234,16 @@ _PROGRESS_INTERVAL_S = 5.0
 
 
 class PackingProgress:
-    """Notifies of the share that is written, at most once in five seconds."""
+    """Notifies of the share that has been written, at most every five seconds."""
 
     def __init__(self, name: str, total_bytes: int, notify: Notify, clock: Callable[[], float] = time.monotonic):
         self._name, self._total, self._notify, self._clock = name, total_bytes, notify, clock
-        self._done, self._told_at = 0, clock()
+        self._done, self._notified_at = 0, clock()
 
     def add(self, written_bytes: int) -> None:
-        """Count bytes that were written."""
+        """Count more bytes as written."""
         self._done += written_bytes
-        if self._clock() - self._told_at >= _PROGRESS_INTERVAL_S:
-            self._told_at = self._clock()
+        if self._clock() - self._notified_at >= _PROGRESS_INTERVAL_S:
+            self._notified_at = self._clock()
             share = 100 * self._done // max(1, self._total)
             self._notify(f"packed {share} % of {self._total / 1e9:.2f} GB of '{self._name}'")

@@ -16,15 +16,15 @@ from ps_cluster.data.pictures import Images, Picture, PictureInfo, common_size, 
 from ps_cluster.data.targets import Targets, label_dtype
 from ps_cluster.files.values import Malformed
 
-_MOST_PIXELS = 10_000  # of a side
-_MOST_NAMED = 5  # pictures that were skipped and are named
+_LONGEST_SIDE = 10_000  # pixels
+_MOST_NAMED = 5  # skipped pictures that a note names
 
 
 def _sides(text: str) -> str:
     match = re.fullmatch(r"([0-9]{1,5})(?:x([0-9]{1,5}))?", text)
     sides = [int(side) for side in match.groups(match[1])] if match else []
-    if not sides or not all(1 <= side <= _MOST_PIXELS for side in sides):
-        raise ValueError(f"give height x width, such as 48x64, or one number, of 1 to {_MOST_PIXELS:,}")
+    if not sides or not all(1 <= side <= _LONGEST_SIDE for side in sides):
+        raise ValueError(f"give height x width, such as 48x64, or one number, of 1 to {_LONGEST_SIDE:,}")
     return "x".join(map(str, sides))
 
 
@@ -39,15 +39,15 @@ class PictureSettings(OwnImageSettings):
     image_size: ImageSize | None = Field(
         default=None,
         description=(
-            "Size of the images, 64 or 48x64 (height x width): the shorter side is resized, then the middle cut out. "
-            "null: the one that all pictures have."
+            "Size of the images, e.g. 64 or 48x64 (height x width). Pictures are resized to cover it, and the rest is "
+            "cut off. null: the size that all pictures have."
         ),
     )
-    skip_bad: bool = Field(default=False, description="Go on without pictures that can't be read, and name them.")
+    skip_bad: bool = Field(default=False, description="Skip pictures that can't be read, and name them.")
 
     @property
     def sides(self) -> tuple[int, int] | None:
-        """Height and width that were asked for."""
+        """Height and width as set by `image_size`; None if it is not set."""
         if self.image_size is None:
             return None
         height, width = self.image_size.split("x")
@@ -61,18 +61,18 @@ def contents_of_pictures(
 
     Args:
       splits: "train" and perhaps "test" → pictures.
-      classes: their names.
+      classes: the names of the classes, by label.
 
     Raises:
       Malformed: a picture can't be read, sizes differ, or the classes can't be learned.
     """
     if settings.objective not in ("auto", "classification"):
         raise Malformed(
-            f"data.objective={settings.objective}: pictures have classes, which are learned by classification: leave it out; "
-            "for other targets give arrays (x_train, y_train)"
+            f"data.objective={settings.objective}: pictures have classes, which need classification: leave it out; for "
+            "other targets give arrays (x_train, y_train)"
         )
-    # In an order without meaning: a folder has one class after the other, and examples to choose on are the last ones of the
-    # training examples (`evaluation.validation_examples`).
+    # A folder has one class after the other, but the last training examples may be held out to choose a model on
+    # (`evaluation.validation_examples`). So the examples are shuffled.
     order = np.random.default_rng(0).permutation(len(splits["train"]))
     mixed = {**splits, "train": [splits["train"][i] for i in order]}
     sound, found, notes = _split_readable(mixed, settings.skip_bad)
@@ -89,7 +89,7 @@ def contents_of_pictures(
 def _split_readable(
     splits: Mapping[str, Sequence[Picture]], skip_bad: bool
 ) -> tuple[dict[str, list[Picture]], list[PictureInfo], list[str]]:
-    """Return the pictures that can be read, what was found of each, and a note about the others."""
+    """Return the pictures that can be read, the information about each, and a note about the others."""
     sound: dict[str, list[Picture]] = {split: [] for split in splits}
     looked: list[PictureInfo] = []
     bad: list[str] = []
@@ -111,10 +111,10 @@ def _split_readable(
 
 def _check_classes(splits: Mapping[str, Sequence[Picture]], classes: Sequence[str]) -> None:
     if len(classes) > MOST_CLASSES:
-        raise Malformed(f"there are {len(classes):,} classes, of at most {MOST_CLASSES:,}")
+        raise Malformed(f"there are {len(classes):,} classes, more than {MOST_CLASSES:,}")
     if len(classes) < 2:
         one = f"only one class, '{classes[0]}'" if classes else "no class"
-        raise Malformed(f"there is {one}: there is nothing to tell apart")
+        raise Malformed(f"there is {one}: give at least two classes")
     present = {picture.label for picture in splits["train"]}
     if missing := [name for label, name in enumerate(classes) if label not in present]:
         raise Malformed(f"the class '{missing[0]}' has no picture to train on: add some, or remove the class")

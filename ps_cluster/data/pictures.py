@@ -1,4 +1,4 @@
-"""Decode pictures of any size to images of one size."""
+"""Decode pictures of any size into images of one size."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from ps_cluster.files.values import Malformed, reason
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")  # of names of files
+ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")  # of the names of files
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF")
 _GREY_MODES = ("1", "L", "LA", "I", "I;16", "I;16B", "I;16L")
-_SIDEWAYS = (5, 6, 7, 8)  # values of EXIF's orientation that exchange height and width
+_SIDEWAYS = (5, 6, 7, 8)  # values of EXIF's orientation that swap height and width
 _ORIENTATION = 0x0112
 _AT_ONCE = 1024  # pictures that are decoded into memory together
 
@@ -33,7 +33,7 @@ def is_picture(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture to decode: its name for messages, how to open it, and its label."""
+    """A picture to decode. `name`: for messages. `open`: opens its file."""
 
     name: str
     open: Callable[[], BinaryIO]
@@ -41,7 +41,10 @@ class Picture:
 
 
 class PictureInfo(NamedTuple):
-    """The size of a picture, or its mistake. `size`: height and width as shown. `wrong`: why it can't be read, else ""."""
+    """What was found about a picture. `size`: height and width as shown.
+
+    `wrong`: why it can't be read; "" if it can be.
+    """
 
     size: tuple[int, int] = (0, 0)
     grey: bool = False
@@ -49,7 +52,7 @@ class PictureInfo(NamedTuple):
 
 
 class Size(NamedTuple):
-    """The form of the images: [height, width, channels]."""
+    """The shape of the images: [height, width, channels]."""
 
     height: int
     width: int
@@ -57,7 +60,7 @@ class Size(NamedTuple):
 
 
 class Images(LazyRows):
-    """Images uint8 [N, H, W, C], decoded when they are asked for, by several threads."""
+    """Images, uint8 [N, H, W, C], which several threads decode when they are asked for."""
 
     def __init__(self, pictures: Sequence[Picture], size: Size):
         super().__init__(np.dtype(np.uint8), (len(pictures), *size))
@@ -73,58 +76,62 @@ class Images(LazyRows):
     def _decoded(self, picture: Picture) -> np.ndarray:
         try:
             return decode_picture(picture, self._size)
-        except Exception as error:  # a damaged picture can raise almost any
+        except Exception as error:  # a damaged picture can raise almost any exception
             raise Malformed(unreadable_message(picture.name, _why_unreadable(error))) from error
 
 
 def inspect_picture(picture: Picture, *, wholly: bool = False) -> PictureInfo:
-    """Return size and colour of a picture from its beginning. `wholly`: decode it too, so that all damage is found."""
+    """Return information about a picture from its header. `wholly`: decode it too, so that all damage is found."""
     try:
         with picture.open() as file, _open_image(file) as image:
             turned = image.getexif().get(_ORIENTATION) in _SIDEWAYS
             if wholly:
                 image.load()
             return PictureInfo(image.size if turned else image.size[::-1], image.mode in _GREY_MODES)
-    except Exception as error:  # a damaged picture can raise almost any
+    except Exception as error:  # a damaged picture can raise almost any exception
         return PictureInfo(wrong=_why_unreadable(error))
 
 
 def inspect_pictures(pictures: Sequence[Picture], *, wholly: bool = False) -> list[PictureInfo]:
-    """Return what `inspect_picture` finds of each."""
+    """Return what `inspect_picture` returns for each picture."""
     return list(_in_threads(lambda picture: inspect_picture(picture, wholly=wholly), pictures))
 
 
 def unreadable_message(name: str, why: str) -> str:
     """Return the message about a picture that can't be read."""
-    return f"the picture '{name}' can't be read ({why}): replace it, or go on without such pictures by --skip-bad"
+    return f"the picture '{name}' can't be read ({why}): replace it, or skip such pictures with --skip-bad"
 
 
 def common_size(found: Sequence[PictureInfo], wanted: tuple[int, int] | None) -> Size:
-    """Return the form of the images: `wanted` (height, width), else the one size that all pictures have; RGB unless all
-    are grey.
+    """Return the shape of the images: the size that is wanted or that all pictures have, in RGB unless all are grey.
+
+    Args:
+      wanted: height and width; None for the size of the pictures.
 
     Raises:
-      Malformed: no size is given, and they have several.
+      Malformed: no size is wanted, and the pictures have several.
     """
     sizes = Counter(one.size for one in found)
     if wanted is None and len(sizes) > 1:
         smallest, largest = (f"{height}x{width}" for height, width in (min(sizes), max(sizes)))
         raise Malformed(
-            f"the pictures have {len(sizes):,} sizes, from {smallest} to {largest} (height x width): say which one to give "
-            "them, e.g. --image-size 64 or --image-size 48x64"
+            f"the pictures have {len(sizes):,} sizes, from {smallest} to {largest} (height x width): choose one for "
+            "all of them, e.g. --image-size 64 or --image-size 48x64"
         )
     height, width = wanted or next(iter(sizes))
     return Size(height, width, 1 if all(one.grey for one in found) else 3)
 
 
 def decode_picture(picture: Picture, size: Size) -> np.ndarray:
-    """Return uint8 [H, W, C]: turned as EXIF says, the shorter side resized, then the middle cut out."""
+    """Return a picture as an image, uint8 [H, W, C]: turned as EXIF says, resized to cover the size, and cut to it."""
     from PIL import Image, ImageOps
 
     with picture.open() as file, _open_image(file) as image:
-        image.draft("RGB" if size.channels == 3 else "L", (2 * max(size[:2]),) * 2)  # JPEG: not larger than useful
+        image.draft(
+            "RGB" if size.channels == 3 else "L", (2 * max(size[:2]),) * 2
+        )  # lets a JPEG be decoded at a smaller scale
         shown: Any = ImageOps.exif_transpose(image)
-        if shown.mode.startswith("I"):  # 16 bits, which `convert` would cut off at 255
+        if shown.mode.startswith("I"):  # 16 bits: `convert` would cut values off at 255
             shown = Image.fromarray((np.asarray(shown) >> 8).clip(0, 255).astype(np.uint8))
         plain = shown.convert("RGB" if size.channels == 3 else "L")
         wanted = (size.width, size.height)
@@ -133,7 +140,10 @@ def decode_picture(picture: Picture, size: Size) -> np.ndarray:
 
 
 def _open_image(file: BinaryIO) -> Image:
-    """Open a picture of a known format, without decoding it. Raises ValueError if it has too many pixels."""
+    """Open a picture of a known format without decoding it.
+
+    Raises Malformed if it has too many pixels, or fractions.
+    """
     from PIL import Image
 
     warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # reported as an error below
@@ -141,13 +151,13 @@ def _open_image(file: BinaryIO) -> Image:
     most = Image.MAX_IMAGE_PIXELS or 0
     if image.width * image.height > most:
         raise Malformed(f"it has {image.width * image.height:,} pixels, more than {most:,}")
-    if image.mode == "F":  # from 0 to 1, to 255, or to anything else
+    if image.mode == "F":  # the range is not known: it may be 0 to 1, 0 to 255, or anything else
         raise Malformed("its pixels are fractions: save it with pixels from 0 to 255")
     return image
 
 
 def _in_threads(work: Callable[[Picture], Any], pictures: Sequence[Picture]) -> Iterator[Any]:
-    """Yield the result for each picture, in their order; only some of them are in memory."""
+    """Yield the result for each picture, in their order. Only some of the results are in memory at once."""
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for start in range(0, len(pictures), _AT_ONCE):
             yield from pool.map(work, pictures[start : start + _AT_ONCE])
@@ -155,4 +165,4 @@ def _in_threads(work: Callable[[Picture], Any], pictures: Sequence[Picture]) -> 
 
 def _why_unreadable(error: Exception) -> str:
     text = reason(error, 200)
-    return "it is no picture that is known" if text.startswith("cannot identify") else text
+    return "it is no picture of a known format" if text.startswith("cannot identify") else text

@@ -1,7 +1,7 @@
-"""Read pickles of plain data and numpy arrays without running anything in them.
+"""Read pickles of plain data and numpy arrays without running any code in them.
 
-Even numpy's own `dtype.__setstate__` trusts its input: a crafted one turns raw bytes into object pointers. So the names that
-a pickled array refers to map to the inert stand-ins below, never to numpy.
+Even numpy's own `dtype.__setstate__` trusts its input: a crafted pickle turns raw bytes into pointers to objects. So
+the names that a pickled array refers to are mapped to the harmless stand-ins below, never to numpy.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import numpy as np
 from ps_cluster.files.values import Malformed
 
 MOST_OPERATIONS = 500_000  # a batch of CIFAR-10 has 30,108, the training images of CIFAR-100 some 250,000
-MOST_TUPLES = 1000  # a batch has 5; the hash of deeply nested tuples would overflow the stack
+MOST_TUPLES = 1000  # a batch has 5; hashing deeply nested tuples would overflow the stack
 
 _WHOLE_NUMBERS = re.compile(r"[iu][1248]")
 
 
 class PickledArray:
-    """An array as a pickle describes it. Nothing is trusted before `to_numpy`."""
+    """An array as a pickle describes it. Only `to_numpy` checks the description."""
 
     _state: tuple[Any, ...] | None = None
 
@@ -31,10 +31,10 @@ class PickledArray:
         self._state = state
 
     def to_numpy(self) -> np.ndarray:
-        """Return the array, read-only, of any integer type and shape.
+        """Return the array, read-only. It may have any integer type and any shape.
 
         Raises:
-            ValueError: another type, or contents that don't fit the shape.
+            ValueError: the array has another type, or its bytes don't fit the shape.
         """
         try:
             _, shape, dtype, column_order, content = self._state or ()
@@ -74,7 +74,7 @@ _STAND_INS = {
 
 
 class _Refused(pickle.UnpicklingError):
-    """The pickle is sound but asks for more than plain data."""
+    """The pickle is not damaged, but it asks for more than plain data."""
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -83,12 +83,15 @@ class _PlainUnpickler(pickle.Unpickler):
         self._bytes_left = len(content)
 
     def _encode(self, text: str, encoding: str) -> bytes:
-        """Return bytes that Python 3 wrote for Python 2. Refuse more in all than the pickle has: texts can repeat."""
+        """Return the bytes that Python 3 has written as text for Python 2.
+
+        A pickle can use one text many times, so more bytes in all than the pickle itself has are refused.
+        """
         if encoding != "latin1":
             raise ValueError(f"bytes in encoding {encoding!r}")
         self._bytes_left -= len(text)
         if self._bytes_left < 0:
-            raise Malformed("more bytes than it has itself")
+            raise Malformed("it asks for more bytes than it has itself")
         return text.encode("latin1")
 
     def find_class(self, module: str, name: str) -> object:
@@ -103,7 +106,7 @@ def load_plain(content: bytes) -> object:
     """Unpickle containers, numbers, text and bytes; arrays become `PickledArray`, and Python 2's text becomes bytes.
 
     Raises:
-        pickle.UnpicklingError: not a pickle, damaged, or it asks for anything else.
+        pickle.UnpicklingError: `content` is no pickle, is damaged, or asks for anything else.
     """
     try:
         _check_operations(content)
@@ -115,7 +118,7 @@ def load_plain(content: bytes) -> object:
 
 
 def _check_operations(content: bytes) -> None:
-    """Limit what the unpickler would trust: places in its memo, for which it allocates memory, and lengths.
+    """Check the operations that the unpickler would trust: lengths, and places in its memo, for which it takes memory.
 
     Raises:
         ValueError: an operation exceeds a limit, or is incomplete.
@@ -123,12 +126,12 @@ def _check_operations(content: bytes) -> None:
     tuples = 0
     for number, (operation, argument, _) in enumerate(pickletools.genops(content)):
         if number >= MOST_OPERATIONS:
-            raise Malformed(f"more than {MOST_OPERATIONS:,} operations")
+            raise Malformed(f"it has more than {MOST_OPERATIONS:,} operations")
         if operation.name in ("PUT", "BINPUT", "LONG_BINPUT") and not 0 <= (argument or 0) < MOST_OPERATIONS:
-            raise Malformed("a place in its memo that no data needs")
+            raise Malformed("it uses a place in the memo that no data needs")
         if operation.name == "FRAME" and (argument or 0) > len(content):
-            raise Malformed("a frame that is longer than all of it")
+            raise Malformed("it has a frame that is longer than itself")
         if operation.name.startswith(("TUPLE", "FROZENSET")):
             tuples += 1
             if tuples > MOST_TUPLES:
-                raise Malformed(f"more than {MOST_TUPLES:,} tuples")
+                raise Malformed(f"it has more than {MOST_TUPLES:,} tuples")

@@ -1,6 +1,6 @@
-"""Compute again, in numpy, which examples each step trains on: what the ledger's rows are compared with.
+"""Recompute in numpy which examples each step trains on. The rows of the ledger are compared with the result.
 
-The workers' graphs compute the same in `data/batches.py`. Only the shuffle itself, an operation of TensorFlow, is shared.
+The workers' graphs compute the same in `data/batches.py`. Both use TensorFlow's shuffle, and share nothing else.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ExampleIds:
 
     Attributes:
       ids: int64 [..., B], indices in the training set.
-      epochs: int64 [..., B], the pass over the examples that each belongs to, from 0.
+      epochs: int64 [..., B], the epoch of each example, from 0.
     """
 
     ids: np.ndarray
@@ -37,7 +37,7 @@ class ExampleIds:
 
 
 class RecomputedBatches:
-    """The batches of a run, computed from its settings only."""
+    """The batches of a run, computed only from its settings."""
 
     def __init__(self, config: RunConfig, train_examples: int):
         self._seed = config.training.seed
@@ -51,17 +51,19 @@ class RecomputedBatches:
         self._workers = config.cluster.workers
 
     def of_batches(self, batches: np.ndarray, worker: int) -> ExampleIds:
-        """Return the examples of batches.
+        """Return the examples of some batches.
 
         Args:
-          batches: int64 [...], their numbers: step id x batches per step, and those that follow in the step.
-          worker: the index of the worker that trains on them. It counts only where each worker has a part of the examples.
+          batches: int64 [...], the numbers of the batches. The first batch of a step has the number step id x batches
+            per step.
+          worker: the index of the worker that trains on them. It matters only if each worker has a part of the
+            examples.
         """
         sample: Sample | Stretch | None = self._sample
         numbers = batches
         if self._by_worker:
             sample = sample_of_worker(self._text, worker, self._workers, getitem)
-            # The number among the batches of the worker itself, where all workers go in step.
+            # The number of the batch among those of this worker: each update takes one step of every worker.
             step, within = np.divmod(batches, self._batches_per_step)
             numbers = step // self._steps_per_update * self._batches_per_step + within
         seen = self._examples if sample is None else sample.size(self._examples)
@@ -76,11 +78,11 @@ class RecomputedBatches:
         return ExampleIds(ids, epochs)
 
     def checksums(self, rows: np.ndarray) -> np.ndarray:
-        """Return the checksum of the example ids that each row has to have, int64 [k].
+        """Return the checksum of example ids that each row of the ledger must have, int64 [k].
 
         Args:
-          rows: a structured array [k] of `ledger.ROW`. A row that says of fewer examples than its step has, as where slow
-            workers take fewer local steps, has the first batches of the step.
+          rows: a structured array [k] of `ledger.ROW`. A row may have fewer examples than a step, because slow workers
+            may take fewer local steps. Its examples are then those of the first batches of the step.
         """
         found = np.zeros(len(rows), np.int64)
         counts = np.clip(rows["examples"].astype(np.int64) // self._batch_size, 0, self._batches_per_step)
@@ -103,7 +105,7 @@ def _checksums(ids: np.ndarray) -> np.ndarray:
 
 def _keys(seed: int, numbers: np.ndarray) -> np.ndarray:
     """Return the keys of the shuffle for a seed and numbers, int64 [..., 3]. `numbers`: int64 [...]."""
-    with np.errstate(over="ignore"):  # unsigned arithmetic modulo 2^64 is meant
+    with np.errstate(over="ignore"):  # the arithmetic is meant to be modulo 2^64
         state = _mixed(_mixed(np.array(seed, np.uint64)) + numbers.astype(np.uint64))
         words = [_mixed(state + np.uint64(place)) >> _HALF for place in range(3)]
     return np.stack(words, axis=-1).astype(np.int64)
@@ -119,7 +121,7 @@ def _mixed(bits: np.ndarray) -> np.ndarray:
 
 def _shuffled(index: np.ndarray, keys: np.ndarray, count: int) -> np.ndarray:
     """Return where a random order of 0 .. count - 1 puts each index, in the shape of `index`, int64."""
-    if not index.size:  # which the operation refuses
+    if not index.size:  # the operation refuses an empty input
         return index
     shuffled = tf.raw_ops.RandomIndexShuffle(
         index=index.ravel(), seed=keys.reshape(-1, 3), max_index=np.int64(count - 1), rounds=_SHUFFLE_ROUNDS

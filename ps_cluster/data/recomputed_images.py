@@ -1,6 +1,7 @@
-"""Vary the images of a batch again, one after the other, with numpy and TensorFlow's plain functions of single images.
+"""Recompute how the images of a batch are varied, one by one, with numpy and TensorFlow's functions for single images.
 
-The workers' graphs do the same in `data/augment.py`, for all images of a batch at a time. Only the random draws are shared.
+The workers' graphs do the same in `data/augment.py`, for all images of a batch at once. Both share only the random
+draws.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ from ps_cluster.data.recomputed_batches import ExampleIds
 def varied(
     images: np.ndarray, examples: ExampleIds, settings: Augmentation, mean: Sequence[float], *, seed: int, step: int
 ) -> np.ndarray:
-    """Return the images of a step as the network is given them: shifted, mirrored, recoloured, with a square cut out.
+    """Return the images of a step as the network gets them: shifted, mirrored, recoloured, and with a square cut out.
 
     Args:
       images: uint8 [B, H, W, C].
       examples: the ids and epochs of these images.
       mean: the mean colour, a value for each channel.
+
     Returns:
       float32 [B, H, W, C], pixels 0..255.
     """
@@ -69,7 +71,10 @@ def varied(
 
 
 def resized(images: np.ndarray, scales: Sequence[ImageScale], progress: float) -> np.ndarray:
-    """Return images float32 [B, H, W, C] as small as the scales say. `progress`: the share of the training that is done."""
+    """Return images float32 [B, H, W, C], made as small as the scales say.
+
+    `progress`: the share of the steps that is done.
+    """
     scale = next((scale for scale in scales if progress < np.float32(scale.until)), None)
     if scale is None:
         return images

@@ -1,4 +1,4 @@
-"""Draw examples of each class of a data set of images, as they are and as training varies them."""
+"""Draw examples of each class of a data set of images, both as they are and as training varies them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from ps_cluster.config.datasets import DataSet, DataSettings
 from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.data.packed import PackedDataset
 
-_AT_ONCE = 16  # images that are varied together: large ones take much memory as float32
+_AT_ONCE = 16  # images that are varied together, because large images take much memory as float32
 
 VaryImages = Callable[[np.ndarray, int], np.ndarray]
-"""Returns the images of some training examples, int64 [B], in an epoch: [B, H, W, C]."""
+"""(ids int64 [B] of training examples, epoch) → their images as they are varied in this epoch, [B, H, W, C]."""
 
 
 @dataclass(frozen=True)
 class VariedImage:
-    """An image, uint8 [H, W, C], and variations of it."""
+    """An image, uint8 [H, W, C], and variations of it, of the same dtype and shape."""
 
     image: np.ndarray
     varied: tuple[np.ndarray, ...]
@@ -32,8 +32,9 @@ class ExampleGroup:
     """A class, a label or a range of the target.
 
     Attributes:
-      train_ids: indices of its training examples, int64 [M]. test_examples: how many it has to test on.
-      samples: some of the training examples, once they are drawn.
+      train_ids: the indices of its training examples, int64 [M].
+      test_examples: the number of its test examples.
+      samples: some of its training examples, once they have been drawn.
     """
 
     name: str
@@ -62,11 +63,12 @@ def with_samples(
     variations: int,
     seed: int,
 ) -> list[ExampleGroup]:
-    """Return groups of a data set of images with random samples of each.
+    """Return groups of a data set of images, with random samples of each group.
 
     Args:
-      vary: how training varies images; None: not at all.
-      variations: how many of each sample.
+      vary: how training varies images; None if it does not.
+      samples: how many samples to draw from each group, if it has as many.
+      variations: how many variations to make of each sample.
     """
     draw = np.random.default_rng(seed)
     chosen = [np.sort(draw.choice(one.train_ids, min(samples, one.train_examples), replace=False)) for one in groups]
@@ -80,7 +82,7 @@ def with_samples(
 
 
 def image_variation(kind: DataSet, settings: DataSettings, dataset: PackedDataset, seed: int) -> VaryImages | None:
-    """Return how training varies images, for which TensorFlow is imported; None where it takes them as they are."""
+    """Return how training varies images; None if it takes them as they are. Imports TensorFlow if it varies them."""
     if getattr(settings, "augmentation", None) == Augmentation() or (augment := kind.augmentation()) is None:
         return None
     import tensorflow as tf
@@ -93,7 +95,7 @@ def image_variation(kind: DataSet, settings: DataSettings, dataset: PackedDatase
         parts = []
         for start in range(0, len(ids), _AT_ONCE):
             part = ids[start : start + _AT_ONCE]
-            step = tf.constant(epoch * len(ids) + start, tf.int64)  # another one for each part: other draws
+            step = tf.constant(epoch * len(ids) + start, tf.int64)  # each part has another step, and so other draws
             batch = Batch(seed, step, tf.constant(part, tf.int64), tf.fill([len(part)], tf.cast(epoch, tf.int64)))
             images = tf.constant(_images(dataset, part))
             parts.append(augment({name: images}, batch, dataset.spec, settings)[name].numpy())

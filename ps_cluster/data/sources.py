@@ -1,4 +1,4 @@
-"""Turn the choice of a data set into a packed folder on this machine: find, download, verify, generate, pack."""
+"""Find, download or generate the data set that was chosen, and pack it into a folder on this machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 from ps_cluster.config import user_code
 from ps_cluster.config.datasets import DATASETS, Contents, DataSet, DataSettings, NotThisDataSet
 from ps_cluster.data import own_arrays, packed, packing
-from ps_cluster.data.cache import fingerprint, packed_at, packed_folder, places, size_of
+from ps_cluster.data.cache import archive_folders, fingerprint, packed_at, packed_folder, size_of
 from ps_cluster.data.download import DownloadError, Progress, download
 from ps_cluster.data.packed import MANIFEST, PackedDataset, load_packed
 from ps_cluster.data.packing import write_packed
@@ -27,9 +27,9 @@ from ps_cluster.files.reading import bounded_memory
 from ps_cluster.files.values import Malformed, one_line
 from ps_cluster.notices import Notify
 
-_OWN_DATA_HINT = "your own data are given by dataset: a path, or code (docs/extending.md#your-own-data)"
+_OWN_DATA_HINT = "for data of your own, set dataset to a path or to code (docs/extending.md#your-own-data)"
 _CACHE_NAME = "cache (PS_CLUSTER_CACHE)"
-# `auto` promises to start at once without a network. A user who names CIFAR-10 would rather wait.
+# `auto` has to start at once without a network. A user who names CIFAR-10 prefers to wait.
 _AUTO_NETWORK = {"connect_timeout_s": 5.0, "attempts": 1}
 
 
@@ -41,22 +41,22 @@ def resolve(
     progress: Progress = lambda done_bytes, total_bytes: None,
     url: str | None = None,
 ) -> PackedDataset:
-    """Return the packed copy of a data set; make it first if there is none.
+    """Return the packed copy of a data set. If there is none, the data set is packed first.
 
     Args:
-        settings: the section `data`. `dataset`: a named one is never replaced by another; `auto` stands for the first
-            of several that is on this machine (a packed copy of an earlier run is enough) or can be downloaded, and a
-            notice says so if that is the generated set. `data_dir`: the user's copy: the archive, its folder, a folder
-            with either, or a packed folder.
-        cache_dir: folder for packed copies and downloads.
+        settings: the section `data`. A data set that `dataset` names is never replaced by another. `auto` stands for
+            the first of several that is on this machine (a packed copy is enough) or can be downloaded, and a notice
+            says so if that is the generated set. `data_dir` is the user's copy: the archive, the folder inside it, a
+            folder with one of these, or a packed folder.
+        cache_dir: the folder for packed copies and downloads.
         notify: gets one line for each step.
         progress: gets the progress of a download.
-        url: where to download from instead of the official address (of several files: the folder of all); the
-            official checksums must fit.
+        url: an address to download from instead of the official one. If there are several files, it is that of their
+            folder. The official checksums apply.
 
     Raises:
-        UserError: nothing usable in `data_dir` (also for `auto`), no data set to be had, or a cache that cannot be
-            written.
+        UserError: `data_dir` has nothing usable (also for `auto`), the data set can't be found or read, or the cache
+            can't be written.
     """
     kind = DATASETS[settings.dataset]
     kinds = [DATASETS[name] for name in kind.candidates_of or (settings.dataset,)]
@@ -93,7 +93,10 @@ def resolve_for_run(
     notify: Notify,
     progress: Progress = lambda done_bytes, total_bytes: None,
 ) -> PackedDataset:
-    """Return the packed copy named by `pointer` (`packed.write_pointer`) if it is sound, else what `resolve` finds."""
+    """Return the packed copy that the file `pointer` names, if it is sound; else what `resolve` returns.
+
+    `packed.write_pointer` has written the file when the run began.
+    """
     if pointer.is_file():
         try:
             found = packed.load_pointed(pointer)
@@ -108,18 +111,18 @@ def resolve_for_run(
 
 
 def _changed_since(path: Path | None, dataset: PackedDataset) -> str:
-    """Return a line about a user's files that have changed since they were packed; "" if they have not, or are gone."""
+    """Return a line if a user's files have changed since they were packed; "" if not, or if they are gone."""
     if path is None or not _is_there(path) or fingerprint(path) in dataset.directory.name.split("-"):
         return ""
     return (
-        f"'{path}' has changed since it was packed: this run keeps to the packed copy '{dataset.directory}', because its steps "
-        "are of those examples; a new run takes the new ones"
+        f"'{path}' has changed since it was packed: this run keeps the packed copy '{dataset.directory}', because its "
+        "steps refer to those examples; a new run uses the new files"
     )
 
 
 @dataclass(frozen=True)
 class _Search:
-    """The search for a packed copy of the chosen data set in a cache. Its methods pack the data set if there is no copy."""
+    """The search for a packed copy of the chosen data set. Its methods pack the data set if there is no copy."""
 
     settings: DataSettings
     cache_dir: Path
@@ -128,7 +131,9 @@ class _Search:
     def find_in_data_dir(self, kind: DataSet, data_dir: Path) -> PackedDataset:
         if not kind.is_on_disk:
             how = "generated" if kind.generated else "read from its own path" if kind.path else "read by its own code"
-            raise UserError(f"data_dir: '{data_dir}' has no use with dataset '{kind.name}', which is {how}; drop one")
+            raise UserError(
+                f"data_dir: '{data_dir}' can't be used with dataset '{kind.name}', which is {how}; drop one"
+            )
         if os.path.isfile(data_dir / MANIFEST):
             dataset = load_packed(data_dir)
             if dataset.name != kind.name:
@@ -150,7 +155,7 @@ class _Search:
     def find_on_this_machine(self, kind: DataSet) -> PackedDataset | None:
         if dataset := self._find_packed(kind):
             return dataset
-        for place in places(self.cache_dir):
+        for place in archive_folders(self.cache_dir):
             for source in kind.candidates(place):
                 try:
                     untrusted.refuse_foreign(source)
@@ -160,7 +165,7 @@ class _Search:
         return None
 
     def _find_packed(self, kind: DataSet) -> PackedDataset | None:
-        """Return a sound packed copy of a data set on disk: the one packed without --data-dir, else the newest."""
+        """Return a sound packed copy of a data set on disk: the one packed without --data-dir, else the newest one."""
         folder = self._packed_path(kind)
         copies = sorted(folder.parent.glob(f"{folder.name}-*"), key=packed_at, reverse=True)
         for directory in (folder, *copies):
@@ -179,7 +184,7 @@ class _Search:
     def downloaded(
         self, kind: DataSet, progress: Progress, url: str | None, patience: Mapping[str, Any]
     ) -> PackedDataset:
-        """Download, pack, and remove what was downloaded. Raises DownloadError."""
+        """Download a data set, pack it, and remove the downloaded files. Raises DownloadError."""
         if not kind.downloads:
             raise DownloadError("it can't be downloaded")
         folder = self.cache_dir if len(kind.downloads) == 1 else self.cache_dir / f"{kind.name}-files"
@@ -200,7 +205,7 @@ class _Search:
         return dataset
 
     def generate_or_read(self, kind: DataSet) -> PackedDataset:
-        """Return the packed copy of a data set that code generates or reads, or that is at a path of the user's."""
+        """Return the packed copy of a data set that code generates or reads, or that is at a path of the user."""
         if kind.path is not None and not _is_there(kind.path):
             raise UserError(f"dataset: there is no '{kind.path}': correct the path")
         folder = self._packed_path(kind)
@@ -210,7 +215,7 @@ class _Search:
         return dataset
 
     def _pack(self, kind: DataSet, source: Path | None, folder: Path) -> PackedDataset:
-        """Read a data set and pack it. Files at a path of the user's may come from anybody, so memory is bounded."""
+        """Read a data set and pack it. Memory is bounded for files of users, because they may come from anybody."""
         what = f"{kind.full_name} from '{source}'" if source else f"the data set '{kind.name}'"
         self.notify(f"{'generating' if kind.generated else 'packing'} {what}, once")
         place = os.path.realpath(source) if source else str(kind.path or "")
@@ -233,7 +238,10 @@ class _Search:
             return None
 
     def _packed_path(self, kind: DataSet, *parts: str) -> Path:
-        """Return the folder of a packed copy. Its name ends with `parts` and changes with all that the copy depends on."""
+        """Return the folder of a packed copy.
+
+        Its name ends with `parts`, and changes with everything the copy depends on.
+        """
         slug = kind.name
         if kind.path is not None:
             slug, parts = kind.path.stem, (_short_hash(kind.name), fingerprint(kind.path), *parts)
@@ -247,26 +255,28 @@ class _Search:
 
 
 def _read_contents(kind: DataSet, settings: DataSettings, source: Path | None) -> Contents:
-    """Return the contents that a data set reads. Raises UserError, in one line, for any error of a user's own code."""
+    """Return the contents that a data set reads. Raises UserError, in one line, for any error in a user's code."""
     try:
         contents = own_arrays.as_contents(kind.read(source, settings), settings)
     except (UserError, MemoryError):
         raise
     except Malformed as error:
-        raise UserError(f"dataset: '{kind.path or kind.name}': {error}: {kind.page} shows what it has to be") from error
+        raise UserError(
+            f"dataset: '{kind.path or kind.name}': {error}: {kind.page} shows the form it must have"
+        ) from error
     except Exception as error:
         if kind.name in DATASETS.own:
             raise
-        told = one_line(f"{type(error).__name__}: {error}", 500)
-        raise UserError(f"dataset: '{kind.name}' can't be read: {told}") from error
-    if reference := user_code.parse(kind.name):  # its objective may be in a file beside it
+        why = one_line(f"{type(error).__name__}: {error}", 500)
+        raise UserError(f"dataset: '{kind.name}' can't be read: {why}") from error
+    if reference := user_code.parse(kind.name):  # its objective may be in a file in the same folder
         objective = user_code.absolute(contents.spec.objective, reference.file.parent)
         contents = replace(contents, spec=replace(contents.spec, objective=objective))
     return contents
 
 
 def _is_there(path: Path) -> bool:
-    """Return whether something is at a user's path, or matches it."""
+    """Return whether something exists at a user's path, or matches it if it is a pattern."""
     return bool(matches(path)) if is_pattern(path) else os.path.exists(path)
 
 

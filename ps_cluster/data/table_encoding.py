@@ -1,4 +1,4 @@
-"""Encode columns of a table as inputs: numbers are standardised and categories become codes, both by the training rows."""
+"""Encode columns of a table as inputs. The training rows decide how numbers are standardised and categories coded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ps_cluster.data.table_files import PiecewiseTable
 from ps_cluster.data.text_rows import Width, codes_of
 from ps_cluster.files.values import Malformed
 
-MOST_CATEGORIES = 100_000  # of a column
+MOST_CATEGORIES = 100_000  # of one column
 
 
 class Roles(NamedTuple):
@@ -31,7 +31,9 @@ class Encoding:
     """The encoding of columns as numbers.
 
     Attributes:
-      content: the fields of `TableEncoding` (runs/rows.py), which a packed table keeps.
+      content: the fields of `TableEncoding` (runs/rows.py), which is stored with a packed table.
+      numbers, categories, texts: the names of the columns of each kind.
+      values: for each column of categories its values; the code of a value is its place, counted from 1.
     """
 
     def __init__(self, content: Mapping[str, Any]):
@@ -46,10 +48,11 @@ class Encoding:
         self._mean, self._std = (np.array([column[of] for column in numbers]) for of in ("mean", "std"))
 
     def arrays(self, table: PiecewiseTable, rows: int, width: Width) -> dict[str, StreamedRows]:
-        """Return the inputs of a table's rows: numbers float32 [N, k], categories int32 [N, m], texts as code points.
+        """Return the inputs of a table: numbers float32 [N, k], categories int32 [N, m], codes of texts [N, t, c].
 
         Args:
-          width: what the texts need.
+          rows: the number of rows, N.
+          width: the number of characters and the dtype of the texts.
         """
         found = {}
         if self.numbers:
@@ -68,10 +71,10 @@ class Encoding:
         return found
 
     def encoded(self, table: PiecewiseTable) -> Iterator[dict[str, np.ndarray]]:
-        """Yield the inputs of all rows of another table, a piece at a time.
+        """Yield the inputs of all rows of another table, in pieces.
 
         Raises:
-          Malformed: a column is missing, or has times where the training's had none.
+          Malformed: a column is missing, or one that holds times and one that holds numbers were exchanged.
         """
         from pyarrow import types
 
@@ -82,25 +85,25 @@ class Encoding:
             name, kind = column["name"], table.columns[column["name"]]
             if types.is_temporal(kind) != column["is_time"] and not types.is_string(kind):
                 was = "dates or times" if column["is_time"] else "numbers"
-                raise Malformed(f"the column '{name}' is {kind}, and the network was trained on {was}: give those")
+                raise Malformed(f"the column '{name}' is {kind}, but the network was trained on {was}: give those")
         for batch in table.batches(columns):
             numbers = {"numbers": self._as_numbers(batch)} if self.numbers else {}
             texts = {"texts": self._as_texts(batch)} if self.texts else {}
             yield numbers | ({"categories": self._as_codes(batch)} if self.categories else {}) | texts
 
     def text_pieces(self, table: PiecewiseTable) -> Iterator[np.ndarray]:
-        """Yield the columns of texts, [B, k] of Python's texts."""
+        """Yield the columns of texts in pieces, [B, t] of Python's texts."""
         yield from _encoded_pieces(table, self.texts, self._as_texts) if self.texts else ()
 
     def _as_texts(self, batch: Any) -> np.ndarray:
-        """Return the columns of texts, [B, k] of Python's texts; a missing one is ""."""
+        """Return the columns of texts, [B, t] of Python's texts. A missing text is ""."""
         import pyarrow
 
         columns = (batch.column(name).cast(pyarrow.string()).fill_null("") for name in self.texts)
         return np.stack([column.to_numpy(zero_copy_only=False).astype(object) for column in columns], 1)
 
     def _as_numbers(self, batch: Any) -> np.ndarray:
-        """Return the columns of numbers, standardised: float32 [B, k]."""
+        """Return the columns of numbers, standardised, float32 [B, k]. A missing number becomes 0, the mean."""
         with np.errstate(over="ignore"):  # reported below
             values = ((_floats(batch, self.numbers) - self._mean) / self._std).astype(np.float32)
         _check_finite(self.numbers, ~np.isinf(values).any(0))
@@ -108,7 +111,7 @@ class Encoding:
         return without_gaps
 
     def _as_codes(self, batch: Any) -> np.ndarray:
-        """Return the columns of categories as codes: int32 [B, m]."""
+        """Return the columns of categories as codes, int32 [B, m]. A missing or unknown value has the code 0."""
         import pyarrow.compute
 
         codes = []
@@ -122,15 +125,15 @@ class Encoding:
 def _encoded_pieces(
     table: PiecewiseTable, columns: Sequence[str], encode: Callable[[Any], np.ndarray]
 ) -> Iterator[np.ndarray]:
-    """Return all rows of some columns, encoded, in pieces."""
+    """Return an iterator over all rows of some columns, encoded, in pieces."""
     return map(encode, table.batches(columns))
 
 
 def learn_encoding(table: PiecewiseTable, kept: np.ndarray | None, roles: Roles) -> Encoding:
-    """Learn the encoding in one pass over the training rows: statistics of numbers, and values of categories.
+    """Return the encoding of a table, learned in one pass over its training rows.
 
     Args:
-      kept: which rows of the table to train on, bool [N]; None for all.
+      kept: which rows of the table are training rows, bool [N]; None for all.
 
     Raises:
       Malformed: a column has infinite values, or too many categories.
@@ -177,13 +180,13 @@ def learn_encoding(table: PiecewiseTable, kept: np.ndarray | None, roles: Roles)
 
 
 def _check_finite(columns: Sequence[str], finite: np.ndarray) -> None:
-    """Raise Malformed where a column is not finite. `finite`: bool [k]."""
+    """Raise Malformed if a column is not finite. `finite`: bool [k], whether each of the columns is."""
     if not finite.all():
         raise Malformed(f"the column '{columns[int(np.argmin(finite))]}' has infinite or too large values")
 
 
 def _floats(batch: Any, names: Sequence[str]) -> np.ndarray:
-    """Return columns as float64 [B, k]; a missing value is NaN."""
+    """Return columns as float64 [B, k]. A missing value is NaN."""
     found = np.empty((batch.num_rows, len(names)))
     for place, name in enumerate(names):
         found[:, place] = as_floats(batch.column(name))
@@ -194,7 +197,7 @@ _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 
 def as_floats(column: Any) -> np.ndarray:
-    """Return an array of pyarrow as float64 [B]; dates and times in seconds, a missing value as NaN."""
+    """Return an array of pyarrow as float64 [B]. Dates and times are in seconds, and a missing value is NaN."""
     import pyarrow
 
     seconds = 1.0

@@ -1,4 +1,4 @@
-"""Read the columns of tables in pieces: CSV and Parquet files, one or many, and tables of other libraries."""
+"""Read the columns of tables in pieces: from one or more CSV or Parquet files, and from tables of other libraries."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Types = Mapping[str, Any]
 
 
 def widened(kind: Any) -> Any:
-    """Return the type that also holds what other rows of such a column may have: whole numbers may get a fraction."""
+    """Return a type for all rows of a column: floats for whole numbers, since later rows may have fractions."""
     import pyarrow
 
     return pyarrow.float64() if pyarrow.types.is_integer(kind) else kind
 
 
 def _value_type(kind: Any) -> Any:
-    """Return the type of the values: text is one type, and so is a column in which all are missing."""
+    """Return the type of the values of a column: text of any kind, and a column without values, are strings."""
     import pyarrow
     from pyarrow import types
 
@@ -41,10 +41,10 @@ def _value_type(kind: Any) -> Any:
 
 
 def _is_compatible(own: Any, wanted: Any) -> bool:
-    """Return whether values mean the same as another type: numbers in one table may not be dates in the other."""
+    """Return whether a column of type `own` can be read as `wanted`. Numbers in one table can't be dates in another."""
     from pyarrow import types
 
-    if _value_type(own) == wanted or types.is_null(own) or types.is_string(wanted):  # any code is a name
+    if _value_type(own) == wanted or types.is_null(own) or types.is_string(wanted):  # any value can be a name
         return True
     return any(
         any(test(own) for test in alike) and any(test(wanted) for test in alike)
@@ -54,11 +54,11 @@ def _is_compatible(own: Any, wanted: Any) -> bool:
 
 MOST_COLUMNS = 30_000  # pyarrow takes 10 kB for each
 _FIRST_LINE_BYTES = 2**22
-_DECIMALS_BYTES = 2**16  # that are looked through for numbers with a decimal comma
+_DECIMALS_BYTES = 2**16  # that are searched for numbers with a decimal comma
 _BEFORE, _BEHIND = rb'(?:^|(?<=[;\t\n"]))[-+]?', rb'(?=[;\t\r\n"]|$)'
 _DECIMAL_COMMA, _DECIMAL_POINT = (re.compile(_BEFORE + rb"(\d+" + mark + rb"\d+)" + _BEHIND) for mark in (b",", rb"\."))
 _THOUSANDS = re.compile(rb"\d{1,3},\d{3}")
-_BLOCK_BYTES = 2**24  # of a CSV file that are read together; types are taken from the first
+_BLOCK_BYTES = 2**24  # of a CSV file that are read together; the types of columns are guessed from the first block
 BATCH_ROWS = 2**16
 
 
@@ -68,11 +68,12 @@ class PiecewiseTable(Protocol):
     Attributes:
       what: its name, for messages.
       columns: name → type of pyarrow.
-      declared: name → type, as the file itself declares them; empty if it declares none.
+      declared: name → type, as the file itself declares it; empty if it declares none.
       untyped: the columns whose type is not known, because all values that were looked at are missing.
-      parts: the tables that it consists of; itself where it is a single one.
-      has_decimal_commas: whether its numbers do, in a text whose columns are separated by semicolons or tabs.
-      guesses_types: whether the types of its columns are guessed by their values, and not known to the file.
+      parts: the tables that it consists of; the table itself if it is a single one.
+      has_decimal_commas: whether its numbers have decimal commas. Its columns are then separated by semicolons or tabs.
+      guesses_types: whether the types of its columns are guessed from their values, because the file does not declare
+        them.
     """
 
     what: str
@@ -86,23 +87,26 @@ class PiecewiseTable(Protocol):
     def parts(self) -> Sequence[PiecewiseTable]: ...
 
     def place(self, column: str, value: str) -> str:
-        """Return where a column first has this text, for messages: "line 34 of 'cars.csv'"."""
+        """Return the first place at which a column has this text, for messages, e.g. "line 34 of 'cars.csv'"."""
 
     def batches(self, columns: Sequence[str]) -> Iterator[Any]:
         """Yield record batches of pyarrow, with these columns in this order, from the first row to the last."""
 
 
 class CsvTable:
-    """A CSV file with a line of names; separated by commas, semicolons or tabs, whatever that line has most of.
+    """A CSV file whose first line names the columns, separated by commas, semicolons or tabs: what it has most of.
 
-    A file whose name ends in .gz is compressed. One that ends in .tsv is separated by tabs.
+    A file whose name ends in .gz is decompressed. A .tsv file is separated by tabs.
     """
 
     guesses_types = True
     declared: Types = MappingProxyType({})
 
     def __init__(self, path: Path, types: Mapping[str, Any]):
-        """Look at the beginning of a file. `types`: those of columns that are known."""
+        """Read the names and types of the columns from the beginning of a file.
+
+        `types`: the types that are known already.
+        """
         import pyarrow
 
         self._path, self.what = path, f"'{path.name}'"
@@ -125,7 +129,7 @@ class CsvTable:
         if len(set(found.names)) < len(found.names):
             raise Malformed(f"'{path.name}' has two columns of one name: {one_line(', '.join(found.names), 300)}")
         self.untyped = frozenset(field.name for field in found if field.type == pyarrow.null())
-        # A later row may have what the first ones don't: a fraction, or a text.
+        # A later row may have a text where the first rows have nothing.
         plain = {pyarrow.null(): pyarrow.string()}
         self.columns = {field.name: plain.get(field.type, field.type) for field in found}
 
@@ -158,7 +162,7 @@ class CsvTable:
                 with gzip.open(file) as unpacked:
                     yield unpacked
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise Malformed(f"{self.what} is no gzip file, or damaged ({one_line(str(error), 200)})") from error
+            raise Malformed(f"{self.what} is no gzip file, or it is damaged ({one_line(str(error), 200)})") from error
 
     @contextmanager
     def _open(self, types: Mapping[str, Any], columns: Sequence[str] = ()) -> Iterator[Any]:
@@ -182,7 +186,7 @@ class CsvTable:
             yield reader
 
     def _of_another_type(self, text: str) -> str | None:
-        """Return what a message of pyarrow says of a value, with its column and line; None if it is about something else."""
+        """Return a better message for one of pyarrow's about a wrong value, with column and line; None for others."""
         if not (found := _INVALID_VALUE.fullmatch(text)):
             return None
         name, value = self._names[int(found["column"])], found["value"]
@@ -202,30 +206,36 @@ ADVICE_FOR_TARGET = "fix or remove these rows, or name the column in data.catego
 
 
 def wrong_value_message(column: str, kind: str, value: str, place: str, advice: str = ADVICE_FOR_INPUT) -> str:
-    """Return the message about a value that is not of the kind of its column."""
-    return f"the column '{column}' {kind}, but '{one_line(value, 80)}' in {place}: {advice}"
+    """Return the message about a value that does not fit its column.
+
+    `kind`: what the column is, e.g. "holds numbers".
+    """
+    return f"the column '{column}' {kind}, but has '{one_line(value, 80)}' in {place}: {advice}"
 
 
 def _has_decimal_commas(lines: bytes) -> bool:
-    """Return whether numbers in lines of a CSV file have a decimal comma, and none a point; 1,234 may be a thousand."""
+    """Return whether numbers in these lines have decimal commas and none has a point. 1,234 alone may be a thousand."""
     found = _DECIMAL_COMMA.findall(lines)
     return not all(map(_THOUSANDS.fullmatch, found)) and not _DECIMAL_POINT.search(lines)
 
 
 class ArrowTable:
-    """A table whose source knows the types of its columns."""
+    """A table whose source declares the types of its columns."""
 
     has_decimal_commas = False
     guesses_types = False
 
     def __init__(self, own: Types, wanted: Types, what: str, read: Callable[[list[str]], Iterator[Any]]):
-        """Choose the types: as `wanted`, where it names a column.
+        """Choose the types of the columns.
 
         Args:
-          what: the table, for messages.
-          read: returns record batches of some columns in their own types.
+          own: the types that the source declares.
+          wanted: the types that some columns must have.
+          what: the name of the table, for messages.
+          read: returns record batches of some columns, in the types of the source.
+
         Raises:
-          Malformed: a column can't get the type that is wanted.
+          Malformed: a column can't have the type that is wanted.
         """
         from pyarrow import types
 
@@ -251,7 +261,7 @@ class ArrowTable:
         return self.what
 
     def batches(self, columns: Sequence[str]) -> Iterator[Any]:
-        """Yield the rows. Raises Malformed for a value that the type of its column does not have."""
+        """Yield the rows. Raises Malformed for a value that can't have the type of its column."""
         import pyarrow
 
         for batch in self._read(list(columns)):
@@ -270,10 +280,10 @@ class ArrowTable:
 
 
 class JoinedTables:
-    """A table in several files: the rows of one come after those of the other."""
+    """A table in several files, whose rows follow each other."""
 
     def __init__(self, what: str, parts: Sequence[PiecewiseTable]):
-        """Join tables. `what`: the name of all, for messages. Raises Malformed if they have other columns."""
+        """Join tables. `what`: their common name, for messages. Raises Malformed if their columns differ."""
         self.what, self.parts = what, parts
         self.columns = parts[0].columns
         self.declared, self.untyped = parts[0].declared, parts[0].untyped
@@ -282,8 +292,8 @@ class JoinedTables:
         for part in parts[1:]:
             if different := sorted(set(part.columns) ^ set(self.columns)):
                 raise Malformed(
-                    f"{parts[0].what} and {part.what} are no parts of one table: only one of them has the column "
-                    f"'{one_line(different[0], 100)}'; give the one file to train on, or call it train and the other test"
+                    f"{parts[0].what} and {part.what} are not parts of one table: only one of them has the column "
+                    f"'{one_line(different[0], 100)}'; give only the file to train on, or call it train, the other test"
                 )
 
     def place(self, column: str, value: str) -> str:
@@ -296,7 +306,7 @@ class JoinedTables:
 
 
 def _parquet_table(path: Path, types: Types) -> ArrowTable:
-    """Open a Parquet file. `types`: those of columns that are known."""
+    """Open a Parquet file. `types`: the types that some columns must have."""
     from pyarrow.parquet import ParquetFile
 
     what = f"'{path.name}'"
@@ -314,10 +324,10 @@ def _parquet_table(path: Path, types: Types) -> ArrowTable:
 
 @contextmanager
 def _arrow_file(path: Path) -> Iterator[Any]:
-    """Open a file as Arrow's own.
+    """Open a file as a file object of Arrow.
 
-    Arrow's threads may still read when Python ends. One of Python's would abort the process then, or never let it end
-    (apache/arrow#34314, #50482).
+    Arrow's threads may still read when Python ends. With a file object of Python, that would abort the process or keep
+    it from ending (apache/arrow#34314, #50482).
     """
     from pyarrow import CompressedInputStream, OSFile
 
@@ -333,20 +343,20 @@ TABLES: Mapping[str, Callable[[Path, Types], PiecewiseTable]] = {
     **dict.fromkeys((".csv", ".tsv", ".csv.gz", ".tsv.gz"), CsvTable),
     ".parquet": _parquet_table,
 }
-"""Ending of a file's name → how it is read."""
+"""Ending of a file's name → the function that opens such a file."""
 
 
 def ending_of(path: Path) -> str:
-    """Return the ending of a table's name; "" for a file of another kind."""
+    """Return the ending of a table's name; "" if the file is no table."""
     return next((ending for ending in TABLES if path.name.lower().endswith(ending)), "")
 
 
 def open_tables(files: Mapping[str, Sequence[Path]], text: Sequence[str]) -> dict[str, PiecewiseTable]:
-    """Return split → table. All have the types of the first table in which a column has any value.
+    """Return split → table. In all tables, a column has the type of the first one in which it has a value.
 
     Args:
-      files: split → its parts, at least one.
-      text: columns of names, even if they look like numbers.
+      files: split → its files, at least one.
+      text: columns that are read as text, even if they look like numbers.
     """
     import pyarrow
 
@@ -361,7 +371,7 @@ def open_tables(files: Mapping[str, Sequence[Path]], text: Sequence[str]) -> dic
             typed = {name: kind for name, kind in table.columns.items() if name not in table.untyped}
             types = {**typed, **types}
             opened.append(table)
-        # A column may have its first value in a later file, which alone knows its type.
+        # A column may have its first value, and so its type, in a later file.
         opened = [
             table if types.keys().isdisjoint(table.untyped) else _open(file, types)
             for file, table in zip(parts, opened, strict=True)
@@ -373,9 +383,9 @@ def open_tables(files: Mapping[str, Sequence[Path]], text: Sequence[str]) -> dic
 
 
 def _check_alike(first: PiecewiseTable, later: PiecewiseTable, text: Sequence[str]) -> None:
-    """Raise Malformed if a later part of one table has numbers where the first has text.
+    """Raise Malformed if a later file of a table declares other values for a column of which the first declares text.
 
-    That numbers of a later table are names in the first may be meant where both are separate tables, e.g. to test on.
+    For separate tables, e.g. one to test on, this is no error: numbers may be names.
     """
     from pyarrow import types
 
@@ -386,7 +396,7 @@ def _check_alike(first: PiecewiseTable, later: PiecewiseTable, text: Sequence[st
 
 
 def _other_type_message(column: str, what: str, kind: Any, before: Any) -> str:
-    return f"the column '{column}' of {what} is {kind}, and the table before has {before}: save both as one type"
+    return f"the column '{column}' of {what} is {kind}, but {before} in the table before it: save both as one type"
 
 
 def _open(file: Path, types: Types) -> PiecewiseTable:
@@ -398,21 +408,24 @@ def _open(file: Path, types: Types) -> PiecewiseTable:
 def _check_columns(path: Path, columns: int) -> None:
     if columns > MOST_COLUMNS:
         raise Malformed(
-            f"'{path.name}' has {columns:,} columns, of at most {MOST_COLUMNS:,}: save them as an .npy array"
+            f"'{path.name}' has {columns:,} columns, more than {MOST_COLUMNS:,}: save them as an .npy array"
         )
 
 
 @contextmanager
 def arrow_errors(what: str, rephrase: Callable[[str], str | None] = lambda text: None) -> Iterator[None]:
-    """Raise Malformed for what pyarrow can't read. `rephrase`: returns a better message for one of pyarrow's, or None."""
+    """Raise Malformed for errors of pyarrow in a block.
+
+    `rephrase`: returns a better message for one of pyarrow's, or None.
+    """
     import pyarrow
 
     try:
         yield
-    except MemoryError:  # pyarrow's too is one of its own errors
+    except MemoryError:  # also pyarrow's own, which is an ArrowException too
         raise
     except (pyarrow.ArrowException, UnicodeDecodeError, OSError) as error:
-        if getattr(error, "errno", None) is not None:  # the system's
+        if getattr(error, "errno", None) is not None:  # an error of the system
             raise
         text = str(error)
         raise Malformed(rephrase(text) or f"{what} can't be read: {one_line(text, 300)}") from error

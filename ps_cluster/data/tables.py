@@ -1,4 +1,4 @@
-"""Make data sets of tables: a column to predict, and the columns to predict it from."""
+"""Make data sets from tables: a column to predict, and the columns to predict it from."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from ps_cluster.config.objectives import WEIGHT
 from ps_cluster.data.holding_out import contents_of, split_of
 from ps_cluster.data.table_encoding import Encoding, Roles, as_floats, learn_encoding
 from ps_cluster.data.table_files import ADVICE_FOR_INPUT, ADVICE_FOR_TARGET, PiecewiseTable, wrong_value_message
-from ps_cluster.data.targets import MOST_WITH_GAPS, Targets, classes_by_name, is_binary, targets_of
+from ps_cluster.data.targets import MOST_CLASSES_WITH_GAPS, Targets, classes_by_name, is_binary, targets_of
 from ps_cluster.data.text_rows import text_field, width_of
 from ps_cluster.errors import did_you_mean
 from ps_cluster.files.values import Malformed, is_decimal, one_line
 
-# Data sets of tables: a column to predict, and columns to predict it from.
-
-_NUMBERS_FOR_EACH_TEXT = 10  # different numeric values for each text, from which on a column holds numbers
-_MISSING_MARKS = frozenset({"?", "na", "n/a", "-", "null", "."})  # marks of a missing value, in small letters
-_FEWEST_ROWS = 20  # from which on a column without repeats looks like an identifier
-_ROWS_LOOKED_AT = 2**20  # for columns without repeats, whose values are kept meanwhile
-_MOST_TEXTS = 100  # different texts that are categories, even if few of them are repeated
+_NUMBERS_FOR_EACH_TEXT = (
+    10  # a column with at least as many different numbers for each other text seems to hold numbers
+)
+_MISSING_MARKS = frozenset({"?", "na", "n/a", "-", "null", "."})  # marks of a missing value, in lower case
+_FEWEST_ROWS = 20  # in shorter tables, a column without repeats need not be an identifier
+_ROWS_LOOKED_AT = 2**20  # to find columns without repeats, because all their values are kept in memory
+_MOST_TEXTS = 100  # up to so many different texts are categories, even if few of them are repeated
 
 Names = Annotated[tuple[str, ...], Field(strict=False)]  # YAML has a list
 
@@ -36,17 +36,18 @@ class TableSettings(OwnDataSettings):
 
     target: str | None = Field(default=None, description="The column to predict.")
     categorical: Names = Field(
-        default=(), description="Columns of numbers that are names, such as codes of places; text with many values."
+        default=(),
+        description="Columns of numbers that are names, such as postal codes, and of text with many different values.",
     )
     text: Names = Field(
-        default=(), description="Columns of free text, which networks get as strings: one input, called texts."
+        default=(), description="Columns of free text. Networks get all of them as strings, in one input called texts."
     )
     leave_out: Names = Field(default=(), description="Columns that are not used.")
-    weight: str | None = Field(default=None, description="The column that says how much a row counts.")
+    weight: str | None = Field(default=None, description="The column with the weights of the rows.")
 
 
 def contents_of_tables(tables: Mapping[str, PiecewiseTable], settings: TableSettings) -> Contents:
-    """Return the contents of a data set of tables, "train" and perhaps "test".
+    """Return the contents of a data set from its tables: "train", and perhaps "test".
 
     Raises:
       Malformed: a column is missing, of a wrong type, or can't be encoded.
@@ -79,7 +80,12 @@ def contents_of_tables(tables: Mapping[str, PiecewiseTable], settings: TableSett
 
 
 def _kept_rows(rows_of_parts: Sequence[int], kept: np.ndarray | None) -> tuple[int, ...]:
-    """Return how many rows to train on each of several files has; () for a single file. `kept`: bool [N], None for all."""
+    """Return how many training rows each of several files has; () for a single file.
+
+    Args:
+      rows_of_parts: the number of rows in each file.
+      kept: which rows are training rows, bool [N]; None for all.
+    """
     if len(rows_of_parts) == 1:
         return ()
     if kept is None:
@@ -88,7 +94,7 @@ def _kept_rows(rows_of_parts: Sequence[int], kept: np.ndarray | None) -> tuple[i
 
 
 def _identifier_notes(table: PiecewiseTable, roles: Roles, settings: TableSettings) -> Iterator[str]:
-    """Yield a line about columns of whole numbers or texts that are inputs and have another value in each row."""
+    """Yield a line about input columns of whole numbers or texts that have a different value in every row."""
     from pyarrow import types
 
     whole = [name for name in roles.numbers if types.is_integer(table.columns[name])]
@@ -109,9 +115,9 @@ def _identifier_notes(table: PiecewiseTable, roles: Roles, settings: TableSettin
 
 
 def columns_without_repeats(table: PiecewiseTable, names: Sequence[str]) -> list[str]:
-    """Return the columns that have no value twice and none missing, in a table of at least `_FEWEST_ROWS` rows.
+    """Return the columns that have no value twice and none missing. A table of few rows has no such columns.
 
-    Of a long table, only the first rows are looked at.
+    Only the first rows of a long table are looked at.
     """
     import pyarrow
     from pyarrow import compute
@@ -135,12 +141,13 @@ def columns_without_repeats(table: PiecewiseTable, names: Sequence[str]) -> list
 def _check_not_numbers(
     table: PiecewiseTable, name: str, texts: Iterable[str], rows: int, settings: TableSettings
 ) -> None:
-    """Raise Malformed for a column of text that seems to hold numbers, and marks of missing values or one typing error.
+    """Raise Malformed for a column of text that seems to hold numbers, with marks of missing values or a typing error.
 
-    Other columns of numbers and texts are categories, such as codes of which one is "other".
+    Other columns of numbers and texts are taken for categories, e.g. codes of which one is "other".
 
     Args:
-      texts: the different values of the column. rows: the number of rows that they were found in.
+      texts: the different values of the column.
+      rows: the number of rows that they were found in.
     """
     if name in settings.categorical or not table.guesses_types:
         return
@@ -155,7 +162,7 @@ def _check_not_numbers(
 
 
 def _check_free_text(encoding: Encoding, rows: int, settings: TableSettings) -> None:
-    """Raise Malformed for columns whose texts are hardly repeated: as categories they say nothing about other rows."""
+    """Raise Malformed for columns whose texts are hardly repeated: as categories they tell nothing about other rows."""
     different = dict(zip(encoding.categories, map(len, encoding.values)))
     free = [name for name, texts in different.items() if texts > max(_MOST_TEXTS, rows / 2)]
     if free := [name for name in free if name not in settings.categorical]:
@@ -170,25 +177,26 @@ def _check_free_text(encoding: Encoding, rows: int, settings: TableSettings) -> 
 def _choose_roles(columns: Mapping[str, Any], settings: TableSettings) -> Roles:
     known = one_line(", ".join(columns), 600)
     if settings.target is None:
-        raise Malformed(f"data.target is missing: say by --target which column to predict, of {known}")
+        raise Malformed(f"data.target is missing: name the column to predict by --target: {known}")
     named = {"target": (settings.target,), "weight": (settings.weight,) if settings.weight else ()}
     listed = {"categorical": settings.categorical, "text": settings.text, "leave_out": settings.leave_out}
     for setting, names in {**named, **listed}.items():
         if unknown := [name for name in names if name not in columns]:
             hint = did_you_mean(unknown[0], columns).strip()
             raise Malformed(
-                f"data.{setting}: there is no column '{unknown[0]:.100}', of {known}{f': {hint}' if hint else ''}"
+                f"data.{setting}: there is no column '{unknown[0]:.100}' among {known}{f': {hint}' if hint else ''}"
             )
     if nameless := [name for name in columns if not name.strip() or not name.isprintable()]:
         raise Malformed(
-            f"a column has the name {nameless[0]!r:.100}, which can't be told: rename it (pandas writes none with index=False)"
+            f"a column has the name {nameless[0]!r:.100}, which can't be used: rename it "
+            "(pandas writes no such column with index=False)"
         )
     not_inputs = {settings.target, settings.weight, *settings.leave_out}
     texts = [name for name in columns if name in settings.text and name not in not_inputs]
     inputs = {name: kind for name, kind in columns.items() if name not in {*not_inputs, *texts}}
     categories = [name for name, kind in inputs.items() if name in settings.categorical or _is_category(name, kind)]
     if not inputs and not texts:
-        raise Malformed(f"there is no column but '{settings.target}': nothing to predict it from")
+        raise Malformed(f"there is no column but '{settings.target}', so there is nothing to predict it from")
     return Roles(
         settings.target, settings.weight, [name for name in inputs if name not in categories], categories, texts
     )
@@ -204,7 +212,7 @@ def _is_category(name: str, kind: Any) -> bool:
         return True
     if types.is_binary(kind):
         raise Malformed(
-            f"the column '{name}' is no text in UTF-8: save the file as UTF-8, or name it in data.leave_out"
+            f"the column '{name}' is not text in UTF-8: save the file as UTF-8, or name it in data.leave_out"
         )
     if not any(test(kind) for test in (types.is_integer, types.is_floating, types.is_decimal, types.is_temporal)):
         raise Malformed(f"the column '{name}' is {kind}, neither numbers nor text: name it in data.leave_out")
@@ -227,11 +235,11 @@ def _number_column(table: PiecewiseTable, name: str) -> np.ndarray:
 def _target_columns(
     tables: Mapping[str, PiecewiseTable], name: str, settings: TableSettings
 ) -> tuple[Targets, list[int]]:
-    """Return the targets, and the number of rows of each file of the training table."""
+    """Return the targets, and the number of rows in each file of the training table."""
     read = _text_column if _is_category(name, tables["train"].columns[name]) else _number_column
     try:
         columns = {split: [read(part, name) for part in table.parts] for split, table in tables.items()}
-    except Malformed as error:  # a text in a row behind those that the type is guessed by
+    except Malformed as error:  # a text that comes after the rows from which the type was guessed
         raise Malformed(str(error).replace(ADVICE_FOR_INPUT, ADVICE_FOR_TARGET)) from error
     found = {split: np.concatenate(parts) for split, parts in columns.items()}
     return _targets_in(tables, found, name, settings), list(map(len, columns["train"]))
@@ -240,7 +248,10 @@ def _target_columns(
 def _targets_in(
     tables: Mapping[str, PiecewiseTable], found: Mapping[str, np.ndarray], name: str, settings: TableSettings
 ) -> Targets:
-    """Return the targets: text, and few different whole numbers, are classes; other numbers are to be predicted."""
+    """Return the targets.
+
+    By default text and few different whole numbers are classes; other numbers are a regression.
+    """
     import pyarrow
 
     kind = tables["train"].columns[name]
@@ -258,13 +269,13 @@ def _targets_in(
     objective = settings.objective
     if objective == "auto":
         train, is_integer = found["train"], not is_text and pyarrow.types.is_integer(kind)
-        few_whole = is_integer and (train % 1 == 0).all() and len(np.unique(train)) <= MOST_WITH_GAPS
+        few_whole = is_integer and (train % 1 == 0).all() and len(np.unique(train)) <= MOST_CLASSES_WITH_GAPS
         objective = "classification" if is_text or few_whole or is_binary(train) else "regression"
     if objective == "classification":
         if not is_text and (large := max(np.abs(values).max() for values in found.values())) >= 2**53:
             raise Malformed(
-                f"the column '{name}' has whole numbers such as {large:.0f}, which float64 does not tell apart: name it in "
-                "data.categorical"
+                f"the column '{name}' has whole numbers such as {large:.0f}, which float64 can't tell apart: name it "
+                "in data.categorical"
             )
         return classes_by_name(
             _as_whole_numbers(found["train"]), _as_whole_numbers(found["test"]) if "test" in found else None
@@ -286,5 +297,5 @@ def _text_column(table: PiecewiseTable, name: str) -> np.ndarray:
 
 
 def _as_whole_numbers(values: np.ndarray) -> np.ndarray:
-    """Return whole numbers as such, so that their names have no fraction."""
+    """Return floats as int64 if all are whole, so that the names of classes have no fraction."""
     return values.astype(np.int64) if values.dtype.kind == "f" and (values % 1 == 0).all() else values

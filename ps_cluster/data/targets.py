@@ -1,4 +1,4 @@
-"""Turn the targets that users bring into packed targets, and find out what they are trained for."""
+"""Turn the targets that users bring into packed targets, and guess their objective."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import numpy as np
 from ps_cluster.config.datasets import MOST_CLASSES
 from ps_cluster.files.values import Malformed, one_line
 
-MOST_WITH_GAPS = 100  # different whole numbers that are taken for classes, though some between them are missing
+MOST_CLASSES_WITH_GAPS = 100  # up to so many different whole numbers are taken for classes, even with gaps between them
 
 
 class Targets(NamedTuple):
     """Targets as they are packed.
 
     Attributes:
-      train, test: [N, ...]; test is None where none were given.
-      classes: names of the classes or labels.
+      train, test: [N, ...]; test is None if there are no test targets.
+      classes: the names of the classes or labels, if there are any.
     """
 
     train: np.ndarray
@@ -28,13 +28,13 @@ class Targets(NamedTuple):
 
 
 def targets_of(train: np.ndarray, test: np.ndarray | None, objective: str = "auto") -> Targets:
-    """Return targets [N] or [N, k] for an objective.
+    """Return targets [N] or [N, k] as they are packed for an objective.
 
-    "auto" chooses classification for one-hot rows and for targets that are all 0.0 or 1.0, regression for other floats,
-    multi-label for other rows of 0 and 1, and classification for the rest.
+    "auto" chooses classification for one-hot rows, and for targets [N] of whole numbers, of texts, or of 0.0 and 1.0
+    only. It chooses multi-label for other rows of 0 and 1, and regression for other floats.
 
     Raises:
-      Malformed: they do not fit the objective, or there is nothing to learn.
+      Malformed: the targets do not fit the objective, or there is nothing to learn.
     """
     train, test = _without_unit_axis(train), None if test is None else _without_unit_axis(test)
     if objective == "auto":
@@ -43,12 +43,12 @@ def targets_of(train: np.ndarray, test: np.ndarray | None, objective: str = "aut
 
 
 def classes_by_name(train: np.ndarray, test: np.ndarray | None) -> Targets:
-    """Return labels of targets [N] that are names or numbers. The classes are the different values, sorted."""
+    """Return the labels for targets [N] that are names or numbers. The classes are the different values, sorted."""
     names = np.unique(train)
     if len(names) == 1:
         raise Malformed(f"all training examples are of one class, '{_shown(names[0])}': there is nothing to tell apart")
     if len(names) > MOST_CLASSES:
-        raise Malformed(f"the targets have {len(names):,} different texts, of at most {MOST_CLASSES:,} classes")
+        raise Malformed(f"the targets have {len(names):,} different texts, more than {MOST_CLASSES:,} classes")
     if test is not None and len(strange := np.setdiff1d(test, names)):
         raise Malformed(f"the test targets have the class '{_shown(strange[0])}', which no training example has")
     dtype = label_dtype(len(names))
@@ -70,19 +70,19 @@ def _guess_objective(train: np.ndarray) -> str:
     if train.dtype.kind == "f":
         return "regression"
     raise Malformed(
-        f"the targets are {train.dtype} {list(train.shape[1:])}: say by data.objective what they are, or give one class each"
+        f"the targets are {train.dtype} {list(train.shape[1:])}: set data.objective, or give one class for each example"
     )
 
 
 def _classification_targets(train: np.ndarray, test: np.ndarray | None) -> Targets:
     if train.dtype.kind in "US":
         return classes_by_name(_as_text(train), None if test is None else _as_text(test))
-    places = train.shape[1] if _is_one_hot(train) else 0  # a class without examples has a place too
+    places = train.shape[1] if _is_one_hot(train) else 0  # rows have a place for a class without examples too
     train, test = _as_whole_numbers(train, "training"), None if test is None else _as_whole_numbers(test, "test")
     found = np.unique(train)
     if len(found) > MOST_CLASSES:
         raise Malformed(
-            f"the labels are {len(found):,} different whole numbers, of at most {MOST_CLASSES:,} classes: give "
+            f"the labels are {len(found):,} different whole numbers, more than {MOST_CLASSES:,} classes: set "
             "data.objective=regression if they are numbers to predict"
         )
     if not places and (found[0] != 0 or found[-1] != len(found) - 1):
@@ -93,7 +93,9 @@ def _classification_targets(train: np.ndarray, test: np.ndarray | None) -> Targe
     counts = np.bincount(train, minlength=places)
     if not counts.all():
         empty = int(np.argmin(counts))
-        raise Malformed(f"no training example is of class {empty}, of 0 to {highest}: leave its place out")
+        raise Malformed(
+            f"no training example is of class {empty}, of 0 to {highest}: remove its column from the one-hot rows"
+        )
     if test is not None and (test.min() < 0 or test.max() > highest):
         strange = int(test.min() if test.min() < 0 else test.max())
         raise Malformed(f"the test targets have the class {strange}, which no training example has")
@@ -103,27 +105,27 @@ def _classification_targets(train: np.ndarray, test: np.ndarray | None) -> Targe
 
 
 def _renumbered_classes(found: np.ndarray, train: np.ndarray, test: np.ndarray | None) -> Targets:
-    """Return labels of whole numbers that do not go from 0 without gaps, such as 1 to 10: each number names a class.
+    """Return labels for whole numbers that do not run from 0 without gaps, e.g. 1 to 10. Each number names a class.
 
     Raises:
-      Malformed: there are many, with gaps, so they may be numbers to predict.
+      Malformed: there are many different numbers with gaps between them, so they may be numbers to predict.
     """
     first, last = int(found[0]), int(found[-1])
-    if len(found) > MOST_WITH_GAPS and last - first >= len(found):
+    if len(found) > MOST_CLASSES_WITH_GAPS and last - first >= len(found):
         raise Malformed(
             f"the labels are {len(found):,} different whole numbers from {first} to {last}: number the classes from 0 without "
-            "gaps, or give data.objective=regression if they are numbers to predict"
+            "gaps, or set data.objective=regression if they are numbers to predict"
         )
     return classes_by_name(train, test)
 
 
 def _as_text(targets: np.ndarray) -> np.ndarray:
-    """Return texts. Bytes are decoded as UTF-8, and invalid ones are written as escapes."""
+    """Return targets as texts. Bytes are decoded as UTF-8, and invalid bytes are written as escapes."""
     return np.char.decode(targets, "utf-8", "backslashreplace") if targets.dtype.kind == "S" else targets
 
 
 def _as_whole_numbers(targets: np.ndarray, split: str) -> np.ndarray:
-    """Return whole numbers [N], also of rows with a single 1 at the place of the class."""
+    """Return classes as whole numbers int64 [N], also for one-hot rows."""
     if targets.dtype.kind not in "iubf":
         raise Malformed(f"the {split} targets are {targets.dtype}: classes are whole numbers from 0, or text")
     if _is_one_hot(targets):
@@ -132,7 +134,7 @@ def _as_whole_numbers(targets: np.ndarray, split: str) -> np.ndarray:
     if targets.ndim != 1:
         raise Malformed(f"the {split} targets have shape {list(targets.shape[1:])}: a class is one whole number")
     if targets.dtype.kind == "f" and not (wrong := np.isfinite(targets) & (targets % 1 == 0)).all():
-        raise Malformed(f"a {split} target is {targets[~wrong][0]}, which is no class: give data.objective=regression")
+        raise Malformed(f"a {split} target is {targets[~wrong][0]}, which is no class: set data.objective=regression")
     if targets.dtype.kind in "uf" and targets.dtype.itemsize > 2 and (large := targets >= 2**63).any():
         raise Malformed(
             f"a {split} target is {targets[large][0]}: number the classes from 0 to at most {MOST_CLASSES - 1:,}"
@@ -141,20 +143,20 @@ def _as_whole_numbers(targets: np.ndarray, split: str) -> np.ndarray:
 
 
 def _is_one_hot(targets: np.ndarray) -> bool:
-    """Return whether targets are rows of at least two places with a single 1, as Keras's `to_categorical` makes them."""
+    """Return whether targets are rows of zeros with a single 1, as Keras's `to_categorical` makes them."""
     is_rows = targets.ndim == 2 and targets.shape[1] > 1 and targets.dtype.kind in "iubf"
     return bool(is_rows and np.isin(targets, (0, 1)).all() and (targets.sum(1) == 1).all())
 
 
 def is_binary(targets: np.ndarray) -> bool:
-    """Return whether targets [N] consist of 0 and 1, and have both: then they are labels, whatever their dtype."""
+    """Return whether targets [N] consist of 0 and 1, and have both. They are then labels, whatever their dtype."""
     return bool(np.isin(targets, (0, 1)).all() and targets.any() and not targets.all())
 
 
 def _multi_label_targets(train: np.ndarray, test: np.ndarray | None) -> Targets:
     for split, targets in (("training", train), ("test", test)):
         if targets is not None and (targets.ndim != 2 or not np.isin(targets, (0, 1)).all()):
-            raise Malformed(f"the {split} targets of a multi-label task are rows of 0 and 1, one for each label")
+            raise Malformed(f"the {split} targets of a multi-label task must be rows with a 0 or 1 for each label")
     names = tuple(str(label) for label in range(train.shape[1]))
     return Targets(train.astype(np.uint8), None if test is None else test.astype(np.uint8), "multi-label", names)
 
@@ -164,7 +166,7 @@ def _regression_targets(train: np.ndarray, test: np.ndarray | None) -> Targets:
         if targets is not None and targets.dtype.kind not in "iubf":
             raise Malformed(f"the {split} targets are {targets.dtype}: a regression takes numbers")
         if targets is not None and not np.isfinite(targets).all():
-            raise Malformed(f"a {split} target is {targets[~np.isfinite(targets)][0]}, no finite number")
+            raise Malformed(f"a {split} target is {targets[~np.isfinite(targets)][0]}, which is not a finite number")
     if train.min() == train.max():
         raise Malformed(f"all training targets are {train.min()}: there is nothing to learn")
     return Targets(_as_floats(train), None if test is None else _as_floats(test), "regression")

@@ -1,4 +1,4 @@
-"""Pack texts as rows of code points, and turn them into texts again."""
+"""Pack texts as rows of code points, and turn these into texts again."""
 
 from __future__ import annotations
 
@@ -13,18 +13,21 @@ from ps_cluster.data.lazy_rows import LazyRows
 from ps_cluster.files.values import Malformed, one_line
 
 MOST_CHARACTERS = 2**16  # of one text
-_AT_ONCE = 2**12  # texts that are looked at together
+_AT_ONCE = 2**12  # texts that are read together
 
 
 class Width(NamedTuple):
-    """What texts need: as many places for characters, and a dtype that holds the highest of their code points."""
+    """What texts need. `characters`: places for the longest one.
+
+    `code`: a dtype that holds their highest code point.
+    """
 
     characters: int
     code: str
 
 
 class TextRows(LazyRows):
-    """Texts as code points [N, ..., characters], each filled up with 0."""
+    """Texts as code points [N, ..., characters], padded with 0."""
 
     def __init__(self, texts: Rows, width: Width):
         super().__init__(np.dtype(width.code), (*_form(texts), width.characters))
@@ -35,8 +38,8 @@ class TextRows(LazyRows):
 
 
 def is_text(rows: Any) -> bool:
-    """Return whether rows are texts: of numpy, or Python's own. Only the first is looked at."""
-    if rows.dtype.kind == "O":  # also of a tensor of TensorFlow, whose texts are bytes
+    """Return whether rows are texts, of numpy or of Python. Only the first row is looked at."""
+    if rows.dtype.kind == "O":  # a tensor of texts has this dtype too, and its texts are bytes
         return isinstance(next(iter(np.asarray(rows[:1]).flat), None), str | bytes)
     return rows.dtype.kind in "UST"
 
@@ -48,10 +51,11 @@ def text_field(codes: Field) -> Field:
 
 
 def width_of(name: str, pieces: Iterable[np.ndarray]) -> Width:
-    """Return what all texts need. Raises Malformed for what is no text, or too long.
+    """Return the width that all texts need. Raises Malformed if a value is no text, or a text is too long.
 
     Args:
-      pieces: consecutive texts [n, ...].
+      name: the name of the texts, for messages.
+      pieces: all texts, in consecutive pieces [n, ...].
     """
     longest, highest, first = 1, 0, 0
     for texts in pieces:
@@ -62,8 +66,8 @@ def width_of(name: str, pieces: Iterable[np.ndarray]) -> Width:
         if codes.shape[-1] > MOST_CHARACTERS:
             at = first + int(np.argmax(codes[..., MOST_CHARACTERS:].any((1, 2))))
             raise Malformed(
-                f"{name} has a text of {codes.shape[-1]:,} characters in example {at:,}, of at most {MOST_CHARACTERS:,}: "
-                "cut it, or make several examples of it"
+                f"{name} has a text of {codes.shape[-1]:,} characters in example {at:,}, more than "
+                f"{MOST_CHARACTERS:,}: cut it, or make several examples of it"
             )
         longest, highest = max(longest, codes.shape[-1]), max(highest, int(codes.max(initial=0)))
         first += len(texts)
@@ -72,7 +76,11 @@ def width_of(name: str, pieces: Iterable[np.ndarray]) -> Width:
 
 
 def codes_of(texts: np.ndarray, characters: int | None = None) -> np.ndarray:
-    """Return the code points of texts [...], uint32 [..., characters]; as many as the longest has without `characters`."""
+    """Return the code points of texts [...], uint32 [..., characters].
+
+    Args:
+      characters: the number of places; None for the length of the longest text.
+    """
     if texts.dtype.kind == "S":
         texts = np.char.decode(texts, "utf-8", "replace")
     elif texts.dtype.kind == "O" and any(isinstance(text, bytes) for text in texts.flat):
@@ -84,13 +92,13 @@ def codes_of(texts: np.ndarray, characters: int | None = None) -> np.ndarray:
 
 
 def texts_of(codes: np.ndarray) -> np.ndarray:
-    """Return texts [...] of code points [..., characters]: Python's own, as an array of objects."""
+    """Return the texts of code points [..., characters]: an array [...] of Python's texts."""
     whole = np.ascontiguousarray(codes, np.uint32)
     return whole.view(f"U{codes.shape[-1]}")[..., 0].astype(object)
 
 
 def network_inputs(rows: Mapping[str, tf.Tensor], spec: ExampleSpec) -> dict[str, tf.Tensor]:
-    """Return packed inputs [B, ...] by name as networks take them: texts as strings, pixels as float32."""
+    """Return packed inputs, name → [B, ...], as networks take them: texts as strings, pixels as float32."""
     return {name: network_input(one, spec.inputs[name]) for name, one in rows.items()}
 
 
@@ -112,16 +120,16 @@ def _form(texts: Rows) -> tuple[int, ...]:
 
 
 def text_pieces(rows: Rows) -> Iterator[np.ndarray]:
-    """Yield the texts of an array, some thousands at a time."""
+    """Yield the texts of an array in pieces of some thousands."""
     for first in range(0, len(rows), _AT_ONCE):
         yield np.asarray(rows[first : first + _AT_ONCE])
 
 
 def _check_texts(name: str, first: int, texts: np.ndarray) -> None:
-    """Raise Malformed for what is no text. `first`: the index of the first of the texts."""
+    """Raise Malformed if a value is no text. `first`: the index of the first of the texts."""
     for at, row in enumerate(texts.reshape(len(texts), -1) if texts.dtype.kind == "O" else ()):
         if strange := [text for text in row if not isinstance(text, str | bytes)]:
             raise Malformed(
-                f"{name} has {one_line(repr(strange[0]), 100)} in example {first + at:,}, which is no text: give '' for a text "
-                "that is missing"
+                f"{name} has {one_line(repr(strange[0]), 100)} in example {first + at:,}, which is no text: give '' "
+                "for a missing text"
             )

@@ -1,6 +1,6 @@
-"""Text as bytes: files are cut into windows, and each byte of a window is to be predicted from those before it.
+"""Make data sets of text: cut files into windows of bytes, in which each byte is predicted from those before it.
 
-The form of a user's own text is in forms/text.py, and the data set `python_source` in sets/python_source.py.
+`forms/text.py` reads a user's text, and `sets/python_source.py` is a data set of the package.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ from ps_cluster.data.folders import files_below
 from ps_cluster.files.reading import open_regular
 from ps_cluster.files.values import Malformed
 
-TEXTS = (".txt", ".md")  # endings of files of text
+TEXTS = (".txt", ".md")  # endings of the names of text files
 INPUT = "text"
 RECIPE: Mapping[str, Any] = {"model": {"name": "byte_lm"}}
-"""The recipe of data that is text."""
+"""The recipe of a data set of text."""
 SEPARATOR = b"\0"  # after each file, so that a network learns where one ends
-# Of the standard library: what is no source of it, and its tests, which are more than half and unlike other programs.
+# Folders in that of the standard library that are not part of it, and its tests, which are more than half of it and
+# unlike other programs.
 _LEFT_OUT = frozenset({"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"})
 
 
 class TextSettings(DataSettings):
     """Settings of text."""
 
-    window: int = Field(default=128, ge=2, le=4096, description="Bytes that are predicted together.")
+    window: int = Field(default=128, ge=2, le=4096, description="Number of bytes in each example.")
     held_out: float = Field(default=0.05, gt=0, lt=1, description="Share of the bytes that is held out to test on.")
 
 
@@ -43,7 +44,7 @@ class OwnTextSettings(TextSettings):
 
     files: tuple[str, ...] = Field(
         default=tuple(f"*{ending}" for ending in TEXTS), strict=False, min_length=1, max_length=100,
-        description="Patterns of the files of a folder that are read.",
+        description="Patterns for the names of the files that are read from a folder.",
     )  # fmt: skip
 
 
@@ -60,7 +61,7 @@ def matches_patterns(path: Path, patterns: Sequence[str]) -> bool:
 
 
 def read_texts(folder: Path, paths: Sequence[Path]) -> list[TextFile]:
-    """Return the files that hold something."""
+    """Return the files with their contents, without empty ones. `folder`: the folder that all of them are in."""
     texts = []
     for path in paths:
         with open_regular(path) as file:
@@ -69,7 +70,7 @@ def read_texts(folder: Path, paths: Sequence[Path]) -> list[TextFile]:
 
 
 def digest(texts: Sequence[TextFile]) -> str:
-    """Return the SHA-256 of names and contents, in hexadecimal."""
+    """Return the SHA-256 of the names and contents of files, in hexadecimal."""
     whole = hashlib.sha256()
     for text in texts:
         whole.update(f"{text.name}\0{len(text.content)}\n".encode(errors="surrogateescape"))
@@ -78,13 +79,13 @@ def digest(texts: Sequence[TextFile]) -> str:
 
 
 def contents_of_texts(texts: Sequence[TextFile], settings: TextSettings, notes: tuple[str, ...] = ()) -> Contents:
-    """Return windows of texts: inputs and targets uint8 [N, window], where a target is the byte after its input.
+    """Return windows of texts: inputs and targets uint8 [N, window], where each target is the byte after its input.
 
-    Whole files are held out, chosen by a hash of their names, so that a file stays on its side when others come or go.
-    Where that can't come near the share, as with a single large file, the end of all text is held out.
+    Whole files are held out, chosen by a hash of their names, so that a file stays in its split when others come or go.
+    If that can't come near the share, e.g. with a single large file, the end of the whole text is held out.
 
     Raises:
-      Malformed: there is not a window for each split.
+      Malformed: there is too little text for a window in each split.
     """
     test = _files_to_hold_out(texts, settings.held_out)
     if test:
@@ -101,18 +102,18 @@ def contents_of_texts(texts: Sequence[TextFile], settings: TextSettings, notes: 
     for split, stream in streams.items():
         if len(stream) <= settings.window:
             raise Malformed(
-                f"has {len(stream):,} bytes of text for the {split} split, and a window takes {settings.window + 1}: "
-                "give more text, or a smaller data.window"
+                f"it has {len(stream):,} bytes of text for the {split} split, and a window takes "
+                f"{settings.window + 1}: give more text, or a smaller data.window"
             )
-    places = ArrayField("uint8", (settings.window,), codes=(BYTES,) * settings.window)
-    spec = ExampleSpec({INPUT: places}, places, "next-byte")
+    window = ArrayField("uint8", (settings.window,), codes=(BYTES,) * settings.window)
+    spec = ExampleSpec({INPUT: window}, window, "next-byte")
     arrays = {split: _windows(stream, settings.window) for split, stream in streams.items()}
     size = f"{len(streams['train']):,} bytes to train on, {len(streams['test']):,} to test on"
     return Contents(spec, arrays, notes=(*notes, f"{note}; {size}"))
 
 
 def _files_to_hold_out(texts: Sequence[TextFile], share: float) -> set[str]:
-    """Return names of files that have from half to twice this share of all bytes; none where no such files are found."""
+    """Return the names of files that have half to twice this share of all bytes; none if no such files are found."""
     wanted, taken, chosen = share * sum(len(text.content) for text in texts), 0, set()
     in_order = sorted(texts, key=lambda text: hashlib.sha256(text.name.encode(errors="surrogateescape")).digest())
     for text in in_order:
@@ -125,7 +126,7 @@ def _files_to_hold_out(texts: Sequence[TextFile], share: float) -> set[str]:
 
 
 def _windows(stream: bytes, window: int) -> dict[str, np.ndarray]:
-    """Return windows that follow each other; a window's last target is the first byte of the next one."""
+    """Return consecutive windows. The last target of a window is the first byte of the next one."""
     values, count = np.frombuffer(stream, np.uint8), (len(stream) - 1) // window
     return {
         INPUT: values[: count * window].reshape(count, window),
@@ -134,6 +135,6 @@ def _windows(stream: bytes, window: int) -> dict[str, np.ndarray]:
 
 
 def standard_library_files() -> tuple[Path, list[Path]]:
-    """Return the folder of Python's standard library, and its files of source."""
+    """Return the folder of Python's standard library, and its source files."""
     folder = Path(sysconfig.get_path("stdlib"))
     return folder, [path for path in files_below(folder, _LEFT_OUT) if matches_patterns(path, ("*.py",))]

@@ -1,8 +1,9 @@
-"""Copy the pictures of a folder of TensorFlow Datasets, still encoded, to plain files: a program of its own.
+"""Copy the encoded pictures of a folder of TensorFlow Datasets to plain files. This module is a program.
 
-`python -m ps_cluster.data.tfds_reader FOLDER OUTPUT` writes `about.json`, and for the split to train on and the one to
-test on `<split>.pictures` (one after the other), `<split>.ends.npy` (where each ends, int64 [N]) and
-`<split>.labels.npy` (int64 [N]). It imports TensorFlow, which the launcher never does, and ends with its launcher.
+`python -m ps_cluster.data.tfds_reader FOLDER OUTPUT` writes `about.json` and, for the split to train on and the one to
+test on, `<split>.pictures` (all pictures, one after the other), `<split>.ends.npy` (the offsets of their ends, int64
+[N]) and `<split>.labels.npy` (int64 [N]). It imports TensorFlow, which the launcher never does, and ends when the
+launcher ends.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from ps_cluster.system.lifetime import die_with_launcher
 
 
 def copy_pictures(folder: Path, output: Path) -> None:
-    """Write the files. Raises Malformed for a data set that is not of pictures with labels."""
+    """Write the files. Raises Malformed if the data set has no pictures with labels."""
     import tensorflow_datasets as tfds
 
     builder = tfds.builder_from_directory(str(folder))
     features = builder.info.features
     image, label = (_named(features, kind) for kind in (tfds.features.Image, tfds.features.ClassLabel))
     if image is None or label is None:
-        raise Malformed(f"only pictures with labels can be read, and it has {', '.join(features)}")
+        raise Malformed(f"only pictures with labels can be read, but it has {', '.join(features)}")
 
     def examples_of(split: str) -> Any:
         decoders = {image: tfds.decode.SkipDecoding()}
@@ -37,7 +38,7 @@ def copy_pictures(folder: Path, output: Path) -> None:
     def is_labelled(split: str) -> bool:
         return any(
             int(example[label]) != library_splits.NO_LABEL for example in examples_of(split)
-        )  # ends at the first
+        )  # stops at the first label
 
     which = library_splits.choose_test_split(builder.info.splits, is_labelled)
     for split in filter(None, (library_splits.TRAIN, which.test)):
@@ -59,7 +60,7 @@ def _copy_split(examples: Iterator[tuple[bytes, int]], split: str, output: Path)
 
 
 def _named(features: Any, kind: type) -> str | None:
-    """Return the first feature of a kind."""
+    """Return the name of the first feature of a kind; None if there is none."""
     return next((name for name, feature in features.items() if isinstance(feature, kind)), None)
 
 

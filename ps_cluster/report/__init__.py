@@ -1,1 +1,1 @@
-"""Report a run: to a person while it trains and when it has ended, and to programs."""
+"""Report a run to people, while it trains and when it has ended, and to other programs."""

@@ -1,4 +1,4 @@
-"""The analysis of what a network got wrong. class_results.py, label_results.py and value_results.py have its kinds."""
+"""Analyse what a network got wrong. Subclasses are in class_results.py, label_results.py and value_results.py."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ps_cluster.report.calibration import Calibration
 from ps_cluster.report.plots import Plot
 from ps_cluster.runs.predictions import Predictions
 
-MOST_SHOWN = 20  # classes, labels or outputs in a table of the page; results.json has all
-MISTAKES = 24
+MOST_SHOWN = 20  # rows of a table on the page; results.json has all
+MISTAKES = 24  # that the page shows
 
 
 @dataclass(frozen=True)
 class Mistake:
-    """A test example on which the network was wrong. `example`: its index; the others are words for the page."""
+    """A test example on which the network was wrong. `example`: its index. The other fields are texts for the page."""
 
     example: int
     predicted: str
@@ -30,13 +30,16 @@ class Mistake:
 
 
 class Analysis(ABC):
-    """The analysis of predictions. Subclass it for an objective; the objective names the subclass as `results`.
+    """The analysis of predictions. Each objective has a subclass, which its method `results` returns.
 
     Attributes:
-      heading, worst: of the table on the page: its title, and what rows are shown where there are too many.
-      table_columns: its headings.
-      mistakes_title, mistakes_note: what stands above and below the mistakes. columns: the headings of `Mistake`'s words.
-      target: of the predictions, [N] or [N, outputs].
+      heading, table_columns: the title and the headings of the table on the page.
+      worst: which rows of the table are shown if there are too many.
+      matrix: the cells of a confusion matrix; empty if there is none.
+      calibration: how well confidence fits accuracy; None for predictions without confidence.
+      mistakes_title, mistakes_note: the texts above and below the mistakes.
+      columns: the headings for the texts of a `Mistake`.
+      target: the targets of the predicted examples, [N] or [N, outputs].
     """
 
     heading = worst = ""
@@ -48,16 +51,16 @@ class Analysis(ABC):
     columns = ("predicted", "true", "confidence")
 
     def __init__(self, predictions: Predictions, target_name: str = "target"):
-        """Keep and check the predictions. Raises Malformed for arrays that no judge has written.
+        """Check the predictions. Raises Malformed if their arrays do not fit the objective.
 
         Args:
-          target_name: the name of what is predicted, e.g. a column of a table.
+          target_name: the name of what is predicted, e.g. of a column of a table.
         """
         self.predictions = predictions
         self.target_name = target_name
         self.target: np.ndarray = np.empty(0)
         self.known: np.ndarray = np.empty(0, bool)
-        """Which predictions are finite, [N] or [N, outputs]; others count as wrong."""
+        """Which predictions are finite, [N] or [N, outputs]. Other predictions count as wrong."""
 
     @property
     def without_prediction(self) -> int:
@@ -71,11 +74,11 @@ class Analysis(ABC):
 
     @abstractmethod
     def merit(self, row: Any) -> tuple[float, ...] | None:
-        """Return what rows are sorted by, the worst first; None for a row that is left out of the worst."""
+        """Return a key that sorts the worst rows first; None for a row that never counts as one of the worst."""
 
     @cached_property
     def shown(self) -> list[int]:
-        """The indices of the rows that the page shows: all, or of more than MOST_SHOWN the worst."""
+        """The indices of the rows that the page shows: all, or the worst ones if there are more than MOST_SHOWN."""
         if len(self.rows) <= MOST_SHOWN:
             return list(range(len(self.rows)))
         merits = ((self.merit(row), index) for index, row in enumerate(self.rows))
@@ -92,19 +95,19 @@ class Analysis(ABC):
 
     @abstractmethod
     def table_note(self) -> str:
-        """Return what the columns of the table are."""
+        """Return a text that explains the columns of the table."""
 
     @abstractmethod
     def numbers(self) -> Json:
-        """Return everything that was found, for results.json."""
+        """Return all results, for results.json."""
 
     @abstractmethod
     def highlights(self) -> Iterator[tuple[str, str]]:
-        """Yield name and text of the numbers that stand at the top of the page."""
+        """Yield the name and text of each number to show at the top of the page."""
 
     @abstractmethod
     def plots(self) -> list[Plot]:
-        """Return the plots of its part of the page."""
+        """Return the plots of this analysis for the page."""
 
     @abstractmethod
     def mistakes(self) -> list[Mistake]:

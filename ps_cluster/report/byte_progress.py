@@ -1,4 +1,4 @@
-"""Show the progress of a download or of reading a file: a bar on a terminal, a line for each tenth elsewhere."""
+"""Show the progress of a download or of reading a file: as a bar on a terminal, else as a line for each tenth."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from ps_cluster.notices import Notify
 from ps_cluster.report.terminal import print_line
 
 BytesDone = Callable[[int, int | None], None]
-"""Called with the bytes there are so far and the total, None if unknown."""
+"""Called with the number of bytes so far and the total, which is None if unknown."""
 
 
 @contextmanager
 def byte_progress(console: Console, *, lines: bool = True) -> Iterator[tuple[Notify, BytesDone]]:
-    """Yield a function for lines that stay, and one for progress.
+    """Yield two functions: one prints a line that stays, the other shows progress.
 
     Args:
-      lines: whether progress is shown as lines if there is no terminal.
+      lines: whether to show progress as lines if there is no terminal.
     """
     if not console.is_terminal or console.is_dumb_terminal:
         yield print_line, every_tenth(print_line) if lines else lambda done_bytes, total_bytes: None
@@ -38,7 +38,7 @@ def byte_progress(console: Console, *, lines: bool = True) -> Iterator[tuple[Not
 
 
 def every_tenth(notify: Notify) -> BytesDone:
-    """Return a function that notifies of a download's progress at each further tenth."""
+    """Return a function that notifies of the progress of a download whenever another tenth is done."""
     shown = 0
 
     def progress(done_bytes: int, total_bytes: int | None) -> None:

@@ -16,10 +16,12 @@ BINS = 15  # as many as in the paper's tables
 
 @dataclass(frozen=True)
 class Calibration:
-    """Predictions in bins of equal width by their confidence: bin m holds those in ((m − 1) / M, m / M].
+    """Predictions in M bins of equal width, by their confidence: bin m holds those in ((m − 1) / M, m / M].
 
     Attributes:
-      counts: predictions in each bin, int64 [M]. rights: how many of them are right. sums: of their confidence.
+      counts: the number of predictions in each bin, int64 [M].
+      rights: how many of them are right, [M].
+      sums: the sums of their confidence, [M].
     """
 
     counts: np.ndarray
@@ -28,11 +30,11 @@ class Calibration:
 
     @classmethod
     def of(cls, confidence: np.ndarray, right: np.ndarray, bins: int = BINS) -> Calibration:
-        """Return predictions in bins.
+        """Sort predictions into bins.
 
         Args:
-          confidence: float [N], the probability that each prediction gave to itself, 0..1.
-          right: bool [N], whether it is right.
+          confidence: float [N], the probability that the network gave to each prediction, 0..1.
+          right: bool [N], whether each prediction is right.
         """
         sure = np.asarray(confidence, np.float64)
         of_bin = np.clip(np.ceil(sure * bins).astype(np.int64) - 1, 0, bins - 1)
@@ -44,7 +46,7 @@ class Calibration:
 
     @property
     def expected_error(self) -> float | None:
-        """The expected calibration error: the mean over all predictions of |right − confidence| of their bin.
+        """The expected calibration error: the mean over all predictions of |accuracy − confidence| of their bin.
 
         Guo et al. 2017, "On Calibration of Modern Neural Networks", arXiv:1706.04599, eq. 3. None without predictions.
         """
@@ -52,15 +54,15 @@ class Calibration:
 
     @property
     def overconfidence(self) -> float | None:
-        """Mean confidence less the share that is right: above 0 the network is too sure. None without predictions."""
+        """The mean confidence minus the accuracy: above 0 the network is too sure. None without predictions."""
         return share_of((self.sums - self.rights).sum(), self.total)
 
     def shares(self, sums: np.ndarray) -> list[float | None]:
-        """Return the mean of each bin; None for an empty one."""
+        """Return the mean in each bin of what `sums` [M] adds up; None for an empty bin."""
         return [share_of(total, count) for total, count in zip(sums, self.counts)]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the bins and the errors that are computed from them, for results.json."""
+        """Return the bins, and the errors that are computed from them, for results.json."""
         return {
             "expected_calibration_error": self.expected_error,
             "overconfidence": self.overconfidence,
@@ -72,7 +74,7 @@ class Calibration:
 
 
 def reliability(found: Calibration, unit: str) -> list[Plot]:
-    """Return two plots: how often predictions were right, and how many there are, both by confidence."""
+    """Return two plots: which share of predictions is right, and the share of all predictions, both by confidence."""
     if not found.total:
         return []
     middles = 100 * (np.arange(BINS) + 0.5) / BINS
@@ -99,10 +101,10 @@ def reliability(found: Calibration, unit: str) -> list[Plot]:
 
 
 def percent(share: float | None) -> str:
-    """Return a share of 1 as text, e.g. "91.2 %"."""
+    """Return a share, 0..1, as text, e.g. "91.2 %"; "–" for None."""
     return "–" if share is None else f"{share:.1%}".replace("%", "\N{NO-BREAK SPACE}%")
 
 
 def share_of(part: float, whole: float) -> float | None:
-    """Return part / whole; None where there is nothing."""
+    """Return part / whole; None if `whole` is 0."""
     return float(part / whole) if whole else None

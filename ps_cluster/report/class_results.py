@@ -16,14 +16,16 @@ from ps_cluster.report.plots import Plot
 from ps_cluster.runs.predictions import Predictions
 
 MOST_IN_MATRIX = 100  # classes up to which results.json has the whole matrix
-MOST_CONFUSIONS = 1000  # in results.json; the page has the first ten
-NOTHING = -1  # "predicted" where an output is not finite
+MOST_CONFUSIONS = 1000  # in results.json; the page shows the first ten
+NOTHING = -1  # the predicted class of an example for which an output is not finite
 
 
 @dataclass(frozen=True)
 class ClassRow:
-    """The test examples of one class. `predicted`: how many examples were predicted to be
-    of it. A share is None if it has no examples."""
+    """The test examples of one class. `predicted`: how many examples were predicted to be of it.
+
+    A share of no examples is None.
+    """
 
     name: str
     examples: int
@@ -35,7 +37,7 @@ class ClassRow:
 
 @dataclass(frozen=True)
 class Confusion:
-    """Examples of one class that were predicted to be of another. `share`: of the examples of the class."""
+    """Examples of one class that were predicted to be of another. `share`: their share of the examples of the class."""
 
     target: str
     predicted: str
@@ -45,7 +47,7 @@ class Confusion:
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of the confusion matrix. `share`: of the examples of its row."""
+    """A cell of the confusion matrix. `share`: its share of the examples of its row."""
 
     count: int
     share: float
@@ -57,7 +59,9 @@ class ClassResults(Analysis):
 
     heading, worst = "Classes", "classes with the lowest accuracy"
     table_columns = ("class", "accuracy", "right", "tested", "precision")
-    mistakes_note = f"Beside the right class is the probability that it was given. {Analysis.mistakes_note}"
+    mistakes_note = (
+        f"The number after the true class is the probability that the network gave it. {Analysis.mistakes_note}"
+    )
 
     def __init__(self, predictions: Predictions, target_name: str = "target"):
         super().__init__(predictions, target_name)
@@ -75,7 +79,7 @@ class ClassResults(Analysis):
 
     @cached_property
     def rows(self) -> list[ClassRow]:
-        """All classes, by label."""
+        """A row for each class, in the order of labels."""
         labels = (self.target, self.target[self._right], self._predicted[self.known])
         counts = zip(self.names, *(np.bincount(one, minlength=len(self.names)).tolist() for one in labels))
         return [
@@ -92,20 +96,20 @@ class ClassResults(Analysis):
     def table_note(self) -> str:
         unit = self.predictions.unit
         return (
-            f"Accuracy: the share of the class's {unit} that were predicted to be of it. Precision: the share of the {unit} "
-            "predicted to be of the class that are of it. The mean of the accuracies of all classes is "
+            f"Accuracy: the share of the {unit} of the class that were predicted to be of it. Precision: the share of "
+            f"the {unit} predicted to be of the class that are of it. The mean accuracy over all classes is "
             f"{percent(self.balanced_accuracy)}."
         )
 
     @cached_property
     def balanced_accuracy(self) -> float | None:
-        """The mean of the accuracies of the classes that have test examples: each counts the same."""
+        """The mean accuracy over the classes that have test examples, in which each class counts the same."""
         known = [row.accuracy for row in self.rows if row.accuracy is not None]
         return share_of(sum(known), len(known))
 
     @cached_property
     def matrix(self) -> list[list[Cell]]:  # type: ignore[override]
-        """A row for each class shown, with a cell for each predicted class, and a last cell for all other predictions."""
+        """A row for each class shown, with a cell for each predicted class shown, and one for all others."""
         rows = []
         for label, counts in zip(self.shown, self._counts(self.shown)):
             examples = max(1, self.rows[label].examples)
@@ -116,12 +120,12 @@ class ClassResults(Analysis):
 
     @property
     def has_others(self) -> bool:
-        """True if some example was predicted to be of a class that is not shown, or of none."""
+        """True if an example of a class shown was predicted to be of a class that is not shown, or of none."""
         return any(row[-1].count for row in self.matrix)
 
     def _counts(self, labels: Sequence[int]) -> np.ndarray:
         """Return the number of examples by true and predicted label: int64 [labels, labels]."""
-        place = np.full(len(self.names) + 1, -1)  # the last one is that of NOTHING
+        place = np.full(len(self.names) + 1, -1)  # the last place is that of NOTHING
         place[list(labels)] = np.arange(len(labels))
         rows, columns = place[self.target], place[self._predicted]
         inside = (rows >= 0) & (columns >= 0)
@@ -130,7 +134,7 @@ class ClassResults(Analysis):
 
     @cached_property
     def confusions(self) -> list[Confusion]:
-        """The pairs that were confused, the most frequent first, at most MOST_CONFUSIONS."""
+        """The most frequent confusions, at most MOST_CONFUSIONS, in descending order."""
         wrong = self.known & ~self._right
         pairs, counts = np.unique(
             self.target[wrong].astype(np.int64) * len(self.names) + self._predicted[wrong], return_counts=True
@@ -165,7 +169,7 @@ class ClassResults(Analysis):
         return reliability(self.calibration, self.predictions.unit)
 
     def mistakes(self) -> list[Mistake]:
-        """Return the wrong predictions of the largest confidence."""
+        """Return the wrong predictions with the highest confidence."""
         wrong = np.flatnonzero(self.known & ~self._right)
         surest = wrong[np.argsort(-self._confidence[wrong], kind="stable")[:MISTAKES]]
         return [
@@ -180,7 +184,7 @@ class ClassResults(Analysis):
 
 
 def _within(predictions: Predictions, name: str, kind: str, low: float, high: float) -> np.ndarray:
-    """Return an array [N]. Raises Malformed if a value is not in the range."""
+    """Return an array [N] of the predictions. Raises Malformed if a value is not from `low` to `high`."""
     array = predictions.column(name, kind)
     if not ((array >= low) & (array <= high)).all():
         raise Malformed(f"'{name}' has a value that is not from {low:g} to {high:g}")

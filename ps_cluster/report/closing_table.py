@@ -1,4 +1,4 @@
-"""Print the end of a run for a person, from its summary and its directory. No TensorFlow."""
+"""Print the end of a run for people, from its summary and its directory. Imports no TensorFlow."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ps_cluster.runs.logs import RUN_ENDED
 from ps_cluster.runs.result_rows import Summary
 from ps_cluster.runs.run_dir import RunDir
 
-WIDE = 80  # columns from which addresses have room
+WIDE = 80  # columns of a terminal from which addresses have room
 
 
 def print_closing_table(summary: Summary, run_dir: RunDir, console: Console) -> None:
@@ -46,26 +46,26 @@ def print_places(summary: Summary, run_dir: RunDir, console: Console) -> None:
     """Print where the files are, and the commands that finish what was left open."""
     console.print()
     for line in (*_places(run_dir), *_next_commands(summary, run_dir)):
-        # Each is one unbroken line at any width, so that it can be copied.
+        # Each stays one line at any width, so that it can be copied.
         console.print(line, soft_wrap=True, highlight=False)
 
 
 def as_line(summary: Summary) -> LogLine:
     """Return the outcome, the counts of updates and the last score as one line."""
-    told = summary.model_dump(mode="json", include={"outcome", "train_seconds", "wall_seconds", "goodput", "updates"})
+    fields = summary.model_dump(mode="json", include={"outcome", "train_seconds", "wall_seconds", "goodput", "updates"})
     scored = summary.evaluation.model_dump(mode="json", exclude={"history"}, exclude_none=True)
     line = f"the run has ended: {summary.outcome}, {number(summary.updates.applied)} updates"
-    return RUN_ENDED(line, **told, evaluation=scored, proof_holds=summary.proof and summary.proof.holds)
+    return RUN_ENDED(line, **fields, evaluation=scored, proof_holds=summary.proof and summary.proof.holds)
 
 
 def evidence(summary: Summary) -> str:
-    """Return `3 distinct worker processes did the work`, counted from the pids whose updates were applied."""
+    """Return e.g. `3 distinct worker processes did the work`, counted from the pids whose updates were applied."""
     alone = summary.trainer == CHIEF
-    kind, crew = ("", "no cluster") if alone else ("worker ", counted(len(summary.workers), "worker"))
+    kind, started = ("", "no cluster") if alone else ("worker ", counted(len(summary.workers), "worker"))
     processes = counted(summary.worker_processes or 0, f"distinct {kind}process", f"distinct {kind}processes")
     restarts = sum(worker.restarts for worker in summary.workers)
     again = f", {restarts} started again" if restarts else ""
-    return f"{processes} did the work ({crew}{again})"
+    return f"{processes} did the work ({started}{again})"
 
 
 def _tasks(summary: Summary, *, addresses: bool) -> Table:
@@ -107,7 +107,7 @@ def _next_commands(summary: Summary, run_dir: RunDir) -> Iterator[str]:
 
 
 def _code(run_dir: RunDir) -> str:
-    """Return the options that let the files be run that the configuration names."""
+    """Return the options that allow the code in the files that the configuration names."""
     settings = flat(read_yaml(run_dir.config))
     chosen = ((kinds, settings.get(f"{section}.{key}")) for section, (key, kinds) in CHOSEN.items())
     files = dict.fromkeys(

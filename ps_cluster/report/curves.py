@@ -14,15 +14,19 @@ from ps_cluster.report.plots import plain_ticks
 from ps_cluster.runs.result_rows import ProgressRow, ScoreRow, Summary
 from ps_cluster.runs.run_dir import RunDir
 
-MOST_ROWS = 1000
-ALONG = ("train_seconds", "examples")
+MOST_ROWS = 1000  # of progress that are read
+X_AXES = ("train_seconds", "examples")
 
 
 @dataclass(frozen=True)
 class Curves:
-    """The points of a run. `metric`: "accuracy" or "error". `unit`: the word for several examples.
+    """The points of the curves of a run.
 
-    `trained` has means over the updates between two rows of progress; of a long run some rows, evenly spaced.
+    Attributes:
+      trained: means over the updates between two rows of progress. A long run has some of its rows, evenly spaced.
+      tested: the scores of checkpoints.
+      metric: "accuracy" or "error".
+      unit: the word for several examples, e.g. "images".
     """
 
     trained: Sequence[ProgressRow]
@@ -41,15 +45,15 @@ class Curves:
     def measures(self) -> tuple[str, str]:
         return self.metric, "loss"
 
-    def label(self, along: str) -> str:
-        """Return the words for one of ALONG."""
-        return "seconds of training" if along == "train_seconds" else f"{self.unit} trained on"
+    def label(self, x_axis: str) -> str:
+        """Return the label of one of X_AXES."""
+        return "seconds of training" if x_axis == "train_seconds" else f"{self.unit} trained on"
 
-    def draw(self, panel: Axes, along: str, measure: str) -> None:
-        """Draw a measure of the training, of the test examples, and of held-out training examples if there are any."""
-        _line(panel, self.trained, along, measure, "training", PALETTE[5], "")
-        _line(panel, self.tested, along, f"test_{measure}", "test", PALETTE[0], "o")
-        _line(panel, self.tested, along, f"validation_{measure}", "validation", PALETTE[1], "s")
+    def draw(self, panel: Axes, x_axis: str, measure: str) -> None:
+        """Draw a measure over training, test and, if there are any, held-out training examples."""
+        _line(panel, self.trained, x_axis, measure, "training", PALETTE[5], "")
+        _line(panel, self.tested, x_axis, f"test_{measure}", "test", PALETTE[0], "o")
+        _line(panel, self.tested, x_axis, f"validation_{measure}", "validation", PALETTE[1], "s")
         panel.set_ylabel(measure)
         plain_ticks(panel)
         if measure == "accuracy":

@@ -1,4 +1,4 @@
-"""Show a data set of images on one page: examples of each class, as they are and varied, and how many there are."""
+"""Show a data set of images on one page: for each class the number of examples, and some, as they are and varied."""
 
 from __future__ import annotations
 
@@ -18,12 +18,16 @@ from ps_cluster.report.pictures import as_source
 from ps_cluster.system.environment import prepare_for_tensorflow
 
 MOST_GROUPS = 100  # on one page
-FEW_GROUPS, VARIATIONS = 20, 5  # up to that many groups have two samples each; variations of a sample
+FEW_GROUPS = 20  # up to so many groups have two samples each, more groups have one
+VARIATIONS = 5  # of each sample
 
 
 @dataclass(frozen=True)
 class ShownGroup:
-    """A class, label or range of the target. `samples`: of each the sources of <img>, those of its variations last."""
+    """A class, label or range of the target.
+
+    `samples`: for each sample the sources of its <img>s, first without variation.
+    """
 
     name: str
     train_examples: int
@@ -41,7 +45,9 @@ def write_data_page(dataset: PackedDataset, settings: DataSettings, output: Path
 
     Args:
       settings: the section `data`, which says how training varies images.
-      output: None: a file with the data set's name in the working directory.
+      output: the file to write; None for a file in the working directory that is named after the data set.
+      seed: decides which examples are drawn, and how they are varied.
+
     Raises:
       UserError: a variation does not fit the images.
     """
@@ -52,7 +58,7 @@ def write_data_page(dataset: PackedDataset, settings: DataSettings, output: Path
             settings.augmentation.check(image.shape)
     except ValueError as error:
         raise UserError(str(error)) from error
-    prepare_for_tensorflow()  # it may be imported now, without its first lines
+    prepare_for_tensorflow()  # to vary images needs it
     with without_first_lines():
         vary = image_variation(kind, settings, dataset, seed)
     found = groups_of(dataset)
@@ -86,7 +92,7 @@ def _about(dataset: PackedDataset) -> str:
 
 def _about_variations(settings: DataSettings, varied: bool, seed: int) -> str:
     if not varied:
-        return f"training takes them as they are · seed {seed}"
+        return f"training does not vary them · seed {seed}"
     usual = Augmentation().model_dump()
     given = getattr(settings, "augmentation", None)
     chosen = {} if given is None else {key: value for key, value in given.model_dump().items() if value != usual[key]}
@@ -94,4 +100,4 @@ def _about_variations(settings: DataSettings, varied: bool, seed: int) -> str:
         f"{key} {value if not isinstance(value, tuple) else ' to '.join(map(str, value))}"
         for key, value in chosen.items()
     )
-    return f"training draws: {', '.join(texts) or 'variations of its own'} · seed {seed}"
+    return f"training varies them by: {', '.join(texts) or 'variations of its own'} · seed {seed}"

@@ -1,4 +1,4 @@
-"""Print for a person which data sets there are, and what one holds whose examples are no images."""
+"""Print which data sets there are, and what a data set without images holds, as tables for people."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from ps_cluster.files.json_files import Json
 from ps_cluster.files.values import number_text
 from ps_cluster.report.terminal import FOLD, LEFT, RIGHT, megabytes, plain_table
 
-MOST_GROUPS, MOST_COLUMNS, ROWS = 30, 10, 5
-_BAR, _LONGEST_NAME = 30, 20  # columns of a terminal
+MOST_GROUPS, MOST_COLUMNS, ROWS = 30, 10, 5  # that are shown
+_BAR, _LONGEST_NAME = 30, 20  # widths in characters
 
 
 def print_entries(entries: list[Entry], console: Console) -> None:
@@ -31,12 +31,12 @@ def print_entries(entries: list[Entry], console: Console) -> None:
         if not entry.copies:
             size = sum(one.bytes for one in entry.downloads)
             archive = f"\n{megabytes(size)} to download" if size and not entry.archives else ""
-            table.add_row(entry.name, Text(f"not packed{archive}", "dim"), Text(_way(entry), "dim"))
+            table.add_row(entry.name, Text(f"not packed{archive}", "dim"), Text(_origin(entry), "dim"))
     console.print(table)
 
 
 def entries_as_json(entries: list[Entry]) -> list[Json]:
-    """Return what `print_entries` shows, and more, for other programs."""
+    """Return the data sets and their copies for other programs, in more detail than `print_entries` shows."""
     return [
         {
             "name": entry.name,
@@ -51,7 +51,7 @@ def entries_as_json(entries: list[Entry]) -> list[Json]:
 
 
 def print_table_of(dataset: PackedDataset, console: Console) -> None:
-    """Print the fields of a data set, how many examples each class or range has, and some examples."""
+    """Print the fields of a data set, the number of examples of each class or range, and some examples."""
     described = describe(dataset)
     console.print(_fields_table(described))
     read = min(one.rows for one in described)
@@ -74,7 +74,7 @@ def form(spec: ExampleSpec) -> str:
 
 
 def _cells_of(copy: Copy) -> tuple[Text, Text]:
-    """Return the second and third cell of a packed copy: of several lines each."""
+    """Return the second and third cell of the row of a packed copy. Each has several lines."""
     dataset, name = copy.dataset, Text(copy.directory.name, "dim")
     packed = copy.packed_at
     day = "no date" if packed is None else time.strftime("%Y-%m-%d", time.localtime(packed))
@@ -92,8 +92,8 @@ def _cells_of(copy: Copy) -> tuple[Text, Text]:
     )
 
 
-def _way(entry: Entry) -> str:
-    """Return how a data set that is not packed comes here."""
+def _origin(entry: Entry) -> str:
+    """Return in words where a data set that is not packed will come from."""
     if entry.archives:
         return f"packed when it is first used, from {entry.archives[0]}"
     if entry.downloads:
@@ -149,7 +149,7 @@ def _groups_table(dataset: PackedDataset) -> Table:
 def _rows_table(dataset: PackedDataset) -> Table:
     names, rows = example_rows(dataset, slice(ROWS))
     table = plain_table()
-    for name in names[:MOST_COLUMNS]:  # two may have one name
+    for name in names[:MOST_COLUMNS]:  # several columns may have the same name
         table.add_column(name, overflow="fold")
     for row in rows:
         table.add_row(*row[:MOST_COLUMNS])

@@ -1,4 +1,4 @@
-"""Draw the results of a run when it has ended, if there is anything to draw. matplotlib is imported only then."""
+"""Draw the results of a run that has ended, if there is anything to draw. Only then is matplotlib imported."""
 
 from __future__ import annotations
 
@@ -18,22 +18,26 @@ NOT_SCORED = "no results: no checkpoint was scored"
 
 
 def try_to_draw_results(run_dir: RunDir, notify: Notify) -> None:
-    """Draw the results at the end of a run. If that fails the run has not: it is one notice, whatever the reason."""
+    """Draw the results at the end of a run.
+
+    If that fails for any reason, there is a notice, and the run has not failed.
+    """
     try:
         draw_results(run_dir, notify)
     except (Exception, KeyboardInterrupt) as error:
         why = one_line(str(error), 300) or type(error).__name__
         notify(
-            f"the results are not drawn ({why}); to try again: {PROGRAM} runs show {shlex.quote(str(run_dir.root))} --page"
+            f"the results can't be drawn ({why}); to try again: "
+            f"{PROGRAM} runs show {shlex.quote(str(run_dir.root))} --page"
         )
 
 
 def draw_results(run_dir: RunDir, notify: Notify) -> None:
-    """Write results/ of a run that has ended, or say that it has none.
+    """Write results/ of a run that has ended, or notify that there are none.
 
     Raises:
       UserError: there is no summary, it is damaged, or the folder belongs to another user.
-      OSError: the disk is full or refuses.
+      OSError: the files can't be written.
     """
     untrusted.refuse_foreign(run_dir.root)
     untrusted.check_way(run_dir.results, "folder of the run")
@@ -41,7 +45,7 @@ def draw_results(run_dir: RunDir, notify: Notify) -> None:
         summary = read_json(run_dir.summary, Summary)
     except FileNotFoundError as error:
         raise UserError(f"'{run_dir.summary}' is not there: results are drawn when the run has ended") from error
-    # Of a run that did not complete at least the curves of its training are drawn.
+    # A run that did not complete has at least the curves of its training.
     last = last_row(run_dir.progress, ProgressRow)
     has_curves = summary.outcome != "completed" and last is not None and last.applied > 0
     if not summary.evaluation.history and not has_curves:

@@ -1,4 +1,4 @@
-"""The facts of a run that has ended, as rows of label and text: for the closing table and for the page of results."""
+"""Put the facts of a run that has ended into rows of label and text, for the closing table and the page of results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import JsonValue
 from rich.text import Text
 
 from ps_cluster.files.values import counted, one_line
-from ps_cluster.report.run_state import real
+from ps_cluster.report.run_state import real_counterpart
 from ps_cluster.runs.monitor import value_text
 from ps_cluster.runs.result_rows import (
     BROKEN,
@@ -23,15 +23,15 @@ from ps_cluster.runs.result_rows import (
 
 BARS = "▁▂▃▄▅▆▇█"
 HISTOGRAM_COLUMNS = 24
-MOST_SETTINGS, MOST_OF_A_VALUE = 8, 48
-MOST_EPOCHS = 6  # epochs without a score that are named
-MOST_CHANGES = 3  # changes of the number of workers that are named
+MOST_SETTINGS, MOST_OF_A_VALUE = 8, 48  # settings that are shown, and characters of a value
+MOST_EPOCHS = 6  # epochs without a score that are listed
+MOST_CHANGES = 3  # changes of the number of workers that are listed
 _IN_OTHER_ROWS = {"model.name", "model.precision", "mode.name", "training.seed", "data.dataset"}
 _COLOURS = {"completed": "bold green", "stopped": "bold yellow"} | dict.fromkeys((*BROKEN, "failed"), "bold red")
 
 
 def facts_of(summary: Summary) -> Iterator[tuple[str, Text | str]]:
-    """Yield label and text of the numbers of a run."""
+    """Yield the label and the text of each fact."""
     evaluation, updates = summary.evaluation, summary.updates
     model = f"   {summary.model} · {summary.precision} · {summary.mode} · seed {summary.seed}"
     yield "run", Text(summary.outcome, _COLOURS.get(summary.outcome, "bold")) + Text(model, "default")
@@ -70,7 +70,7 @@ def facts_of(summary: Summary) -> Iterator[tuple[str, Text | str]]:
         each = (gradients.applied or 0) / updates.applied if updates.applied else 0
         texts = " · ".join(f"{number(count)} {name}" for name, count in counts.items())
         yield "gradients", f"{texts} (late; {each:.3g} to an update)"
-    if summary.parameter_servers:  # without parameter servers all gradients are those of the newest parameters
+    if summary.parameter_servers:  # without parameter servers, all gradients come from the newest parameters
         stale = summary.staleness
         measures = f"median {stale.p50} · 95 % up to {stale.p95} · max {stale.max}"
         bars = f"0 {histogram_bars(stale.histogram)} {stale.max}"
@@ -83,7 +83,10 @@ def number(value: float | None, spec: str = ",d") -> str:
 
 
 def histogram_bars(histogram: Mapping[str, int]) -> str:
-    """Return a bar for each staleness from 0 to the highest, e.g. `▁█▄▁`; in wide ranges several share a bar."""
+    """Return a bar for each staleness from 0 to the highest, e.g. `▁█▄▁`.
+
+    In a wide range, several values share a bar.
+    """
     counts = {int(value): count for value, count in histogram.items()}
     if not counts:
         return ""
@@ -91,30 +94,33 @@ def histogram_bars(histogram: Mapping[str, int]) -> str:
     sums = [0] * (max(counts) // per_bar + 1)
     for value, count in counts.items():
         sums[value // per_bar] += count
-    # A count of 0 is a space; the smallest other count still shows.
+    # A count of 0 is a space, and every other count is visible.
     return "".join(BARS[round(n / max(sums) * (len(BARS) - 1))] if n else " " for n in sums)
 
 
 def _data(summary: Summary) -> Text:
     if summary.dataset_kind == "synthetic":
-        warning = f" generated {summary.unit}: no number here says anything about {real(summary.dataset)}"
+        warning = f" generated {summary.unit}: no number here says anything about {real_counterpart(summary.dataset)}"
         return Text(" SYNTHETIC ", "bold black on yellow") + Text(warning, "yellow")
     return Text(f"{summary.dataset} ({summary.dataset_kind or 'kind unknown'})")
 
 
 def _settings(settings: Mapping[str, JsonValue]) -> str:
-    """Return the settings that differ from the defaults, as `--set` takes them; of many, the first and a count."""
+    """Return the settings that differ from the defaults, as `--set` takes them.
+
+    If there are many, the last part is a count.
+    """
     texts = [
         f"{key}={one_line(value if isinstance(value, str) else json.dumps(value), MOST_OF_A_VALUE)}"
         for key, value in settings.items()
         if key not in _IN_OTHER_ROWS
     ]
     more = [f"and {len(texts) - MOST_SETTINGS} more in config.yaml"] if len(texts) > MOST_SETTINGS else []
-    return " · ".join([*texts[:MOST_SETTINGS], *more]) or "all others as by default"
+    return " · ".join([*texts[:MOST_SETTINGS], *more]) or "all others have their defaults"
 
 
 def _not_scored(epochs: list[float]) -> str:
-    """Return which epochs have no score, and what may be the reason."""
+    """Return which epochs have no score, the reason, and what to do."""
     named = ", ".join(f"{epoch:g}" for epoch in epochs[:MOST_EPOCHS])
     more = f" and {len(epochs) - MOST_EPOCHS:,} more" if len(epochs) > MOST_EPOCHS else ""
     says = (
@@ -122,11 +128,13 @@ def _not_scored(epochs: list[float]) -> str:
         if len(epochs) == 1
         else "have no score: their checkpoints were not written, or were removed before they were scored"
     )
-    return f"epoch{'s' * (len(epochs) > 1)} {named}{more} {says}; a larger checkpoints.every_epochs asks for fewer"
+    return (
+        f"epoch{'s' * (len(epochs) > 1)} {named}{more} {says}; a larger checkpoints.every_epochs asks for fewer scores"
+    )
 
 
 def _validation_score(evaluation: EvaluationSummary) -> Text:
-    """Return the metric on held-out examples, by which the best model is chosen."""
+    """Return the metric on held-out training examples, by which the best model is chosen."""
     text = Text(_value(evaluation.validation_accuracy, evaluation.validation_error), "bold")
     text.append(f" at step {evaluation.step:,}", "default")
     if evaluation.best_step == evaluation.step:
@@ -138,7 +146,7 @@ def _validation_score(evaluation: EvaluationSummary) -> Text:
 
 
 def _best_model(evaluation: EvaluationSummary) -> str:
-    """Return the step of the best model, and the metric and the examples that chose it."""
+    """Return the step of the best model, and the metric and examples by which it was chosen."""
     metric, examples = str(evaluation.monitor), evaluation.best_chosen_on
     which = "largest" if evaluation.monitor_mode == "max" else "smallest"
     value = value_text(metric, evaluation.best_value)
@@ -148,7 +156,7 @@ def _best_model(evaluation: EvaluationSummary) -> str:
 
 
 def _test_score(evaluation: EvaluationSummary, last_step: int, unit: str) -> Text:
-    """Return the metric on the test examples and its step. A step before the last one is pointed out."""
+    """Return the metric on the test examples with its step, and a warning if later steps have no score."""
     if evaluation.step is None:
         return Text("not measured: no checkpoint was scored", "yellow")
     text = Text(_value(evaluation.test_accuracy, evaluation.test_error), "bold")
@@ -172,7 +180,7 @@ def _value(accuracy: float | None, error: float | None) -> str:
 
 
 def _warning(summary: Summary) -> str:
-    """Return why the numbers are not those of a training that works; an empty text if they may be."""
+    """Return why the numbers are not those of a successful training; "" if they may be."""
     page, bad = "docs/extending.md#if-it-does-not-learn", summary.bad_losses
     if summary.outcome == "diverged":
         return f"diverged: weights are NaN or infinite, and training was stopped. {page}"
@@ -191,8 +199,8 @@ def _warning(summary: Summary) -> str:
     return f"the loss was NaN or infinite in {bad:,} of {summary.updates.applied:,} updates. {page}" if bad else ""
 
 
-# What happened to updates on their way, in the words of the closing table. What did not happen is left out.
-_ON_THE_WAY = {
+# What else happened to updates, in the words of the closing table. Counts of 0 are left out.
+_ACCIDENTS = {
     "rolled_back": "were lost in a failure, and trained again",
     "replays_refused": "arrived a second time, and were refused",
     "mixed": "came in parts from two processes of a worker, because the first died between its pushes",
@@ -204,7 +212,7 @@ def _updates(updates: Updates) -> Text:
     for name, separator in (("duplicated", " · "), ("lost", "")):
         count = getattr(updates, name)
         text.append(f"{number(count)} {name}", "bold red" if count else "default").append(separator)
-    for name, happened in _ON_THE_WAY.items():
+    for name, happened in _ACCIDENTS.items():
         if count := getattr(updates, name):
             text.append(f"\n{count:,} {happened}")
     return text
@@ -224,14 +232,14 @@ def _proof(proof: Proof) -> Text | str:
 
 
 def _time(summary: Summary) -> str:
-    """Return the seconds of training and of the command; of a resumed run on separate lines."""
+    """Return the seconds of training and of the command. For a resumed run, they are on separate lines."""
     training = f"{number(summary.train_seconds, '.1f')} s training"
     command = f"{number(summary.startup_seconds, '.1f')} s start-up · {number(summary.wall_seconds, '.1f')} s in all"
     lost = ""
     if summary.rolled_back_seconds or summary.interrupted_seconds:
         lost = (
-            f"\nof the training {summary.rolled_back_seconds:.1f} s were rolled back and "
-            f"{summary.interrupted_seconds:.1f} s without an update: goodput {number(summary.goodput, '.1%')}"
+            f"\nof the training, {summary.rolled_back_seconds:.1f} s were rolled back and "
+            f"{summary.interrupted_seconds:.1f} s had no update: goodput {number(summary.goodput, '.1%')}"
         )
     if summary.sessions == 1:
         return f"{training} · {command}{lost}"

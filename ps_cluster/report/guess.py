@@ -1,4 +1,7 @@
-"""The score of a guess, an answer that does not look at the inputs. A network that is not better has learned nothing."""
+"""Compare scores with that of a guess, which does not look at the inputs.
+
+A network has to be better to have learned.
+"""
 
 from __future__ import annotations
 
@@ -11,22 +14,22 @@ from ps_cluster.data.packed import load_pointed
 from ps_cluster.errors import UserError
 from ps_cluster.runs.result_rows import EvaluationSummary
 
-FEW = 10  # test examples, below which a mean error says little
+FEWEST_ERRORS = 10  # fewer test examples are too few for a mean error to mean anything
 
 
 class Guess(NamedTuple):
-    """The score of a guess on a run's test examples (accuracy or mean absolute error), and their number."""
+    """The score of a guess on the test examples of a run, as accuracy or mean absolute error, and their number."""
 
     value: float
     examples: int
 
     def is_beaten_by(self, scores: EvaluationSummary) -> bool | None:
-        """Return whether the best score is better than chance: an accuracy by three standard errors, an error by 1 %.
+        """Return whether the best score is better than the guess: accuracy by three standard errors, error by 1 %.
 
-        An AUC above 0.5 by three standard errors counts too. Where few examples are positive, as with clicks, a network may
-        know much and still never say "yes", so that its accuracy is that of the guess.
+        An AUC above 0.5 by three standard errors counts too. If few examples are positive, as with clicks, a network
+        may have learned much and still never predict "yes", so that its accuracy is that of the guess.
 
-        Returns None where nothing was scored, and where the examples are too few to say that it is not.
+        Returns None if nothing was scored, or if there are too few examples to tell that nothing was learned.
         """
         accuracies = [row.test_accuracy for row in scores.history if row.test_accuracy is not None]
         if self.is_too_uncertain_for(scores):
@@ -39,18 +42,21 @@ class Guess(NamedTuple):
     def is_too_uncertain_for(self, scores: EvaluationSummary) -> bool:
         """Return whether there are too few examples to tell that a network has learned nothing.
 
-        That is so where even half of the way from the guess to a perfect accuracy might be chance, and the best score is
-        not beyond chance; of errors, below `FEW` examples.
+        That is so if the best accuracy may be chance, and if even an accuracy half way between the guess and 100 %
+        might be. For errors, `FEWEST_ERRORS` examples are enough.
         """
         accuracies = [row.test_accuracy for row in scores.history if row.test_accuracy is not None]
         if accuracies:
             best, half = max(accuracies), (1 - self.value) / 2
             is_chance = best <= self.value + self._chance and not self._is_ranked(scores)
             return self._chance > half and is_chance
-        return self.examples < FEW and any(row.test_error is not None for row in scores.history)
+        return self.examples < FEWEST_ERRORS and any(row.test_error is not None for row in scores.history)
 
     def _is_ranked(self, scores: EvaluationSummary) -> bool:
-        """Return whether an AUC is beyond chance: its variance is (N + 1) / (12 P (N - P)), P of N examples being positive."""
+        """Return whether an AUC is beyond chance.
+
+        With P positive examples of N, the variance of an AUC by chance is (N + 1) / (12 P (N - P)).
+        """
         aucs = [row.metrics["auc"] for row in scores.history if "auc" in row.metrics]
         pairs = self.value * (1 - self.value) * self.examples**2
         return bool(aucs and pairs) and max(aucs) > 0.5 + 3 * math.sqrt((self.examples + 1) / (12 * pairs))
@@ -62,7 +68,7 @@ class Guess(NamedTuple):
 
 
 def guess_of_run(pointer: Path) -> Guess | None:
-    """Return the guess for the data set that a run's dataset.json names; None if it is unknown or not there."""
+    """Return the guess for the data set that dataset.json of a run names; None if it is missing, or has no guess."""
     try:
         dataset = load_pointed(pointer)
         value = OBJECTIVES[dataset.spec.objective].guess(dataset.target("test"), dataset.spec)

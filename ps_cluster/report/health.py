@@ -1,4 +1,4 @@
-"""Tell whether a run, or one task of it, lives and makes progress, from its files and processes. No TensorFlow."""
+"""Find out whether a run or a task is alive and makes progress, from files and processes. Imports no TensorFlow."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from ps_cluster.system import run_processes
 from ps_cluster.system.addresses import host_and_port
 from ps_cluster.system.run_processes import age_seconds
 
-_SLACK_S = 1.0  # between the clock of a process's start and that of rows
+_CLOCK_TOLERANCE_S = 1.0  # between the clock of process starts and that of rows
 
 
 @dataclass(frozen=True)
 class HealthSign:
-    """An answer of a probe. `says`: the answer in words, for the line that is printed."""
+    """One thing that a probe has found. `says`: it in words, for the line that is printed."""
 
     name: str
     good: bool
@@ -38,7 +38,10 @@ class HealthSign:
 
 @dataclass(frozen=True)
 class Member:
-    """A process to ask about. `watches_rows`: it writes the rows of progress, or has started the process that does."""
+    """A process to probe.
+
+    `watches_rows`: whether it writes the rows of progress, or has started the process that does.
+    """
 
     name: str
     pid: int
@@ -49,7 +52,12 @@ class Member:
 
 @dataclass(frozen=True)
 class HealthBounds:
-    """Bounds of the age of a sign, in seconds. `save_s`: None for any age."""
+    """The highest ages that are healthy, in seconds.
+
+    Attributes:
+      age_s: of the last row of progress, and of the last update.
+      save_s: of the newest checkpoint or snapshot; None for any age.
+    """
 
     age_s: float
     save_s: float | None = None
@@ -57,7 +65,7 @@ class HealthBounds:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """The questions to the machine, passed in so that tests can give answers."""
+    """The functions that query the machine. Tests pass in functions of their own."""
 
     state: Callable[[int, Path, str | None], str] = run_processes.state_of
     listens: Callable[[int, int], bool] = run_processes.listens
@@ -68,7 +76,7 @@ class Surroundings:
 
 @dataclass(frozen=True)
 class HealthFacts:
-    """All that a probe looks at. Its methods give the answers about one process."""
+    """Everything that a probe looks at. `row`: the newest row of progress; None if there is none."""
 
     run_dir: RunDir
     bounds: HealthBounds
@@ -76,7 +84,7 @@ class HealthFacts:
     row: ProgressRow | None
 
     def signs(self, member: Member, probe: str) -> Iterator[HealthSign]:
-        """Yield the signs of a process. The files of a process that is gone or stopped are no sign."""
+        """Yield what is found about a process. If it is gone or stopped, that is all, whatever its files say."""
         state = self.machine.state(member.pid, self.run_dir.root, member.life)
         yield HealthSign("process", state == "running", f"{member.name} (pid {member.pid}) is {state}")
         if state != "running":
@@ -88,7 +96,7 @@ class HealthFacts:
         if not member.watches_rows:
             return
         row = self._row_of(member)
-        if row is not None and row.phase in UNDER_WAY:  # then one comes each half a second
+        if row is not None and row.phase in UNDER_WAY:  # then there is a new row every half a second
             age_s = self._age_s(row.time)
             says = f"the last sign of the leader is {age_s:.1f} s old"
             yield _bounded("rows", says, age_s, self.bounds.age_s, "--max-age")
@@ -98,15 +106,15 @@ class HealthFacts:
                 yield self._saved()
 
     def _row_of(self, member: Member) -> ProgressRow | None:
-        """Return the newest row, if it was written in the life of this process."""
+        """Return the newest row, if it was written since this process started; else None."""
         began = self.machine.wall() - self.machine.age_s(member.pid)
-        return self.row if self.row is not None and self.row.time >= began - _SLACK_S else None
+        return self.row if self.row is not None and self.row.time >= began - _CLOCK_TOLERANCE_S else None
 
     def _age_s(self, at: float) -> float:
         return max(0.0, self.machine.wall() - at)
 
     def _training(self, row: ProgressRow | None) -> HealthSign:
-        """Return whether training has begun and makes progress, by a row of the process that is asked about."""
+        """Return whether training has begun and makes progress. `row`: as returned by `_row_of`."""
         if row is None or row.phase in NOT_BEGUN:
             newest = self.row.phase if self.row else "no row yet"
             return HealthSign("training", False, f"training has not begun: {newest}")
@@ -131,7 +139,7 @@ class HealthFacts:
 
 
 def _bounded(name: str, says: str, seconds: float, most_s: float | None, option: str) -> HealthSign:
-    """Return a sign that is bad where something takes longer than an option says."""
+    """Return a sign that is bad if something has taken more seconds than an option allows."""
     good = most_s is None or seconds <= most_s
     return HealthSign(name, good, says if good else f"{says} ({option} {most_s:g})")
 
@@ -153,31 +161,32 @@ class Health:
 
     @property
     def line(self) -> str:
-        """The answer on one line: all signs or, where some are bad, those."""
-        told = [sign.says for sign in self.signs if self.good or not sign.good]
-        return f"{'' if self.good else 'not '}{_GOOD[self.probe]}: {'; '.join(told)}"
+        """The answer on one line: the bad signs, or all signs if none is bad."""
+        shown = [sign.says for sign in self.signs if self.good or not sign.good]
+        return f"{'' if self.good else 'not '}{_GOOD[self.probe]}: {'; '.join(shown)}"
 
     def to_json(self) -> dict[str, Any]:
         return {"probe": self.probe, "good": self.good, "signs": [asdict(sign) for sign in self.signs]}
 
 
 def ask(root: Path, probe: str, task: Task | None, bounds: HealthBounds, machine: Surroundings | None = None) -> Health:
-    """Return the health of a task or, without one, of what runs here: the launcher, or all tasks of this machine.
+    """Return the health of a task. Without one, probe what runs on this machine: the launcher, or all tasks here.
 
-    Raises UserError where files of the run are damaged, or it has no such task.
+    Raises:
+      UserError: files of the run are damaged, or it has no such task.
     """
     run_dir, machine = RunDir(Path(os.path.realpath(root))), machine or Surroundings()
     members = list(_members(run_dir, task, machine.host))
     if not members:
         return Health(
-            probe, (HealthSign("process", False, f"nothing of {task or 'a run'} has started in '{root}' yet"),)
+            probe, (HealthSign("process", False, f"no process of {task or 'a run'} has started in '{root}' yet"),)
         )
     facts = HealthFacts(run_dir, bounds, machine, last_row(run_dir.progress, ProgressRow))
     return Health(probe, tuple(sign for member in members for sign in facts.signs(member, probe)))
 
 
 def _members(run_dir: RunDir, task: Task | None, host: str) -> Iterator[Member]:
-    """Yield the processes to ask about; none where nothing has started yet."""
+    """Yield the processes to probe; none if nothing has started yet."""
     try:
         cluster = read_json(run_dir.cluster, ClusterFile)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Find out which labels a network finds, where an example may have any number of them."""
+"""Find out which labels a network recognises, if an example may have any number of labels."""
 
 from __future__ import annotations
 
@@ -18,9 +18,15 @@ from ps_cluster.runs.predictions import Predictions
 
 @dataclass(frozen=True)
 class LabelRow:
-    """One label. `examples`: test examples that have it. `predicted`: test examples for which it is predicted.
+    """The results of one label. A share of no examples is None.
 
-    `found` (recall) and `precision` are shares of these; `f1` is their harmonic mean. A share of no examples is None.
+    Attributes:
+      examples: the number of test examples that have the label.
+      predicted: the number of test examples for which it is predicted.
+      found: the recall, the share of `examples` for which it is predicted.
+      precision: the share of `predicted` that have it.
+      f1: the harmonic mean of `found` and `precision`.
+      accuracy: the share of all test examples for which the prediction is right.
     """
 
     name: str
@@ -55,17 +61,17 @@ class LabelResults(Analysis):
 
     @property
     def accuracy(self) -> float:
-        """The share of labels that are right, over all examples and labels."""
+        """The share of predictions that are right, over all examples and labels."""
         return float(self._right.mean())
 
     @property
     def all_right(self) -> float:
-        """The share of examples whose labels are all right."""
+        """The share of examples whose labels are all predicted right."""
         return float(self._right.all(axis=1).mean())
 
     @cached_property
     def rows(self) -> list[LabelRow]:
-        """All labels, in their order."""
+        """A row for each label, in their order."""
         has = self.target.astype(bool)
         counts = zip(
             self.names, has.sum(0), self._predicted.sum(0), (has & self._predicted).sum(0), self._right.mean(0)
@@ -87,7 +93,7 @@ class LabelResults(Analysis):
         return (
             f"A label is predicted if its probability is above 1/2. Found (recall): the share of the {unit} with the label for "
             f"which it is predicted. Precision: the share of the {unit} for which it is predicted that have it. F1: the "
-            f"harmonic mean of the two. All labels of {percent(self.all_right)} of the {unit} are right."
+            f"harmonic mean of the two. For {percent(self.all_right)} of the {unit}, all labels are right."
         )
 
     def merit(self, row: LabelRow) -> tuple[float, ...] | None:
@@ -95,7 +101,7 @@ class LabelResults(Analysis):
 
     @cached_property
     def calibration(self) -> Calibration:  # type: ignore[override]
-        """The calibration of all decisions: the confidence is that in the predicted presence, or absence, of the label."""
+        """The calibration over all examples and labels, by the confidence that a label is present, or absent."""
         return Calibration.of(self._confidence[self.known], self._right[self.known])
 
     @cached_property
@@ -119,7 +125,7 @@ class LabelResults(Analysis):
         return reliability(self.calibration, "labels")
 
     def mistakes(self) -> list[Mistake]:
-        """Return the wrong decisions of the largest confidence, one for each example."""
+        """Return the wrong predictions with the highest confidence, at most one for each example."""
         wrong = np.where(self.known & ~self._right, self._confidence, -1.0)
         label = wrong.argmax(axis=1)
         sure = wrong[np.arange(len(wrong)), label]

@@ -1,4 +1,4 @@
-"""Turn the ledger of a run into lanes: what each task did when. No TensorFlow."""
+"""Turn the ledger of a run into lanes, which show what each task did at what time. Imports no TensorFlow."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Span:
 
 @dataclass(frozen=True)
 class Lane:
-    """The spans of one task, in one row, or in several where it did things in parallel.
+    """The spans of one task: in one row, or in several if it did things in parallel.
 
-    Spans of a row follow each other or are nested, the outer one first.
+    The spans of a row follow each other, or they are nested, and the outer span comes first.
     """
 
     name: str
@@ -33,7 +33,10 @@ class Lane:
 
 
 def chief_lane(updates: np.ndarray) -> Iterator[Lane]:
-    """Yield a span per dispatch, from its scheduling to its last applied update; first it waits for a worker."""
+    """Yield the lane of the chief.
+
+    Each dispatch has a span until its last update, and one until a worker begins with it.
+    """
     scheduled = np.sort(updates[updates["scheduled_time"] != NOT_SCHEDULED], order=["scheduled_time", "asked_time"])
     if not len(scheduled):
         return
@@ -51,6 +54,7 @@ def chief_lane(updates: np.ndarray) -> Iterator[Lane]:
 
 
 def server_lanes(applies: np.ndarray) -> Iterator[Lane]:
+    """Yield a lane for each parameter server, with a span for each update of its shard."""
     for index in np.unique(applies["ps"]):
         mine = np.sort(applies[applies["ps"] == index], order="entered_time")
         spans = [
@@ -61,6 +65,7 @@ def server_lanes(applies: np.ndarray) -> Iterator[Lane]:
 
 
 def worker_lanes(updates: np.ndarray) -> Iterator[Lane]:
+    """Yield a lane for each worker, with a span for each step, the phases in it, and the gaps between steps."""
     phases, gaps = phase_times(updates), gap_times(updates)
     for index in np.unique(updates["worker"]):
         mine = np.flatnonzero(updates["worker"] == index)
@@ -77,7 +82,7 @@ def worker_lanes(updates: np.ndarray) -> Iterator[Lane]:
 
 
 def _spans(names: tuple[str, ...], edges: np.ndarray) -> Iterator[Span]:
-    """Yield a span between each two neighbours of `edges`; spans of no duration are left out."""
+    """Yield a span between each two neighbours of `edges`, without spans that take no time."""
     for name, begins, ends in zip(names, edges.tolist(), edges[1:].tolist(), strict=False):
         if ends > begins:
             yield Span(name, begins, ends)

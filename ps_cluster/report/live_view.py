@@ -1,4 +1,4 @@
-"""Draw the live view of a run for a terminal. No TensorFlow."""
+"""Draw the live view of a run for a terminal. Imports no TensorFlow."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from ps_cluster.report.terminal import LEFT, RIGHT, plain_table
 
 _STATE_COLOURS = {"running": "green", "starting": "cyan", "restarting": "yellow", "ended": "dim", "failed": "bold red"}
 _BAR_WIDTH = 20  # columns of the longest bar
-_ROOMY = 76  # columns from which bars have room
+_ROOMY = 76  # columns of a terminal from which bars have room
 
 
 def draw(state: RunState, width: int, seconds: float) -> Group:
     """Return the live view.
 
     Args:
-      width: columns of the terminal.
-      seconds: since the run started.
+      width: the number of columns of the terminal.
+      seconds: the time since the run started.
     """
     parts: list[RenderableType] = [Text()]
     for line, style in ((state.headline, "bold"), (state.task_line, ""), (str(state.run_dir.root), "dim")):
         parts.append(Text(line, style, overflow="ellipsis", no_wrap=True))
     if state.dataset.kind == "synthetic":
         parts.append(Text(f" {synthetic_notice(state.dataset)} ", "bold black on yellow"))
-    # Lines are broken only between two measures.
+    # Break lines only between two measures.
     unbreakable = " · ".join(measure.replace(" ", "\N{NO-BREAK SPACE}") for measure in state.measures)
     lines = textwrap.fill(unbreakable.replace(" ·", "\N{NO-BREAK SPACE}·"), width)
     parts += [Text(), _bar(state, seconds), Text(lines.replace("\N{NO-BREAK SPACE}", " ")), Text()]
@@ -60,11 +60,11 @@ def _bar(state: RunState, seconds: float) -> Table:
 
 
 def _task_table(state: RunState, width: int) -> Table:
-    """Return a table with a row for each process and, with enough room, a bar of each worker's share of the updates."""
+    """Return a table with a row for each process and, if there is room, a bar for each worker's share of updates."""
     roomy = width >= _ROOMY
     last = {state.dataset.spec.unit: RIGHT, "share of the updates" if roomy else "share": LEFT}
     table = plain_table(task=LEFT, pid=RIGHT, state=LEFT, updates=RIGHT, **last)
-    updates: Counter[int] = Counter()  # of all processes of a worker
+    updates: Counter[int] = Counter()  # of all processes of each worker
     examples: Counter[int] = Counter()
     for row in state.row.workers if state.row else ():
         updates[row.index] += row.updates

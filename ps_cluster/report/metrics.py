@@ -1,4 +1,4 @@
-"""The metrics of a run for Prometheus: their names and what each reads. Needs prometheus_client; no TensorFlow."""
+"""Define the metrics of a run for Prometheus. Imports prometheus_client, and no TensorFlow."""
 
 from __future__ import annotations
 
@@ -28,13 +28,19 @@ Counts = Mapping[str | int, float]
 
 @dataclass(frozen=True)
 class Seen:
-    """What was seen of a run since this process began. Counters only grow: a step that is trained again counts again.
+    """What this process has seen of a run. Counters only grow: an update that is trained again counts again.
 
     Attributes:
-      row: the newest row of progress. work: examples, and updates applied, dropped and rolled back.
-      workers: updates by the index of the worker.
-      staleness: steps by the index of their bound, one more for those above all bounds; the sum under "sum".
-      pids: the newest process of each task. up: the tasks that run. lines: by name and level of their event.
+      row: the newest row of progress.
+      score: the newest score.
+      work: the numbers of examples, and of updates applied, dropped and rolled back.
+      workers: index of a worker → the number of its updates.
+      staleness: index of a bound → the number of steps up to it, and one index for steps above all bounds. "sum" has
+        the sum.
+      pids: the newest process of each task.
+      up: the tasks that run.
+      restarts: how often each task was started again.
+      lines: the number of printed lines by the name and level of their event.
     """
 
     run_dir: RunDir | None = None
@@ -49,7 +55,7 @@ class Seen:
     lines: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def with_row(self, row: ProgressRow) -> Seen:
-        """Return what was seen, with a row added. Counting begins at the first row."""
+        """Return what was seen, with another row. Counting begins at the first row."""
         before = self.row or row
         lost: Counts = {"rolled_back": max(0, before.applied - row.applied)}
         return replace(
@@ -84,14 +90,20 @@ def _staleness(row: ProgressRow) -> Counts:
 
 
 def _grown(total: Counts, before: Counts, now: Counts) -> Counts:
-    """Return `total` and what was added between two looks. A count that fell is one that went back to a snapshot."""
+    """Return `total` plus what was added from `before` to `now`.
+
+    A count that fell, after going back to a snapshot, adds 0.
+    """
     more = {name: max(0, value - before.get(name, 0)) for name, value in now.items()}
     return {**total, **{name: total.get(name, 0) + value for name, value in more.items()}}
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A sample of a metric. `value`: None leaves the sample out; of a histogram the sum of what its buckets count."""
+    """A sample of a metric. `value`: None leaves the sample out.
+
+    For a histogram, it is the sum of the values in `buckets`.
+    """
 
     value: float | None
     labels: tuple[str, ...] = ()
@@ -100,17 +112,20 @@ class Sample:
 
 @dataclass(frozen=True)
 class RunMetric:
-    """A metric: its name and unit as Prometheus wants them, its help text, and its samples."""
+    """A metric. `name`: with its unit, as Prometheus wants it. `help_text`: for Prometheus.
+
+    `read`: returns its samples.
+    """
 
     name: str
-    says: str
+    help_text: str
     read: Callable[[Seen], Iterator[Sample]]
     labels: tuple[str, ...] = ()
     kind: type[CounterMetricFamily] | type[GaugeMetricFamily] | type[HistogramMetricFamily] = GaugeMetricFamily
 
     def family(self, seen: Seen) -> Metric:
         """Return the metric with its samples."""
-        family = self.kind(self.name, self.says, labels=self.labels)
+        family = self.kind(self.name, self.help_text, labels=self.labels)
         for sample in self.read(seen):
             if sample.value is not None:
                 values = (sample.value,) if sample.buckets is None else (sample.buckets, sample.value)
@@ -216,10 +231,11 @@ METRICS: tuple[RunMetric, ...] = (
 
 
 class RunMetrics(ProgressView, Collector):
-    """Passes the events of a run on to a view, and gives them to whoever scrapes, in another thread.
+    """Passes the events of a run on to a view, and offers them as metrics to scrapes, which come in another thread.
 
-    A scrape reads one immutable object, and the times of two files. It never waits for the run, nor the run for it.
-    When the run has its directory, the address of the metrics is a notice, and is in a file until the run ends.
+    A scrape reads one immutable object, and the times of two files. So it never waits for the run, and the run never
+    waits for it. The address of the metrics is shown as a notice, and stands in a file of the run directory until the
+    run ends.
     """
 
     def __init__(self, view: ProgressView, task: str):

@@ -1,4 +1,4 @@
-"""Serve the metrics of a run over HTTP while its view shows it. Needs prometheus_client; no TensorFlow."""
+"""Serve the metrics of a run over HTTP while its view shows it. Needs prometheus_client, and imports no TensorFlow."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from ps_cluster.report.progress import ProgressView
 
 @contextmanager
 def with_metrics(view: ProgressView, port: int | None, host: str, task: str) -> Iterator[ProgressView]:
-    """Yield the view to use within the block: `view` alone or, with a port, one that also serves metrics.
+    """Yield the view to use in the block: `view` itself or, with a port, a view that also serves metrics.
 
     Args:
-      port: to listen at; 0: any free one; None: serve nothing.
+      port: the port to listen at; 0 for any free one; None to serve no metrics.
       host: the address to listen at.
       task: the name of this process in the run.
+
     Raises:
-      UserError: prometheus_client is not installed, or the address can't be listened at.
+      UserError: prometheus_client is not installed, or nothing can listen at the address.
     """
     if port is None:
         yield view
@@ -40,7 +41,7 @@ def with_metrics(view: ProgressView, port: int | None, host: str, task: str) -> 
         raise UserError(
             f"--metrics-port: got {port}: nothing can listen at '{host}' there ({error.strerror}): take another, or 0 for any"
         ) from error
-    # Errors of a reader that went away would be printed among the run's lines.
+    # Without this, the error of a reader that went away would be printed among the lines of the run.
     server.handle_error = lambda request, client_address: None  # type: ignore[method-assign]
     metrics.url = f"http://{f'[{host}]' if ':' in host else host}:{server.server_port}/metrics"
     try:

@@ -1,4 +1,4 @@
-"""Show test examples that a network got wrong on the page of a run: as pictures, or as rows of columns."""
+"""Prepare test examples that a network got wrong for the page of a run: as pictures, or as rows of a table."""
 
 from __future__ import annotations
 
@@ -18,9 +18,13 @@ _SIDE = 96  # pixels of a picture's longer side
 
 @dataclass(frozen=True)
 class ShownExamples:
-    """Some test examples, as sources of <img>, or else as rows of text below names of columns.
+    """Some test examples, as pictures or as rows of a table.
 
-    `lacking`: the reason why there is neither.
+    Attributes:
+      pictures: the sources of their <img>s.
+      names, rows: the names of the columns, and the texts in them.
+      more_columns: how many columns are not shown.
+      lacking: the reason why there are neither pictures nor rows.
     """
 
     pictures: tuple[str, ...] = ()
@@ -31,10 +35,11 @@ class ShownExamples:
 
 
 def shown_examples(dataset: PackedDataset | None, target: np.ndarray, ids: Sequence[int]) -> ShownExamples:
-    """Return the test examples of these indices.
+    """Return the test examples with these indices.
 
     Args:
-      target: the targets of all test examples when they were predicted, [N] or [N, outputs].
+      dataset: the data set of the run; None if its packed copy is missing.
+      target: the targets of all test examples at the time of the predictions, [N] or [N, outputs].
     """
     if dataset is None:
         return ShownExamples(lacking="the packed copy of the data set is not on this machine any more")
@@ -42,7 +47,7 @@ def shown_examples(dataset: PackedDataset | None, target: np.ndarray, ids: Seque
     if not len(chosen):
         return ShownExamples()
     if not _are_the_same(dataset, target, chosen):
-        return ShownExamples(lacking="the data set's packed copy has changed since")
+        return ShownExamples(lacking="the packed copy of the data set has changed since then")
     image = next((name for name, field in dataset.spec.inputs.items() if field.is_image), None)
     if image is not None:
         return ShownExamples(
@@ -59,7 +64,7 @@ def shown_examples(dataset: PackedDataset | None, target: np.ndarray, ids: Seque
 
 
 def _are_the_same(dataset: PackedDataset, target: np.ndarray, ids: np.ndarray) -> bool:
-    """Return whether these are the examples that were predicted: as many, and with the same targets."""
+    """Return whether the data set still has the predicted examples: as many, and with the same targets."""
     if dataset.test_examples != len(target):
         return False
     now, then = (np.asarray(rows[ids], np.float64).reshape(len(ids), -1) for rows in (dataset.target("test"), target))

@@ -1,4 +1,4 @@
-"""Render a page: one HTML file that needs no other file, light or dark as the reader's system is."""
+"""Render a page: one HTML file that needs no other file, and is light or dark like the reader's system."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def rendered(package: str, template: str, **values: Any) -> str:
 
     Args:
       package: the package whose folder templates/ has the template. The template may extend base.html and import
-        parts.html of report/templates/: they have the style and the tables of all pages.
-      values: the values that the template shows. `written`, the time now, is added.
+        parts.html of report/templates/, which have the style and the tables of all pages.
+      values: the values that the template shows. The current time is added as `written`.
     """
     environment = Environment(
         loader=ChoiceLoader([PackageLoader(package), PackageLoader("ps_cluster.report")]),

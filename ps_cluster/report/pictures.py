@@ -8,11 +8,14 @@ import io
 import numpy as np
 from PIL import Image
 
-CELL = 84  # pixels of the longer side of a picture at most; small pictures are enlarged by a whole number
+CELL = 84  # the longer side of a picture, in pixels; a picture that is enlarged may be smaller
 
 
 def scaled(image: np.ndarray, cell: int = CELL) -> Image.Image:
-    """Return an image, uint8 [H, W, 1 or 3], whose longer side fits `cell` pixels; enlarged pixels stay squares."""
+    """Return an image, uint8 [H, W, 1 or 3], scaled so that its longer side fits into `cell` pixels.
+
+    A small image is enlarged by a whole number, so that its pixels stay squares of the same size.
+    """
     picture = Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image).convert("RGB")
     width, height = picture.size
     times = cell // max(width, height)
@@ -23,7 +26,7 @@ def scaled(image: np.ndarray, cell: int = CELL) -> Image.Image:
 
 
 def as_source(image: np.ndarray, cell: int = CELL) -> str:
-    """Return an image, uint8 [H, W, 1 or 3], scaled, as the source of an <img>: the page then needs no other file."""
+    """Return a scaled image, uint8 [H, W, 1 or 3], as the source of an <img>, so that the page needs no other file."""
     content = io.BytesIO()
     scaled(image, cell).save(content, "PNG")
     return f"data:image/png;base64,{base64.b64encode(content.getvalue()).decode()}"

@@ -1,4 +1,4 @@
-"""List the device of each operation of a step, as metrics/placement.csv has it."""
+"""List the device of each operation of a step, from metrics/placement.csv."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PLUMBING = frozenset(
 
 
 def placement_lines(file: Path) -> Iterator[str]:
-    """Yield a line for each operation that computes, by device, then how many each device has."""
+    """Yield a line for each operation that computes, then the number of operations on each device."""
     with file.open(encoding="utf-8", newline="") as rows:
         operations = list(csv.DictReader(rows))
     for row in operations:

@@ -1,4 +1,4 @@
-"""The plots of all pages, and their style: colours for colour-blind readers, each with its line style and marker."""
+"""Draw and save the plots of all pages. Colours suit colour-blind readers, and go with a line style and a marker."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DPI = 150
 class Plot:
     """A drawn figure with its title and caption."""
 
-    name: str  # the name of its files, without suffix
+    name: str  # of its files, without the ending
     title: str
     caption: str
     figure: Figure
@@ -52,14 +52,14 @@ class Plot:
         return content.getvalue()
 
 
-# The numbers of colours, lines and markers share no divisor, so 35 arms differ in colour or line, and more arms in their
-# marker.
+# The numbers of colours, lines and markers have no common divisor. So 35 arms differ in colour or line, and more arms
+# differ in their marker.
 Line = str | tuple[int, tuple[int, ...]]  # as matplotlib takes it: a name, or an offset and lengths of dashes and gaps
 LINES: tuple[Line, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "p", "<")  # no cross: it marks a run that diverged
 WIDTH_IN = 9.0
-NARROW_IN, HEIGHT_IN = 4.6, 2.6  # of one of two figures side by side
-_HANDLE_IN, _LETTER_IN = 0.75, 0.078  # legend: width of a line with the space around it, and of one letter
+NARROW_IN, HEIGHT_IN = 4.6, 2.6  # width and height of each of two figures side by side
+_HANDLE_IN, _LETTER_IN = 0.75, 0.078  # widths in a legend: of a line with the space around it, and of a letter
 _RC: dict[Any, Any] = {
     "font.family": "sans-serif", "font.size": 9, "axes.titlesize": 9, "axes.spines.top": False,
     "axes.spines.right": False, "axes.grid": True, "grid.color": "#e3e6ea", "grid.linewidth": 0.6, "axes.axisbelow": True,
@@ -78,6 +78,7 @@ class Look:
 
 
 def looks(arms: Sequence[str]) -> dict[str, Look]:
+    """Return the look of each arm."""
     parts = zip(cycle(PALETTE), cycle(LINES), cycle(MARKERS))
     return {arm: Look(color, line, marker) for arm, (color, line, marker) in zip(arms, parts)}
 
@@ -91,13 +92,16 @@ def plot_style() -> Iterator[None]:
 def grid(
     rows: int, columns: int, height_in: float, kind: type[Figure] = Figure, width_in: float = WIDTH_IN
 ) -> tuple[Figure, list[list[Axes]]]:
-    """Return a figure of panels, each `height_in` inches high. `width_in`: of the whole figure."""
+    """Return a figure and its panels, each `height_in` inches high.
+
+    `width_in`: the width of the whole figure, in inches.
+    """
     figure = kind(figsize=(width_in, 0.6 + rows * height_in), layout="constrained")
     return figure, figure.subplots(rows, columns, squeeze=False).tolist()
 
 
 def small_plot(name: str, title: str, caption: str, draw: Callable[[Axes], None]) -> Plot:
-    """Return a plot of one panel, for a page that shows two side by side. `draw`: gets the panel."""
+    """Return a plot of one panel, for a page that shows two plots side by side. `draw`: draws into the panel."""
     with plot_style():
         figure, [[axes]] = grid(1, 1, HEIGHT_IN, width_in=NARROW_IN)
         draw(axes)
@@ -106,7 +110,7 @@ def small_plot(name: str, title: str, caption: str, draw: Callable[[Axes], None]
 
 
 def legend_outside(figure: Figure, axes: Sequence[Axes]) -> None:
-    """Add one legend for all panels, each label once: above them if it fits into one line, else below."""
+    """Add one legend for all panels, with each label once. It is above them if it fits into one line, else below."""
     found: dict[str, Artist] = {}
     for panel in axes:
         for handle, label in zip(*panel.get_legend_handles_labels()):
@@ -121,7 +125,7 @@ def legend_outside(figure: Figure, axes: Sequence[Axes]) -> None:
 
 
 def logarithmic(axes: Sequence[Axes]) -> None:
-    """Make the heights of the panels logarithmic, with plain numbers at the ticks."""
+    """Make the vertical axes of the panels logarithmic, with plain numbers at the ticks."""
     for panel in axes:
         panel.set_yscale("log")
         panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -130,7 +134,7 @@ def logarithmic(axes: Sequence[Axes]) -> None:
 
 
 def plain_ticks(panel: Axes) -> None:
-    """Make the ticks of the horizontal axis few, and their numbers short, so that none runs into another."""
+    """Give the horizontal axis few ticks with short numbers, so that these do not overlap."""
     panel.xaxis.set_major_locator(MaxNLocator(5))
     panel.xaxis.set_major_formatter(FuncFormatter(lambda place, _: _short_number(place)))
 

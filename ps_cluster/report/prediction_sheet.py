@@ -14,13 +14,14 @@ from PIL import Image, ImageDraw, ImageFont
 from ps_cluster.files.values import one_line
 from ps_cluster.report.pictures import CELL, scaled
 
-_SMALL = 12  # size of letters
-_COLUMNS, _WIDTH, _LINE, _SPACE = 4, CELL + 20, 16, 6  # pixels, but for the columns
+_SMALL = 12  # size of letters, in pixels
+_COLUMNS = 4
+_WIDTH, _LINE, _SPACE = CELL + 20, 16, 6  # of a column, of a line of text, and between pictures, in pixels
 _RIGHT, _WRONG, _NEITHER = "#0072B2", "#D55E00", "#1c2126"
 
 
 class Answer(NamedTuple):
-    """A picture, uint8 [H, W, 1 or 3], with its target in words, and the network's. `right`: None: it is a matter of degree."""
+    """A picture, uint8 [H, W, 1 or 3], with its true and its predicted target in words. `right`: None for numbers."""
 
     picture: np.ndarray
     truth: str
@@ -29,7 +30,7 @@ class Answer(NamedTuple):
 
 
 def draw_predictions(answers: Sequence[Answer]) -> Image.Image:
-    """Return a sheet of the pictures. Below each stands the prediction, and the truth where it differs."""
+    """Return a sheet of the pictures. Below each of them is its prediction, and the truth if that differs."""
     pictures = [scaled(answer.picture) for answer in answers]
     pitch = max(picture.height for picture in pictures) + 2 * _LINE + _SPACE
     columns = min(_COLUMNS, len(answers))
@@ -55,7 +56,7 @@ def _write(
     font: ImageFont.FreeTypeFont,
     anchor: str = "la",
 ) -> None:
-    """Write a line; where it is wider than `width` pixels its end is replaced by …."""
+    """Write a line. If it is wider than `width` pixels, "…" takes the place of its end."""
     text = whole = one_line(text)
     while text and font.getlength(text if text == whole else f"{text}…") > width:
         text = text[:-1]
@@ -64,7 +65,10 @@ def _write(
 
 @lru_cache
 def _font(size: int) -> ImageFont.FreeTypeFont:
-    """Return the letters that matplotlib contains: they are the same on every machine. To import it would take 0.5 s."""
+    """Return the font that matplotlib brings, which is the same on every machine.
+
+    Importing matplotlib would take 0.5 s.
+    """
     package = find_spec("matplotlib")
     assert package is not None and package.origin is not None
     return ImageFont.truetype(str(Path(package.origin).parent / "mpl-data/fonts/ttf/DejaVuSans.ttf"), size)

@@ -1,4 +1,4 @@
-"""Show a run while it trains: a live view on a terminal, plain lines elsewhere. No TensorFlow."""
+"""Show a run while it trains: a live view on a terminal, plain lines elsewhere. Imports no TensorFlow."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from ps_cluster.runs.run_dir import RunDir
 LINE_EVERY_S = 5.0
 REDRAWS_PER_SECOND = 3
 _MEASURES = ("loss", "accuracy", "error", "staleness_mean", "learning_rate")
-_FIELDS = ("phase", "total", "examples", "examples_per_second", "epoch", *_MEASURES)  # of a line, besides `step`
+_FIELDS = ("phase", "total", "examples", "examples_per_second", "epoch", *_MEASURES)  # of a JSON line, besides `step`
 
 
 def make_view(stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> ProgressView:
-    """Return a live view if `stream` (standard output) is a terminal that can move its cursor, else lines.
+    """Return a live view if `stream` is a terminal that can move its cursor, else a view of lines.
 
-    There is no live view if the lines of the command are JSON.
+    There is no live view if the command prints its lines as JSON. `stream`: standard output by default.
     """
     console = SafeConsole(Output(stream or sys.stdout), highlight=False)
     redraws = console.can_redraw and logs.chosen().is_text
@@ -49,12 +49,12 @@ def make_view(stream: TextIO | None = None, clock: Callable[[], float] = time.mo
 
 
 def make_lines(stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> ProgressView:
-    """Return a view of lines on `stream` (standard output), in the format of this command."""
+    """Return a view of lines on `stream`, in the format of this command. `stream`: standard output by default."""
     return PlainView(Output(stream or sys.stdout), clock, logs.chosen())
 
 
 class ProgressView:
-    """Receives the events of a run. Its methods don't fail when the reader is gone."""
+    """Receives the events of a run. Its methods do not fail when nobody reads the output any more."""
 
     def __init__(self, clock: Callable[[], float]):
         self._clock = clock
@@ -62,7 +62,7 @@ class ProgressView:
         self._state: RunState | None = None
 
     def start(self, config: RunConfig, run_dir: RunDir, dataset: PackedDataset, predicts: str = "") -> None:
-        """Take the run's configuration, before anything runs. `predicts`: as in `RunState`."""
+        """Receive the configuration of the run, before anything runs. `predicts`: as in `RunState`."""
         self._started_s = self._clock()
         self._state = RunState(config, run_dir, dataset, predicts=predicts)
         self._begin(self._state)
@@ -71,23 +71,23 @@ class ProgressView:
         """Show what is known before anything runs."""
 
     def notice(self, line: Line) -> None:
-        """Show one line that stays."""
+        """Show a line that stays."""
 
     def tasks(self, tasks: Sequence[TaskState]) -> None:
-        """Take the states of all processes."""
+        """Receive the states of all processes."""
         if self._state:
             self._state.tasks = tasks
 
     def progress(self, row: ProgressRow) -> None:
-        """Take a row of metrics/progress.jsonl."""
+        """Receive a row of metrics/progress.jsonl."""
         if self._state:
-            # A row between two updates has none of these values: keep the last ones.
+            # A row without new updates has none of these values, so the last ones are kept.
             known = {name: getattr(self._state.row, name, None) for name in _MEASURES if getattr(row, name) is None}
             lost = {"loss": math.nan} if row.diverged else {}
             self._state.row = row.model_copy(update={**known, **lost})
 
     def evaluation(self, row: EvaluationRow) -> None:
-        """Take a row of metrics/evaluation.jsonl."""
+        """Receive a row of metrics/evaluation.jsonl."""
         if self._state:
             self._state.score(row)
 
@@ -103,7 +103,7 @@ class ProgressView:
 
 
 class PlainView(ProgressView):
-    """Lines for a log: one for each phase, score and notice, and one of progress every few seconds."""
+    """Writes lines for a log: for each phase, score and notice, and every few seconds for the progress."""
 
     def __init__(self, output: Output | TextIO, clock: Callable[[], float], lines: LogFormat = TEXT):
         super().__init__(clock)
@@ -134,7 +134,7 @@ class PlainView(ProgressView):
         self.notice(SCORE(score_line(row, self._monitor), **row.fields))
 
     def close(self) -> None:
-        """Show the last row, if no line has shown it."""
+        """Show the last row, unless a line has shown it already."""
         if self._state and self._state.row != self._shown:
             self._show(self._state)
 
@@ -147,7 +147,7 @@ class PlainView(ProgressView):
 
 
 class LiveView(ProgressView):
-    """A view that redraws itself. Notices and scores are printed above it and stay when it goes."""
+    """A view that redraws itself. Notices and scores are printed above it, and stay when it is closed."""
 
     def __init__(self, console: Console, clock: Callable[[], float]):
         super().__init__(clock)

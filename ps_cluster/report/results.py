@@ -18,7 +18,7 @@ from ps_cluster.files.writing import remove_leftovers, write_whole
 from ps_cluster.notices import Notify
 from ps_cluster.report.analysis import Analysis, Mistake
 from ps_cluster.report.calibration import percent
-from ps_cluster.report.curves import ALONG, Curves
+from ps_cluster.report.curves import X_AXES, Curves
 from ps_cluster.report.facts import facts_of
 from ps_cluster.report.mistakes import ShownExamples, shown_examples
 from ps_cluster.report.pages import rendered
@@ -28,7 +28,7 @@ from ps_cluster.runs.predictions import load_predictions
 from ps_cluster.runs.result_rows import EvaluationSummary, Summary, metric_text
 from ps_cluster.runs.run_dir import RunDir
 
-SCHEMA = 2  # in 1, the scores of the last and of the best model stood under "models"
+SCHEMA = 2  # schema 1 had the scores of the last and of the best model under "models"
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class _ScoredRun:
         return cls(run_dir.root.name, summary, Curves.of(run_dir, summary), dataset, analysis, mistakes, shown)
 
     def warnings(self) -> Iterator[str]:
-        """Yield what a reader must know before the numbers."""
+        """Yield sentences that a reader must know before the numbers."""
         summary = self.summary
         if summary.dataset_kind == "synthetic":
             yield f"Generated {summary.unit}: no number here says anything about real data."
@@ -74,7 +74,7 @@ class _ScoredRun:
 
     @property
     def _best_words(self) -> dict[str, str | None]:
-        """The examples that a model can be chosen on, in the order of weight → the metric of the best one in words."""
+        """Examples that a model can be chosen on, the more important first → the metric of the best model as text."""
         score = self.summary.evaluation
         return {
             "validation": metric_text(score.best_validation_accuracy, score.best_validation_error),
@@ -82,27 +82,27 @@ class _ScoredRun:
         }
 
     def models(self) -> Iterator[str]:
-        """Yield sentences that say which model the page shows, and what the best one reaches."""
+        """Yield sentences about which model the page shows, and what the best one reaches."""
         score = self.summary.evaluation
         if score.step is None:
             return
-        yield f"This page is of the last scored model, that of step {score.step:,}: {', '.join(score.scores)}."
+        yield f"This page shows the last scored model, that of step {score.step:,}: {', '.join(score.scores)}."
         if score.best_step == score.step:
-            yield "It is also the best one, which predict and export take (best/model.keras)."
+            yield "It is also the best one, which predict and export use (best/model.keras)."
         elif score.best_step is not None:
             chosen = "held-out training examples" if score.best_chosen_on == "validation" else "the test set itself"
             best = ", ".join(f"{name} {words}" for name, words in self._best_words.items() if words)
             yield (
-                f"The best one, which predict and export take (best/model.keras), is that of step {score.best_step:,}: "
+                f"The best one, which predict and export use (best/model.keras), is that of step {score.best_step:,}: "
                 f"{best or 'test metric not finite'}; it was chosen on {chosen}{_by(score)}."
             )
 
     def highlights(self) -> Iterator[tuple[str, str]]:
-        """Yield name and text of the most important numbers."""
+        """Yield the name and text of each of the most important numbers."""
         score = self.summary.evaluation
         last = {"last validation": score.validation, "last test": metric_text(score.test_accuracy, score.test_error)}
         best = {f"best {name}": text for name, text in self._best_words.items()}
-        if score.best_chosen_on == "validation":  # the test score of the model that was chosen, not the best of all
+        if score.best_chosen_on == "validation":  # the test score of the chosen model, not the best test score
             best["test of the best,"] = best.pop("best test")
         for name, text in (last | best).items():
             if text:
@@ -118,7 +118,7 @@ class _ScoredRun:
 
     def numbers(self) -> dict[str, Any]:
         """Return the content of results.json."""
-        analysis, shown = self.analysis, {*ALONG, *self.curves.measures, "examples_per_second"}
+        analysis, shown = self.analysis, {*X_AXES, *self.curves.measures, "examples_per_second"}
         return {
             "schema": SCHEMA,
             "run": self.name,
@@ -158,14 +158,14 @@ class _ScoredRun:
 
 
 def _by(score: EvaluationSummary) -> str:
-    """Return the metric that chose the best model, if it is no accuracy or error, with its value."""
+    """Return the metric that chose the best model, with its value; "" if it is the accuracy or the error."""
     if score.monitor in (None, "accuracy", "error"):
         return ""
     return f", by the {'largest' if score.monitor_mode == 'max' else 'smallest'} {value_text(score.monitor, score.best_value)}"
 
 
 def _analysis(run_dir: RunDir, dataset: PackedDataset | None, notify: Notify) -> Analysis | None:
-    """Return the analysis of the kept predictions. None without any and, with a notice, if they are damaged."""
+    """Return the analysis of the stored predictions; None if there are none or, with a notice, if they are damaged."""
     try:
         predictions = load_predictions(run_dir.predictions)
         encoding = dataset.encoding() if dataset else None
@@ -182,23 +182,25 @@ def _analysis(run_dir: RunDir, dataset: PackedDataset | None, notify: Notify) ->
 
 def _curve_plots(curves: Curves) -> Iterator[Plot]:
     for measure in curves.measures if curves.trained or curves.tested else ():
-        for along in ALONG:
-            over = "time" if along == "train_seconds" else curves.unit
+        for x_axis in X_AXES:
+            over = "time" if x_axis == "train_seconds" else curves.unit
 
-            def draw(axes: Axes, along: str = along, measure: str = measure) -> None:
-                curves.draw(axes, along, measure)
-                axes.set_xlabel(curves.label(along))
+            def draw(axes: Axes, x_axis: str = x_axis, measure: str = measure) -> None:
+                curves.draw(axes, x_axis, measure)
+                axes.set_xlabel(curves.label(x_axis))
 
             yield small_plot(f"{measure}-over-{over}", f"{measure.capitalize()} over {over}", "", draw)
 
 
 def write_results(run_dir: RunDir, summary: Summary, notify: Notify) -> None:
-    """Write results/ of a run that has ended. The page is written last: if it is there, all files are.
+    """Write results/ of a run that has ended. The page is written last, so if it is there, all other files are.
 
     Args:
-      notify: gets one line for each damaged file; the results are drawn without it.
+      notify: gets one line for each damaged file. The results are drawn without these files.
+
     Raises:
-      OSError: the disk is full or refuses.
+      UserError: the folder for plots is a link, or belongs to another user.
+      OSError: the files can't be written.
     """
     found = _ScoredRun.of(run_dir, summary, notify)
     curves = list(_curve_plots(found.curves))
@@ -208,7 +210,7 @@ def write_results(run_dir: RunDir, summary: Summary, notify: Notify) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     untrusted.check_way(folder, "folder of the run")
     if folder.is_symlink():
-        raise UserError(f"'{folder}' is a link: remove it, and draw again")
+        raise UserError(f"'{folder}' is a link: remove it, and draw the results again")
     remove_leftovers(run_dir.results, "results.*")
     for before in folder.glob("*.svg"):
         before.unlink()

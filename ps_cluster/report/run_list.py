@@ -1,4 +1,4 @@
-"""List the runs in a folder: their state, what they train, how far and how well. No TensorFlow, and no code of a run."""
+"""List the runs in a folder with their states and scores. Imports no TensorFlow, and runs no code of a run."""
 
 from __future__ import annotations
 
@@ -39,18 +39,20 @@ COLOURS = {
 }
 
 Found = TypeVar("Found")
-_OF_SCORE = ("test_accuracy", "test_error", "step")
+_SCORE_FIELDS = ("test_accuracy", "test_error", "step")
 
 
 @dataclass(frozen=True)
 class ListedRun:
-    """A run directory. What is not known is None.
+    """A run in a list. What is not known is None.
 
     Attributes:
-      state: "running", the outcome ("completed", "stopped", "diverged", "nan_loss", "failed"), or "unknown" without a summary.
-      began_at: seconds since 1970 at which it was started or resumed last.
-      mode, dataset, model: as the configuration has them.
-      test_accuracy, test_error, step: of the last score. updates, total: applied, and of the whole run.
+      state: "running", the outcome ("completed", "stopped", "diverged", "nan_loss" or "failed"), or "unknown" if there
+        is no summary.
+      began_at: the time at which it was last started or resumed, in seconds since 1970.
+      mode, dataset, model: their names in the configuration.
+      test_accuracy, test_error, step: the last score and its step.
+      updates, total: the number of updates applied so far, and of all updates of the run.
     """
 
     root: Path
@@ -76,7 +78,10 @@ class ListedRun:
 
 @dataclass(frozen=True)
 class RunFiles:
-    """The files of a run that tell what it is. `settings`: dotted key → value. `running`: a command works in its folder."""
+    """The main files of a run. `settings`: dotted key → value.
+
+    `running`: whether a command works in the run directory.
+    """
 
     run_dir: RunDir
     settings: Json
@@ -85,12 +90,12 @@ class RunFiles:
 
     @property
     def ended(self) -> Summary | None:
-        """The summary, if it is of the whole run; None while the run goes on, since it may be of an earlier part."""
+        """The summary; None while a command works in the run directory, because the summary may be an earlier one's."""
         return None if self.running else self.summary
 
 
 def read_files(run_dir: RunDir) -> RunFiles:
-    """Return the settings and the summary of a run. Raises UserError or OSError where they are damaged."""
+    """Return the settings and the summary of a run. Raises UserError or OSError if they can't be read."""
     settings, summary = flat(read_yaml(run_dir.config)), None
     with contextlib.suppress(FileNotFoundError):
         summary = read_json(run_dir.summary, Summary)
@@ -98,7 +103,7 @@ def read_files(run_dir: RunDir) -> RunFiles:
 
 
 def listed(files: RunFiles) -> ListedRun:
-    """Return what the files of a run tell. Raises OSError if the run was removed meanwhile."""
+    """Return a run as it is listed. Raises OSError if the run was removed meanwhile."""
     run_dir, names = files.run_dir, (files.settings.get(key) for key in ("mode.name", "data.dataset", "model.name"))
     mode, dataset, model = (name if isinstance(name, str) else None for name in names)
     state = RUNNING if files.running else files.summary.outcome if files.summary else UNKNOWN
@@ -107,26 +112,26 @@ def listed(files: RunFiles) -> ListedRun:
 
 
 def read_listed(run_dir: RunDir) -> ListedRun:
-    """Return what the files of a run tell. Raises UserError or OSError where they are damaged."""
+    """Return a run as it is listed. Raises UserError or OSError if its files can't be read."""
     return listed(read_files(run_dir))
 
 
 def _of_summary(summary: Summary) -> Json:
-    """Return what a summary tells of a run, by the names of `ListedRun`."""
+    """Return the fields of `ListedRun` that a summary has."""
     updates, speed = summary.updates, summary.examples_per_second
     found = {"updates": updates.applied, "total": updates.scheduled, "examples_per_second": speed}
-    return found | {"unit": summary.unit} | {name: getattr(summary.evaluation, name) for name in _OF_SCORE}
+    return found | {"unit": summary.unit} | {name: getattr(summary.evaluation, name) for name in _SCORE_FIELDS}
 
 
 def _of_rows(run_dir: RunDir) -> Json:
-    """Return what the newest rows of a run tell, by the names of `ListedRun`."""
+    """Return the fields of `ListedRun` that the newest rows of a run have."""
     found: Json = {}
     with contextlib.suppress(FileNotFoundError, UserError):
         found["unit"] = read_json(run_dir.dataset, DatasetPointer).unit
     if row := last_row(run_dir.progress, ProgressRow):
         found |= {"updates": row.applied, "total": row.total, "examples_per_second": row.examples_per_second}
     if score := last_row(run_dir.evaluation, EvaluationRow):
-        found |= {name: getattr(score, name) for name in _OF_SCORE}
+        found |= {name: getattr(score, name) for name in _SCORE_FIELDS}
     return found
 
 
@@ -134,10 +139,12 @@ def run_dirs(folder: Path) -> list[RunDir]:
     """Return the run directories in a folder, in the order of their names.
 
     Raises:
-      UserError: it is no folder that can be read, or is a run itself.
+      UserError: the folder can't be read, or is itself a run directory.
     """
     if RunDir(folder).config.is_file():
-        raise UserError(f"FOLDER: got '{folder}': it is a run itself: {PROGRAM} runs show {shlex.quote(str(folder))}")
+        raise UserError(
+            f"FOLDER: got '{folder}': it is itself a run directory: {PROGRAM} runs show {shlex.quote(str(folder))}"
+        )
     try:
         return [RunDir(path) for path in sorted(folder.iterdir()) if RunDir(path).config.is_file()]
     except OSError as error:
@@ -145,7 +152,7 @@ def run_dirs(folder: Path) -> list[RunDir]:
 
 
 def read_each(found: Iterable[RunDir], read: Callable[[RunDir], Found], notify: Notify) -> list[Found]:
-    """Return what `read` returns for each run. A damaged run is passed over with a notice."""
+    """Return what `read` returns for each run. Damaged runs are skipped with a notice."""
     results = []
     for run_dir in found:
         try:
@@ -158,10 +165,10 @@ def read_each(found: Iterable[RunDir], read: Callable[[RunDir], Found], notify: 
 
 
 def listed_runs(folder: Path, notify: Notify) -> list[ListedRun]:
-    """Return the runs in a folder, newest first. Damaged ones are passed over with a notice, other folders without.
+    """Return the runs in a folder, newest first. Damaged runs are skipped with a notice, and other folders without one.
 
     Raises:
-      UserError: it is no folder that can be read, or is a run itself.
+      UserError: the folder can't be read, or is itself a run directory.
     """
     return sorted(read_each(run_dirs(folder), read_listed, notify), key=lambda run: -run.began_at)
 
@@ -182,7 +189,7 @@ def print_runs(runs: list[ListedRun], console: Console) -> None:
 
 
 def print_unfinished(run: ListedRun, run_dir: RunDir, console: Console) -> None:
-    """Print what is known of a run without a summary, or of one that is running."""
+    """Print what is known about a run that has no summary, or that is running."""
     facts: tuple[tuple[str, str | Text], ...] = (
         ("run", Text(state_text(run), COLOURS[run.state])),
         ("began", f"{age(time.time() - run.began_at)} ago"),
@@ -210,12 +217,12 @@ def age(seconds: float) -> str:
 
 
 def state_text(run: ListedRun) -> str:
-    """Return the state, of a running one with its progress."""
+    """Return the state of a run, with the progress of a running one."""
     if run.state == RUNNING and run.updates is not None and run.total:
         return f"{run.state} {run.updates / run.total:.0%}"
     return run.state
 
 
 def short_name(name: str | None) -> str:
-    """Return the name of something of the package, or of a user's file without its folders."""
+    """Return a name for display: that of code in a user's file is without the folders of the file; "–" for None."""
     return "–" if name is None else Path(user_code.short_name(name)).name

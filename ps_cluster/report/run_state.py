@@ -1,4 +1,4 @@
-"""The newest state of a run, and the lines that tell it to a person. No TensorFlow."""
+"""Keep the newest state of a run, and put it into lines for people. Imports no TensorFlow."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class RunState:
     best_score: EvaluationRow | None = None
     predicts: str = ""
     planned: int = field(init=False)
-    """The updates of the whole run by its configuration."""
+    """The number of updates of the whole run, according to its configuration."""
 
     def __post_init__(self) -> None:
         self.planned = self.config.total_updates(self.dataset.train_examples)
@@ -73,7 +73,7 @@ class RunState:
 
     @property
     def done(self) -> str:
-        """The updates so far, and their share of all."""
+        """The number of updates so far, and their share of all updates."""
         return f"{self.applied:,}/{self.total:,} updates ({self.applied / self.total:.0%})"
 
     @property
@@ -82,13 +82,13 @@ class RunState:
         if self.row is None or not self.row.examples_per_second:
             return None
         left = self.config.schedule.left(self.applied / self.total) * self.total
-        # As many examples as updates had so far: rounds and periods may have more or fewer than the settings say.
+        # Updates may have more or fewer examples than the settings say, so the mean of the updates so far is used.
         examples = self.row.examples / self.applied if self.applied else self.config.examples_per_update
         return left * examples / self.row.examples_per_second
 
     @property
     def few_updates(self) -> str | None:
-        """Advice about epochs of very few updates; None if they have enough."""
+        """Advice about epochs with very few updates; None if they have enough."""
         return self.config.few_updates(self.dataset.train_examples)
 
     def score(self, row: EvaluationRow) -> None:
@@ -102,7 +102,7 @@ class RunState:
         """The data set, the network, its precision, the mode and the processes."""
         config = self.config
         dataset = "synthetic data" if self.dataset.kind == "synthetic" else f"{self.dataset.name} (real)"
-        return " · ".join((dataset, config.model.name, config.model.precision, config.mode.name, _crew(config)))
+        return " · ".join((dataset, config.model.name, config.model.precision, config.mode.name, _processes(config)))
 
     @property
     def task_line(self) -> str:
@@ -114,7 +114,7 @@ class RunState:
         parts += [f"batch {training.batch_size_per_worker}", length]
         if training.label_smoothing:
             parts.append(f"label smoothing {training.label_smoothing:g}")
-        # Images that are small at first are why scores, which are of whole images, are low then.
+        # While images are small, scores are low, because they are of images in full size.
         sides = [field.shape[:2] for field in spec.inputs.values() if field.is_image]
         if sides and (scales := config.schedule.image_scales):
             (height, width), *_ = sides
@@ -124,7 +124,7 @@ class RunState:
 
     @property
     def rate_line(self) -> str:
-        """The origin of the learning rate: without it two runs with different rates look alike."""
+        """The learning rate and its origin, by which you can see why two runs have different rates."""
         return f"learning rate {self.config.optimizer.learning_rate:g}: {rate_origin(self.config)}"
 
     @property
@@ -147,7 +147,7 @@ class RunState:
 
     @property
     def time_left(self) -> list[str]:
-        """The time left in words; nothing while it is unknown."""
+        """The time left in words, as the only item; an empty list while it is unknown."""
         left = self.seconds_left
         return [f"{clock(left)} left"] if left is not None and self.phase == "training" else []
 
@@ -158,7 +158,7 @@ class RunState:
 
 
 def score_line(row: EvaluationRow, monitor: Monitor) -> str:
-    """Return a score as a line for logs. The first part is of the examples that the best model is chosen on."""
+    """Return a score as a line for logs. It begins with the examples on which the best model is chosen."""
     losses = [row.test_loss] if row.validation is None else [row.validation_loss, row.test_loss]
     parts = [f"{score}{'' if loss is None else f', loss {loss:.3f}'}" for score, loss in zip(row.scores, losses)]
     if monitor.name not in (AUTO, "accuracy", "error", "loss"):
@@ -174,14 +174,14 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
 
 
-def real(dataset: str | None) -> str:
-    """Return what a generated data set is not."""
+def real_counterpart(dataset: str | None) -> str:
+    """Return what a generated data set stands in for, in words."""
     return "CIFAR-10" if dataset == SYNTHETIC else "real ones"
 
 
 def synthetic_notice(dataset: PackedDataset) -> str:
-    """Return the two sentences of warning about a generated data set."""
-    instead = real(dataset.name)
+    """Return the warning about a generated data set, in two sentences."""
+    instead = real_counterpart(dataset.name)
     return f"SYNTHETIC DATA: generated {dataset.spec.unit}, not {instead}. No number of this run says anything about {instead}."
 
 
@@ -192,13 +192,13 @@ def synthetic_banner(dataset: PackedDataset) -> list[str]:
 
 
 def warn_of_generated(dataset: PackedDataset, notify: Notify) -> None:
-    """Warn that a data set is generated, if it is, in lines that cannot be missed."""
+    """If a data set is generated, warn of that in lines that nobody can miss."""
     if dataset.kind == "synthetic":
         for line in synthetic_banner(dataset) if logs.chosen().is_text else [synthetic_notice(dataset)]:
             notify(GENERATED_DATA(line))
 
 
-def _crew(config: RunConfig) -> str:
+def _processes(config: RunConfig) -> str:
     if WORKER not in config.mode_kind.cluster.types:
         return "1 process"
     workers = counted(config.cluster.workers, "worker")

@@ -1,7 +1,7 @@
-"""Write one page of all runs in a folder, and write it again while one of them trains. No TensorFlow, and no code of a run.
+"""Write one page of all runs in a folder, and write it again while one of them trains.
 
-The page needs no other file. Its browser may load nothing and may run only the script of this package, so what stands in
-the files of a run can do nothing else than be shown.
+This module imports no TensorFlow, and runs no code of a run. The page needs no other file. It forbids the browser to
+load anything, and to run any script but that of this package, so text from the files of a run can only be shown.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from ps_cluster.report.shown_runs import Point, ShownRun, read_shown
 from ps_cluster.runs.run_dir import RunDir
 
 MOST_RUNS = 1000
-MOST_SETTINGS, MOST_SETTING_CHARACTERS = 300, 2_000_000  # of the settings that differ
-MOST_PROBLEMS = 5  # that the page names
+MOST_SETTINGS, MOST_SETTING_CHARACTERS = 300, 2_000_000  # of settings that differ, and of all their values
+MOST_PROBLEMS = 5  # that the page lists
 REWRITE_S, LONGEST_S = 5.0, 60.0
-BUSY_SHARE = 0.1  # of the time: reading takes a core from the training that is watched
-IDLE_LOOKS = 3  # a comparison or a sweep starts its next run some seconds after the last one
+BUSY_SHARE = 0.1  # of the time at most, because reading takes a core from the training
+IDLE_LOOKS = 3  # more than one, because a comparison or a sweep starts its next run some seconds after the last one
 
 FILTERS = ("outcome", "mode", "data", "network")
 
 
 class Cell:
-    """A cell of the table of runs. `order`: what its column is sorted by; None comes last."""
+    """A cell of the table of runs. `order`: the value by which its column is sorted; None comes last."""
 
     def __init__(self, text: str | None, order: float | str | None):
         self.text = "–" if text is None else text
@@ -51,31 +51,31 @@ class Cell:
 
 @dataclass(frozen=True)
 class Filter:
-    """A choice of the runs with one value of a column, and how many of them there are."""
+    """A menu by which the reader chooses runs. `choices`: value of a column → number of runs with it."""
 
     name: str
     choices: Mapping[str, int]
 
 
 class RunsPage:
-    """The page of the runs in a folder. Runs that have not changed are not read again."""
+    """The page of the runs in a folder. Only runs that have changed are read again."""
 
     def __init__(self, folder: Path, output: Path, notify: Notify, most_runs: int = MOST_RUNS):
         self._folder, self._output, self._notify, self._most_runs = folder, output.absolute(), notify, most_runs
         self._known: dict[Path, tuple[object, ShownRun]] = {}
-        self._problems: list[str] = []  # of the last look
-        self._told: set[str] = set()
+        self._problems: list[str] = []  # those of the last look
+        self._notified: set[str] = set()
         self._left_out = 0
 
     def look(self) -> list[ShownRun]:
         """Return the runs in the folder, newest first, at most `most_runs`.
 
         Raises:
-          UserError: it is no folder that can be read, or is a run itself.
+          UserError: the folder can't be read, or is itself a run directory.
         """
         found = sorted(run_dirs(self._folder), key=_began, reverse=True)
         self._left_out, self._problems = len(found[self._most_runs :]), []
-        shown = read_each(found[: self._most_runs], self._read, self._tell_once)
+        shown = read_each(found[: self._most_runs], self._read, self._notify_once)
         self._known = {run.listed.root: self._known[run.listed.root] for run in shown}
         return sorted(shown, key=lambda run: -run.listed.began_at)
 
@@ -85,7 +85,7 @@ class RunsPage:
         return any(run.listed.state == RUNNING for run in runs)
 
     def write(self, runs: Sequence[ShownRun], refresh_s: float | None) -> None:
-        """Write the page. `refresh_s`: seconds after which a browser reads it again; None: it stays as it is."""
+        """Write the page. `refresh_s`: after so many seconds, a browser loads it again; None for never."""
         script = package_files(__package__).joinpath("templates/runs.js").read_text(encoding="utf-8")
         digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
         settings, more_settings = differing_settings(runs)
@@ -94,7 +94,7 @@ class RunsPage:
             "runs.html",
             folder=one_line(str(self._folder.absolute())),
             refresh_s=refresh_s,
-            script=Markup(script),  # it is this package's, and has no end of a script element in it
+            script=Markup(script),  # it is part of this package, and does not contain "</script>"
             digest=digest,
             colours=PALETTE,
             headings=HEADINGS,
@@ -118,20 +118,20 @@ class RunsPage:
         self._known[run_dir.root] = signature, shown
         return shown
 
-    def _tell_once(self, line: Line) -> None:
+    def _notify_once(self, line: Line) -> None:
         self._problems.append(str(line))
-        if str(line) not in self._told:
+        if str(line) not in self._notified:
             self._notify(line)
-            self._told.add(str(line))
+            self._notified.add(str(line))
 
     def _link(self, run: ShownRun) -> str | None:
-        """Return the address of the page of a run, from the folder of this page."""
+        """Return the address of the page of a run, relative to the folder of this page."""
         if run.page is None:
             return None
         return quote(f"./{os.path.relpath(run.page, os.path.realpath(self._output.parent))}")
 
     def _left_out_lines(self, shown: int, more_settings: int) -> Iterator[str]:
-        """Yield what the page leaves out to stay of a size that a browser shows."""
+        """Yield lines about what the page leaves out, so that a browser can show it."""
         if self._left_out:
             yield (
                 f"Only the {shown:,} newest runs are on this page: {self._left_out:,} older ones are left out. To see "
@@ -142,10 +142,10 @@ class RunsPage:
 
 
 def keep_writing(page: RunsPage, wait: Callable[[float], bool]) -> None:
-    """Write the page again and again until no run has trained at `IDLE_LOOKS` looks one after the other.
+    """Write the page again and again, until no run trains at `IDLE_LOOKS` looks in a row.
 
     Args:
-      wait: waits for so many seconds. Returns False if the page is to be written for the last time.
+      wait: waits for some seconds. It returns False to have the page written for the last time.
     """
     idle, goes_on, pause_s = 0, True, REWRITE_S
     while goes_on and idle < IDLE_LOOKS:
@@ -161,9 +161,10 @@ def keep_writing(page: RunsPage, wait: Callable[[float], bool]) -> None:
 def differing_settings(
     runs: Sequence[ShownRun], most: int = MOST_SETTINGS, most_characters: int = MOST_SETTING_CHARACTERS
 ) -> tuple[list[Json], int]:
-    """Return the settings that are not the same in all runs, and how many of them are left out.
+    """Return the settings that are not the same in all runs, and how many such settings are left out.
 
-    Each is {"key", "values": its distinct values, "of": for each run the index of its value, -1 if it has none}.
+    Each setting is {"key", "values": its distinct values, "of": for each run the index of its value, or -1 if it has
+    none}.
     """
     found: list[Json] = []
     characters = left_out = 0
@@ -189,7 +190,7 @@ HEADINGS = (
 
 
 def cells(run: ShownRun, now: float) -> list[Cell]:
-    """Return the cells below `HEADINGS`, without that of the run itself."""
+    """Return the cells of a run below `HEADINGS`, without the first, its name."""
     one, numbers = run.listed, run.numbers
     names = (short_name(one.mode), _data(run), short_name(one.model))
     merit = one.test_accuracy if one.test_accuracy is not None else None if one.test_error is None else -one.test_error
@@ -208,7 +209,7 @@ def cells(run: ShownRun, now: float) -> list[Cell]:
 
 
 def values_of_filters(run: ShownRun) -> dict[str, str]:
-    """Return the value of each of `FILTERS`."""
+    """Return name of a filter → value of the run."""
     one = run.listed
     return dict(zip(FILTERS, (one.state, short_name(one.mode), _data(run), short_name(one.model))))
 
@@ -229,14 +230,14 @@ def _number(value: float | None, text: Callable[[float], str]) -> Cell:
 
 
 def _embedded(run: ShownRun) -> Json:
-    """Return what the script draws of a run."""
+    """Return the data of a run that the script draws."""
     return {
         "name": run.listed.root.name,
         "unit": run.listed.unit,
         "filters": values_of_filters(run),
         "tested": {measure: _short_points(points) for measure, points in run.tested.items()},
         "trained": {measure: _short_points(points) for measure, points in run.trained.items()},
-        "staleness": [[one.staleness, _digits(one.share)] for one in run.numbers.at_most],
+        "staleness": [[one.staleness, _digits(one.share)] for one in run.numbers.staleness_shares],
     }
 
 
@@ -256,7 +257,7 @@ def _began(run_dir: RunDir) -> float:
 
 
 def _signature(run_dir: RunDir) -> object:
-    """Return what changes when a command begins or ends to work in a run, or when one of its files is written."""
+    """Return a value that changes when a command starts or ends in a run directory, or writes one of its files."""
     found: list[object] = [locks.is_held(run_dir.root)]
     for path in (run_dir.config, run_dir.summary, run_dir.evaluation, run_dir.progress, run_dir.results_page):
         try:

@@ -1,4 +1,4 @@
-"""Read what the page of several runs shows of each: numbers, curves, staleness and settings. No TensorFlow."""
+"""Read what the page of several runs shows of each: numbers, curves, staleness and settings. Imports no TensorFlow."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from ps_cluster.runs.result_rows import (
 from ps_cluster.runs.run_dir import RunDir
 
 MEASURES = ("accuracy", "error", "loss")
-MOST_POINTS = 40  # of a curve: a browser draws those of 20 runs at once
+MOST_POINTS = 40  # of a curve, because a browser draws the curves of 20 runs at once
 MOST_CHARACTERS = 200  # of the name or the value of a setting
 
 Item = TypeVar("Item")
 
 
 class Point(NamedTuple):
-    """A point of a curve. The seconds or the examples may be unknown."""
+    """A point of a curve. Its seconds and its examples may be unknown."""
 
     train_seconds: float | None
     examples: int | None
     value: float
 
 
-class Stale(NamedTuple):
-    """The share of the updates that are at most this stale."""
+class StalenessShare(NamedTuple):
+    """The share of the updates whose staleness is at most `staleness`."""
 
     staleness: int
     share: float
@@ -47,17 +47,17 @@ class Stale(NamedTuple):
 
 @dataclass(frozen=True)
 class Numbers:
-    """The newest numbers of a run; None for those that are not known.
+    """The newest numbers of a run. What is not known is None.
 
     Attributes:
-      at_most: the distribution of staleness; empty without updates.
+      staleness_shares: the cumulative distribution of staleness; empty without updates.
     """
 
     test_loss: float | None = None
     train_seconds: float | None = None
     staleness_mean: float | None = None
     staleness_p95: int | None = None
-    at_most: Sequence[Stale] = ()
+    staleness_shares: Sequence[StalenessShare] = ()
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,10 @@ class ShownRun:
     """A run as the page shows it.
 
     Attributes:
-      tested, trained: measure → its curve over test examples, and over training examples. Only those with points.
-      settings: dotted key → value in words.
-      page: the file with its results, if it is this user's.
+      tested, trained: measure → its curve over test examples, or over training examples. Curves without points are left
+        out.
+      settings: dotted key → value as text.
+      page: the page with its results; None if there is none, or if another user could have written it.
     """
 
     listed: ListedRun
@@ -80,7 +81,7 @@ class ShownRun:
 
 
 def read_shown(run_dir: RunDir) -> ShownRun:
-    """Return what the files of a run tell. Raises UserError or OSError where they are damaged."""
+    """Return a run as the page shows it. Raises UserError or OSError if its files can't be read."""
     files = read_files(run_dir)
     one = listed(files)
     trained = [row for row in some_rows(run_dir.progress, ProgressRow, MOST_POINTS) if row.applied]
@@ -113,7 +114,7 @@ def _of_summary(summary: Summary) -> Numbers:
     stale = summary.staleness
     counts = sorted((int(staleness), count) for staleness, count in stale.histogram.items())
     return Numbers(
-        summary.evaluation.test_loss, summary.train_seconds, stale.mean, stale.p95, _thinned(_cumulated(counts))
+        summary.evaluation.test_loss, summary.train_seconds, stale.mean, stale.p95, _thinned(_cumulative_shares(counts))
     )
 
 
@@ -128,21 +129,26 @@ def _of_rows(run_dir: RunDir) -> Numbers:
         loss,
         row.train_seconds,
         staleness_mean=buckets.sum / steps if steps else None,
-        at_most=_cumulated(list(zip(STALENESS_BOUNDS, buckets.counts)), steps),
+        staleness_shares=_cumulative_shares(list(zip(STALENESS_BOUNDS, buckets.counts)), steps),
     )
 
 
-def _cumulated(counts: Sequence[tuple[int, int]], steps: int | None = None) -> list[Stale]:
-    """Return the distribution of counted staleness, in ascending order. `steps`: of all; None: as many as are counted."""
+def _cumulative_shares(counts: Sequence[tuple[int, int]], steps: int | None = None) -> list[StalenessShare]:
+    """Return the cumulative distribution of staleness, up to the first share of 1.
+
+    Args:
+      counts: (staleness, number of steps), in ascending order.
+      steps: the number of all steps; None if `counts` has all.
+    """
     totals = list(accumulate(count for _, count in counts))
     whole = steps if steps is not None else totals[-1] if totals else 0
-    found = [Stale(staleness, total / whole) for (staleness, _), total in zip(counts, totals)] if whole else []
+    found = [StalenessShare(staleness, total / whole) for (staleness, _), total in zip(counts, totals)] if whole else []
     everything = next((index for index, one in enumerate(found) if one.share == 1), len(found))
     return found[: everything + 1]
 
 
 def _thinned(items: Sequence[Item]) -> list[Item]:
-    """Return at most `MOST_POINTS` items, evenly spaced, and the last one."""
+    """Return at most `MOST_POINTS` items, evenly spaced, and the last item."""
     every = -(-len(items) // MOST_POINTS) or 1
     found = list(items[::every])
     return found if not items or (len(items) - 1) % every == 0 else [*found, items[-1]]
@@ -159,6 +165,6 @@ def _short(text: str) -> str:
 
 
 def _own_page(run_dir: RunDir) -> Path | None:
-    """Return the page of a run, unless another user could have written it: a browser would run what is in it."""
+    """Return the page of a run, unless another user could have written it: a browser would run the code in it."""
     page = run_dir.results_page
     return page if page.is_file() and not untrusted.is_foreign(page) else None

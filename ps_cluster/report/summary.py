@@ -1,4 +1,4 @@
-"""Write summary.json: what a run did, read from its directory. No TensorFlow."""
+"""Write summary.json, which tells what a run did, from the files in its directory. Imports no TensorFlow."""
 
 from __future__ import annotations
 
@@ -42,35 +42,40 @@ from ps_cluster.runs.result_rows import (
 from ps_cluster.runs.rows import ClusterFile, DatasetPointer, Row, ScalingRow, TaskRow
 from ps_cluster.runs.run_dir import RunDir
 
-SCHEMA = 2  # in 1, train_seconds and examples_per_second restarted with each chief; startup_seconds was the last one's
+# In schema 1, train_seconds and examples_per_second began again with each chief, and startup_seconds was that of the
+# last one.
+SCHEMA = 2
 
-MOST_EPOCHS_LISTED = 10_000  # of those without a score; `checkpoints.every_epochs` may ask for very many
+MOST_EPOCHS_LISTED = 10_000  # without a score, because `checkpoints.every_epochs` may ask for very many scores
 
-UPDATES = tuple(Updates.model_fields)  # names
+UPDATES = tuple(Updates.model_fields)  # the names of the counts
 
 Restarts = Mapping[tuple[str, int], int]
-"""(task type, index) → how often it was started again; a task that never was may be left out."""
+"""(task type, index) → how often the task was started again. A task that never was may be left out."""
 Tasks = Mapping[tuple[str, int], TaskRow]
-"""(task type, index) → its row of cluster.json, that of the newest process."""
+"""(task type, index) → its row in cluster.json, which is that of the newest process."""
 Model = TypeVar("Model", bound=Row)
 
 
 @dataclass(frozen=True, kw_only=True)
 class EndedRun:
-    """What the launcher knows of a run that has ended, and the files of the run do not tell.
+    """What only the launcher knows about a run that has ended. The files of the run tell the rest.
+
+    `wall_seconds`, `startup_seconds` and `session_train_seconds` of the summary are those of the last command only.
+    `train_seconds` is that of all commands.
 
     Attributes:
-      wall_seconds: from the start of the command to now.
-      began: monotonic seconds at the start of the command. life: of this start of the launcher, as in rows of progress.
-        `wall_seconds`, `startup_seconds` and `session_train_seconds` cover it alone, `train_seconds` covers all.
+      wall_seconds: the seconds since the start of the command.
+      began: the start of the command, in monotonic seconds.
+      life: the id of this start of the launcher, as in rows of progress.
       restarts: how often each task was started again. A task that never was may be left out.
       silences: worker processes that were ended because they did nothing (launch/silence.py).
-      scaled: the changes of the number of workers, in this start of the launcher.
-      usage: "cpu_seconds", "peak_memory_bytes" and "processes" of this start of the launcher (system/usage.py).
-      machine: the machine of this start of the launcher (system/machine.py).
-      network: "private", and "notice": the message if it is not private (system/private_network.py).
-      early_stop: why the training was stopped early, if its patience has run out.
-      leaders: how many led the training, one after the other, if tasks are started one by one; else None.
+      scaled: the changes of the number of workers during this command.
+      usage: "cpu_seconds", "peak_memory_bytes" and "processes" of this command (system/usage.py).
+      machine: the machine of this command (system/machine.py).
+      network: "private", and "notice", the message if it is not private (system/private_network.py).
+      early_stop: why the training was stopped early; None if it was not.
+      leaders: how many leaders the training had, one after the other, if its tasks are started one by one; else None.
     """
 
     outcome: Outcome
@@ -90,15 +95,15 @@ class EndedRun:
 def write_summary(run_dir: RunDir, ended: EndedRun, notify: Notify = ignore) -> Summary:
     """Write summary.json and return it.
 
-    If the leader was killed before it left a result, the counts come from its last row of progress. Values that the row
-    does not have are null.
+    If the leader was killed before it wrote a result, the counts come from its last row of progress. Values that the
+    row does not have are null.
 
     Args:
-      notify: gets one line for each damaged file; the summary is written without it.
+      notify: gets one line for each damaged file. The summary is written without these files.
     """
     config = load_config(run_dir.config)
-    story = _Story.of(run_dir, ended.life, notify)
-    training = _training(run_dir, story, notify)
+    totals = _ProgressTotals.of(run_dir, ended.life, notify)
+    training = _training(run_dir, totals, notify)
     proof = training.proof and with_recomputed(training.proof, run_dir, training.updates.applied, notify)
     training = training.model_copy(update={"proof": proof})
     cluster = _read(run_dir.cluster, ClusterFile, notify)
@@ -135,10 +140,10 @@ def write_summary(run_dir: RunDir, ended: EndedRun, notify: Notify = ignore) -> 
         silences=list(ended.silences),
         scaled=list(ended.scaled),
         wall_seconds=ended.wall_seconds,
-        sessions=ended.leaders or len(story.lives | {ended.life}),
+        sessions=ended.leaders or len(totals.lives | {ended.life}),
         leaders=ended.leaders,
-        session_train_seconds=0.0 if story.before is None else max(0.0, training.train_seconds - story.before),
-        startup_seconds=None if story.begun is None else story.begun - ended.began,
+        session_train_seconds=0.0 if totals.before is None else max(0.0, training.train_seconds - totals.before),
+        startup_seconds=None if totals.begun is None else totals.begun - ended.began,
         machine=ended.machine,
         network=NetworkSummary(**ended.network),
         evaluation=evaluation,
@@ -149,7 +154,7 @@ def write_summary(run_dir: RunDir, ended: EndedRun, notify: Notify = ignore) -> 
 
 
 def refresh_evaluation(run_dir: RunDir, notify: Notify = ignore) -> Summary:
-    """Add the newest scores to a summary.json that was written before them, and return it.
+    """Add the newest scores to a summary.json that was written before them, and return the summary.
 
     Raises:
       UserError: the summary is damaged.
@@ -172,13 +177,15 @@ def _write(run_dir: RunDir, summary: Summary) -> Summary:
 
 
 @dataclass
-class _Story:
-    """Facts from all rows of progress together.
+class _ProgressTotals:
+    """Facts that need all rows of progress.
 
     Attributes:
-      last: the newest row. rolled_back: updates that rows reported as applied and that a later start of the leader had
-        lost. begun: monotonic seconds of the first update since this start of the launcher. lives: all starts of a
-        launcher. before: seconds trained before this start; None where it wrote no row.
+      last: the newest row.
+      rolled_back: the number of updates that rows reported as applied, and that were lost later.
+      begun: the time of the first update since this start of the launcher, in monotonic seconds; None without one.
+      lives: the ids of all starts of the launcher.
+      before: the seconds of training before this start; None if it has no row.
     """
 
     last: ProgressRow = field(default_factory=lambda: ProgressRow(phase="starting"))
@@ -188,14 +195,14 @@ class _Story:
     before: float | None = None
 
     @classmethod
-    def of(cls, run_dir: RunDir, life: str | None, notify: Notify) -> _Story:
-        story = cls()
+    def of(cls, run_dir: RunDir, life: str | None, notify: Notify) -> _ProgressTotals:
+        totals = cls()
         for row in read_rows(run_dir.progress, ProgressRow, notify):
-            story._hear(row, life)
-        (story.last,) = with_work(run_dir.work, [story.last])
-        return story
+            totals._add(row, life)
+        (totals.last,) = with_work(run_dir.work, [totals.last])
+        return totals
 
-    def _hear(self, row: ProgressRow, life: str | None) -> None:
+    def _add(self, row: ProgressRow, life: str | None) -> None:
         self.rolled_back += max(0, self.last.applied - row.applied)
         self.last = row
         self.lives.add(row.life)
@@ -205,10 +212,10 @@ class _Story:
             self.begun = row.monotonic - (row.times.seconds - row.times.resumed_update)
 
 
-def _training(run_dir: RunDir, story: _Story, notify: Notify) -> TrainingResult:
-    """Return the leader's result, unless newer rows of progress exist: then it is of an earlier part of the run."""
+def _training(run_dir: RunDir, totals: _ProgressTotals, notify: Notify) -> TrainingResult:
+    """Return the leader's result. If there are newer rows of progress, the result is old, and these rows replace it."""
     result = _read(run_dir.training_result, TrainingResult, notify)
-    row = story.last
+    row = totals.last
     if result and row.applied <= result.updates.applied:
         training = result
     else:
@@ -221,13 +228,13 @@ def _training(run_dir: RunDir, story: _Story, notify: Notify) -> TrainingResult:
             updates=Updates(scheduled=row.scheduled, applied=row.applied),
             workers=row.workers,
         )
-    # A leader that restarts from a checkpoint can't know how far the last one had come; the rows do.
-    updates = training.updates.model_copy(update={"rolled_back": story.rolled_back})
+    # A leader that restarts from a checkpoint can't know how far the last leader had come, but the rows tell it.
+    updates = training.updates.model_copy(update={"rolled_back": totals.rolled_back})
     return training.model_copy(update={"updates": updates})
 
 
 def _workers(rows: list[WorkerRow], task_type: str, tasks: Tasks, restarts: Restarts) -> list[WorkerSummary]:
-    """Return one row per index: the work of all its processes, and the newest process's pid."""
+    """Return a row for each worker, with the work of all its processes and the pid of the newest one."""
     indices = {row.index for row in rows} | {
         index for (kind, index), task in tasks.items() if kind == task_type and task.pid
     }
@@ -264,7 +271,10 @@ def _parameter_servers(rows: list[ServerSize], tasks: Tasks, restarts: Restarts)
 
 
 def _evaluation(run_dir: RunDir, config: RunConfig, notify: Notify) -> EvaluationSummary:
-    """Return the scores in the order of steps, the newest of each step; nulls and an empty history without any."""
+    """Return the scores in the order of steps, and of several scores of a step the newest.
+
+    Without scores, all is null.
+    """
     rows = read_rows(run_dir.evaluation, EvaluationRow, notify)
     by_step = {row.step: ScoreRow(**{name: getattr(row, name) for name in ScoreRow.model_fields}) for row in rows}
     history = [by_step[step] for step in sorted(by_step)]
@@ -294,9 +304,9 @@ def _evaluation(run_dir: RunDir, config: RunConfig, notify: Notify) -> Evaluatio
 
 
 def _epochs_not_scored(run_dir: RunDir, config: RunConfig, history: Sequence[ScoreRow]) -> list[float]:
-    """Return the epochs, before that of the last score, at which a score was asked for and there is none.
+    """Return the epochs before the last score for which a score was asked and is missing.
 
-    The score of an epoch is that of a checkpoint between its end and the end of the next one.
+    The score of an epoch is that of a checkpoint between the end of this epoch and the end of the next one.
     """
     every = config.checkpoints.every_epochs
     if every is None:
@@ -316,7 +326,7 @@ def _few_updates(run_dir: RunDir, config: RunConfig) -> str | None:
 
 
 def _dataset(run_dir: RunDir, config: RunConfig) -> PackedDataset | None:
-    """Return what the run trained on; None if the packed copy is not on this machine any more."""
+    """Return the data set that the run trained on; None if its packed copy is not on this machine any more."""
     try:
         return load_pointed(run_dir.dataset).holding_out(config.evaluation.validation_examples)
     except (UserError, OSError):

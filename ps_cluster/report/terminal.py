@@ -1,4 +1,4 @@
-"""Print for a reader who may go away: closing the terminal does not change a run's exit code."""
+"""Print for readers who may go away. Closing the terminal does not change the exit code of a run."""
 
 from __future__ import annotations
 
@@ -25,31 +25,31 @@ _ASCII = str.maketrans({"·": "|", "–": "-", "━": "-"})
 def make_console() -> SafeConsole:
     """Return a console on standard output that survives a closed terminal and shows any text literally.
 
-    It prints nothing where lines are JSON: what it would print is for a person.
+    It prints nothing if the command prints its lines as JSON, because its output is for people.
     """
     return SafeConsole(Output(sys.stdout), quiet=not logs.chosen().is_text)
 
 
 def print_line(line: Line) -> None:
-    """Write `line` to standard output in the format of the command's lines, if it is still there."""
+    """Write a line to standard output in the format of the command's lines, if somebody still reads it."""
     print(logs.chosen().line(line), file=Output(sys.stdout), flush=True)
 
 
 def print_note(line: Line) -> None:
-    """Write a line to standard error, apart from the output, without control characters."""
+    """Write a line without control characters to standard error, so that it is not part of the output."""
     print(printable(str(line)), file=Output(sys.stderr), flush=True)
 
 
 def print_error(message: str) -> None:
-    """Write `Error: message` as one line of less than 2,000 characters to standard error, if it is still there."""
+    """Write `Error: message` to standard error, on one line of less than 2,000 characters, if it is still read."""
     print(logs.chosen().line(ERROR(one_line(message)), "Error: "), file=Output(sys.stderr), flush=True)
 
 
 class SafeConsole(Console):
-    """A console for text from anywhere. Brackets are no markup; only its own styles and moves become escapes."""
+    """A console for text from anywhere. Brackets are not markup, and only its own styles and moves become escapes."""
 
     def __init__(self, file: Output, *, highlight: bool = True, quiet: bool = False):
-        # rich only writes and flushes, and asks for encoding, descriptor and whether it is a terminal.
+        # `Output` has all that rich needs: write, flush, encoding, fileno and isatty.
         super().__init__(file=cast(IO[str], file), markup=False, emoji=False, highlight=highlight, quiet=quiet)
 
     @property
@@ -58,7 +58,10 @@ class SafeConsole(Console):
         return cast(Output, self.file).isatty() and self.is_terminal and not self.is_dumb_terminal
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Print as rich does. A table is as wide as it needs where no terminal limits it: a pipe is searched for names."""
+        """Print as rich does.
+
+        If the output is no terminal, a table is as wide as it needs, so that names stay whole.
+        """
         before = self.width
         if len(objects) == 1 and isinstance(objects[0], Table) and not self.is_terminal and "COLUMNS" not in os.environ:
             wide = self.options.update(max_width=_WIDEST_IN_A_PIPE)
@@ -82,7 +85,7 @@ FOLD: Mapping[str, Any] = {"overflow": "fold"}
 
 
 def plain_table(**columns: Mapping[str, Any]) -> Table:
-    """Return a table without lines. `columns`: heading → how rich shows the column, e.g. `RIGHT`."""
+    """Return a table without lines. `columns`: heading → options of rich for the column, e.g. `RIGHT`."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for heading, options in columns.items():
         table.add_column(heading, **options)
@@ -90,7 +93,7 @@ def plain_table(**columns: Mapping[str, Any]) -> Table:
 
 
 def facts_table(rows: Iterable[tuple[str, RenderableType]]) -> Table:
-    """Return a table of labels and what is known of each."""
+    """Return a table with a row for each label and its value."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(**FOLD)
@@ -109,7 +112,7 @@ def _printable_lines(text: str) -> str:
 
 
 class Output:
-    """A text stream that goes silent when its reader leaves, and replaces what its encoding lacks."""
+    """A text stream that becomes silent when its reader leaves, and replaces characters that its encoding lacks."""
 
     def __init__(self, stream: TextIO):
         self._stream = stream
@@ -143,7 +146,7 @@ class Output:
             self._discard_the_rest()
 
     def _discard_the_rest(self) -> None:
-        """Drop what is buffered: it would raise again when the interpreter flushes standard output at its end."""
+        """Drop what is buffered. Otherwise the interpreter would raise when it flushes standard output at its end."""
         try:
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self._stream.fileno())

@@ -1,4 +1,4 @@
-"""Write the trace of a run, and print the shares of time of every task, from its ledger. No TensorFlow.
+"""Write the trace of a run, and print how each task spent its time, from the ledger. Imports no TensorFlow.
 
 The trace is in Chrome's format, for chrome://tracing or https://ui.perfetto.dev.
 """
@@ -34,12 +34,15 @@ def write_trace(run_dir: RunDir) -> None:
 
 
 def print_shares(run_dir: RunDir, console: Console) -> None:
-    """Print a row for each worker and parameter server. A column that is 0 for all is left out."""
+    """Print how each worker and parameter server spent its time, in a row each.
+
+    Columns that are 0 for all are left out.
+    """
     updates = _updates(run_dir)
     shares = {f"worker {worker}": share for worker, share in phase_shares(updates).items()}
     applies = _applies(run_dir)
     seconds = applies["applied_time"] - applies["entered_time"]
-    # Of the same time as the workers' shares.
+    # These shares are of the same time as those of the workers.
     whole = np.ptp([updates["asked_time"].min(), updates["applied_time"].max()]) if len(updates) else 1.0
     for index in np.unique(applies["ps"]):
         shares[f"ps {index:.0f}"] = {"applies": float(seconds[applies["ps"] == index].sum() / whole)}
@@ -68,7 +71,7 @@ def _applies(run_dir: RunDir) -> np.ndarray:
 
 
 def _events(found: Sequence[Lane], start: float) -> Iterator[dict[str, Any]]:
-    """Yield a process for each lane and a thread for each row; times in microseconds since `start`."""
+    """Yield events with a process for each lane and a thread for each row. Times are in microseconds since `start`."""
     for process, lane in enumerate(found):
         yield {"ph": "M", "name": "process_name", "pid": process, "args": {"name": lane.name}}
         yield {"ph": "M", "name": "process_sort_index", "pid": process, "args": {"sort_index": process}}

@@ -16,19 +16,22 @@ from ps_cluster.report.colours import PALETTE
 from ps_cluster.report.plots import Plot, plain_ticks, small_plot
 from ps_cluster.runs.predictions import Predictions
 
-_MOST_DRAWN = 3  # outputs with plots of their own
-_MOST_POINTS = 2000
+_MOST_DRAWN = 3  # outputs that have plots
+_MOST_POINTS = 2000  # in a plot
 _MOST_VALUES = 4  # of a target that a mistake shows
 
 
 @dataclass(frozen=True)
 class ValueRow:
-    """One number that is predicted. Errors are predicted less true, in its own units; None where nothing is finite.
+    """The results of one predicted number. Errors are predicted − true, in its units.
+
+    Without finite values, all is None.
 
     Attributes:
-      mean_absolute, root_mean_square: of the errors. bias: their mean. low, median, high: their 5 %, 50 % and 95 %
-        quantiles.
-      explained: R², the share of the variance that the predictions explain; None where the true values are all equal.
+      mean_absolute, root_mean_square: the means over the errors.
+      bias: the mean error.
+      explained: R², the share of the variance that the predictions explain; None if all true values are equal.
+      low, median, high: the 5 %, 50 % and 95 % quantiles of the errors.
     """
 
     name: str
@@ -42,9 +45,9 @@ class ValueRow:
 
 
 class ValueResults(Analysis):
-    """Predictions of one or several numbers for each example, in the target's own units."""
+    """Predictions of one or several numbers for each example, in the units of the target."""
 
-    heading, worst = "Errors", "outputs that are explained least"
+    heading, worst = "Errors", "outputs with the lowest R²"
     table_columns = (
         "predicted", "mean absolute error", "root mean square", "bias", "R²", "5 % below", "median", "5 % above",
     )  # fmt: skip
@@ -62,7 +65,7 @@ class ValueResults(Analysis):
 
     @cached_property
     def rows(self) -> list[ValueRow]:
-        """All outputs, in their order."""
+        """A row for each output, in their order."""
         outputs = self.target.shape[1]
         names = [self.target_name] if outputs == 1 else [f"{self.target_name}[{index}]" for index in range(outputs)]
         return [self._row(index, name) for index, name in enumerate(names)]
@@ -87,9 +90,9 @@ class ValueResults(Analysis):
 
     def table_note(self) -> str:
         return (
-            "Errors are predicted less true, in the target's own units. Bias: their mean. R²: the share of the variance of "
-            "the true values that the predictions explain; 0 is as good as their mean. The last three columns are quantiles "
-            "of the errors."
+            "Errors are predicted − true, in the units of the target. Bias: their mean. R²: the share of the variance "
+            "of the true values that the predictions explain; 0 is as good as their mean. The last three columns are "
+            "quantiles of the errors."
         )
 
     def numbers(self) -> Json:
@@ -107,7 +110,7 @@ class ValueResults(Analysis):
     def _plots(self, index: int) -> Iterator[Plot]:
         name, number = self.rows[index].name, f"-{index}" if len(self.rows) > 1 else ""
         some = np.unique(np.linspace(0, len(self._errors) - 1, _MOST_POINTS).astype(int))
-        told = f" {_MOST_POINTS:,} of {len(self._errors):,}, evenly spaced." if len(some) < len(self._errors) else ""
+        sampled = f" {_MOST_POINTS:,} of {len(self._errors):,}, evenly spaced." if len(some) < len(self._errors) else ""
         true, errors = self.target[self.known, index], self._errors[:, index]
 
         def draw_points(axes: Axes) -> None:
@@ -122,7 +125,7 @@ class ValueResults(Analysis):
             plain_ticks(axes)
 
         def draw_errors(axes: Axes) -> None:
-            # Errors that are nearly equal and very large have no room for the edges between them.
+            # Floats have no room for edges of bins between errors that are very large and nearly equal.
             least = 1e-9 * np.abs(errors).max()
             around = (errors.min() - least, errors.max() + least) if least > 0 and np.ptp(errors) < least else None
             axes.hist(errors, bins=40, range=around, color=PALETTE[5], edgecolor="white", linewidth=0.4)
@@ -130,9 +133,9 @@ class ValueResults(Analysis):
             axes.set(xlabel=f"predicted − true {name}", ylabel="test examples")
             plain_ticks(axes)
 
-        caption = f"A point for each test example; on the line the prediction is right.{told}"
+        caption = f"A point for each test example. On the line, the prediction is right.{sampled}"
         yield small_plot(f"predicted{number}", f"Predicted against true: {name}", caption, draw_points)
-        caption = "How many test examples have which error. Right of 0, too much was predicted."
+        caption = "How many test examples have which error. To the right of 0, the prediction is too high."
         yield small_plot(f"residuals{number}", f"Errors: {name}", caption, draw_errors)
 
     def mistakes(self) -> list[Mistake]:

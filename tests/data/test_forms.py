@@ -120,7 +120,7 @@ def test_a_path_that_can_not_be_data_is_told_with_all_forms(tmp_path, text, told
         (
             ["p/1.jpg", "p/2.jpg"],
             "p",
-            "has pictures in no folder of a class: put the pictures of each class into a folder",
+            "has pictures outside the folders of classes: put the pictures of each class into a folder",
         ),
         (
             ["p/cat/1.HEIC", "p/dog/2.avif"],
@@ -166,8 +166,8 @@ def test_a_run_that_goes_on_after_its_file_has_changed_says_that_it_keeps_to_the
     np.savez(file, **NUMBERS | {"weight_train": np.ones(10)})
     assert of_run().directory == dataset.directory
     assert told == [
-        f"'{file}' has changed since it was packed: this run keeps to the packed copy '{dataset.directory}', because its steps "
-        "are of those examples; a new run takes the new ones"
+        f"'{file}' has changed since it was packed: this run keeps the packed copy '{dataset.directory}', because its "
+        "steps refer to those examples; a new run uses the new files"
     ]
     file.unlink()
     assert of_run().directory == dataset.directory and told == []
@@ -182,7 +182,7 @@ def test_what_was_held_out_is_told_for_a_copy_that_was_there_before_too(tmp_path
 
 def test_a_folder_to_look_in_has_no_use_beside_a_path(tmp_path):
     np.savez(tmp_path / "a.npz", **NUMBERS)
-    with pytest.raises(UserError, match="^data_dir: .* has no use with dataset .* read from its own path; drop one"):
+    with pytest.raises(UserError, match="^data_dir: .* can't be used with dataset .* read from its own path; drop one"):
         packed(tmp_path / "a.npz", data_dir=tmp_path)
 
 

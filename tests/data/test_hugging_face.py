@@ -61,13 +61,15 @@ def test_the_names_of_classes_may_be_the_letters_of_a_text(tmp_path):
 
 def test_a_column_of_pictures_that_is_not_there_is_told(tmp_path):
     numbers = pa.record_batch({"x": [1.0, 2.0], "label": [0, 1]})
-    assert "there is no column of pictures, of x, label" in refused(save_hugging_face(tmp_path / "a", CLASSES, numbers))
+    assert "there is no column of pictures among x, label" in refused(
+        save_hugging_face(tmp_path / "a", CLASSES, numbers)
+    )
 
 
 def test_a_picture_is_not_opened_at_the_path_that_the_folder_names(tmp_path):
     os.mkfifo(tmp_path / "pipe.png")
     rows = pictures([0, 1] * 5, bytes=None, path=str(tmp_path / "pipe.png"))
-    assert "the folder has its path alone" in refused(save_hugging_face(tmp_path / "a", CLASSES, rows))
+    assert "the folder holds only its path" in refused(save_hugging_face(tmp_path / "a", CLASSES, rows))
 
 
 @pytest.mark.parametrize(
@@ -78,7 +80,7 @@ def test_a_picture_is_not_opened_at_the_path_that_the_folder_names(tmp_path):
         (lambda folder: (folder / "data-0.arrow").write_bytes(b"no stream"), "'data-0.arrow' can't be read"),
         (
             lambda folder: (folder / "state.json").write_text('{"_data_files": [{"filename": "../x"}]}'),
-            "'../x', which is no name",
+            "'../x', which is not in",
         ),
         (lambda folder: (folder / "state.json").write_text('{"_data_files": []}'), "_data_files"),
         (lambda folder: (folder / "state.json").write_text("{"), "is not JSON"),
@@ -164,7 +166,7 @@ def test_a_split_whose_labels_are_all_secret_is_not_tested_on(tmp_path):
 @needs_it
 def test_some_examples_without_a_label_are_told_in_one_line(tmp_path):
     labelled([0, 1, -1] * 5, "uv").save_to_disk(tmp_path / "a")
-    assert "the split 'train' has no label (a missing one, or -1) in 5 of 15 examples" in refused(tmp_path / "a")
+    assert "in the split 'train', 5 of 15 examples have no label (it is missing, or -1)" in refused(tmp_path / "a")
 
 
 @needs_it

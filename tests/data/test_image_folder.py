@@ -114,7 +114,7 @@ def broken(file):
 
 def test_pictures_that_can_not_be_read_are_named_and_skipped_if_that_is_asked_for(pets):
     (pets / "train" / "cat" / "no.jpg").write_text("no picture")
-    assert "the picture 'train/cat/no.jpg' can't be read (it is no picture that is known)" in refused(pets)
+    assert "the picture 'train/cat/no.jpg' can't be read (it is no picture of a known format)" in refused(pets)
     assert "--skip-bad" in refused(pets)
     dataset, told = packed(pets, skip_bad=True)
     assert dataset.train_examples == 6 and "skipped 1 picture that can't be read: 'train/cat/no.jpg'" in told
@@ -144,12 +144,12 @@ def test_a_picture_with_too_many_pixels_is_not_decoded(pets, monkeypatch):
     ("change", "told"),
     [
         (lambda pets: draw(pets / "train" / "cat" / "9.png", size=(9, 9)),
-         "the pictures have 2 sizes, from 8x6 to 9x9 (height x width): say which one to give them, e.g. --image-size 64"),
+         "the pictures have 2 sizes, from 8x6 to 9x9 (height x width): choose one for all of them, e.g. --image-size 64"),
         (lambda pets: draw(pets / "test" / "cow" / "1.png"), "the class 'cow' is in 'test' and not in 'train'"),
         (lambda pets: (pets / "train" / "cow").mkdir(), "the class 'cow' has no picture to train on"),
         (lambda pets: [file.unlink() for file in pets.glob("test/*/*")], "there is no picture to test on"),
         (lambda pets: (pets / "train" / "dog").rename(pets / "train" / ".dog") and (pets / "test" / "dog").rename(
-            pets / "test" / ".dog"), "there is only one class, 'cat': there is nothing to tell apart"),
+            pets / "test" / ".dog"), "there is only one class, 'cat': give at least two classes"),
     ],
 )  # fmt: skip
 def test_folders_that_can_not_be_learned_from_are_told(pets, change, told):
@@ -179,7 +179,7 @@ def test_pictures_in_sub_folders_are_of_the_class_that_they_are_in(pets):
     means = dataset.inputs("train")["image"].mean((1, 2))
     np.testing.assert_allclose(means, [(RED, BLUE)[label] for label in dataset.target("train")], atol=4)
     assert dataset.train_examples == 7
-    assert "pictures in sub-folders: 1; e.g. those in 'cat/more/2023' are of the class 'cat'" in told
+    assert "pictures in sub-folders: 1; e.g. those in 'cat/more/2023' belong to the class 'cat'" in told
 
 
 def test_classes_whose_pictures_are_all_in_sub_folders_are_recognised(tmp_path):
@@ -205,8 +205,8 @@ def test_files_that_are_no_pictures_and_pictures_of_no_class_are_told(pets):
     told = packed(pets)[1]
     assert "not read (no pictures): 2 .heic, 1 .txt, 1 without an ending, such as 'train/cat/1.heic'" in told
     assert "not read (no pictures): 1 .xml, such as 'test/cat/boxes.xml'" in told
-    assert "not read (in no folder of a class): 1 .png, such as 'train/stray.png'" in told
-    assert "'extra' is not used: it is neither 'train' nor a name of a part to test on" in told
+    assert "not read (outside the folders of classes): 1 .png, such as 'train/stray.png'" in told
+    assert "'extra' is not used: it is neither 'train' nor a name of a split to test on" in told
 
 
 @pytest.mark.parametrize(("train", "test"), [("Train", "Test"), ("TRAINING", "Testing"), ("training", "Val")])
@@ -260,9 +260,9 @@ def of_another_kind(pets):
     [
         (only_in_one_folder,
          "there is only one class, 'images'; if the folders in it are the classes (cat, dog), give '{}/images'"),
-        (without_train, "its folders are dev, test, and none is called train: call the one to train on so"),
-        (without_classes, "its folders test, train have pictures in no folder of a class: put those of each class"),
-        (of_another_kind, "the class 'cat' has no picture that can be read, but 3 .heic: convert its pictures to"),
+        (without_train, "its folders are dev, test, and none is called train: rename the one to train on"),
+        (without_classes, "its folders test, train have pictures outside the folders of classes: put"),
+        (of_another_kind, "the class 'cat' has no picture that can be read, only 3 .heic: convert its pictures to"),
     ],
 )  # fmt: skip
 def test_folders_that_only_need_one_change_are_told_which(pets, change, told):

@@ -23,11 +23,11 @@ def test_the_first_split_with_labels_is_tested_on(names, labelled, test, passed_
 
 
 def test_without_a_split_to_train_on_those_that_there_are_are_told():
-    with pytest.raises(Malformed, match="there is no split 'train', of test, all"):
+    with pytest.raises(Malformed, match="there is no split 'train' among test, all"):
         choose_test_split(["test", "all"], lambda name: True)
 
 
 def test_examples_without_a_label_are_counted():
     check_all_labelled("train", 0, 7)
-    with pytest.raises(Malformed, match=r"the split 'train' has no label .* in 2 of 7 examples: remove those"):
+    with pytest.raises(Malformed, match=r"in the split 'train', 2 of 7 examples have no label .*: remove these"):
         check_all_labelled("train", 2, 7)

@@ -159,12 +159,12 @@ def test_a_memory_map_is_packed_without_being_read_into_memory(tmp_path):
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"x": 1}, "x_train is missing, there is x: give x_train, y_train"),
-        ({}, "x_train is missing, there is nothing"),
-        ({"x_train": LABELS}, "y_train is missing, there is x_train"),
+        ({"x": 1}, "x_train is missing, got x: give x_train, y_train"),
+        ({}, "x_train is missing, got nothing"),
+        ({"x_train": LABELS}, "y_train is missing, got x_train"),
         (arrays(y=LABELS[:7]), "x_train has 20 rows, and y_train has 7"),
-        (arrays(x_test=LABELS), "y_test is missing, and there is x_test"),
-        (arrays(y_test=LABELS), "x_test is missing, and there is y_test"),
+        (arrays(x_test=LABELS), "there is x_test, but y_test is missing"),
+        (arrays(y_test=LABELS), "there is y_test, but x_test is missing"),
         (with_test(y_test=LABELS[:3]), "x_test has 5 rows, and y_test has 3"),
         (with_test(x_test=np.zeros((0, 3))), "x_test has no rows"),
         (arrays(x=np.float64(3)), "x_train is float64, which has no rows: give an array"),
@@ -175,13 +175,13 @@ def test_a_memory_map_is_packed_without_being_read_into_memory(tmp_path):
         (arrays(x=np.array([b"a"] * 20, "V1")), "x_train is |V1: give one of"),
         (
             {"x_train": np.zeros((400, 3)), "y_train": np.arange(400) % 150 * 2},
-            "the labels are 150 different whole numbers from 0 to 298: number the classes from 0 without gaps, or give "
+            "the labels are 150 different whole numbers from 0 to 298: number the classes from 0 without gaps, or set "
             "data.objective=regression if they are numbers to predict",
         ),
         (arrays(y=LABELS * 0), "all training examples are of one class, 0: there is nothing to tell apart"),
         (arrays(y=np.array(["a"] * 20)), "all training examples are of one class, 'a'"),
         (arrays(y=np.ones(20)), "all training targets are 1.0: there is nothing to learn"),
-        (arrays(y=np.where(LABELS == 3, np.nan, 1.0)), "a training target is nan, no finite number"),
+        (arrays(y=np.where(LABELS == 3, np.nan, 1.0)), "a training target is nan, which is not a finite number"),
         (
             with_test(y_test=np.array([0, 1, 2, 3, 9])),
             "the test targets have the class 9, which no training example has",
@@ -190,7 +190,7 @@ def test_a_memory_map_is_packed_without_being_read_into_memory(tmp_path):
             with_test(y=np.array(list("abcd") * 5), y_test=np.array(list("abcde"))),
             "the test targets have the class 'e'",
         ),
-        (arrays(y=np.stack([LABELS, LABELS], 1)), "the targets are int64 [2]: say by data.objective"),
+        (arrays(y=np.stack([LABELS, LABELS], 1)), "the targets are int64 [2]: set data.objective"),
         (arrays(weight_train=LABELS[:2]), "x_train has 20 rows, and weight_train has 2"),
         (arrays(weight_train=np.array(["a"] * 20)), "weight_train is <U1 []: give one number for each example"),
         ({"x_train": LABELS[:1], "y_train": np.ones(1) * 2}, "there is nothing to learn"),
@@ -210,9 +210,9 @@ def test_arrays_that_do_not_fit_are_told(given, told):
 
 
 def test_an_objective_that_the_targets_do_not_fit_is_told():
-    with pytest.raises(Malformed, match="a training target is 0.5, which is no class: give data.objective=regression"):
+    with pytest.raises(Malformed, match="a training target is 0.5, which is no class: set data.objective=regression"):
         as_contents(with_test(y=LABELS / 2), objective="classification")
-    with pytest.raises(Malformed, match="rows of 0 and 1"):
+    with pytest.raises(Malformed, match="rows with a 0 or 1"):
         as_contents(with_test(), objective="multi-label")
 
 
@@ -240,10 +240,10 @@ def header(shape, dtype="<f8"):
             "x_train.npy ends after 1 of 8,796,093,022,208 bytes",
         ),
         (npz_with(header((1,), "|O") + b"x" * 8), "x_train.npy holds Python objects, which could run code"),
-        (lambda path: np.savez(path, a=LABELS, b=LABELS), "x_train is missing, there is a, b"),
+        (lambda path: np.savez(path, a=LABELS, b=LABELS), "x_train is missing, got a, b"),
         (
             lambda path: np.savez(path, **arrays(np.full((20, 2), np.nan))),
-            "train 'x' has values that are not finite: nan",
+            "train 'x' has values that are not finite, e.g. nan",
         ),
     ],
 )
@@ -255,7 +255,7 @@ def test_a_file_that_is_damaged_or_dangerous_is_refused_in_one_line(tmp_path, ma
 
 def test_one_array_alone_is_told_what_it_lacks(tmp_path):
     np.save(tmp_path / "a.npy", LABELS)
-    assert "is one array, and y_train is missing: put x_train.npy and y_train.npy into a folder" in refused(
+    assert "it is a single array, and y_train is missing: put x_train.npy and y_train.npy into a folder" in refused(
         tmp_path / "a.npy"
     )
 
@@ -266,12 +266,12 @@ def test_compressed_arrays_that_would_fill_the_memory_are_refused_before_they_ar
     np.savez(tmp_path / "b" / "b.npz", **arrays())
     assert packed(tmp_path / "b" / "b.npz")[0].train_examples == 18, "others are mapped"
     np.savez_compressed(tmp_path / "a.npz", **arrays())
-    assert "its compressed arrays have 0.0 GB, more than" in refused(tmp_path / "a.npz")
+    assert "its compressed arrays take 0.0 GB of memory, more than" in refused(tmp_path / "a.npz")
     monkeypatch.undo()
     with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("x_train.npy", b"")
         archive.getinfo("x_train.npy").file_size = 2 * 10**9
-    assert "its compressed arrays have 2.0 GB, more than the 1.1 that" in refused(tmp_path / "a.npz")
+    assert "its compressed arrays take 2.0 GB of memory, more than the 1.1 GB allowed" in refused(tmp_path / "a.npz")
 
 
 @pytest.mark.parametrize("labels", [LABELS + 1, LABELS - 1, LABELS * 10**6, LABELS * 2])
@@ -325,7 +325,7 @@ def test_inputs_of_a_network_with_several_are_a_mapping():
         ({"a b": LABELS}, None, "x_train has an input called 'a b'"),
         ({"a": LABELS, "b": LABELS[:3]}, None,
          "the inputs of x_train have 2 different numbers of rows: 'a' has 20, 'b' has 3"),
-        ({"a": LABELS}, {"b": LABELS[:5]}, "x_train has the inputs a, and x_test differs in 'a'"),
+        ({"a": LABELS}, {"b": LABELS[:5]}, "x_train has the inputs a, but x_test differs in 'a'"),
         ({"a": np.array(["x"] * 20)}, {"a": LABELS[:5]}, "the input 'a' is text in one of x_train and x_test, and not in the"),
     ],
 )  # fmt: skip

@@ -26,7 +26,9 @@ def test_a_value_that_is_not_finite_is_told_with_its_example_in_any_field(tmp_pa
     wrong = {**rows, "x": rows["x"].copy()}
     wrong["x"][2, 4999] = np.inf
     splits = {"train": rows, "test": rows} | {split: wrong}
-    with pytest.raises(UserError, match=f"{split} 'x' has values that are not finite: inf in example 2: replace them"):
+    with pytest.raises(
+        UserError, match=f"{split} 'x' has values that are not finite, e.g. inf in example 2: replace them"
+    ):
         write_packed(tmp_path / "set", "w", "real", Contents.of(**splits))
     assert not list(tmp_path.iterdir())
 
@@ -74,7 +76,10 @@ def test_weights_are_packed_and_are_no_input(tmp_path):
         (weighted((1, -0.5)), "a train weight is -0.5: weights are finite and at least 0"),
         (weighted((1, 1), (np.nan, 1)), "a test weight is nan: weights are finite and at least 0"),
         (weighted((0, 0)), "all train weights are 0: nothing would count"),
-        (weighted(((1, 1), (1, 1)), ((1, 1), (1, 1))), r"train weights are float32 \[2\], not one float each"),
+        (
+            weighted(((1, 1), (1, 1)), ((1, 1), (1, 1))),
+            r"train weights are float32 \[2\], not one float for each example",
+        ),
         (weighted((1, 1), (1, 1, 1)), "test has 2 of x, 2 of target, 3 of weight"),
     ],
 )

@@ -196,7 +196,7 @@ def test_broken_data_dir_is_an_error(resolve, tmp_path, dataset):
 
 
 def test_data_dir_beside_synthetic_is_a_contradiction(resolve, tmp_path):
-    assert failure(resolve, "synthetic", tmp_path).startswith(f"data_dir: '{tmp_path}' has no use")
+    assert failure(resolve, "synthetic", tmp_path).startswith(f"data_dir: '{tmp_path}' can't be used")
 
 
 def test_unknown_data_set_is_answered_with_the_known_ones(resolve):

@@ -35,7 +35,7 @@ def table(tmp_path):
 
 def test_a_column_without_a_name_is_refused_before_anything_is_packed(table):
     path = table(",size,price\n0,1.0,2\n1,2.0,3\n" * 1, test=None)
-    assert "a column has the name '', which can't be told: rename it" in refused(path, target="price")
+    assert "a column has the name '', which can't be used: rename it" in refused(path, target="price")
 
 
 def test_numbers_are_standardised_by_the_training_rows_alone(table):
@@ -175,9 +175,9 @@ def test_classes_that_float64_does_not_tell_apart_are_refused_unless_they_are_na
             TRAIN,
             TEST,
             {},
-            "data.target is missing: say by --target which column to predict, of size, city, rooms, price",
+            "data.target is missing: name the column to predict by --target: size, city, rooms, price",
         ),
-        (TRAIN, TEST, {"target": "cost"}, "data.target: there is no column 'cost', of size, city, rooms, price"),
+        (TRAIN, TEST, {"target": "cost"}, "data.target: there is no column 'cost' among size, city, rooms, price"),
         (TRAIN, TEST, {"target": "price", "weight": "w"}, "data.weight: there is no column 'w'"),
         (TRAIN, TEST, {"target": "price", "leave_out": ["id"]}, "data.leave_out: there is no column 'id'"),
         (TRAIN, TEST, {"target": "price", "categorical": ["x"]}, "data.categorical: there is no column 'x'"),
@@ -199,7 +199,7 @@ def test_classes_that_float64_does_not_tell_apart_are_refused_unless_they_are_na
             TRAIN,
             TEST.replace("101", "x"),
             {"target": "price"},
-            "the column 'size' holds numbers, but 'x' in line 2 of 'test.csv': leave the cell empty where a value is missing",
+            "the column 'size' holds numbers, but has 'x' in line 2 of 'test.csv': leave the cell empty",
         ),
     ],
 )
@@ -212,7 +212,7 @@ def test_a_text_in_a_later_row_of_numbers_is_told_with_a_way_out(table, monkeypa
     monkeypatch.setattr(table_files, "_BLOCK_BYTES", 1000)
     text = "a,b\n" + "1,2.5\n" * 1000 + "x,3.5\n"
     line = refused(table(text, None), target="b")
-    assert "the column 'a' holds numbers, but 'x' in line 1,002 of 'train.csv': leave the cell empty" in line
+    assert "the column 'a' holds numbers, but has 'x' in line 1,002 of 'train.csv': leave the cell empty" in line
     assert "name the column in data.categorical" in line
     assert "line 1,002 of 'train.csv': fix or remove these rows" in refused(table(text, None), target="a")
 
@@ -270,7 +270,7 @@ def test_new_rows_may_have_times_in_any_unit_but_no_numbers_in_their_place(tmp_p
     for text in ("1970-01-06", "1970-01-06 00:00:00", "1970-01-06 00:00:00.000"):
         assert encoded(f"when,other\n{text},1\n") == [expected]
     assert encoded("when,other\n,1\n") == [0], "missing is the training's mean"
-    with pytest.raises(Malformed, match="'when' is int64, and the network was trained on dates or times"):
+    with pytest.raises(Malformed, match="'when' is int64, but the network was trained on dates or times"):
         encoded(np.arange(3))
 
 
@@ -284,7 +284,8 @@ def test_a_column_that_is_something_else_in_a_later_table_is_told_by_its_name(tm
     train, test = {"a": np.arange(8), "y": np.arange(8) / 2}, {"a": pa.array(other), "y": np.arange(8) / 2}
     line = refused(parquets(tmp_path / "t", train, test), target="y")
     assert (
-        "the column 'a' of 'test.parquet' is " in line and "the table before has int64: save both as one type" in line
+        "the column 'a' of 'test.parquet' is " in line
+        and "but int64 in the table before it: save both as one type" in line
     )
 
 
@@ -317,7 +318,7 @@ HORSES = "power,name,price\n" + "".join(f"{90 + row},{'ab'[row % 2]},{row}.5\n" 
 def test_a_text_among_numbers_is_named_with_its_line(table, target, value, line):
     path = table(HORSES + f"{value},b,3.5\n" + "7,a,9.5\n", None)
     told = refused(path, target=target)
-    assert f"the column 'power' holds numbers, but '{value.strip()}' in line {line} of 'train.csv': " in told
+    assert f"the column 'power' holds numbers, but has '{value.strip()}' in line {line} of 'train.csv': " in told
     assert ("fix or remove these rows, or name" in told) == (target == "power")
     assert ("leave the cell empty" in told) == (target == "price")
 
@@ -444,10 +445,10 @@ def test_the_parts_of_splits_and_files_that_are_no_tables_are_told(tmp_path):
     ("files", "told"),
     [
         ({"customers.csv": "id,y\n1,2\n", "orders.csv": "day,y\n1,2\n"},
-         "'customers.csv' and 'orders.csv' are no parts of one table: only one of them has the column 'day'"),
-        ({"test.csv": "id,y\n1,2\n", "data.csv": "id,y\n1,2\n"}, "it has 'test' and no 'train': call the table to train on"),
+         "'customers.csv' and 'orders.csv' are not parts of one table: only one of them has the column 'day'"),
+        ({"test.csv": "id,y\n1,2\n", "data.csv": "id,y\n1,2\n"}, "it has 'test' but no 'train': rename the table to train on"),
         ({"a.parquet": b"PAR1 and no more"}, "'a.parquet' can't be read"),
-        ({"a.csv.gz": b"a,y\n1,2\n"}, "'a.csv.gz' is no gzip file, or damaged"),
+        ({"a.csv.gz": b"a,y\n1,2\n"}, "'a.csv.gz' is no gzip file, or it is damaged"),
         ({"a.csv.gz": gzip.compress(numbers(0, 40000).encode())[:-40000]},
          "'a.csv.gz' can't be read: Truncated compressed stream"),
     ],

@@ -72,10 +72,10 @@ TEXT, NUMBERS, WHOLE, MISSING = (
 @pytest.mark.parametrize(
     ("first", "second", "told"),
     [
-        ({"a": NUMBERS}, {"a": TEXT}, "the column 'a' of 'b.parquet' is string, and the table before has double"),
-        ({"a": TEXT}, {"a": NUMBERS}, "the column 'a' of 'b.parquet' is double, and the table before has string"),
+        ({"a": NUMBERS}, {"a": TEXT}, "the column 'a' of 'b.parquet' is string, but double in the table before it"),
+        ({"a": TEXT}, {"a": NUMBERS}, "the column 'a' of 'b.parquet' is double, but string in the table before it"),
         ({"a": NUMBERS, "more": NUMBERS}, {"a": NUMBERS},
-         "'a.parquet' and 'b.parquet' are no parts of one table: only one of them has the column 'more'"),
+         "'a.parquet' and 'b.parquet' are not parts of one table: only one of them has the column 'more'"),
     ],
 )  # fmt: skip
 def test_a_schema_that_differs_is_one_line_with_file_and_column(tmp_path, first, second, told):
@@ -117,7 +117,7 @@ def test_a_text_in_a_later_csv_file_is_told_with_file_column_and_line(tmp_path):
     with (tmp_path / "t" / "part-1.csv").open("a") as file:
         file.write("oops,1\n")
     told = refused(tmp_path / "t" / "*.csv", target="y")
-    assert "the column 'a' holds numbers, but 'oops' in line 22 of 'part-1.csv'" in told
+    assert "the column 'a' holds numbers, but has 'oops' in line 22 of 'part-1.csv'" in told
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_a_text_in_a_later_csv_file_is_told_with_file_column_and_line(tmp_path):
         ({"a.json": "{}", "b.json": "{}"}, "*", "matches 2 files, such as '"),
         ({"a.parquet": "PAR1 and no more"}, "*.parquet", "'a.parquet' can't be read"),
         ({"a.csv": ""}, "*.csv", "'a.csv' is empty"),
-        ({"test-0.csv": "a,y\n1,2\n"}, "*.csv", "it has 'test' and no 'train'"),
+        ({"test-0.csv": "a,y\n1,2\n"}, "*.csv", "it has 'test' but no 'train'"),
         ({}, "", "has no form that is known"),
         ({"_left.csv": "a,y\n1,2\n"}, "*.csv", "none of a form that a pattern may name: table: .csv, .tsv, "),
     ],
@@ -144,7 +144,7 @@ def test_what_is_no_table_is_told_in_one_line(tmp_path, files, pattern, told):
 def test_a_place_without_tables_that_is_called_a_table_is_told_so(tmp_path, pattern):
     (tmp_path / "t").mkdir()
     (tmp_path / "t" / "_left.csv").write_text("a,y\n1,2\n")
-    with pytest.raises(UserError, match="it has no tables, whose names end in .csv, "):
+    with pytest.raises(UserError, match="it has no tables, that is, no files whose names end in .csv, "):
         packed(Path(f"table:{tmp_path}/t/{pattern}"), target="y")
 
 

@@ -105,7 +105,7 @@ def test_a_text_beside_other_files_makes_no_text_of_them(tmp_path):
     (tmp_path / "photos").mkdir()
     for name in ("README.md", "one.jpg"):
         (tmp_path / "photos" / name).write_text("text " * 100)
-    assert "has pictures in no folder of a class" in refused(tmp_path / "photos")
+    assert "has pictures outside the folders of classes" in refused(tmp_path / "photos")
     named = f"text:{tmp_path}/photos"
     chosen = DATASETS[named].Settings(dataset=named, window=8)
     assert sources.resolve(chosen, tmp_path / "cache", notify=print).spec.is_text

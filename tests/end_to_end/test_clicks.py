@@ -22,7 +22,7 @@ def test_a_run_on_clicks_learns_and_tells_the_best_reachable_scores(tmp_path):
     told = finish(process)
     summary = summary_of(tmp_path / "run")
     assert summary["model"] == "dlrm" and summary["dataset_kind"] == "synthetic" and "SYNTHETIC DATA" in told
-    best = re.search(r"best reachable scores .*: AUC (0\.\d+), log loss (0\.\d+)", told)
+    best = re.search(r"the best scores that a model can reach .*: AUC (0\.\d+), log loss (0\.\d+)", told)
     scores = summary["evaluation"]["metrics"]
     assert 0.7 < scores["auc"] < float(best[1]) and scores["log_loss"] > float(best[2]), "few keys are learned well"
     assert summary["proof"]["holds"]

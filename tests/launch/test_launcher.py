@@ -163,7 +163,7 @@ def test_a_run_whose_results_can_not_be_drawn_has_not_failed(launch):
     in_the_way = FakeView(at_progress=lambda: launch.run_dir.results.write_text("a file"))
     assert launch(in_the_way, draws=True) == 0
     (notice,) = launch.view.notices
-    assert "the results are not drawn" in notice and f"runs show {launch.run_dir.root} --page" in notice
+    assert "the results can't be drawn" in notice and f"runs show {launch.run_dir.root} --page" in notice
     assert launch.summary["outcome"] == "completed" and " results " not in launch.output
 
 

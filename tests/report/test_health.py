@@ -55,7 +55,7 @@ def test_a_run_that_trains_is_alive_and_ready(run_dir):
 
 
 def test_a_folder_in_which_nothing_has_started_is_neither(tmp_path):
-    assert health(RunDir(tmp_path / "none")).line.startswith("not ready: nothing of a run has started")
+    assert health(RunDir(tmp_path / "none")).line.startswith("not ready: no process of a run has started")
 
 
 @pytest.mark.parametrize("state", ["gone", "stopped"])
@@ -128,7 +128,7 @@ def test_tasks_that_were_started_by_hand_are_asked_on_their_own_machine_only(tmp
         write_json(path, who | {"host": host, "leads": leads})
     train(run_dir)
     assert health(run_dir).line.startswith("ready: chief-0 (pid 7) is running")
-    assert "nothing of worker-0 has started" in health(run_dir, Task("worker", 0)).line
+    assert "no process of worker-0 has started" in health(run_dir, Task("worker", 0)).line
 
 
 def test_a_listening_socket_is_seen_and_a_closed_one_is_not():

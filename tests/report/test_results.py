@@ -226,7 +226,7 @@ def test_examples_of_a_data_set_that_has_changed_are_not_shown(of_images, unrend
     other = pack_images(tmp_path / "other", "cifar10", tuple("abcdefghij"), (images, labels, images, labels))
     write_pointer(of_images.dataset, other)
     page, _, _ = drawn(of_images)
-    assert "packed copy has changed since" in page and "image/png" not in page
+    assert "packed copy of the data set has changed since then" in page and "image/png" not in page
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_the_page_says_of_which_model_it_is_and_what_the_best_one_reaches(tmp_pa
     run_dir = RunDir(write_run(tmp_path / "run", Fake({})))
     change_summary(run_dir, {"best_step": step, "best_test_accuracy": 0.7, "best_chosen_on": "test"})
     page, numbers, _ = drawn(run_dir)
-    assert "of the last scored model, that of step 2: test accuracy 60.00%" in page and says in page
+    assert "shows the last scored model, that of step 2: test accuracy 60.00%" in page and says in page
     assert [numbers["evaluation"][name] for name in ("test_accuracy", "best_test_accuracy")] == [0.6, 0.7]
 
 
@@ -296,7 +296,7 @@ def test_whatever_is_wrong_is_one_notice_with_the_command_that_tries_again(of_im
     of_images.summary.write_text('{"outcome": 3}')
     try_to_draw_results(of_images, told.append)
     (line,) = told
-    assert line.startswith("the results are not drawn (") and "summary.json" in line and "--page" in line
+    assert line.startswith("the results can't be drawn (") and "summary.json" in line and "--page" in line
     assert "\n" not in line and not of_images.results.exists()
 
 

@@ -117,4 +117,4 @@ def test_names_are_those_of_prometheus():
     names = [metric.name for metric in METRICS]
     assert len(set(names)) == len(names)
     assert all(name.startswith("ps_cluster_") and not name.endswith("_total") for name in names)
-    assert all(not metric.says.endswith(".") for metric in METRICS)
+    assert all(not metric.help_text.endswith(".") for metric in METRICS)

@@ -15,7 +15,7 @@ from ps_cluster.files import locks
 from ps_cluster.files.json_rows import append_row
 from ps_cluster.report.run_list import RUNNING
 from ps_cluster.report.runs_page import IDLE_LOOKS, REWRITE_S, RunsPage, differing_settings, keep_writing
-from ps_cluster.report.shown_runs import MOST_POINTS, Point, Stale, read_shown
+from ps_cluster.report.shown_runs import MOST_POINTS, Point, StalenessShare, read_shown
 from ps_cluster.runs.result_rows import STALENESS_BOUNDS, StalenessBuckets
 from ps_cluster.runs.run_dir import RunDir
 from tests.helpers.fake_runs import Fake, simulated_rows, write_run
@@ -112,14 +112,18 @@ def test_staleness_is_cumulated_from_the_summary_and_of_a_run_that_trains_from_i
     summary = json.loads(run_dir.summary.read_text())
     summary["staleness"]["histogram"] = {"10": 1, "0": 2, "2": 1}
     run_dir.summary.write_text(json.dumps(summary))
-    assert read_shown(run_dir).numbers.at_most == [Stale(0, 0.5), Stale(2, 0.75), Stale(10, 1.0)]
+    assert read_shown(run_dir).numbers.staleness_shares == [
+        StalenessShare(0, 0.5),
+        StalenessShare(2, 0.75),
+        StalenessShare(10, 1.0),
+    ]
     counts = [1, 1, 2, *[0] * (len(STALENESS_BOUNDS) - 2)]
     buckets = StalenessBuckets(counts=counts, sum=5)
     append_row(run_dir.progress, progress_row(4, staleness=buckets, train_seconds=7.0))
     with training(folder, "first"):
         numbers = read_shown(run_dir).numbers
     assert (numbers.staleness_mean, numbers.staleness_p95, numbers.train_seconds) == (1.25, None, 7.0)
-    assert numbers.at_most == [Stale(0, 0.25), Stale(1, 0.5), Stale(2, 1.0)]
+    assert numbers.staleness_shares == [StalenessShare(0, 0.25), StalenessShare(1, 0.5), StalenessShare(2, 1.0)]
 
 
 def test_only_the_newest_runs_are_on_the_page_and_it_says_how_many_are_left_out(folder, told):
@@ -133,10 +137,10 @@ def test_a_damaged_run_is_named_once_and_on_the_page(page, folder, told):
     written(page, folder)
     html, data = written(page, folder)
     assert len(told) == 1 and "first/summary.json" in told[0]
-    assert "1 folder could not be read and is passed over" in html and len(data["runs"]) == 1
+    assert "1 folder could not be read, and is left out" in html and len(data["runs"]) == 1
     (folder / "first/summary.json").unlink()
     html, data = written(page, folder)
-    assert "passed over" not in html and len(data["runs"]) == 2
+    assert "could not be read" not in html and len(data["runs"]) == 2
 
 
 def test_only_what_has_changed_is_read_again(page, folder):

@@ -495,7 +495,7 @@ OPEN = "not isolated: whoever reaches the ports runs code as you"
         ),
         (
             {"goodput": 0.75, "rolled_back_seconds": 1.5, "interrupted_seconds": 2.5},
-            "1.5 s were rolled back and 2.5 s without an update: goodput 75.0%",
+            "1.5 s were rolled back and 2.5 s had no update: goodput 75.0%",
             "goodput",
         ),
     ],
@@ -538,7 +538,9 @@ def test_single_process_is_the_one_worker_of_its_summary(run_dir):
 
 
 def test_closing_table_names_the_settings_that_differ_and_that_no_other_row_has(run_dir):
-    assert lines_with("settings", closing_table(write(run_dir), run_dir)) == ["settings       all others as by default"]
+    assert lines_with("settings", closing_table(write(run_dir), run_dir)) == [
+        "settings       all others have their defaults"
+    ]
     overrides = {"data.dataset": "mnist", "cluster.straggler": "1:5x", "training.epochs": 2.0, "training.seed": 3}
     overrides |= {"mode.simulate_workers": 16, "staleness.method": "gap_aware"}
     write_whole(run_dir.config, build_config(None, overrides).to_yaml())

@@ -1,4 +1,4 @@
-"""The forms of data that are read from a path: arrays, folders of other libraries, pictures, tables, text."""
+"""Define what all forms of data at a path share. Each module here has a form: arrays, a library's folder, tables …"""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from ps_cluster.data.picture_sets import PictureSettings
 
 
 class PathForm(Form, DataSet):
-    """A form and its data sets, which are copies of it with a path. They are no images unless a subclass says so."""
+    """A form and its data sets, which are copies of it that have a path.
+
+    They hold no images unless a subclass says so.
+    """
 
     recipe: Mapping[str, Any] = NO_IMAGES
     version = 2

@@ -1,4 +1,4 @@
-"""The forms `arrays` and `image_arrays`: numpy's .npz, and a folder of .npy files, as x_train, y_train, x_test, y_test."""
+"""Read the forms `arrays` and `image_arrays`: an .npz file, or a folder of .npy files, with x_train, y_train etc."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Arrays(PathForm):
             return open_folder(self.path)
         if self.path.suffix.lower() == ".npz":
             return open_npz(self.path)
-        raise Malformed("is one array, and y_train is missing: put x_train.npy and y_train.npy into a folder")
+        raise Malformed("it is a single array, and y_train is missing: put x_train.npy and y_train.npy into a folder")
 
 
 class ImageArrays(Arrays, ImageDataSet):

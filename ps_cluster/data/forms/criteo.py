@@ -1,4 +1,4 @@
-"""The form `criteo`: clicks as Criteo publishes them, for Kaggle's competition of 2014 and in the logs of a terabyte."""
+"""Read the form `criteo`: clicks as Criteo published them for Kaggle's competition of 2014, and as terabyte of logs."""
 
 from __future__ import annotations
 
@@ -24,15 +24,20 @@ class CriteoSettings(DataSettings):
     """Settings of clicks in the form of Criteo."""
 
     rows: int = Field(
-        default=100_000, ge=2, le=100_000_000, description="Keys that the values of a column are hashed to."
+        default=100_000,
+        ge=2,
+        le=100_000_000,
+        description="Number of keys that the values of each column are hashed to.",
     )
     held_out: float = Field(
-        default=0.1, gt=0, lt=1, description="Share of the lines that is held out to test on: the last ones."
+        default=0.1, gt=0, lt=1, description="Share of the lines, taken from the end, that is held out to test on."
     )
 
 
 def key_of(value: bytes, rows: int) -> int:
-    """Return the key, 0 to rows - 1, of a hexadecimal value. The hash is the same on every machine, and 0 is a missing value.
+    """Return the key of a hexadecimal value, from 1 to rows - 1, or 0 for an empty value.
+
+    It is the same on every machine.
 
     Raises:
       ValueError: the value is not hexadecimal.
@@ -41,18 +46,18 @@ def key_of(value: bytes, rows: int) -> int:
 
 
 def number_of(value: bytes) -> float:
-    """Return log(1 + x) of a whole number x. A negative or missing number counts as 0, as in Naumov et al. 2019's program.
+    """Return log(1 + x) of a whole number x. A negative or missing number counts as 0, as in Naumov et al. 2019.
 
     Raises:
-      ValueError: the value is no whole number.
+      ValueError: the value is not a whole number.
     """
     return math.log1p(max(int(value), 0)) if value else 0.0
 
 
 class Criteo(PathForm):
-    """A label, 13 whole numbers and 26 hexadecimal values a line, separated by tabs, without a heading.
+    """Lines of a label, 13 whole numbers and 26 hexadecimal values, separated by tabs. There is no heading.
 
-    The published lines are in the order of time. So the last lines are tested on.
+    The published lines are in the order of time, so the last ones are held out to test on.
     """
 
     name = "criteo"
@@ -80,18 +85,20 @@ class Criteo(PathForm):
         lines = len(arrays["target"])
         tested = max(1, round(settings.held_out * lines))
         if tested == lines:
-            raise Malformed("it has a single line: none can be held out to test on")
+            raise Malformed("it has only one line: none can be held out to test on")
         train, test = (
             {name: rows[part] for name, rows in arrays.items()} for part in (slice(-tested), slice(-tested, None))
         )
-        note = f"held out the last {tested:,} of {lines:,} lines for testing: the lines are in the order of time"
+        note = (
+            f"held out the last {tested:,} of {lines:,} lines for testing, because the lines are in the order of time"
+        )
         contents = Contents.of(train, test, classes=CLASSES)
         spec = replace(contents.spec, inputs={name: fields[name] for name in ("categories", "numbers")})
         return replace(contents, spec=spec, notes=(note,))
 
 
 def _parsed(line: bytes, rows: int) -> tuple[int, list[float], list[int]]:
-    """Return label, numbers and keys of a line. Raises ValueError, with a short reason, for a bad line."""
+    """Return the label, numbers and keys of a line. Raises ValueError, with a short reason, for a bad line."""
     label, *values = line.split(b"\t")
     if len(values) != NUMBERS + COLUMNS:
         raise ValueError(f"it has {len(values) + 1} columns, not {1 + NUMBERS + COLUMNS}")

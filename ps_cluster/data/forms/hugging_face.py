@@ -1,7 +1,7 @@
-"""The forms `hugging_face_images` and `hugging_face`: a folder that `save_to_disk` of the library `datasets` has written.
+"""Read the forms `hugging_face` and `hugging_face_images`: a folder that `save_to_disk` of `datasets` has written.
 
-The folder holds Arrow streams, which are mapped. The library isn't needed to read them, and would open any path that they
-name.
+The folder holds Arrow streams, which are mapped here. The library is not used to read them, because it would open any
+path that they name.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from ps_cluster.files.reading import open_regular
 from ps_cluster.files.values import Malformed
 
 _TARGET_COLUMNS = ("label", "labels", "target")
-_SPLITS_FILE = "dataset_dict.json"  # names the splits, a folder each
+_SPLITS_FILE = "dataset_dict.json"  # names the splits, which have a folder each
 
 
 class HuggingFaceImageSettings(PictureSettings):
-    target: str | None = Field(default=None, description="The column of classes; null: label.")
+    target: str | None = Field(default=None, description="The column with the classes; null: the column label.")
 
 
 class HuggingFace(PathForm):
@@ -47,7 +47,7 @@ class HuggingFace(PathForm):
         return is_one and isinstance(self, ImageDataSet) == ("Image" in _types_of_columns(path))
 
     def read(self, source: Path | None, settings: DataSettings) -> Contents:
-        """Return the columns of numbers and names."""
+        """Return the columns of numbers and of names as a table."""
         assert isinstance(settings, TableSettings)
         found = _open_splits(self.path, settings.target)
         names = found.rows["train"].names(found.target)
@@ -77,17 +77,17 @@ class HuggingFaceImages(HuggingFace, ImageDataSet):
         if target not in train.types:
             hint = did_you_mean(target, train.types).strip()
             known = f"{', '.join(train.types)}{f': {hint}' if hint else ''}"
-            raise Malformed(f"data.target: there is no column '{target}', of {known}")
+            raise Malformed(f"data.target: there is no column '{target}' among {known}")
         names = train.names(target)
         if names is None:
             in_order = sorted(set(train.values(target)), key=lambda label: (isinstance(label, str), label))
-            names = [str(label) for label in in_order]  # 2 before 10
+            names = [str(label) for label in in_order]  # as numbers: 2 comes before 10
             label_of = {name: label for label, name in enumerate(names)}
         else:
             label_of = {str(label): label for label in range(len(names))}
         column = next((name for name, one in train.features.items() if one.get("_type") == "Image"), None)
         if column is None or column not in train.types:
-            raise Malformed(f"there is no column of pictures, of {', '.join(train.types)}")
+            raise Malformed(f"there is no column of pictures among {', '.join(train.types)}")
         pictures = {
             split: _labelled_pictures(split, rows, column, target, label_of) for split, rows in found.rows.items()
         }
@@ -113,7 +113,7 @@ class _Info(BaseModel):
 
 @dataclass(frozen=True)
 class _SplitRows:
-    """The rows of a split. `features`: column → what the library knows of it. `table`: of pyarrow."""
+    """The rows of a split. `features`: column → its description by the library. `table`: a table of pyarrow."""
 
     features: Mapping[str, Mapping[str, Any]]
     table: Any
@@ -132,8 +132,8 @@ class _SplitRows:
         return list(self.table.column(column).to_pylist())
 
     def names(self, column: str | None) -> list[str] | None:
-        """Return the names of the classes, where a column knows them."""
-        names = self.features.get(column or "", {}).get("names")  # may be a text: a class for each letter
+        """Return the names of the classes of a column; None if the library does not know them."""
+        names = self.features.get(column or "", {}).get("names")  # a text names a class by each of its letters
         return [str(name) for name in names] if isinstance(names, list | str) else None
 
 
@@ -146,7 +146,7 @@ class _LabelledSplits(NamedTuple):
 
 
 def _open_splits(path: Path, target: str | None) -> _LabelledSplits:
-    """Return the splits whose examples have labels. Raises Malformed if some of them have none."""
+    """Return the splits to train and to test on. Raises Malformed if some examples in them have no label."""
     if os.path.isfile(path / _SPLITS_FILE):
         found = {
             name: _read_split(_path_inside(path, name)) for name in read_json(path / _SPLITS_FILE, _SplitNames).splits
@@ -164,7 +164,7 @@ def _open_splits(path: Path, target: str | None) -> _LabelledSplits:
 
 
 def _read_split(folder: Path) -> _SplitRows:
-    """Return the rows of a split. Raises Malformed, or UserError, for files that are no such rows."""
+    """Return the rows of a split. Raises Malformed or UserError if its files are missing or damaged."""
     import pyarrow
 
     known = read_json(folder / "dataset_info.json", _Info).features
@@ -183,20 +183,26 @@ def _read_split(folder: Path) -> _SplitRows:
 
 
 def _path_inside(folder: Path, name: str) -> Path:
-    """Return the path of what a file names in its own folder. Raises Malformed if it names something elsewhere."""
+    """Return the path of a file or folder that a file in `folder` names.
+
+    Raises Malformed if it is not directly in `folder`.
+    """
     if name != os.path.basename(name) or name in ("", ".", ".."):
-        raise Malformed(f"it names '{name:.100}', which is no name in the folder")
+        raise Malformed(f"it names '{name:.100}', which is not in its folder")
     return folder / name
 
 
 def _count_unlabelled(rows: _SplitRows, target: str | None) -> int:
-    """Return how many rows have no label. In a column without names of classes, -1 may be one of the labels."""
+    """Return how many rows have no label, which is None or -1.
+
+    In a column without names of classes, -1 is a number like the others, unless all labels are missing or -1.
+    """
     if target is None or target not in rows.types:
         return 0
     labels = rows.values(target)
     without = sum(label is None or label == library_splits.NO_LABEL for label in labels)
-    secret = rows.names(target) is not None or without == len(labels)
-    return without if secret else sum(label is None for label in labels)
+    is_missing_mark = rows.names(target) is not None or without == len(labels)
+    return without if is_missing_mark else sum(label is None for label in labels)
 
 
 def _types_of_columns(path: Path) -> set[str | None]:
@@ -226,6 +232,7 @@ def _open_picture(pictures: Any, place: int) -> BinaryIO:
     content = (pictures[place].as_py() or {}).get("bytes")
     if not isinstance(content, bytes):
         raise Malformed(
-            "the folder has its path alone: save_to_disk of a newer version of datasets puts the picture in"
+            "the folder holds only its path: save the data set again with a newer version of datasets, which stores "
+            "the pictures themselves"
         )
     return io.BytesIO(content)

@@ -1,4 +1,4 @@
-"""The form `image_folder`: a folder for each class, with its pictures."""
+"""Read the form `image_folder`: a folder with pictures for each class."""
 
 from __future__ import annotations
 
@@ -46,23 +46,24 @@ class ImageFolder(PictureForm):
         classes = [inner / name for name in folders_in(inner)]
         if any(is_picture(name) for folder in classes for name in files_in(folder)):
             return True
-        # Pictures that lie deeper may be those of pages of text, or plots of a table. They are not looked for in whole trees.
+        # Pictures further down may belong to pages of text, or be plots of a table. Only part of a large tree is
+        # searched.
         if holds_only_texts(path) or any(name.lower().endswith((*TABLES, *Arrays.endings)) for name in files_in(path)):
             return False
         below = (file for folder in classes for file in files_below(folder))
         return any(is_picture(file.name) for file in islice(below, _MOST_FILES_SEARCHED))
 
     def one_change(self, path: Path) -> str:
-        lay = "put the pictures of each class into a folder of its own, such as"
+        advice = "put the pictures of each class into a folder of its own, such as"
         if os.path.isfile(path):
-            return f"is one picture: {lay} pets/cat/1.png and pets/dog/2.png, and give the folder pets" * is_picture(
+            return f"is one picture: {advice} pets/cat/1.png and pets/dog/2.png, and give the folder pets" * is_picture(
                 path.name
             )
         if not os.path.isdir(path):
             return ""
         inner = path / _split_folders(path).train
         if any(map(is_picture, files_in(inner))):
-            return f"has pictures in no folder of a class: {lay} '{inner / 'cat'}'"
+            return f"has pictures outside the folders of classes: {advice} '{inner / 'cat'}'"
         found = [file for name in folders_in(inner) for file in files_in(inner / name)]
         unknown = sorted({Path(name).suffix.lower() for name in found} & _OTHER_PICTURES)
         return (
@@ -86,9 +87,9 @@ class ImageFolder(PictureForm):
 
 
 def _split_folders(path: Path) -> SplitNames:
-    """Return the names of the folders of a split, which hold those of the classes; "" if the classes are here.
+    """Return the names of the folders of splits, which hold the classes; "" if `path` itself holds the classes.
 
-    A class may be called like a split: `bus`, `car` and `train`.
+    A class may have the name of a split, as in `bus`, `car` and `train`.
     """
     there = folders_in(path)
     holding = [name for name in there if not any(map(is_picture, files_in(path / name)))]
@@ -100,34 +101,36 @@ def _split_folders(path: Path) -> SplitNames:
 
 
 class _ClassFolders:
-    """The folders of a split, one for each class. A picture in a sub-folder is of the class that the sub-folder is in.
+    """The folders of a split, one for each class.
 
-    Keras's `image_dataset_from_directory` reads sub-folders so too.
+    A picture in a sub-folder belongs to the class around that sub-folder.
+
+    Keras's `image_dataset_from_directory` reads sub-folders in the same way.
     """
 
     def __init__(self, root: Path, folder: Path):
-        """Look at all names. `root`: the folder of the data set."""
+        """List all files. `root`: the folder of the data set. `folder`: the folder of the split."""
         self._root, self._folder = root, folder
         self.classes = folders_in(folder)
         self._files = {name: list(files_below(folder / name)) for name in self.classes}
 
     def check_classes(self) -> None:
-        """Raise Malformed for folders that are no classes, or have no picture."""
+        """Raise Malformed for folders that are not those of classes, or that have no picture."""
         if self.classes and all(is_split(name) for name in self.classes):
             if TRAIN in self.classes:
                 raise Malformed(
-                    f"its folders {', '.join(self.classes)} have pictures in no folder of a class: put those of each class "
-                    f"into a folder, such as {TRAIN}/cat"
+                    f"its folders {', '.join(self.classes)} have pictures outside the folders of classes: put the "
+                    f"pictures of each class into a folder, such as {TRAIN}/cat"
                 )
             raise Malformed(
-                f"its folders are {', '.join(self.classes)}, and none is called {TRAIN}: call the one to train on so"
+                f"its folders are {', '.join(self.classes)}, and none is called {TRAIN}: rename the one to train on"
             )
         for name, files in self._files.items():
             inner = {file.relative_to(self._folder / name).parts[0] for file in files if is_picture(file.name)}
             if not inner and files:
                 raise Malformed(
-                    f"the class '{name}' has no picture that can be read, but {endings_of(files)}: convert its pictures to "
-                    ".png or .jpg, or remove the class"
+                    f"the class '{name}' has no picture that can be read, only {endings_of(files)}: convert its "
+                    "pictures to .png or .jpg, or remove the class"
                 )
             if len(self.classes) == 1 and len(inner) > 1 and not any(is_picture(one) for one in inner):
                 raise Malformed(
@@ -152,9 +155,9 @@ class _ClassFolders:
         if deeper:
             first = deeper[0].relative_to(self._folder)
             yield (
-                f"pictures in sub-folders: {len(deeper):,}; e.g. those in '{first.parent}' are of the class "
+                f"pictures in sub-folders: {len(deeper):,}; e.g. those in '{first.parent}' belong to the class "
                 f"'{first.parts[0]}'"
             )
         yield from not_read([file for file in files if not is_picture(file.name)], self._root, "no pictures")
         beside = [self._folder / name for name in files_in(self._folder) if is_picture(name)]
-        yield from not_read(beside, self._root, "in no folder of a class")
+        yield from not_read(beside, self._root, "outside the folders of classes")

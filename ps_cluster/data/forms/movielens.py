@@ -1,4 +1,4 @@
-"""The form `movielens`: ratings of films as GroupLens publishes them, in the forms of 100K, 1M and 10M, and 20M and later."""
+"""Read the form `movielens`: ratings of films as GroupLens publishes them, from 100K to 20M and later sets."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ from ps_cluster.data.forms import PathForm
 from ps_cluster.data.line_files import arrays_of_lines, lines_of
 from ps_cluster.files.values import Malformed
 
-_MOST_KEYS = 10_000_000  # a larger identifier is a mistake: the table of the users or films would be as long
+_MOST_KEYS = (
+    10_000_000  # larger identifiers are refused: the table of users or films needs a row for each number up to them
+)
 
 
 class _Published(NamedTuple):
-    """A published form of ratings: what separates the columns, a pattern of the first line, and whether that is a heading."""
+    """A published form of ratings. `first_line`: a pattern for the first line. `heading`: whether that is a heading."""
 
     separator: bytes
     first_line: re.Pattern[bytes]
@@ -45,11 +47,11 @@ class MovieLensSettings(DataSettings):
 
 
 class MovieLens(PathForm):
-    """Users and films are keys, and the rating is the number to predict.
+    """Ratings of films: users and films are keys, and the rating is the number to predict.
 
-    A key is the identifier as it is published, so that predictions need no table of numbers. The tables therefore have a row
-    for each number up to the largest identifier. A rating is tested on if the CRC-32 of its line is small: so a rating stays
-    in its split when others come.
+    A key is the identifier as it is published, so that you can ask for predictions by it. The tables therefore have a
+    row for each number up to the largest identifier. A rating is held out to test on if the CRC-32 of its line is
+    small, so that it stays in its split when other ratings are added.
     """
 
     name = "movielens"
@@ -90,7 +92,7 @@ class MovieLens(PathForm):
 
 
 def _ratings_of(path: Path) -> Path | None:
-    """Return the file with the ratings that a path is or holds; None if there is none in a published form."""
+    """Return the file of ratings that `path` is or contains; None if there is none in a published form."""
     files = [path / name for name in _FORMS] if os.path.isdir(path) else [path]
     for file in files:
         form = _FORMS.get(file.name)

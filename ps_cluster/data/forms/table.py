@@ -1,4 +1,4 @@
-"""The form `table`: CSV or Parquet, in one file or in several."""
+"""Read the form `table`: CSV or Parquet, in one file or in several."""
 
 from __future__ import annotations
 
@@ -67,16 +67,16 @@ _ADVICE = {
     "unpack it, and give the folder": (".zip", ".tar", ".tar.gz", ".tgz", ".7z"),
     "unpack it": (".gz", ".bz2", ".xz", ".zst"),
 }
-"""Advice for files that this form does not read → the endings of their names. The first ending that fits decides."""
+"""Advice about files that this form can't read → the endings of their names. The first ending that fits decides."""
 
-# A part as programs name it: train.csv, train-00000-of-00002.parquet, test_1.csv.gz.
+# Names that programs give to the files of a split: train.csv, train-00000-of-00002.parquet, test_1.csv.gz.
 _PART_NAME = re.compile(r"([A-Za-z]+)(?:[-_.]?\d.*)?")
 
 
 def _table_files(folder: Path) -> dict[str, list[Path]]:
-    """Return the tables in a folder, and in its folders that are called like a split: by the name of what they belong to.
+    """Return the tables in a folder and in its folders of splits: name of the split, or of a file of no split → files.
 
-    Names that begin with "_" are those of files about others, which some programs leave.
+    Files whose names begin with "_" are skipped: some programs write notes about the other files into them.
     """
     found: dict[str, list[Path]] = {}
     for name in files_in(folder):
@@ -89,7 +89,7 @@ def _table_files(folder: Path) -> dict[str, list[Path]]:
 
 
 def _by_split(files: Sequence[Path]) -> dict[str, list[Path]]:
-    """Return the tables among some files, by the name of the split that the file or its folder is called like, else by path."""
+    """Return the tables among some files: split that the file or its folder is named after, or path if none → files."""
     found: dict[str, list[Path]] = {}
     for file in files:
         if not file.name.startswith("_") and ending_of(file):
@@ -99,7 +99,7 @@ def _by_split(files: Sequence[Path]) -> dict[str, list[Path]]:
 
 
 def _split_of(name: str) -> str:
-    """Return the split that a table's name begins with; "" if it is none."""
+    """Return the name of a split that a table's name begins with; "" if there is none."""
     part = _PART_NAME.fullmatch(name[: -len(ending_of(Path(name)))])
     return part[1] if part and is_split(part[1]) else ""
 
@@ -107,24 +107,25 @@ def _split_of(name: str) -> str:
 def _files_of_splits(
     found: Mapping[str, list[Path]], others: Sequence[Path], folder: Path
 ) -> tuple[dict[str, list[Path]], tuple[str, ...]]:
-    """Return split → files, and lines about those that are not used.
+    """Return split → files, and lines about files that are not used.
 
     Args:
-      found: the tables, by the name of what they belong to.
+      found: the tables, as `_table_files` returns them.
       others: the files that are no tables.
-      folder: that all of them are in.
+      folder: the folder that all of them are in.
+
     Raises:
-      Malformed: there are no tables, or something to test on, and nothing to train on.
+      Malformed: there are no tables, or there are tables to test on and none to train on.
     """
     if not found:
-        raise Malformed(f"it has no tables, whose names end in {', '.join(TABLES)}")
+        raise Malformed(f"it has no tables, that is, no files whose names end in {', '.join(TABLES)}")
     notes: tuple[str, ...] = ()
     if splits := splits_in(found):
         files = {"train": found[splits.train]} | ({"test": found[splits.test]} if splits.test else {})
         no_split = tuple(name for name in found if name not in (splits.train, splits.test, *splits.unused))
         notes = splits._replace(others=no_split).notes
     elif tests := [name for name in found if is_split(name)]:
-        raise Malformed(f"it has '{tests[0]}' and no '{TRAIN}': call the table to train on {TRAIN}.csv")
+        raise Malformed(f"it has '{tests[0]}' but no '{TRAIN}': rename the table to train on to {TRAIN}.csv")
     else:
         files = {"train": [file for parts in found.values() for file in parts]}
     for split, parts in files.items():
@@ -138,10 +139,11 @@ def _files_of_splits(
 
 
 def _without_copies(folder: Path, files: Sequence[Path]) -> tuple[list[Path], tuple[str, ...]]:
-    """Return one file of each name, sorted, and lines about those that are not used.
+    """Return one file of each name, sorted, and lines about the other files, which are not used.
 
-    Files whose names differ only in their endings hold the same rows: train.csv, train.csv.gz, and the parts in a folder train.
-    The first in the order of TABLES is used, and a file rather than a folder.
+    Files whose names differ only in their endings are taken to hold the same rows, e.g. train.csv, train.csv.gz, and
+    the files in a folder train. The one whose ending comes first in TABLES is used, and a file is preferred to a
+    folder.
     """
     by_ending = sorted(files, key=lambda file: (list(TABLES).index(ending_of(file)), file))
     used: dict[Path, Path] = {}  # path without an ending → file
@@ -164,7 +166,7 @@ def _without_ending(file: Path) -> Path:
 
 
 def _other_files(folder: Path) -> list[Path]:
-    """Return the files that are no tables, of a folder and of its folders that are called like a split."""
+    """Return the files that are no tables, in a folder and in its folders of splits."""
     names = [name for name in files_in(folder) if not name.startswith("_") and not ending_of(folder / name)]
     inner = [file for name in folders_in(folder) if is_split(name) for file in _other_files(folder / name)]
     return [*(folder / name for name in names), *inner]

@@ -1,4 +1,4 @@
-"""The form `text`: a file, or a folder of files."""
+"""Read the form `text`: a file of text, or a folder of such files."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class TextForm(PathForm):
     recipe = texts.RECIPE
 
     def recognises(self, path: Path) -> bool:
-        """Return whether it is such a file, or a folder with only such files at its top.
+        """Return whether `path` is a file of text, or a folder with only such files at its top.
 
-        A README among pictures does not make the folder a text. Any other folder has to be named `text:FOLDER`.
+        A README among pictures does not make a folder a text. You can read any other folder as text by `text:FOLDER`.
         """
         return holds_only_texts(path) if os.path.isdir(path) else super().recognises(path)
 
@@ -34,7 +34,9 @@ class TextForm(PathForm):
         below = list(files_below(self.path))
         paths = [path for path in below if texts.matches_patterns(path, settings.files)]
         if not paths:
-            raise Malformed(f"no file in it is called {' or '.join(settings.files)}: name others by data.files")
+            raise Malformed(
+                f"no file in it is called {' or '.join(settings.files)}: set data.files to the names of its files"
+            )
         contents = texts.contents_of_texts(texts.read_texts(self.path, paths), settings)
         others = [path for path in below if path not in set(paths)]
         left = not_read(others, self.path, f"not called {' or '.join(settings.files)}; data.files names others")
@@ -42,6 +44,6 @@ class TextForm(PathForm):
 
 
 def holds_only_texts(folder: Path) -> bool:
-    """Return whether the files at the top of a folder are texts, and there are some."""
+    """Return whether there are files at the top of a folder, and all of them are texts."""
     names = files_in(folder)
     return bool(names) and all(name.lower().endswith(texts.TEXTS) for name in names)

@@ -1,4 +1,4 @@
-"""The form `tfds`: pictures with labels in a folder that TensorFlow Datasets has prepared."""
+"""Read the form `tfds`: pictures with labels, in a folder that TensorFlow Datasets has prepared."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ class Tfds(PictureForm):
 
 
 class _CopiedPictures:
-    """The encoded pictures, in a temporary folder that is removed with this object.
+    """The encoded pictures of a data set, copied to a temporary folder that is removed with this object.
 
-    Another process reads them: that needs TensorFlow, which the launcher does not have.
+    Another process copies them, because reading the data set needs TensorFlow, which the launcher does not import.
     """
 
     def __init__(self, path: Path):
@@ -68,7 +68,7 @@ class _CopiedPictures:
         )
         if done.returncode:
             last = (done.stderr.decode(errors="replace").strip() or "no reason").splitlines()[-1]
-            raise Malformed(f"can't be read: {one_line(last, 300)}")
+            raise Malformed(f"it can't be read: {one_line(last, 300)}")
         about = json.loads((place / "about.json").read_text())
         self.classes: list[str] = about["classes"]
         self.notes: list[str] = about["notes"]

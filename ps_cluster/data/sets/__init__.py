@@ -1,4 +1,7 @@
-"""The data sets of the package: a file for each, or for several that are read in the same way; and `auto`."""
+"""Define the data set `auto`.
+
+The other data sets of the package have a module each, or share one if they are read alike.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from ps_cluster.config.datasets import ImageDataSet
 
 
 class Auto(ImageDataSet):
-    """CIFAR-10 if it is available, else the generated set, with a notice that cannot be overlooked."""
+    """CIFAR-10 if it is available, else the generated set, with a notice that nobody can miss."""
 
     name = "auto"
     candidates_of = ("cifar10", "synthetic")

@@ -1,7 +1,8 @@
-"""CIFAR-10 and CIFAR-100: photographs of 32x32 pixels (Krizhevsky 2009, Learning Multiple Layers of Features).
+"""Read CIFAR-10 and CIFAR-100: photographs of 32x32 pixels (Krizhevsky 2009, Learning Multiple Layers of Features).
 
-People have them as the official python archive, or as the folder inside it. Their batches are pickles. The contents are
-checked by structure (members, shapes, labels, counts), because sound copies differ in their bytes.
+People have them as the official archive for Python, or as the folder inside it. Their batches are pickles. The
+structure of the contents is checked (files, shapes, labels, counts) and not their checksum, because sound copies differ
+in their bytes.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from ps_cluster.data.plain_pickles import PickledArray, load_plain
 from ps_cluster.files.reading import open_regular, read_bytes
 from ps_cluster.files.values import reason
 
-_MEMBER_BYTES_MAX = 2**28  # the largest, that of CIFAR-100's training images, has 156 MB
-_ARCHIVE_BYTES_MAX = 2**29  # decompressed; either has 186 MB
+_MEMBER_BYTES_MAX = 2**28  # the largest file, with the training images of CIFAR-100, has 156 MB
+_ARCHIVE_BYTES_MAX = 2**29  # decompressed; each of the two archives has 186 MB
 _MEMBERS_MAX = 1000  # CIFAR-10 has 9
 _CHUNK_BYTES = 2**20
 
 
 class BatchFile(NamedTuple):
-    """A file of images."""
+    """A file of images. `rows`: the number of images in it."""
 
     name: str
     split: str
@@ -39,13 +40,14 @@ class BatchFile(NamedTuple):
 
 
 class Cifar(ImageDataSet):
-    """One of the two sets.
+    """A data set in the form of CIFAR.
 
     Attributes:
       folder: the name of the folder in the archive.
-      batches: its files of images, in order. names_file: the one with the names of the classes.
-      labels_key, names_key: the keys of labels and names in their pickles.
-      spec: the form of the examples, and names for a copy without the names of the classes.
+      batches: the files of images in it, in order.
+      names_file: the file with the names of the classes in it.
+      labels_key, names_key: the keys of labels and names in the pickles.
+      spec: the form of the examples. Its names of classes are used if a copy has no names.
     """
 
     folder = ""
@@ -68,10 +70,11 @@ class Cifar(ImageDataSet):
                 yield place / name
 
     def read(self, source: Path | None, settings: DataSettings) -> Contents:
-        """Read an archive or a folder: images uint8 [N, 32, 32, 3] and labels uint8 [N], in the order of the batches.
+        """Return images uint8 [N, 32, 32, 3] and labels uint8 [N] from an archive or a folder, in the order of batches.
 
         Raises:
-          NotThisDataSet: damaged, truncated, incomplete, of another shape, or a pickle that asks for more than plain data.
+          NotThisDataSet: it is damaged or incomplete, an array has another shape, or a pickle asks for more than plain
+            data.
         """
         assert source is not None  # it is always read from files
         try:
@@ -83,7 +86,7 @@ class Cifar(ImageDataSet):
             ) from error
 
 
-# Mean and standard deviation of each channel of the training set, as published, in pixel units (0..255).
+# The published mean and standard deviation of each channel of the training set, in units of pixels (0..255).
 PIXEL_MEAN = (0.4914 * 255, 0.4822 * 255, 0.4465 * 255)
 PIXEL_STD = (0.2470 * 255, 0.2435 * 255, 0.2616 * 255)
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -123,7 +126,7 @@ def _numbered(count: int) -> ExampleSpec:
 
 
 class Cifar100(Cifar):
-    """60,000 photographs with 100 fine labels in 20 coarse ones."""
+    """60,000 photographs in 100 classes, which belong to 20 coarse ones."""
 
     name = "cifar100"
     title = "CIFAR-100"
@@ -183,7 +186,7 @@ def _read_batches(kind: Cifar, source: Path) -> Contents:
 
 
 def _wanted_files(source: Path, wanted: Collection[str]) -> Iterator[tuple[str, bytes]]:
-    """Yield name and content of each wanted file of a folder or an archive, in any order."""
+    """Yield the name and content of each wanted file of a folder or an archive, in any order."""
     if source.is_dir():
         for name in wanted:
             if (source / name).is_file():
@@ -196,17 +199,17 @@ def _wanted_files(source: Path, wanted: Collection[str]) -> Iterator[tuple[str, 
 
 
 def _tar_members(stream: _BoundedStream, wanted: Collection[str]) -> Iterator[tuple[str, bytes]]:
-    """Yield name and content of the plain files that are wanted. Everything else is skipped unread.
+    """Yield the name and content of each wanted plain file of a tar archive. Everything else is skipped unread.
 
-    That includes tar's extended headers: their long names and fields only concern other files, and tarfile would read
-    them whole at any length.
+    The extended headers of tar are skipped too: they only concern other files, and tarfile would read them whole,
+    whatever their length.
     """
     for count in range(_MEMBERS_MAX):
         try:
             member = tarfile.TarInfo.frombuf(stream.read(tarfile.BLOCKSIZE), "utf-8", "surrogateescape")
         except (tarfile.EOFHeaderError, tarfile.EmptyHeaderError) as error:  # type: ignore[attr-defined]  # not in its stubs
             if not count:
-                raise ValueError("empty file") from error
+                raise ValueError("it is empty") from error
             break
         name, padding = PurePosixPath(member.name).name, -member.size % tarfile.BLOCKSIZE
         if member.size < 0:
@@ -219,7 +222,7 @@ def _tar_members(stream: _BoundedStream, wanted: Collection[str]) -> Iterator[tu
             stream.skip(member.size + padding)
     else:
         raise ValueError(f"it has more than {_MEMBERS_MAX:,} members")
-    while stream.read(_CHUNK_BYTES):  # gzip compares its checksum only at the very end
+    while stream.read(_CHUNK_BYTES):  # gzip checks its checksum only at the very end
         pass
 
 
@@ -278,7 +281,7 @@ def _labels(fields: Mapping[str, object], key: str, batch: BatchFile, classes: i
 
 
 def _decode_name(value: object) -> str:
-    """Return a name as text. Python 2 wrote names as bytes, Python 3 as text."""
+    """Return a name as text. Python 2 writes names as bytes, Python 3 as text."""
     if not isinstance(value, (bytes, str)):
         raise ValueError(f"a name is {type(value).__name__}")
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value

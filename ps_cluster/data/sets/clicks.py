@@ -1,9 +1,10 @@
-"""Generate click data as recommenders have it: many keys, few of them frequent, and a click probability that is known.
+"""Generate clicks like those that recommenders learn from: many keys, few of them frequent, and a known probability.
 
-An example has 26 categorical columns and 13 numbers, as Criteo's data has. The keys of each column follow Zipf's law, and key 0
-is the most frequent one. The probability of a click is a logistic function of hidden effects: each key has one, some pairs of
-columns interact through hidden vectors of their keys, and the numbers have linear and quadratic effects. So the best score that
-any model can reach is known. A model falls short of it, because it sees rare keys too seldom to learn their effects.
+An example has 26 categorical columns and 13 numbers, as Criteo's data has. The keys of each column follow Zipf's law,
+and key 0 is the most frequent one. The probability of a click is a logistic function of hidden effects: each key has
+one, some pairs of columns interact through hidden vectors of their keys, and the numbers have linear and quadratic
+effects. So the best score that any model can reach is known. A trained model stays below it, because it sees rare keys
+too seldom to learn their effects.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ NUMBERS = 13
 PAIRS = ((0, 1), (2, 3), (4, 5))  # the columns that interact
 CLASSES = ("no click", "click")
 
-_PARTS = 2  # of the hidden vector that a key has in each of its column's pairs
-# The standard deviation, in the logit, of all keys together, of all pairs, and of all numbers.
+_PARTS = 2  # the length of the hidden vector that a key has in each pair of its column
+# The standard deviations of the logit that come from all keys together, from all pairs, and from all numbers.
 _KEYS_DEVIATION, _PAIRS_DEVIATION, _NUMBERS_DEVIATION = 1.3, 0.6, 0.9
 _BIAS = -1.5  # the logit of an example without effects: about a quarter of the examples are clicks
 
@@ -31,19 +32,21 @@ _BIAS = -1.5  # the logit of an example without effects: about a quarter of the 
 class ClickSettings(DataSettings):
     """Settings of the generated click data."""
 
-    rows: int = Field(default=20_000, ge=2, le=100_000_000, description="Keys of each categorical column.")
+    rows: int = Field(default=20_000, ge=2, le=100_000_000, description="Number of keys in each categorical column.")
     zipf_exponent: float = Field(
         default=1.05,
         ge=0,
         le=10,
-        description="Exponent of Zipf's law: key k has a frequency in proportion to (k+1)^-it.",
+        description="Exponent s of Zipf's law: the frequency of key k is proportional to (k+1)^-s.",
     )
-    train_examples: int = Field(default=200_000, ge=100, le=1_000_000_000, description="Examples to train on.")
-    test_examples: int = Field(default=50_000, ge=100, le=100_000_000, description="Examples to test on.")
+    train_examples: int = Field(
+        default=200_000, ge=100, le=1_000_000_000, description="Number of examples to train on."
+    )
+    test_examples: int = Field(default=50_000, ge=100, le=100_000_000, description="Number of examples to test on.")
 
 
 def zipf_keys(rng: np.random.Generator, count: int, rows: int, exponent: float) -> np.ndarray:
-    """Draw keys int32 [count] from 0 to rows - 1, each k with a probability in proportion to (k + 1) ** -exponent.
+    """Draw keys int32 [count] from 0 to rows - 1. The probability of key k is proportional to (k + 1) ** -exponent.
 
     The draw is exact: it inverts the cumulative probabilities of all keys.
     """
@@ -54,9 +57,10 @@ def zipf_keys(rng: np.random.Generator, count: int, rows: int, exponent: float) 
 
 
 def auc(labels: np.ndarray, scores: np.ndarray) -> float:
-    """Return the area under the ROC curve of scores [N] for labels [N] of 0 and 1: equal scores count half.
+    """Return the area under the ROC curve of scores [N] for labels [N] of 0 and 1.
 
-    It is the probability that a positive example scores higher than a negative one (Mann and Whitney's U, from ranks).
+    It is the probability that a positive example scores higher than a negative one, where equal scores count half (Mann
+    and Whitney's U, from ranks).
     """
     _, place, counts = np.unique(scores, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(counts) - (counts - 1) / 2)[place]
@@ -73,7 +77,7 @@ def log_loss(labels: np.ndarray, probabilities: np.ndarray) -> float:
 def generate(settings: ClickSettings, seed: int = 0) -> tuple[Contents, dict[str, np.ndarray]]:
     """Return the whole set, and the true click probability of each example: split → float64 [N].
 
-    Equal arguments give an equal set (on one version of numpy). The number of training examples does not change the test
+    Equal arguments give equal sets on one version of numpy. The number of training examples does not change the test
     examples.
     """
     truth, *of_splits = np.random.SeedSequence(seed).spawn(3)
@@ -94,14 +98,15 @@ def generate(settings: ClickSettings, seed: int = 0) -> tuple[Contents, dict[str
     )
     labels, best = arrays["test"]["target"], probabilities["test"]
     note = (
-        f"the best reachable scores on the test examples, those of the true click probabilities: AUC {auc(labels, best):.4f}, "
-        f"log loss {log_loss(labels, best):.4f}, accuracy {((best > 0.5) == labels).mean():.2%}"
+        f"the best scores that a model can reach on the test examples, by the true click probabilities: "
+        f"AUC {auc(labels, best):.4f}, log loss {log_loss(labels, best):.4f}, "
+        f"accuracy {((best > 0.5) == labels).mean():.2%}"
     )
     return Contents(spec, arrays, notes=(note,)), probabilities
 
 
 def _draw_inputs(rng: np.random.Generator, examples: int, settings: ClickSettings) -> dict[str, np.ndarray]:
-    """Return categories int32 [N, 26] and numbers float32 [N, 13], which are normally distributed."""
+    """Return categories int32 [N, 26] and numbers float32 [N, 13]. The numbers are normally distributed."""
     categories = np.empty((examples, COLUMNS), np.int32)
     for column in range(COLUMNS):
         categories[:, column] = zipf_keys(rng, examples, settings.rows, settings.zipf_exponent)

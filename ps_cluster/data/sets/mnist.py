@@ -1,4 +1,4 @@
-"""MNIST and Fashion-MNIST: 70,000 grey images of 28x28 pixels, as four IDX files or as Keras's archive."""
+"""Read MNIST and Fashion-MNIST: 70,000 grey images of 28x28 pixels, as four IDX files or as Keras's archive."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _HEADER_BYTES_MAX = 10_000
 _BYTES = 0x08  # the type code of uint8 in an IDX file, the only one in these sets
 _GZIP = b"\x1f\x8b"
 MNIST_ROWS = {"train": 60_000, "test": 10_000}
-IDX_BEGINNING = {"train": "train", "test": "t10k"}  # the beginning of a file's name
+IDX_BEGINNING = {"train": "train", "test": "t10k"}  # the beginnings of the names of files
 
 
 class MnistForm(ImageDataSet):
-    """A set in the form of MNIST.
+    """A data set in the form of MNIST.
 
     Attributes:
-      keras_archive: the name of Keras's archive of it; "" if there is none.
+      keras_archive: the name of its archive in Keras; "" if there is none.
       folders: where its IDX files may be in a folder with several data sets.
-      classes: names of the ten classes.
-      in_equal_parts: whether each class has equally many images. That tells sets of one form apart.
+      classes: the names of the ten classes.
+      in_equal_parts: whether all classes have equally many images, which tells the data sets of this form apart.
     """
 
     keras_archive = ""
@@ -54,10 +54,10 @@ class MnistForm(ImageDataSet):
                 yield place / name
 
     def read(self, source: Path | None, settings: DataSettings) -> Contents:
-        """Read the four IDX files of a folder, or Keras's archive: images uint8 [N, 28, 28, 1] and labels uint8 [N].
+        """Return images uint8 [N, 28, 28, 1] and labels uint8 [N] from four IDX files in a folder, or Keras's archive.
 
         Raises:
-          NotThisDataSet: damaged, incomplete, or another set.
+          NotThisDataSet: it is damaged, incomplete, or another data set.
         """
         assert source is not None  # it is always read from files
         try:
@@ -68,7 +68,7 @@ class MnistForm(ImageDataSet):
         return Contents.of(arrays["train"], arrays["test"], classes=self.classes)
 
     def _check_counts(self, labels: np.ndarray) -> None:
-        """Raise ValueError if the labels are those of another set of this form."""
+        """Raise ValueError if the labels are those of another data set of this form."""
         counts = np.bincount(labels, minlength=10)
         if len(counts) > 10:
             raise ValueError(f"a label is {int(labels.max())}")
@@ -78,7 +78,7 @@ class MnistForm(ImageDataSet):
 
 
 def idx_file(folder: Path, split: str, what: str, dimensions: int) -> Path | None:
-    """Return the file by any of the names that it is known by; None without one."""
+    """Return the IDX file of a split, under any of the names it is published by; None if there is none."""
     stem = f"{IDX_BEGINNING[split]}-{what}"
     names = (f"{stem}-idx{dimensions}-ubyte", f"{stem}.idx{dimensions}-ubyte")
     files = (folder / f"{name}{end}" for name in names for end in (".gz", ""))
@@ -136,7 +136,7 @@ class Mnist(MnistForm):
     downloads = (
         Download(f"{_KERAS}/mnist.npz", "731c5ac602752760c8e48fbffcf8c3b850d9dc2a2aedcf2cc48468fc17b673d1", 11_490_434),
     )
-    recipe = {"data": {"augmentation": {"flip": "none"}}}  # a mirrored digit is none
+    recipe = {"data": {"augmentation": {"flip": "none"}}}  # a mirrored digit is not a digit
     recipes = {"airbench": {"model": {"width": 0.25}, "training": {"epochs": 11.0}, "schedule": {"image_scales": []}}}
     keras_archive = "mnist.npz"
     folders = ("mnist", "MNIST", "MNIST/raw")
@@ -167,7 +167,7 @@ def _from_archive(path: Path) -> dict[str, dict[str, np.ndarray]]:
 
 
 def _array(archive: zipfile.ZipFile, name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Return an array of the archive, uint8 of this shape. Nothing larger is unpacked, and no object in it."""
+    """Return an array of the archive, uint8 of this shape. Nothing larger is unpacked, and no Python objects are."""
     try:
         info = archive.getinfo(name)
     except KeyError as error:
@@ -183,14 +183,16 @@ def _array(archive: zipfile.ZipFile, name: str, shape: tuple[int, ...]) -> np.nd
 
 
 def read_idx(path: Path, shape: tuple[int, ...]) -> np.ndarray:
-    """Return the array in an IDX file, gzipped or not: uint8 of this shape. Nothing beyond it is read.
+    """Return the array in an IDX file, uint8 of this shape. The file may be compressed by gzip.
 
-    The format: http://yann.lecun.com/exdb/mnist, "File formats".
+    At most one byte more is read.
+
+    The format is described at http://yann.lecun.com/exdb/mnist, "File formats".
 
     Raises:
-      OSError: the system refused, or damaged compression.
-      EOFError: cut short.
-      ValueError: another format, type or shape.
+      OSError: the file can't be read, or its compression is damaged.
+      EOFError: it is cut short.
+      ValueError: it has another format, type or shape, or more data.
     """
     with open_regular(path) as file:
         packed = file.read(2) == _GZIP
@@ -206,9 +208,9 @@ def _read_idx(stream: BinaryIO, shape: tuple[int, ...]) -> np.ndarray:
         raise EOFError("it is cut short")
     zero, code, dimensions, *found = header.unpack(beginning)
     if (zero, code, dimensions) != (0, _BYTES, len(shape)):
-        raise ValueError(f"no IDX file of bytes in {len(shape)} dimensions")
+        raise ValueError(f"it is no IDX file of bytes in {len(shape)} dimensions")
     if tuple(found) != shape:
-        raise ValueError(f"an array of {found} instead of {list(shape)}")
+        raise ValueError(f"its array has the shape {found} instead of {list(shape)}")
     size = math.prod(shape)
     content = stream.read(size + 1)
     if len(content) < size:

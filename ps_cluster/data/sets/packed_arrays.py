@@ -1,6 +1,6 @@
-"""Arrays that were given to the Python API, in a folder that it has packed (`api/data.py`).
+"""Define the data sets of arrays that were passed to the Python API, which packs them into a folder (`api/data.py`).
 
-Nobody chooses them by their name: it is how the processes of a run open the folder that the settings name.
+Users do not choose them by name. The processes of a run use them to open the folder that the settings name.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ class PackedArrays(DataSet):
 
 
 class PackedImages(ImageDataSet):
-    """Images in arrays. They are not varied at random unless it is asked for: a mirrored picture may be another."""
+    """Images in arrays.
+
+    They are varied only if the settings say so, because a mirrored picture may mean something else.
+    """
 
     name = "packed_images"
     title = "images of your own"

@@ -1,4 +1,4 @@
-"""The source of Python's standard library: text that is on every machine that runs this."""
+"""Read the source of Python's standard library: text that every machine with Python has."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class PythonSource(DataSet):
     recipe = texts.RECIPE
 
     def read(self, source: Path | None, settings: DataSettings) -> Contents:
-        """Return its windows; the notes have the digest of what was found."""
+        """Return the windows of the text. A note has the digest of all files."""
         assert isinstance(settings, texts.TextSettings)
         files = texts.read_texts(*texts.standard_library_files())
         found = f"{len(files):,} files of Python {platform.python_version()}, SHA-256 {texts.digest(files)[:16]}"
         return texts.contents_of_texts(files, settings, (found,))
 
     def own_settings(self, settings: DataSettings) -> dict[str, Any]:
-        """Return the settings, and what was found: another Python has another library, which is packed by itself."""
+        """Return the settings with a hash of the names and sizes of files, so that another Python packs its own."""
         folder, paths = texts.standard_library_files()
         listed = "".join(f"{path.relative_to(folder)}\0{path.stat().st_size}\n" for path in paths)
         return super().own_settings(settings) | {"library": hashlib.sha256(listed.encode()).hexdigest()}

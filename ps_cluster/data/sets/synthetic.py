@@ -1,14 +1,14 @@
-"""Generate a stand-in for CIFAR-10: blends of ten shapes, which a convolutional network can tell apart but no linear model.
+"""Generate a stand-in for CIFAR-10: blends of ten shapes, which a convolutional network can tell apart.
 
 Every image shows one shape at a random place, size and rotation, in a random colour on a random background, under clutter
 that has nothing to do with the label. Shape and background colours have the same distribution in every class, so the mean of
 every pixel is the same for all classes: only relations between pixels tell them apart.
 
-The shape is a blend of two: its outline is where a weighted mean of the distances to both classes' outlines is 0. The class
-with the larger weight is the label. The smaller weight is uniform from `LEAST_OF_ANOTHER` to one half, so classes meet without
-a gap, and the error of a network measures how finely it tells them apart. There is always something left to learn, so training
-that goes wrong shows. No label is wrong: except where clutter and noise hide a shape, an accuracy of 100 % is possible. The
-default run ends near 90 %; a linear model of the pixels is below 20 %.
+The shape is a blend of two: its outline is where a weighted mean of the distances to both classes' outlines is 0. The
+class with the larger weight is the label. The smaller weight is uniform from `LEAST_OF_ANOTHER` to one half, so classes
+meet without a gap, and the error of a network measures how finely it tells them apart. There is always something left
+to learn, so the scores show it if training goes wrong. No label is wrong, so an accuracy of 100 % would be possible if
+clutter and noise never hid a shape. The default run ends near 90 %. A linear model of the pixels stays below 20 %.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from ps_cluster.data.sets.cifar import SPEC
 TRAIN_EXAMPLES = 20_000
 TEST_EXAMPLES = 4_000
 
-# Least weight of the other class in a blend. At the largest weight, 0.5, nothing tells which of the two is the label,
-# so a larger least weight puts more images close to that: this one number sets how hard the set is.
+# The least weight of the other class in a blend. At the largest weight, 0.5, nothing tells which of the two is the
+# label. A larger least weight puts more images close to that. So this number sets how hard the data set is.
 LEAST_OF_ANOTHER = 0.2
 
 _SIDE = 32
-_CHUNK = 500  # images rendered at once, few enough for the float arrays to stay in the CPU's cache
+_CHUNK = 500  # images that are rendered at once: few enough for their float arrays to stay in the processor's cache
 
 
 def _cross(u: np.ndarray, v: np.ndarray, r: np.ndarray) -> np.ndarray:
@@ -39,8 +39,8 @@ def _cross(u: np.ndarray, v: np.ndarray, r: np.ndarray) -> np.ndarray:
     return distance
 
 
-# Distance of a point from the shape (negative: inside), in units of the shape's radius. (u, v) is the point's place
-# relative to the shape's centre, and r its distance from it.
+# The distance of a point from the shape (negative inside), in units of the shape's radius. (u, v) is the place of the
+# point relative to the centre of the shape, and r is its distance from that centre.
 _SHAPES: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]] = {
     "disk": lambda u, v, r: r - 0.95,
     "ring": lambda u, v, r: np.abs(r - 0.75) - 0.22,
@@ -55,12 +55,12 @@ _SHAPES: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]] =
 }
 
 SYNTHETIC_CLASSES = tuple(_SHAPES)
-# It stands in for CIFAR-10, so networks normalise it alike.
+# It stands in for CIFAR-10, so networks normalise it in the same way.
 SYNTHETIC_SPEC = ExampleSpec(SPEC.inputs, SPEC.target, classes=SYNTHETIC_CLASSES)
 
 
 def generate(train_examples: int = TRAIN_EXAMPLES, test_examples: int = TEST_EXAMPLES, seed: int = 0) -> Contents:
-    """Return the whole set. Equal arguments give an equal set (on one version of numpy).
+    """Return the whole set. Equal arguments give equal sets on one version of numpy.
 
     Returns:
         Images uint8 [N, 32, 32, 3] and labels uint8 [N] in 0..9. Classes are equally frequent (to within one image) and
@@ -84,9 +84,9 @@ def _render(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Return images uint8 [B, 32, 32, 3] of labels uint8 [B]."""
     count = len(labels)
     back = _uniform(rng, 0, 256, (count, 1, 1, 3))
-    # At least 80 of 256 from the background in every channel, and still uniform over 0..255.
+    # The colour differs from the background by at least 80 of 256 in every channel, and is still uniform over 0..255.
     colour = (back + _uniform(rng, 80, 176, (count, 1, 1, 3))) % 256
-    # Uneven light: the same in squares of 8x8 pixels.
+    # Add uneven light, which is the same in each square of 8x8 pixels.
     images = back + _uniform(rng, -24, 24, (count, 4, 4, 3)).repeat(8, axis=1).repeat(8, axis=2)
     images += _shape_coverage(labels, rng)[..., None] * (colour - images)
     images = np.where(_hiding_rectangle(count, rng)[..., None], _uniform(rng, 0, 256, (count, 1, 1, 3)), images)
@@ -113,7 +113,10 @@ def _shape_coverage(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 def blended_distance(
     labels: np.ndarray, others: np.ndarray, part: np.ndarray, u: np.ndarray, v: np.ndarray
 ) -> np.ndarray:
-    """Return the distance to an outline between those of two classes. `part`: float32 [B, 1, 1], weight of `others`."""
+    """Return the distance to an outline between those of two classes.
+
+    `part`: the weight of `others`, float32 [B, 1, 1].
+    """
     distance: np.ndarray = (1 - part) * distance_outside(labels, u, v) + part * distance_outside(others, u, v)
     return distance
 

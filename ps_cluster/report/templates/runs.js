@@ -1,15 +1,15 @@
 "use strict";
-// Filter and sort the table of runs, overlay the curves of the chosen ones, and list the settings in which these differ.
-// Text reaches the page through textContent and attributes only.
+// Filter and sort the table of runs, overlay the curves of the chosen runs, and list the settings in which they differ.
+// Text is put into the page only as textContent and as attributes, so that it can't become HTML.
 (function () {
-const MOST = 20; // runs overlaid at once
-const FIRST = 5;
+const MOST = 20; // runs that can be overlaid at once
+const FIRST = 5; // runs that are overlaid at first
 const DASHES = ["", "7 3", "7 3 2 3", "2 3", "9 3 2 3 2 3"];
-const ALONG = [
+const X_AXES = [
   { place: 0, over: "time", label: () => "seconds of training" },
   { place: 1, over: "examples", label: unit => `${unit} trained on` },
 ];
-const PLACE = `runs-page:${location.pathname}`;
+const STORAGE_KEY = `runs-page:${location.pathname}`;
 const find = id => document.getElementById(id);
 const data = JSON.parse(find("data").textContent);
 const colours = JSON.parse(find("colours").textContent);
@@ -21,9 +21,9 @@ const rows = [...body.rows].map((row, index) => ({
   order: [...row.cells].map(cell => cell.dataset.order),
 }));
 
-// What the reader has chosen. It outlives a refresh of the page, as long as its tab is open.
+// What the reader has chosen. It survives a refresh of the page, as long as the tab is open.
 let state = { text: "", filters: {}, sort: null, chosen: null, trained: false };
-try { state = Object.assign(state, JSON.parse(sessionStorage.getItem(PLACE) || "{}")); } catch (error) { /* no storage */ }
+try { state = Object.assign(state, JSON.parse(sessionStorage.getItem(STORAGE_KEY) || "{}")); } catch (error) { /* no storage */ }
 
 const isNew = !state.chosen;
 state.chosen = state.chosen || {};
@@ -32,7 +32,7 @@ function keep() {
   state.scroll = [scrollX, scrollY, find("runs").scrollLeft, find("runs").scrollTop];
   const active = document.activeElement;
   state.focus = active && active.id ? active.id : null;
-  try { sessionStorage.setItem(PLACE, JSON.stringify(state)); } catch (error) { /* no storage: a refresh begins anew */ }
+  try { sessionStorage.setItem(STORAGE_KEY, JSON.stringify(state)); } catch (error) { /* without storage, a refresh forgets the choice */ }
 }
 
 // The table.
@@ -71,7 +71,7 @@ function sort() {
   body.append(...sorted.map(one => one.row));
 }
 
-// The choice: name of a run → its place among the looks, which it keeps while others come and go.
+// The chosen runs: name of a run → the place of its colour and line, which it keeps while other runs come and go.
 
 const choice = () => rows.filter(one => one.run.name in state.chosen);
 
@@ -131,8 +131,8 @@ function keyOf(one) {
     svg("line", { x1: 1, y1: 6, x2: 25, y2: 6, stroke: colour, "stroke-width": 2.5, "stroke-dasharray": dash }));
 }
 
-// Draw panels of {title, label, lines, text}; each of `lines` has {one, points: [[x, y]], thin, dots}. Their figures are on
-// the page before the first is drawn, because a drawing is as wide as its figure.
+// Draw panels of {title, label, lines, text}. Each of `lines` has {one, points: [[x, y]], thin, dots}. All figures are put on
+// the page before the first panel is drawn, because a drawing is as wide as its figure.
 function drawPanels(into, panels, otherwise) {
   const figures = panels.map(({ title }) => html("figure", {}, html("h3", { textContent: title })));
   into.replaceChildren(...figures);
@@ -184,7 +184,7 @@ function drawCurves(chosen) {
   const units = new Set(chosen.map(one => one.run.unit)), unit = units.size === 1 ? [...units][0] : "examples";
   const panels = [];
   for (const measure of ["accuracy", "error", "loss"]) {
-    for (const { place, over, label } of ALONG) {
+    for (const { place, over, label } of X_AXES) {
       const lines = [];
       for (const one of chosen) {
         if (state.trained) lines.push({ one, points: pointsOf(one.run.trained[measure], place), thin: true });
@@ -203,7 +203,7 @@ function drawCurves(chosen) {
 function drawStaleness(chosen) {
   const lines = chosen.filter(one => one.run.staleness.length)
     .map(one => ({ one, points: one.run.staleness, dots: one.run.staleness.length <= 30 }));
-  const panel = { title: "Share of the updates that are at most so stale", label: "staleness", lines, text: percent };
+  const panel = { title: "Share of the updates with at most this staleness", label: "staleness", lines, text: percent };
   drawPanels(find("stale"), lines.length ? [panel] : [], nothing(chosen, "a measured staleness"));
 }
 
@@ -214,7 +214,7 @@ function listSettings(chosen) {
   into.replaceChildren();
   into.hidden = !differing.length;
   find("difference").textContent = chosen.length < 2 ? "Choose two or more runs in the table."
-    : differing.length ? `${differing.length} settings are not the same in the ${chosen.length} chosen runs; –: the run has no such setting.`
+    : differing.length ? `${differing.length} settings differ between the ${chosen.length} chosen runs. A – means that the run has no such setting.`
     : `The ${chosen.length} chosen runs have the same settings.`;
   if (!differing.length) return;
   const head = html("tr", {}, html("th", { textContent: "setting", scope: "col" }),
@@ -238,7 +238,7 @@ function draw() {
   tell();
 }
 
-// What the reader does.
+// React to what the reader does.
 
 find("text").value = state.text;
 find("trained").checked = state.trained;
@@ -254,7 +254,7 @@ find("first").addEventListener("click", () => { chooseFirst(); draw(); keep(); }
 find("none").addEventListener("click", () => { state.chosen = {}; draw(); keep(); });
 headings.forEach((heading, column) => heading.querySelector("button").addEventListener("click", () => {
   const again = state.sort && state.sort.column === column;
-  // Numbers begin with the largest, words with A.
+  // Sort numbers from the largest at first, and words from A.
   const numbers = rows.some(one => one.order[column] !== "" && !isNaN(Number(one.order[column])));
   state.sort = { column, down: again ? !state.sort.down : numbers };
   sort();
