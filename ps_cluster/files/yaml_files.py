@@ -19,7 +19,7 @@ from ps_cluster.files import values
 from ps_cluster.files.reading import read_bytes
 from ps_cluster.files.values import Malformed
 
-MOST_BYTES = 2**16  # PyYAML takes up to 2 s for them; the longest shipped file has some 6,000
+MOST_BYTES = 2**16  # PyYAML needs up to 2 s for a file of this size; the longest shipped file has 6,000 bytes
 MOST_LEVELS = 20
 
 _WORDS = {"": None, "~": None} | {
@@ -70,7 +70,7 @@ def parse_yaml(text: bytes | str) -> Any:
         raise Malformed(f"has more than {MOST_BYTES:,} bytes")
     try:
         text = text.decode("utf-8") if isinstance(text, bytes) else text
-        # What libyaml refuses is read again: for the message, and for names that are no UTF-8, as it takes no "\uDCFF".
+        # PyYAML reads what libyaml refuses: it has the better message, and accepts names that are not UTF-8 ("\uDCFF").
         with contextlib.suppress(yaml.YAMLError):
             return _parsed(text, _LIBYAML)
         return _parsed(text, yaml.SafeLoader)

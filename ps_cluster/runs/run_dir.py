@@ -119,7 +119,7 @@ class RunDir:
         """
         try:
             for folder in self._written:
-                untrusted.check_way(folder, "folder of the run")
+                untrusted.refuse_foreign_symlinks(folder, "folder of the run")
             for folder in (self.root, *self.first_folders):
                 folder.mkdir(mode=0o755, parents=True, exist_ok=True)
             with open_append(self.launcher_log):

@@ -46,7 +46,7 @@ class Records:
                 if untrusted.is_foreign(self._run_dir.root):
                     raise PermissionError(errno.EPERM, "it belongs to another user")
                 for folder in self._run_dir.scored:
-                    untrusted.check_way(folder, "folder of the run")
+                    untrusted.refuse_foreign_symlinks(folder, "folder of the run")
                 self._run_dir.metrics.mkdir(parents=True, exist_ok=True)
                 file = self._run_dir.evaluation.with_suffix(".lock")
                 self._lock = Lock(file, f"'{self._run_dir.evaluation}'", self._notify)
