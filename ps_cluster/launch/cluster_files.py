@@ -52,7 +52,7 @@ class _GivenTask(Row):
 class _GivenConfig(Row):
     """The content of TF_CONFIG (https://www.tensorflow.org/guide/distributed_training#tf_config).
 
-    Many a TF_CONFIG has keys that TensorFlow does not know, e.g. "environment".
+    Keys that TensorFlow does not know, e.g. "environment", are common, and are ignored.
     """
 
     cluster: _Jobs
@@ -69,7 +69,7 @@ def from_tf_config(text: str | None, notify: Notify = ignore) -> tuple[ClusterTo
     """
     if not text:
         raise UserError(
-            "TF_CONFIG is not set: it names the cluster and which task of it this process is; "
+            "TF_CONFIG is not set: it describes the cluster, and says which of its tasks this process is; set it, "
             "or give --cluster, --type and --index"
         )
     try:

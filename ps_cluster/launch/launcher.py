@@ -1,7 +1,7 @@
 """Run a whole cluster on this machine, from the first process to the summary. Imports no TensorFlow.
 
-The exit code is one of errors.py. A run that was drained after one Ctrl-C, SIGTERM or SIGHUP has 0; one that was stopped
-at once, by a second one or because training had not begun, has that of the signal.
+The exit code is one of errors.py. It is 0 for a run that was drained after one Ctrl-C, SIGTERM or SIGHUP, and that
+of the signal for a run that was stopped at once, because of a second signal or because training had not begun.
 """
 
 from __future__ import annotations
@@ -122,11 +122,11 @@ def run_local(
             machine=machine.describe(),
             network=network.to_json(),
         )
-        of_proof = write_ending(config, run_dir, ended, view.notice)
+        proof_code = write_ending(config, run_dir, ended, view.notice)
     except RunFailed:
         _exit_code(ending, left)  # says what went wrong first
         raise
-    return _exit_code(ending, left) or of_proof
+    return _exit_code(ending, left) or proof_code
 
 
 @contextmanager

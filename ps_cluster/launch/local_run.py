@@ -56,7 +56,7 @@ def start_run(
 
     Args:
       began, tensorboard: as for `run_local`.
-      anew: remove what lies in `root` first. Otherwise only what a run has left there that never trained.
+      anew: remove everything in `root` first. Otherwise only the files of a run that never trained are removed.
     """
     config.check_fits_one_machine()
     with locks.sole_use(root, RUN_DIRECTORY, view.notice):
@@ -110,8 +110,8 @@ def resume_run(
         newest = newest_checkpoint(config, run_dir, dataset, view.notice) if updates != updates_before else None
         if _is_complete(run_dir, config, dataset, view.notice):
             view.notice(
-                f"run '{root}' is complete, nothing is left to do: see {run_dir.summary}; --epochs or --steps beside "
-                "--resume give it more"
+                f"run '{root}' is complete, nothing is left to do: see {run_dir.summary}; add --epochs or --steps to "
+                "--resume to train longer"
             )
             return 0
         # Check before config.yaml is overwritten and before anything is started.
@@ -120,7 +120,7 @@ def resume_run(
         if updates != updates_before:
             view.notice(
                 f"the whole run has {updates:,} updates now ({updates_before:,} before); "
-                "the learning rate goes on as in a run of that length"
+                "the learning rate continues as in a run of that length"
             )
         complete = complete_config(config, dataset, view.notice)
         complete = with_gpus_found(complete, usable_gpus(os.environ), view.notice)
@@ -156,13 +156,13 @@ def resolve_data(settings: DataSettings, *, notify: Notify) -> PackedDataset:
 def complete_config(config: RunConfig, dataset: PackedDataset, notify: Notify = ignore) -> RunConfig:
     """Return `config` with "auto" replaced by the values chosen here, and an absolute data directory.
 
-    Label smoothing is 0 for an objective that has none, unless somebody has set it. Rule `compiled` becomes that of the
-    network's compile(), for which a process builds a user's own network.
+    Label smoothing is 0 for an objective that has none, unless somebody has set it. The rule of the network's compile()
+    replaces `compiled`. To find it, a process builds a user's own network.
 
     Args:
       notify: called with lines about the network that a user should read before spending hours on a training.
-
-    Raises UserError for settings or a network that do not fit the data set's examples.
+    Raises:
+      UserError: settings or network do not fit the data set's examples.
     """
     if not OBJECTIVES[dataset.spec.objective].smooths_labels and SMOOTHING not in changed(config):
         config = config.with_values({SMOOTHING: 0.0})
@@ -201,10 +201,7 @@ def complete_config(config: RunConfig, dataset: PackedDataset, notify: Notify = 
 
 
 def _with_rows_of_workers(config: RunConfig, dataset: PackedDataset) -> RunConfig:
-    """Return `config` with `training.sample` as rows where it asks for files, once it fits the data set.
-
-    Raises UserError if it does not.
-    """
+    """Return `config` with the rows of `training.sample` instead of files. Raises UserError if they don't fit the data."""
     text = config.training.sample
     if text == OF_FILES:
         if not dataset.file_rows:

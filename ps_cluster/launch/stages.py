@@ -1,4 +1,4 @@
-"""The time limits of a run and the clocks that keep them: one for its stage, and one for frozen processes.
+"""Define the time limits of a run and the clocks that check them: one for its stage, and one for frozen processes.
 
 The launcher of a whole run (decisions.py) and the command `task` (task_decisions.py) keep their limits with these.
 """

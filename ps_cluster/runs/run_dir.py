@@ -279,14 +279,13 @@ def check_unused(root: Path) -> None:
     if begun and run.launcher_log.is_file() and not run.has_trained:
         untrusted.refuse_foreign(run.launcher_log)
         return
-    go_on = f", or go on with --resume {shlex.quote(str(root))}" if run.config.is_file() else ""
-    raise UserError(f"run directory '{root}' exists and is not empty: choose another{go_on}")
+    or_resume = f", or continue it with --resume {shlex.quote(str(root))}" if run.config.is_file() else ""
+    raise UserError(f"run directory '{root}' exists and is not empty: choose another{or_resume}")
 
 
 _unprinted: deque[str] = deque(maxlen=100)
-_print_lock = (
-    threading.RLock()
-)  # several threads may print at the same time, e.g. when several workers are lost together
+# Several threads may print at the same time, e.g. when several workers are lost together.
+_print_lock = threading.RLock()
 
 
 def say(line: Line) -> None:

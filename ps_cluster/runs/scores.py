@@ -60,7 +60,7 @@ class Records:
 
     def _refuse(self, why: str) -> None:
         if not self._refused:
-            self._notify(f"{why}: this one only prints them")
+            self._notify(f"{why}: this evaluator only prints them")
         self._refused = True
 
     def close(self) -> None:
