@@ -30,7 +30,7 @@ _DTYPES = {code: np.dtype(name) for code, name in {
     "BOOL": "bool", "U8": "uint8", "I32": "int32", "I64": "int64", "F32": "float32", "F64": "float64",
 }.items()}  # fmt: skip
 _CODES = {dtype: code for code, dtype in _DTYPES.items()}
-_HEADER, _CHECKSUMS = "header", "crc32"  # the texts beside the arrays
+_HEADER, _CHECKSUMS = "header", "crc32"  # the texts in addition to the arrays
 _LENGTH = struct.Struct("<Q")  # of the table; begins the file
 _CHUNK_BYTES = 2**20
 

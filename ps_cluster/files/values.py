@@ -46,17 +46,17 @@ def is_decimal(text: str) -> bool:
 
 
 def whole(text: str) -> int:
-    """Return the whole number in `text`. Raises Malformed if it is none or has too many digits."""
+    """Return the whole number in `text`. Raises Malformed if it is not one, or has too many digits."""
     if not is_whole(text):
-        raise Malformed("is no whole number in plain digits")
+        raise Malformed("is not a whole number in plain digits")
     _check_length(text)
     return int(text)
 
 
 def decimal(text: str) -> float:
-    """Return the finite number in `text`. Raises Malformed if it is none, too large, or has too many digits."""
+    """Return the finite number in `text`. Raises Malformed if it is not one, is too large, or has too many digits."""
     if not is_decimal(text):
-        raise Malformed("is no finite number in plain digits")
+        raise Malformed("is not a finite number in plain digits")
     _check_length(text)
     number = float(text)
     if not math.isfinite(number):
@@ -165,7 +165,7 @@ def first_error(error: ValidationError, origin: str, known: str = "", names: Ite
     """Return the first problem, on one line that names the field and the value.
 
     Args:
-      origin: where the input is from.
+      origin: the source of the input.
       known: the page that lists all keys, or "".
       names: all keys, for the one that is nearest to an unknown one.
     """

@@ -77,7 +77,7 @@ def parse_yaml(text: bytes | str) -> Any:
     except Malformed:
         raise
     except UnicodeDecodeError as error:
-        raise Malformed("is not YAML: it is no UTF-8 text") from error
+        raise Malformed("is not YAML: it is not UTF-8 text") from error
     except (yaml.YAMLError, ValueError, OverflowError) as error:
         raise Malformed(f"is not YAML: {_reason(error)}") from error
 
@@ -140,7 +140,7 @@ def _mapping(events: Events, levels: int) -> dict[str, Any]:
         if key == "<<" and not event.style:
             raise _at(event, "merge keys (<<) are not read: write the values themselves")
         if key in found:
-            raise _at(event, f"the key {key!r:.60} is there twice")
+            raise _at(event, f"the key {key!r:.60} appears twice")
         found[key] = _value(next(events), events, levels)
     return found
 
@@ -172,7 +172,7 @@ def _plain(text: str) -> Any:
     if values.is_decimal(text):
         return values.decimal(text)
     if _DOUBTFUL.fullmatch(text):
-        raise Malformed(f"{text!r:.60} is no plain decimal number: write it as one, or in quotes where it is text")
+        raise Malformed(f"{text!r:.60} is not a plain decimal number: write it as one, or in quotes if it is text")
     return text
 
 

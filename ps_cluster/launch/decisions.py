@@ -75,7 +75,7 @@ class Look:
 class Decisions:
     """The rules of a run, and what they remember.
 
-    Training is over when the leader ends: the chief, or worker 0 where there is no chief. Each method takes the time last,
+    Training is over when the leader ends: the chief, or worker 0 if there is no chief. Each method takes the time last,
     and returns the actions that follow, in their order.
 
     Attributes:

@@ -81,7 +81,7 @@ def run_local(
         temporary_files_in(run_dir.temporary),
         network_for(isolation, run_dir.root, data_dir, view.notice) as network,
         _fork_server_for(task_argv, network, run_dir, clock, lambda: loop.stops_at_once) as server,
-        tensorboard_server.beside(tensorboard, run_dir.tensorboard, run_dir.log("tensorboard", 0), view.notice),
+        tensorboard_server.tensorboard_if(tensorboard, run_dir.tensorboard, run_dir.log("tensorboard", 0), view.notice),
     ):
         write_whole(run_dir.config, config.to_yaml())
         write_pointer(run_dir.dataset, dataset)

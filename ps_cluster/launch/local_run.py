@@ -81,7 +81,7 @@ def resume_run(
     root: Path, more: Mapping[str, Any] | None = None, *, view: ProgressView, began: float | None = None,
     tensorboard: bool = False,
 ) -> int:  # fmt: skip
-    """Resume the run in `root`. Returns the exit code; raises UserError where it can't be resumed.
+    """Resume the run in `root`. Returns the exit code; raises UserError if it can't be resumed.
 
     Args:
       more: settings that may change: another length of the whole run, `training.epochs` or `training.steps`; another
@@ -128,13 +128,13 @@ def resume_run(
 
 
 def _is_complete(run_dir: RunDir, config: RunConfig, dataset: PackedDataset, notify: Notify) -> bool:
-    """Return whether training, scoring (where wanted) and summary are complete. Removes an unreadable summary."""
+    """Return whether training, scoring (if wanted) and summary are complete. Removes an unreadable summary."""
     try:
         ended, written = checkpoints.ended(run_dir.checkpoints), read_json(run_dir.summary, Summary)
     except FileNotFoundError:
         return False
     except UserError as error:
-        notify(f"to be written anew: {error}")
+        notify(f"the summary will be written again: {error}")
         run_dir.summary.unlink(missing_ok=True)
         return False
     last_step = ended.last_step if ended else 0
@@ -149,7 +149,7 @@ class DataResolver(Protocol):
 
 
 def resolve_data(settings: DataSettings, *, notify: Notify) -> PackedDataset:
-    """Return the packed data set, made or downloaded first where needed. Raises UserError where that fails."""
+    """Return the packed data set, made or downloaded first if needed. Raises UserError if that fails."""
     return sources.resolve(settings, default_cache_dir(), notify=notify, progress=every_tenth(notify))
 
 
@@ -206,7 +206,7 @@ def _with_rows_of_workers(config: RunConfig, dataset: PackedDataset) -> RunConfi
     if text == OF_FILES:
         if not dataset.file_rows:
             raise UserError(
-                f"training.sample: got '{text}': data set '{dataset.name}' is no table in several files: take {OF_WORKER}"
+                f"training.sample: got '{text}': data set '{dataset.name}' is not a table in several files: take {OF_WORKER}"
             )
         try:
             ends = ends_of_files(dataset.file_rows_to_train_on, config.cluster.workers)

@@ -1,4 +1,4 @@
-"""Build a user's own network once, in a process of its own, before anything else of a run is started.
+"""Build a user's own network once, in a separate process, before anything else of a run is started.
 
 The launcher has no TensorFlow in it, so it can't build a network. It starts this file as a program, which does what the
 chief will do: it calls the function, checks the model, and tries its loss and metrics on a batch of zeros. So the user

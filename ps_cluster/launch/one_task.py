@@ -191,7 +191,7 @@ class OneTask:
         )  # fmt: skip
 
     def _write_files(self) -> None:
-        """Write what the task's process and `health` read. The run's own config.yaml and cluster.json are the leader's."""
+        """Write what the task's process and `health` read. Only the leader writes the run's config.yaml and cluster.json."""
         run_dir, task = self.run_dir, self.task
         who = {"type": task.type, "index": task.index, "pid": os.getpid(), "address": self.topology.address(task)}
         where = {"host": socket.gethostname(), "leads": self.leads, "life": life_of(os.getpid())}
@@ -323,7 +323,7 @@ def _check_cluster(config: RunConfig, topology: ClusterTopology) -> None:
 
 
 def _check_port_is_free(topology: ClusterTopology, task: Task, within_s: float) -> None:
-    """Raise UserError where another program listens at the task's address; TensorFlow needs seconds to find out."""
+    """Raise UserError if another program listens at the task's address; TensorFlow needs seconds to find out."""
     address = topology.address(task)
     if address is None or topology.port(task) is None:
         return

@@ -113,7 +113,7 @@ class StageClock:
         return begins
 
     def overdue(self, leader: Task, now_s: float) -> str | None:
-        """Return what did not happen, and for how long, where the limit of the stage is exceeded; else None."""
+        """Return what did not happen, and for how long, if the limit of the stage is exceeded; else None."""
         limit_s = STAGES[self.stage].seconds(self.limits)
         if now_s - self._moved_s <= limit_s:
             return None

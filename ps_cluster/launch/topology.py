@@ -20,7 +20,7 @@ class Origin:
     """The source of a cluster's description, and the names of its fields there, for messages."""
 
     name: str
-    jobs: str  # the field with the task types; "" where they are at the top level
+    jobs: str  # the field with the task types; "" if they are at the top level
     type: str
     index: str
 

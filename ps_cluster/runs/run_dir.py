@@ -259,8 +259,8 @@ class RunDir:
 def _why_no_run(run_dir: RunDir, root: Path) -> str:
     """Return why a folder is no run directory, as the end of a sentence that says "is not "."""
     if not root.is_dir():
-        beside = [path.name for path in root.parent.glob("*/") if (path / run_dir.config.name).is_file()]
-        return f"there: {did_you_mean(root.name, beside)}'runs {root.parent}' lists what is"
+        siblings = [path.name for path in root.parent.glob("*/") if (path / run_dir.config.name).is_file()]
+        return f"there: {did_you_mean(root.name, siblings)}'runs {root.parent}' lists what is"
     lacks = f"one: it holds no {run_dir.config.name}"
     inside = sorted(file.parent for depth in ("*", "*/*") for file in root.glob(f"{depth}/{run_dir.config.name}"))
     return f"{lacks}, but '{inside[0]}' does: name that, or another run in it" if inside else lacks

@@ -94,11 +94,11 @@ class Records:
         folder.mkdir(parents=True, exist_ok=True)
         for left_over in (*folder.glob(".model.*.keras"), *folder.glob(".*.tmp")):
             left_over.unlink()  # a killed evaluator left it, because this one holds the lock
-        beside = folder / f".model.{secrets.token_hex(8)}.keras"
-        save_model(beside)
-        with beside.open("rb") as file:
+        temporary = folder / f".model.{secrets.token_hex(8)}.keras"
+        save_model(temporary)
+        with temporary.open("rb") as file:
             os.fsync(file.fileno())
-        beside.replace(self._run_dir.best_model)
+        temporary.replace(self._run_dir.best_model)
         checkpoints.write(folder / "checkpoint.safetensors", checkpoint)
         write_json(self._best_file, row.model_dump(include=set(MeasuredMetric.model_fields)))
 

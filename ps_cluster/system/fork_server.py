@@ -101,7 +101,7 @@ def _fork_for_the_launcher(request: dict[str, Any], channel: socket.socket, log:
 
 
 def _become(request: dict[str, Any], log: int) -> NoReturn:
-    """Turn this fork into `python -m MODULE ARGUMENTS`, in a session of its own, with its output in the log."""
+    """Turn this fork into `python -m MODULE ARGUMENTS`, in a new session, with its output in the log."""
     os.setsid()
     nothing = os.open(os.devnull, os.O_RDONLY)
     for ours, standard in ((nothing, 0), (log, 1), (log, 2)):

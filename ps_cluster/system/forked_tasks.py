@@ -112,7 +112,7 @@ class ForkServer:
           OSError: the server did not come up, or has ended.
           StopHeard: see `stops`.
         """
-        assert stdout is not None, "the server's own output is no place for that of a task"
+        assert stdout is not None, "a task needs a log, because the output of the server is not meant for it"
         log = stdout if isinstance(stdout, int) else stdout.fileno()
         request = json.dumps({"argv": [str(argument) for argument in argv], "env": dict(env), "cwd": str(cwd)})
         if self.pid is not None and self._channel is not None:

@@ -20,7 +20,7 @@ _NO_LIMIT_BYTES = 1 << 60  # version 1 says so with a number of about 2^63
 
 @dataclass(frozen=True)
 class Allowance:
-    """The share of a machine that a process may use; None where there is no limit."""
+    """The share of a machine that a process may use; None without a limit."""
 
     processors: int  # that it may run on
     cpus: float | None = None  # quota: processor seconds a second

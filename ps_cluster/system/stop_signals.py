@@ -15,7 +15,7 @@ _LOOK_S = 0.1
 
 
 def stop_signals() -> tuple[int, ...]:
-    """Return the signals that ask a run to stop. SIGHUP (terminal closed) is left out where `nohup` ignores it."""
+    """Return the signals that ask a run to stop. SIGHUP (terminal closed) is left out if `nohup` ignores it."""
     hang_up = () if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else (signal.SIGHUP,)
     return signal.SIGINT, signal.SIGTERM, *hang_up
 

@@ -143,7 +143,7 @@ class Supervisor:
 
 def _exit_of(process: TaskProcess, exit_code: int) -> TaskExit:
     spec, error = process.spec, TaskError()
-    with contextlib.suppress(FileNotFoundError, UserError):  # without it, or where it can't be read, its log remains
+    with contextlib.suppress(FileNotFoundError, UserError):  # if it is missing or can't be read, the log remains
         error = read_json(spec.error, TaskError)
     return TaskExit(
         task=process.task,

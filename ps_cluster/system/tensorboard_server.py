@@ -31,13 +31,13 @@ GRACE_S = 3.0
 _ANSWER_INTERVAL_S = 0.25
 
 
-def beside(wanted: bool, logdir: Path, log: Path, notify: Notify) -> AbstractContextManager[object]:
+def tensorboard_if(wanted: bool, logdir: Path, log: Path, notify: Notify) -> AbstractContextManager[object]:
     """Return a context in which TensorBoard runs if it is wanted."""
     return TensorBoardServer(logdir, log, notify) if wanted else nullcontext()
 
 
 class TensorBoardServer:
-    """TensorBoard within a `with` block. If it does not start, one notice says so, and the run continues."""
+    """Runs TensorBoard within a `with` block. If it does not start, one notice says so, and the run continues."""
 
     def __init__(
         self,

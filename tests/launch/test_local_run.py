@@ -409,7 +409,7 @@ def test_a_run_is_complete_when_it_is_trained_scored_and_summed_up(tmp_path, mon
 
 def test_a_damaged_summary_is_gone_before_the_evaluator_would_stumble_over_it(half_done):
     half_done.run_dir.summary.write_text("{")
-    assert "to be written anew" in half_done() and half_done.went_on
+    assert "the summary will be written again" in half_done() and half_done.went_on
     assert not half_done.run_dir.summary.exists()
 
 
