@@ -1,6 +1,6 @@
 """Asynchronous parameter-server training that can be run, broken and measured on one machine.
 
-`fit`, `train` and `compare` are the Python API (docs/python-api.md). What it needs is imported at its first use.
+`fit`, `train` and `compare` are the Python API (docs/python-api.md). Each is imported at its first use.
 """
 
 from importlib import import_module

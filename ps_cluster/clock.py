@@ -10,10 +10,11 @@ LONGEST_GAP_S = 2.0
 
 
 class AwakeClock:
-    """Seconds in which this process ran: a gap between two reads counts as at most `LONGEST_GAP_S`.
+    """Counts the seconds in which this process ran. A gap between two reads counts as at most `LONGEST_GAP_S`.
 
     So a run that is frozen as a whole (control group, SIGSTOP, a laptop's suspend) does not exceed its limits: they
-    count only time in which the other processes could have answered. Read it at least once in `LONGEST_GAP_S`.
+    count only time in which the other processes could have answered. Read the clock at least every
+    `LONGEST_GAP_S` seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):

@@ -1,68 +1,69 @@
-"""The exceptions that are told in one line, and the hint that goes into such a line."""
+"""Define the exceptions that are shown as one line, the exit codes, and the hint for a mistyped name."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
 
-# The exit codes of commands and tasks. A process that a signal has ended has 128 and the signal's number, as in a shell.
-FAILED = 1  # of the machine, of a child process, or a bug
+# The exit codes of commands and tasks. A process that a signal ends has 128 + the signal's number, as in a shell.
+FAILED = 1  # the machine or a child process failed, or there is a bug
 BAD_INPUT = 2  # the same command would fail again
 SUPERSEDED = 3  # a task whose place another process has taken
-FAILED_FOR_GOOD = 4  # a training that diverged, or whose proof does not hold: the same command would change nothing
-RETRY = 75  # EX_TEMPFAIL of sysexits.h: the same command goes on, e.g. of a task that no launcher started and that lost another
-PORT_IN_USE = 98  # EADDRINUSE: with another port it goes on
+FAILED_FOR_GOOD = 4  # the training diverged, or its proof does not hold: the same command would change nothing
+# EX_TEMPFAIL of sysexits.h: the same command continues, e.g. after a task without a launcher has lost another task.
+RETRY = 75
+PORT_IN_USE = 98  # EADDRINUSE: the task needs another port
 INTERRUPTED = 130  # by Ctrl-C
 # After these exit codes of `task`, no scheduler starts the task again: the same command would end in the same way.
 NEVER_RETRY = (BAD_INPUT, SUPERSEDED, FAILED_FOR_GOOD)
 
-LONGEST_TYPO = 200  # characters: to compare longer names takes seconds, and nobody mistypes them
+LONGEST_TYPO = 200  # characters; a longer name is no typing mistake, and comparing it would take seconds
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return "did you mean 'x'? " with the known name that is nearest to `name`; "" where none is near.
+    """Return "did you mean 'x'? " with the known name that is most similar to `name`; "" if none is similar.
 
-    Of dotted keys the last parts are compared, first those beside it: optimizer.learning_rate is near to
-    training.learning_rate.
+    Only the last parts of dotted keys are compared. A key in the same section is preferred, but
+    optimizer.learning_rate is also found for training.learning_rate.
     """
     if len(name) > LONGEST_TYPO:
         return ""
     section, _, last = name.rpartition(".")
-    parts = [(one.rpartition("."), one) for one in known]
-    beside = {ending: one for (start, _, ending), one in parts if start == section}
-    others = {ending: one for (_, _, ending), one in parts}
-    near = [names[one] for names in (beside, others) for one in get_close_matches(last, names, 1)]
-    return f"did you mean '{near[0]}'? " if near else ""
+    parts = [(key.rpartition("."), key) for key in known]
+    same_section = {ending: key for (start, _, ending), key in parts if start == section}
+    all_sections = {ending: key for (_, _, ending), key in parts}
+    similar = [keys[ending] for keys in (same_section, all_sections) for ending in get_close_matches(last, keys, 1)]
+    return f"did you mean '{similar[0]}'? " if similar else ""
 
 
 class UserError(Exception):
-    """Bad input from the user, told in one line: the field, the value it got, and what to do.
+    """Bad input from the user. The message is one line with the field, its value, and what to do.
 
     The command line prints it on stderr and exits with code 2.
     """
 
 
 class FailedComputation(UserError):
-    """An error in the user's own computation, in their network, loss or data. Every attempt would meet it again."""
+    """An error in the user's network, loss or data. It would occur again in every attempt."""
 
 
 class RunFailed(Exception):
-    """A failure of the machine or of a child process, told in one line: which, why, where its logs are; exit code 1.
+    """A failure of the machine or of a child process. The message is one line: what failed, why, and where the log is.
 
-    Any other exception that escapes is a bug.
+    The command line exits with code 1. Any other exception that reaches it is a bug.
     """
 
 
 class LostTask(RunFailed):
-    """Another task was lost, without which this one can't go on. The same command, run again, goes on."""
+    """Another task was lost, and this task can't continue without it. The same command, run again, continues."""
 
 
 class TrainingFailed(RunFailed):
     """A failure of a training that the Python API has started.
 
     Attributes:
-      task: the task that failed, e.g. "worker-0"; None if it was none of them.
+      task: the task that failed, e.g. "worker-0"; None if no task failed.
       reason: why, in one line.
-      log: the log to look into.
+      log: the log with the details.
     """
 
     def __init__(self, task: str | None, reason: str, log: Path):

@@ -1,4 +1,4 @@
-"""Find this package's files, in a checkout of the project or installed by pip, and what is installed beside it."""
+"""Find this package's files, in a checkout or as installed by pip, and return commands that install packages."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ _INSTALLED = _INSTALLED_CONFIGS.is_dir()
 IMPORT_FOLDER = _PACKAGE.parent  # the checkout, or site-packages
 CONFIG_FOLDER = _INSTALLED_CONFIGS if _INSTALLED else IMPORT_FOLDER / "configs"
 
-_NAME = "ps-cluster"  # of the command that installing brings
+_COMMAND = "ps-cluster"  # the command that an installation of this package provides
 
 
 def program(typed: str, folder: Path, python: str = sys.executable) -> str:
-    """Return the command to name in hints: as it was typed, if it can be told, else one that works in `folder`.
+    """Return the command for hints: the one that the user typed, if it is known, else one that works in `folder`.
 
     Args:
-      typed: the first of the program's arguments, sys.argv[0].
-      python: the interpreter, beside which the command is if it is installed.
+      typed: `sys.argv[0]`.
+      python: the interpreter. If the command is installed, it is in the interpreter's folder.
     """
-    script = Path(python).parent / _NAME
-    on_path = shutil.which(_NAME)
+    script = Path(python).parent / _COMMAND
+    on_path = shutil.which(_COMMAND)
     is_on_path = on_path is not None and script.is_file() and os.path.samefile(on_path, script)
-    installed = _NAME if is_on_path else shlex.quote(str(script))
+    installed = _COMMAND if is_on_path else shlex.quote(str(script))
     if os.path.realpath(typed) == str(IMPORT_FOLDER / "cli.py"):
         return f"python {shlex.quote(typed)}"
-    if os.path.basename(typed) != _NAME and os.path.samefile(folder, IMPORT_FOLDER) and not _INSTALLED:
+    if os.path.basename(typed) != _COMMAND and os.path.samefile(folder, IMPORT_FOLDER) and not _INSTALLED:
         return "python cli.py"
     return installed if script.is_file() else f"{shlex.quote(python)} -m ps_cluster"
 
@@ -50,14 +50,14 @@ PROGRAM = program(sys.argv[0] if sys.argv else "", _current_folder())  # the com
 
 
 def how_to_install(python: str = "") -> str:
-    """Return what a user does to install this package again. `python`: with which one, e.g. "python3.13"."""
+    """Return how to install this package again. `python`: the Python to install it for, e.g. "python3.13"."""
     if _INSTALLED:
         return f"install this package again{python and f', with {python}'}"
     return f"make clean install{python and f' PYTHON={python}'}"
 
 
 def how_to_install_cuda() -> str:
-    """Return what a user does to compute on GPUs: the package that is pinned has no CUDA."""
+    """Return the commands that install TensorFlow with CUDA. The pinned package is built without it."""
     return (
         f"pip uninstall --yes tensorflow-cpu; pip install 'tensorflow[and-cuda]=={tensorflow_version()}' "
         "(docs/operations.md#gpus)"
@@ -65,33 +65,37 @@ def how_to_install_cuda() -> str:
 
 
 def finding_this_package(given: Mapping[str, str]) -> dict[str, str]:
-    """Return `given` plus what lets another Python process find this package, in whatever folder it starts.
+    """Return the environment `given`, changed so that a Python process finds this package from any working directory.
 
-    It imports nothing from that folder: children start in run directories, which may come from elsewhere. So the places
-    of the user's PYTHONPATH become absolute, as this process sees them.
+    The process imports nothing from its working directory, because tasks start in run directories, which may come from
+    another user. So relative folders in the user's PYTHONPATH are made absolute here.
     """
-    places = filter(None, given.get("PYTHONPATH", "").split(os.pathsep))
-    path = os.pathsep.join([str(IMPORT_FOLDER), *map(os.path.abspath, places)])
+    folders = filter(None, given.get("PYTHONPATH", "").split(os.pathsep))
+    path = os.pathsep.join([str(IMPORT_FOLDER), *map(os.path.abspath, folders)])
     return {**given, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
 
 
 def to_install(extra: str) -> str:
-    """Return the command that adds the packages of an extra to the Python that runs this.
+    """Return the command that installs the packages of an extra into the Python that runs this process.
 
-    It names those packages, not this one: under its name a registry may have something else.
+    It names the packages of the extra, because a registry may have another package under the name of this one.
     """
-    return to_add(_of_checkout(extra) if (IMPORT_FOLDER / "pyproject.toml").is_file() else _of_installed(extra))
+    return to_add(
+        _requirements_of_checkout(extra)
+        if (IMPORT_FOLDER / "pyproject.toml").is_file()
+        else _requirements_of_installation(extra)
+    )
 
 
 def to_add(requirements: Iterable[str]) -> str:
-    """Return the command that adds packages to the Python that runs this. `uv tool install` leaves it without pip."""
+    """Return the command that installs packages into the Python that runs this process. It may have uv but no pip."""
     pip = (sys.executable, "-m", "pip", "install")
     return shlex.join(
         [*(pip if util.find_spec("pip") else ("uv", "pip", "install", "--python", sys.executable)), *requirements]
     )
 
 
-def _of_checkout(extra: str) -> list[str]:
+def _requirements_of_checkout(extra: str) -> list[str]:
     import tomllib
 
     project = tomllib.loads((IMPORT_FOLDER / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -99,13 +103,13 @@ def _of_checkout(extra: str) -> list[str]:
     return requirements
 
 
-def _of_installed(extra: str) -> list[str]:
+def _requirements_of_installation(extra: str) -> list[str]:
     from packaging.requirements import Requirement
 
-    every = map(Requirement, metadata.requires("ps-cluster") or ())
+    requirements = map(Requirement, metadata.requires("ps-cluster") or ())
     return [
         f"{one.name}{one.specifier}"
-        for one in every
+        for one in requirements
         if one.marker and one.marker.evaluate({"extra": extra}) and not one.marker.evaluate({"extra": ""})
     ]
 

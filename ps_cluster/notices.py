@@ -54,4 +54,4 @@ class Notify(Protocol):
 
 
 def ignore(line: Line, /) -> None:
-    """Take a line, and show it to nobody."""
+    """Take a line and discard it."""

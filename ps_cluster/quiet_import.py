@@ -10,15 +10,15 @@ import sys
 from collections.abc import Iterator, Sequence
 
 # Printed by absl's log before it is initialised, whatever TF_CPP_MIN_LOG_LEVEL says (tensorflow/core/util/port.cc).
-NO_NEWS = ("All log messages before absl::InitializeLog() is called", "oneDNN custom operations are on")
+STARTUP_LINES = ("All log messages before absl::InitializeLog() is called", "oneDNN custom operations are on")
 LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 ERRORS_ONLY = "2"
 _SHOWS_ALL = ("0", "1")
-# Keras imports them where they are installed, to draw and to take tables, which no task does. They stay importable.
+# If they are installed, Keras imports them to draw and to read tables, which no task does. A later import works.
 _LEFT_OUT = ("matplotlib", "pandas")
 _WAIT_S = 5.0
 
-# A process: a thread would not run while a library is loaded, and a crash would take its last lines with it.
+# The filter is a process. A thread would not run while a library is loaded, and would lose its lines in a crash.
 _FILTER = """
 import os, signal, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -33,7 +33,7 @@ for line in sys.stdin.buffer:
 def import_tensorflow() -> None:
     """Import TensorFlow into a task, with a quarter to a third less processor time than `import tensorflow`, and 95 MB less.
 
-    Nothing is done where it is imported already. The collection of garbage is off meanwhile: all that comes in stays.
+    Do nothing if it is already imported. Garbage collection is off meanwhile, because all that is imported stays.
     """
     if "tensorflow" in sys.modules:
         return
@@ -54,46 +54,46 @@ def import_tensorflow() -> None:
 
 @contextlib.contextmanager
 def without_first_lines() -> Iterator[None]:
-    """Let an import of TensorFlow inside the block print nothing but errors, then and later. Other lines pass.
+    """Make TensorFlow print nothing but errors if it is imported inside the block. Lines of other origin are printed.
 
-    Nothing is done where it is imported already, or where TF_CPP_MIN_LOG_LEVEL asks for more.
+    Do nothing if TensorFlow is already imported, or if TF_CPP_MIN_LOG_LEVEL asks for more.
     """
     if "tensorflow" in sys.modules:
         yield
         return
     os.environ.setdefault(LEVEL, ERRORS_ONLY)
-    with without_lines(NO_NEWS):
+    with without_lines(STARTUP_LINES):
         yield
     if (keras := sys.modules.get("keras")) is not None:
-        # What the user's keras.json may have otherwise: layers shall be those of any other machine.
+        # The user's keras.json may have other values, but layers must be the same on all machines.
         keras.config.set_floatx("float32")
         keras.config.set_image_data_format("channels_last")
 
 
 @contextlib.contextmanager
 def without_lines(dropped: Sequence[str]) -> Iterator[None]:
-    """Drop lines with these texts from standard error inside the block; all others pass, also those of a crash.
+    """Drop lines that contain one of these texts from standard error inside the block. The lines of a crash are kept.
 
-    Nothing is dropped where TF_CPP_MIN_LOG_LEVEL asks for all lines.
+    Drop nothing if TF_CPP_MIN_LOG_LEVEL asks for all lines.
     """
     if os.environ.get(LEVEL) in _SHOWS_ALL:
         yield
         return
-    own = os.dup(2)
-    kept_back = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", _FILTER, *dropped], stdin=subprocess.PIPE, stdout=own
+    standard_error = os.dup(2)
+    line_filter = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", _FILTER, *dropped], stdin=subprocess.PIPE, stdout=standard_error
     )
-    if kept_back.stdin is not None:  # always, with PIPE
-        os.dup2(kept_back.stdin.fileno(), 2)
-        kept_back.stdin.close()
+    if line_filter.stdin is not None:  # always, with PIPE
+        os.dup2(line_filter.stdin.fileno(), 2)
+        line_filter.stdin.close()
     try:
         yield
     finally:
         sys.stderr.flush()
-        os.dup2(own, 2)
-        os.close(own)
+        os.dup2(standard_error, 2)
+        os.close(standard_error)
         try:
-            kept_back.wait(_WAIT_S)
+            line_filter.wait(_WAIT_S)
         except subprocess.TimeoutExpired:  # a process that was started meanwhile still holds the pipe open
-            kept_back.kill()
-            kept_back.wait()
+            line_filter.kill()
+            line_filter.wait()

@@ -43,7 +43,7 @@ TF_CONFIGS = [
     (tf_config({"chief": ["a:1"]}), ["task.type: got 'worker'"]),
     (tf_config(CLUSTER | {"boss": ["x:1"]}), ["cluster: got chief, ps, worker, boss"]),
     (tf_config(CLUSTER | {CURSOR_UP: ["x:1"]}), ["cluster: got chief, ps, worker, ?[1A?[2K"]),
-    (tf_config(CLUSTER | {"ps": ["a:1"]}), ["'a:1' is there twice"]),
+    (tf_config(CLUSTER | {"ps": ["a:1"]}), ["'a:1' appears twice"]),
     *(
         (tf_config(CLUSTER | {"ps": [address]}), ["cluster.ps.0", "host:port"])
         for address in (
@@ -105,7 +105,7 @@ OUTPUTS = [
         )
         for path, says in (
             ("empty", "is a directory"), ("file/below", "a file is in the way"), ("/proc/figures", "can't be written"),
-            ("pipe", "no regular file"), ("a" * 220, "too long a name"), ("deep/" * 700, "too long a name"),
+            ("pipe", "a regular file"), ("a" * 220, "too long a name"), ("deep/" * 700, "too long a name"),
         )
     ),
     *(
@@ -129,8 +129,8 @@ PATHS = [
     ),
     ("data list --data-dir ~nobody-of-this-name", ["~nobody-of-this-name"]),
     (f"run --model {LONG}.keras", [LONG]),
-    ("run --dataset table:pipe.csv --target x", ["no regular file"]),
-    ("run --dataset table:pipe.parquet --target x", ["no regular file"]),
+    ("run --dataset table:pipe.csv --target x", ["a regular file"]),
+    ("run --dataset table:pipe.parquet --target x", ["a regular file"]),
 ]  # fmt: skip
 NASTY = [
     (["run", "--data-dir", f"gone{CURSOR_UP}"], ["gone?[1A?[2K"]),

@@ -76,8 +76,8 @@ ROWS = [
     *(Row("run --config bad.yaml", says, {"bad.yaml": text}) for text, says in YAML),
     *(Row("compare --dataset synthetic --config bad.yaml", says, {"bad.yaml": text}) for text, says in COMPARISONS),
     *(Row(["run", "--set", f"model.name={text}"], ["--set 'model.name="]) for text in ASSIGNMENTS),
-    Row("run --config /dev/zero", ["'/dev/zero'", "no regular file"]),
-    Row("compare --config /dev/zero", ["'/dev/zero'", "no regular file"]),
+    Row("run --config /dev/zero", ["'/dev/zero'", "a regular file"]),
+    Row("compare --config /dev/zero", ["'/dev/zero'", "a regular file"]),
     Row("simulate --workers " + ",".join(["10000"] * 101), ["--workers", "101 values"]),
     Row("run --straggler " + ";".join(f"{n}:2x" for n in range(9000)), ["cluster.straggler"]),
 ]
@@ -90,7 +90,7 @@ def test_bomb_is_told_in_one_line_in_bounded_memory_and_time(row, tmp_path, comm
 
 def test_a_pipe_that_nobody_writes_into_is_not_waited_for(tmp_path, commands):
     folder = make_folder(tmp_path / "here")
-    assert_told(Row("run --config pipe", ["'pipe'", "no regular file"]), folder, commands)
+    assert_told(Row("run --config pipe", ["'pipe'", "a regular file"]), folder, commands)
 
 
 def test_a_file_of_a_terabyte_is_not_read(tmp_path, commands):

@@ -94,7 +94,7 @@ def test_what_a_failure_means(name, cluster_coordinator):
 def test_the_coordinator_has_a_cluster(cluster_coordinator):
     assert "_cluster" in names_in(cluster_coordinator.ClusterCoordinator.__init__), advice(
         "`ClusterCoordinator._cluster` has the workers, whose failures go to Membership. Look where `schedule` hands a "
-        "closure to now, and reach the workers from there in hand_failures_to()."
+        "closure to now, and reach the workers from there in replace_failure_handler()."
     )
 
 
@@ -103,7 +103,7 @@ def test_a_cluster_has_workers_and_a_handler_of_failures(cluster_coordinator):
     both = {"failure_handler"} <= names and "workers" in names_in(cluster_coordinator.Cluster.__init__)
     assert both, advice(
         "`failure_handler` of the cluster and of each of its `workers` decides what a failed dispatch does. Find what catches "
-        "a worker's failure now (`_process_closure`), and give it Membership in hand_failures_to()."
+        "a worker's failure now (`_process_closure`), and give it Membership in replace_failure_handler()."
     )
 
 

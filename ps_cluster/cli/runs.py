@@ -44,7 +44,7 @@ def check_removable(root: Path) -> RunDir:
     """
     if root.is_symlink():
         raise UserError(f"run directory '{root}' is a link: name the folder itself")
-    untrusted.check_way(root, RUN_DIRECTORY)
+    untrusted.refuse_foreign_symlinks(root, RUN_DIRECTORY)
     run_dir = RunDir.open(root)
     if not run_dir.launcher_log.is_file():  # many other programs have a config.yaml
         raise UserError(

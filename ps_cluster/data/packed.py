@@ -170,7 +170,7 @@ def load_packed(directory: Path, *, check_targets: bool = True) -> PackedDataset
         for name, size in manifest.bytes.items():
             status = (directory / name).stat()
             if not stat.S_ISREG(status.st_mode):
-                raise Malformed(f"{name} is no regular file")
+                raise Malformed(f"{name} is not a regular file")
             if status.st_size != size:
                 raise Malformed(f"{name} has {status.st_size} bytes, not {size}")
         if check_targets:

@@ -26,7 +26,7 @@ from ps_cluster.files import untrusted
 from ps_cluster.files.values import Malformed, one_line
 from ps_cluster.files.writing import folder_beside, write_json
 from ps_cluster.notices import Notify
-from ps_cluster.quiet_import import NO_NEWS, without_lines
+from ps_cluster.quiet_import import STARTUP_LINES, without_lines
 
 REPORT = "export.json"
 T = TypeVar("T")
@@ -140,7 +140,7 @@ def _report_of(
     }
 
 
-_NO_NEWS = (*NO_NEWS, "Created TensorFlow Lite XNNPACK delegate")
+_UNIMPORTANT_LINES = (*STARTUP_LINES, "Created TensorFlow Lite XNNPACK delegate")
 
 
 @contextmanager
@@ -156,7 +156,7 @@ def quiet_converters() -> Iterator[None]:
     try:
         with (
             warnings.catch_warnings(action="ignore"),
-            without_lines(_NO_NEWS),
+            without_lines(_UNIMPORTANT_LINES),
             tempfile.TemporaryDirectory(prefix="ps-cluster-export-") as tempfile.tempdir,
         ):
             yield

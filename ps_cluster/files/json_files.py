@@ -73,4 +73,4 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise Malformed(f"has {name}, which is no number of JSON")
+    raise Malformed(f"has {name}, which is not a number in JSON")

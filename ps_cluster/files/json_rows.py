@@ -129,7 +129,7 @@ class RowTail(Generic[Model]):
             return b""
 
     def row(self, line: bytes) -> Model | None:
-        """Return the row of a line; None, and note the problem, if it is none."""
+        """Return the row of a line; None if it is not a row, whose problem is then noted."""
         try:
             return self._model.model_validate(parse_json(line))
         except Malformed as error:

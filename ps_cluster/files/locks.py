@@ -125,7 +125,7 @@ def sole_use(folder: Path, what: str, notify: Notify, *, shared: bool = False) -
     whole = folder.absolute()
     missing = [place for place in (whole, *whole.parents) if not os.path.exists(place)]
     try:
-        untrusted.check_way(folder, what)
+        untrusted.refuse_foreign_symlinks(folder, what)
         folder.mkdir(parents=True, exist_ok=True)
         untrusted.check_folder(folder, what, notify)
         os.scandir(folder).close()  # raises if the folder is unreadable: then nobody can tell whether it is empty

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def is_pattern(path: Path) -> bool:
-    """Return whether a path is a pattern of names. What is there by that very name, such as a file `a[1].csv`, is none."""
+    """Return whether a path is a pattern of names. The name of an existing file, such as `a[1].csv`, is not."""
     return glob.has_magic(str(path)) and not os.path.lexists(path)
 
 

@@ -28,7 +28,7 @@ def open_regular(path: Path) -> BinaryIO:
         os.close(descriptor)
         if stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        raise Malformed("is no regular file")
+        raise Malformed("is not a regular file")
     return os.fdopen(descriptor, "rb")
 
 

@@ -1,7 +1,8 @@
 """Write numpy arrays and a JSON header into one file, and read such a file from an untrusted source.
 
 The format is safetensors (https://huggingface.co/docs/safetensors): a JSON table of names, dtypes, shapes and places, then
-the arrays. Its library checks that they cover the file; here each is mapped without a copy, whatever the file's size.
+the arrays. The library `safetensors` checks that they cover the file. This module maps each array
+instead of copying it into memory.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from ps_cluster.files.json_files import parse_json
 from ps_cluster.files.reading import open_regular
 from ps_cluster.files.values import Malformed, first_error, one_line
 
-MOST_TABLE_BYTES = 2**24  # of the table that begins the file, with the header in it
+MOST_TABLE_BYTES = 2**24  # the limit for the table at the beginning of the file, which contains the header
 _DTYPES = {code: np.dtype(name) for code, name in {
     "BOOL": "bool", "U8": "uint8", "I32": "int32", "I64": "int64", "F32": "float32", "F64": "float64",
 }.items()}  # fmt: skip
 _CODES = {dtype: code for code, dtype in _DTYPES.items()}
-_HEADER, _CHECKSUMS = "header", "crc32"  # the texts beside the arrays
+_HEADER, _CHECKSUMS = "header", "crc32"  # the texts in addition to the arrays
 _LENGTH = struct.Struct("<Q")  # of the table; begins the file
 _CHUNK_BYTES = 2**20
 _LARGEST_CRC = 2**32 - 1
@@ -79,9 +80,8 @@ def write_tensors(file: IO[bytes], header: BaseModel, arrays: Mapping[str, np.nd
     """
     contents = {name: array if isinstance(array, Pieces) else Pieces.of(array) for name, array in arrays.items()}
     text, table, checksums, begin = header.model_dump_json(), {}, {}, 0
-    for name, array in sorted(
-        contents.items(), key=lambda item: -item[1].dtype.itemsize
-    ):  # each begins where its dtype may lie
+    by_item_size = sorted(contents.items(), key=lambda item: -item[1].dtype.itemsize)  # so that each array is aligned
+    for name, array in by_item_size:
         if array.dtype not in _CODES:
             raise ValueError(f"'{name}' is {array.dtype}, which is never written")
         place = [begin, begin := begin + array.nbytes]
@@ -140,7 +140,7 @@ def open_tensors(path: Path, model: type[Model]) -> tuple[Model, Mapping[str, np
         arrays, begin = {}, _LENGTH.size + table_bytes
         for name, shape in shapes.items():
             if (dtype := _DTYPES.get(codes[name])) is None:
-                raise Malformed(f"{name!r:.60} is {codes[name]}, which it never is")
+                raise Malformed(f"{name!r:.60} is {codes[name]}, which is never written")
             end = begin + math.prod(shape) * dtype.itemsize
             _check_array(file, name, begin, end, _seed(dtype, shape), checksums)
             arrays[name] = np.ndarray(shape, dtype, content[begin:end])
@@ -149,7 +149,7 @@ def open_tensors(path: Path, model: type[Model]) -> tuple[Model, Mapping[str, np
 
 
 def _check_beginning(file: BinaryIO) -> tuple[int, int]:
-    """Return the sizes of file and table [bytes]. Limits what the library reads at once, before it reads."""
+    """Return the sizes of file and table [bytes], once the table is known to be whole and not too large to be read."""
     size, beginning = os.fstat(file.fileno()).st_size, file.read(_LENGTH.size)
     if len(beginning) < _LENGTH.size:
         raise Malformed("it has no table of its arrays")
@@ -173,7 +173,7 @@ def _parsed(words: Mapping[str, str], name: str, model: type[Model]) -> Model:
 
 
 def _check_array(file: BinaryIO, name: str, begin: int, end: int, checksum: int, checksums: Checksums) -> None:
-    """Read an array through, by calls that can fail: reading a map of a disk that fails kills the process."""
+    """Check the checksum of an array. If the disk fails, these reads raise; reads of a map would kill the process."""
     file.seek(begin)
     while begin < end and (chunk := file.read(min(_CHUNK_BYTES, end - begin))):
         checksum = crc32(chunk, checksum)

@@ -17,8 +17,6 @@ from pathlib import Path
 from ps_cluster.errors import UserError
 from ps_cluster.notices import Notify
 
-"""Called with one line for a person to read."""
-
 
 @contextlib.contextmanager
 def writing_alone() -> Iterator[None]:
@@ -64,7 +62,7 @@ def check_folder(folder: Path, what: str, notify: Notify, *, user: int | None = 
       Foreign: the folder belongs to another user, or the path to it leads through another user's link.
     """
     user = os.geteuid() if user is None else user
-    check_way(folder, what, user=user)
+    refuse_foreign_symlinks(folder, what, user=user)
     if os.path.exists(folder):
         owner = os.stat(folder).st_uid
         if is_foreign(folder, user=user):
@@ -79,7 +77,7 @@ def check_folder(folder: Path, what: str, notify: Notify, *, user: int | None = 
         notify(f"{what} '{folder}': everybody on this machine may write to '{place}'; to end that: chmod o-w '{place}'")
 
 
-def check_way(folder: Path, what: str, *, user: int | None = None) -> None:
+def refuse_foreign_symlinks(folder: Path, what: str, *, user: int | None = None) -> None:
     """Raise Foreign if the path to a folder leads through another user's link. Call it before anything is made there."""
     user = os.geteuid() if user is None else user
     for link in _links(folder.absolute(), set()):

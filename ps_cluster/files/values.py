@@ -1,4 +1,4 @@
-"""The error for content that can't be accepted."""
+"""Read and write numbers and text strictly, and describe content that can't be accepted."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ def is_decimal(text: str) -> bool:
 
 
 def whole(text: str) -> int:
-    """Return the whole number in `text`. Raises Malformed if it is none or has too many digits."""
+    """Return the whole number in `text`. Raises Malformed if it is not one, or has too many digits."""
     if not is_whole(text):
-        raise Malformed("is no whole number in plain digits")
+        raise Malformed("is not a whole number in plain digits")
     _check_length(text)
     return int(text)
 
 
 def decimal(text: str) -> float:
-    """Return the finite number in `text`. Raises Malformed if it is none, too large, or has too many digits."""
+    """Return the finite number in `text`. Raises Malformed if it is not one, is too large, or has too many digits."""
     if not is_decimal(text):
-        raise Malformed("is no finite number in plain digits")
+        raise Malformed("is not a finite number in plain digits")
     _check_length(text)
     number = float(text)
     if not math.isfinite(number):
@@ -90,7 +90,7 @@ def one_line(text: str, most: int = MOST_CHARACTERS) -> str:
 
 
 def reason(error: BaseException, most: int = MOST_CHARACTERS) -> str:
-    """Return what an error says on one line: the system's own words if there are any, or the class of a silent error."""
+    """Return what an error says on one line: the system's message, its own, or its class if it has none."""
     return one_line(getattr(error, "strerror", None) or str(error) or type(error).__name__, most)
 
 
@@ -165,7 +165,7 @@ def first_error(error: ValidationError, origin: str, known: str = "", names: Ite
     """Return the first problem, on one line that names the field and the value.
 
     Args:
-      origin: where the input is from.
+      origin: the source of the input.
       known: the page that lists all keys, or "".
       names: all keys, for the one that is nearest to an unknown one.
     """
@@ -176,8 +176,8 @@ def first_error(error: ValidationError, origin: str, known: str = "", names: Ite
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     if first["type"] == "extra_forbidden":
         hints = [did_you_mean(field, names).strip(), f"{known} lists all that there are" if known else ""]
-        told = " ".join(hint for hint in hints if hint)
-        return f"{origin}: unknown key '{field}'{f'; {told}' if told else ''}{more}"
+        hint_text = " ".join(hint for hint in hints if hint)
+        return f"{origin}: unknown key '{field}'{f'; {hint_text}' if hint_text else ''}{more}"
     if first["type"] == "missing":
         return f"{origin}: '{field}' is missing{more}"
     reason = first["msg"].removeprefix("Value error, ")

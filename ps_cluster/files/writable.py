@@ -17,7 +17,7 @@ def check_file(path: Path) -> None:
     if os.path.isdir(path):
         raise Malformed("is a directory")
     if os.path.exists(path) and not os.path.isfile(path):
-        raise Malformed("is no regular file")
+        raise Malformed("is not a regular file")
     check_folder(path, path.absolute().parent)
 
 

@@ -71,8 +71,8 @@ def create_beside(path: Path, encoding: str | None = None, *, lasting: bool = Tr
       encoding: the encoding of a text file; None for a file of bytes.
       lasting: as for `write_whole`.
     """
-    beside = _temporary_name(path)
-    descriptor = open_to_write(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    temporary = _temporary_name(path)
+    descriptor = open_to_write(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     with contextlib.suppress(OSError):  # without locks on this file system, nobody removes leftovers either
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     try:
@@ -82,9 +82,9 @@ def create_beside(path: Path, encoding: str | None = None, *, lasting: bool = Tr
             if lasting:
                 os.fsync(descriptor)
             check()
-            beside.replace(path)
+            temporary.replace(path)
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -92,14 +92,14 @@ def folder_beside(path: Path) -> Iterator[Path]:
     """Yield a new folder that is renamed to `path`, missing or empty, if the block ends well, and removed otherwise."""
     path = path.absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = _temporary_name(path)
-    beside.mkdir()
+    temporary = _temporary_name(path)
+    temporary.mkdir()
     try:
-        yield beside
+        yield temporary
         check()
-        beside.rename(path)
+        temporary.rename(path)
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _temporary_name(path: Path) -> Path:
@@ -143,5 +143,5 @@ def open_to_write(path: Path, flags: int, mode: int = _MODE) -> int:
         raise
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise PermissionError(errno.EPERM, "it is no regular file", str(path))
+        raise PermissionError(errno.EPERM, "it is not a regular file", str(path))
     return descriptor

@@ -19,7 +19,7 @@ from ps_cluster.files import values
 from ps_cluster.files.reading import read_bytes
 from ps_cluster.files.values import Malformed
 
-MOST_BYTES = 2**16  # PyYAML takes up to 2 s for them; the longest shipped file has some 6,000
+MOST_BYTES = 2**16  # PyYAML needs up to 2 s for a file of this size; the longest shipped file has 6,000 bytes
 MOST_LEVELS = 20
 
 _WORDS = {"": None, "~": None} | {
@@ -70,14 +70,14 @@ def parse_yaml(text: bytes | str) -> Any:
         raise Malformed(f"has more than {MOST_BYTES:,} bytes")
     try:
         text = text.decode("utf-8") if isinstance(text, bytes) else text
-        # What libyaml refuses is read again: for the message, and for names that are no UTF-8, as it takes no "\uDCFF".
+        # PyYAML reads what libyaml refuses: it has the better message, and accepts names that are not UTF-8 ("\uDCFF").
         with contextlib.suppress(yaml.YAMLError):
             return _parsed(text, _LIBYAML)
         return _parsed(text, yaml.SafeLoader)
     except Malformed:
         raise
     except UnicodeDecodeError as error:
-        raise Malformed("is not YAML: it is no UTF-8 text") from error
+        raise Malformed("is not YAML: it is not UTF-8 text") from error
     except (yaml.YAMLError, ValueError, OverflowError) as error:
         raise Malformed(f"is not YAML: {_reason(error)}") from error
 
@@ -140,7 +140,7 @@ def _mapping(events: Events, levels: int) -> dict[str, Any]:
         if key == "<<" and not event.style:
             raise _at(event, "merge keys (<<) are not read: write the values themselves")
         if key in found:
-            raise _at(event, f"the key {key!r:.60} is there twice")
+            raise _at(event, f"the key {key!r:.60} appears twice")
         found[key] = _value(next(events), events, levels)
     return found
 
@@ -172,7 +172,7 @@ def _plain(text: str) -> Any:
     if values.is_decimal(text):
         return values.decimal(text)
     if _DOUBTFUL.fullmatch(text):
-        raise Malformed(f"{text!r:.60} is no plain decimal number: write it as one, or in quotes where it is text")
+        raise Malformed(f"{text!r:.60} is not a plain decimal number: write it as one, or in quotes if it is text")
     return text
 
 

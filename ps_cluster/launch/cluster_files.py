@@ -52,7 +52,7 @@ class _GivenTask(Row):
 class _GivenConfig(Row):
     """The content of TF_CONFIG (https://www.tensorflow.org/guide/distributed_training#tf_config).
 
-    Many a TF_CONFIG has keys that TensorFlow does not know, e.g. "environment".
+    Keys that TensorFlow does not know, e.g. "environment", are common, and are ignored.
     """
 
     cluster: _Jobs
@@ -69,7 +69,7 @@ def from_tf_config(text: str | None, notify: Notify = ignore) -> tuple[ClusterTo
     """
     if not text:
         raise UserError(
-            "TF_CONFIG is not set: it names the cluster and which task of it this process is; "
+            "TF_CONFIG is not set: it describes the cluster, and says which of its tasks this process is; set it, "
             "or give --cluster, --type and --index"
         )
     try:
@@ -120,20 +120,20 @@ def _cluster(given: Mapping[str, list[str]], origin: Origin) -> dict[str, list[s
         raise UserError(f"{origin.field(CHIEF)} must be one address, got {len(cluster[CHIEF])}")
     (address, times), *_ = Counter(address for addresses in cluster.values() for address in addresses).most_common(1)
     if times > 1:
-        raise UserError(f"{origin.field()}: {address!r} is there twice")
+        raise UserError(f"{origin.field()}: {address!r} appears twice")
     _check_ports_of_this_machine(cluster, origin)
     return cluster
 
 
 def _check_ports_of_this_machine(cluster: Mapping[str, list[str]], origin: Origin) -> None:
-    """Raise UserError where two tasks on loopback addresses have the same port."""
+    """Raise UserError if two tasks on loopback addresses have the same port."""
     taken: dict[int, str] = {}
     for address in (address for addresses in cluster.values() for address in addresses):
         host, port = host_and_port(address)
         if _is_loopback(host) and (other := taken.setdefault(port, address)) != address:
             raise UserError(
                 f"{origin.field()}: {other!r} and {address!r} have the same port and are the same machine, where "
-                "TensorFlow listens on all addresses: give each task on it a port of its own"
+                "TensorFlow listens on all addresses: give each of its tasks another port"
             )
 
 
@@ -145,7 +145,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _check_task(task: Task, cluster: Mapping[str, list[str]], origin: Origin) -> None:
-    """Raise UserError where the cluster has no such task."""
+    """Raise UserError if the cluster has no such task."""
     counts = {name: len(addresses) for name, addresses in cluster.items()} | {EVALUATOR: 1}
     if task.type not in counts:
         raise UserError(f"{origin.type}: got {task.type!r}; it is one of {', '.join(counts)}")

@@ -75,7 +75,7 @@ class Look:
 class Decisions:
     """The rules of a run, and what they remember.
 
-    Training is over when the leader ends: the chief, or worker 0 where there is no chief. Each method takes the time last,
+    Training is over when the leader ends: the chief, or worker 0 if there is no chief. Each method takes the time last,
     and returns the actions that follow, in their order.
 
     Attributes:
@@ -179,7 +179,7 @@ class Decisions:
 
     @property
     def early_stop(self) -> EarlyStop | None:
-        """Why training was stopped early, if its patience has run out and nobody else has stopped it."""
+        """Why training was stopped early, if its patience has run out and nothing else has stopped it."""
         return self._early_stopping.due if self._stopped_early and self._outcome == "stopped" else None
 
     def _stop_early(self, now_s: float) -> Actions:
@@ -251,7 +251,7 @@ class Decisions:
     def port_taken(self, first: TaskExit, now_s: float) -> Actions:
         """At least one task ended because another program has its port. Comes before `task_died` of all that ended."""
         if self._trained:
-            return ()  # a death like others
+            return ()  # this is a death like any other
         self._ports_taken += 1
         if self._ports_taken >= self._limits.port_attempts:
             return (EndRun("failed", 1, f"no free ports in {self._ports_taken} attempts: {first}"),)
@@ -275,7 +275,7 @@ class Decisions:
             if death.final:
                 return (EndRun("failed", 1, f"{death}"),)
         elif death.computation:
-            return self._go_on_without_evaluator(f"{death}")
+            return self._continue_without_evaluator(f"{death}")
         silent_s = sum(silent.seconds for silent in self.silences if silent.pid == death.pid)  # at the end of its life
         delay_s = self._recovery.next_delay_s(death, self._most_applied, now_s, silent_s)
         if delay_s is None:
@@ -289,7 +289,7 @@ class Decisions:
         if not self._on_death[task.type].dispensable:
             return (EndRun("failed", 1, cause),)
         if task.type == EVALUATOR:
-            return self._go_on_without_evaluator(cause)
+            return self._continue_without_evaluator(cause)
         if len(self._tasks((task.type,))) == 1 or self._recovery.others_died(task):
             return (EndRun("failed", 1, cause),)
         self._recovery.forgive(task)
@@ -299,7 +299,7 @@ class Decisions:
         # The chief would wait for this worker: before training for its server, later for its answer. So all restart.
         return GiveUp(task), RestartFromSnapshot(line, delay_s=0)
 
-    def _go_on_without_evaluator(self, cause: str) -> Actions:
+    def _continue_without_evaluator(self, cause: str) -> Actions:
         if self._stage is RunStage.SCORING:
             return (self._unscored(f"the evaluator was given up: {cause}"),)
         self._evaluator_lost = cause

@@ -19,7 +19,7 @@ _PLAIN = re.compile(r"[A-Za-z_][\w.-]*")
 
 
 def lines(resolved: Resolved, room: FreeMemory) -> Iterator[str]:
-    """Yield a file for --config, whose comments say where each value comes from and what the run would take.
+    """Yield the lines of a file for --config. Comments say where each value comes from, and what the run would need.
 
     Raises:
       UserError: there are more tasks than are useful on one machine.
@@ -36,8 +36,8 @@ def lines(resolved: Resolved, room: FreeMemory) -> Iterator[str]:
     needed, network = memory.needed_bytes(config), config.model.name
     not_known = f"unknown: network {network} was not measured, so the run estimates it once it has built it"
     yield f"# memory expected: {not_known if needed is None else f'{needed / 1e9:.1f} GB'}; {room}"
-    if told := memory.warning(config, room):
-        yield f"# {told}"
+    if warning := memory.warning(config, room):
+        yield f"# {warning}"
     yield "# nothing was started"
 
 

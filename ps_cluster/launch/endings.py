@@ -17,7 +17,7 @@ from ps_cluster.runs.run_dir import RunDir
 
 
 def training_outcome(run_dir: RunDir) -> Outcome:
-    """Return the outcome that the leader wrote; "failed" where it wrote none."""
+    """Return the outcome that the leader wrote; "failed" if it wrote none."""
     try:
         return read_json(run_dir.training_result, TrainingResult).outcome
     except (FileNotFoundError, UserError):
@@ -25,7 +25,7 @@ def training_outcome(run_dir: RunDir) -> Outcome:
 
 
 def last_update_of_end(run_dir: RunDir) -> int:
-    """Return the last update of the newest session of a run that ended in order; -1 where there is none."""
+    """Return the last update of the newest session of a run that ended in order; -1 if there is none."""
     try:
         return read_json(run_dir.training_result, TrainingResult).updates.applied
     except (FileNotFoundError, UserError):

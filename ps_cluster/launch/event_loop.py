@@ -111,7 +111,7 @@ class EventLoop:
     # Looking.
 
     def _look(self) -> None:
-        # Read before the rows: who asks to stop because of a row finds that row read here too.
+        # Read the count before the rows: if a user stops because of a row, that row is then read too.
         requests = self._requests.count
         self._read_rows()
         if exits := self._cluster.poll():
@@ -226,7 +226,7 @@ class EventLoop:
             snapshot = newest_for(self._cluster.shards, self._run_dir, self._notice) is not None
             if not snapshot and checkpoints.newest_first(self._run_dir.states):
                 states = f"any state in '{self._run_dir.root}'"
-                problem = f"training can't continue from {states}, and nothing is begun anew over them"
+                problem = f"training can't continue from {states}, and does not begin anew while they are there"
         except RunFailed as error:
             problem = str(error)
         self._carry_out(self._decisions.snapshot_checked(request, snapshot, problem, self._clock()))

@@ -1,4 +1,4 @@
-"""Decide which tasks of a run compute on a GPU of this machine, and tell the user of GPUs that are not used."""
+"""Decide which tasks of a run compute on a GPU of this machine, and report GPUs that are not used."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ def is_on_gpus(
 
 
 def with_gpus_found(config: RunConfig, gpus: Sequence[str], notify: Notify, *, replaces: bool = True) -> RunConfig:
-    """Return a configuration whose `cluster.gpus` asks only for GPUs that there are. Notify of GPUs that are not used.
+    """Return a configuration whose `cluster.gpus` asks only for GPUs that exist. Report those that are not used.
 
     Args:
-      gpus: of `usable_gpus`.
-      replaces: False for one task of several machines, whose setting is that of all tasks, whatever this machine has.
+      gpus: the result of `usable_gpus`.
+      replaces: whether to replace the setting if this machine has no GPU. Not for a task on one of several machines.
     """
     if config.cluster.gpus != GPUS_AUTO:
         if gpus:
             count = f"{len(gpus)} GPUs, which are" if len(gpus) > 1 else "a GPU, which is"
-            notify(f"this machine has {count} not used: --gpus auto gives the workers what there is")
+            notify(f"this machine has {count} not used: --gpus auto lets the workers use what there is")
         return config
     if gpus:
         return config
-    notify("cluster.gpus: got 'auto', but this machine has no GPU to use: training is on its processors")
+    notify("cluster.gpus: got 'auto', but this machine has no GPU to use: training uses its processors")
     return config.with_values({"cluster.gpus": "none"}) if replaces else config

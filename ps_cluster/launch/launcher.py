@@ -1,7 +1,7 @@
 """Run a whole cluster on this machine, from the first process to the summary. Imports no TensorFlow.
 
-The exit code is one of errors.py. A run that was drained after one Ctrl-C, SIGTERM or SIGHUP has 0; one that was stopped
-at once, by a second one or because training had not begun, has that of the signal.
+The exit code is one of errors.py. It is 0 for a run that was drained after one Ctrl-C, SIGTERM or SIGHUP, and that
+of the signal for a run that was stopped at once, because of a second signal or because training had not begun.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def run_local(
         temporary_files_in(run_dir.temporary),
         network_for(isolation, run_dir.root, data_dir, view.notice) as network,
         _fork_server_for(task_argv, network, run_dir, clock, lambda: loop.stops_at_once) as server,
-        tensorboard_server.beside(tensorboard, run_dir.tensorboard, run_dir.log("tensorboard", 0), view.notice),
+        tensorboard_server.tensorboard_if(tensorboard, run_dir.tensorboard, run_dir.log("tensorboard", 0), view.notice),
     ):
         write_whole(run_dir.config, config.to_yaml())
         write_pointer(run_dir.dataset, dataset)
@@ -122,11 +122,11 @@ def run_local(
             machine=machine.describe(),
             network=network.to_json(),
         )
-        of_proof = write_ending(config, run_dir, ended, view.notice)
+        proof_code = write_ending(config, run_dir, ended, view.notice)
     except RunFailed:
         _exit_code(ending, left)  # says what went wrong first
         raise
-    return _exit_code(ending, left) or of_proof
+    return _exit_code(ending, left) or proof_code
 
 
 @contextmanager

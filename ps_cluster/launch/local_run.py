@@ -56,7 +56,7 @@ def start_run(
 
     Args:
       began, tensorboard: as for `run_local`.
-      anew: remove what lies in `root` first. Otherwise only what a run has left there that never trained.
+      anew: remove everything in `root` first. Otherwise only the files of a run that never trained are removed.
     """
     config.check_fits_one_machine()
     with locks.sole_use(root, RUN_DIRECTORY, view.notice):
@@ -81,7 +81,7 @@ def resume_run(
     root: Path, more: Mapping[str, Any] | None = None, *, view: ProgressView, began: float | None = None,
     tensorboard: bool = False,
 ) -> int:  # fmt: skip
-    """Resume the run in `root`. Returns the exit code; raises UserError where it can't be resumed.
+    """Resume the run in `root`. Returns the exit code; raises UserError if it can't be resumed.
 
     Args:
       more: settings that may change: another length of the whole run, `training.epochs` or `training.steps`; another
@@ -110,8 +110,8 @@ def resume_run(
         newest = newest_checkpoint(config, run_dir, dataset, view.notice) if updates != updates_before else None
         if _is_complete(run_dir, config, dataset, view.notice):
             view.notice(
-                f"run '{root}' is complete, nothing is left to do: see {run_dir.summary}; --epochs or --steps beside "
-                "--resume give it more"
+                f"run '{root}' is complete, nothing is left to do: see {run_dir.summary}; add --epochs or --steps to "
+                "--resume to train longer"
             )
             return 0
         # Check before config.yaml is overwritten and before anything is started.
@@ -120,7 +120,7 @@ def resume_run(
         if updates != updates_before:
             view.notice(
                 f"the whole run has {updates:,} updates now ({updates_before:,} before); "
-                "the learning rate goes on as in a run of that length"
+                "the learning rate continues as in a run of that length"
             )
         complete = complete_config(config, dataset, view.notice)
         complete = with_gpus_found(complete, usable_gpus(os.environ), view.notice)
@@ -128,13 +128,13 @@ def resume_run(
 
 
 def _is_complete(run_dir: RunDir, config: RunConfig, dataset: PackedDataset, notify: Notify) -> bool:
-    """Return whether training, scoring (where wanted) and summary are complete. Removes an unreadable summary."""
+    """Return whether training, scoring (if wanted) and summary are complete. Removes an unreadable summary."""
     try:
         ended, written = checkpoints.ended(run_dir.checkpoints), read_json(run_dir.summary, Summary)
     except FileNotFoundError:
         return False
     except UserError as error:
-        notify(f"to be written anew: {error}")
+        notify(f"the summary will be written again: {error}")
         run_dir.summary.unlink(missing_ok=True)
         return False
     last_step = ended.last_step if ended else 0
@@ -149,20 +149,20 @@ class DataResolver(Protocol):
 
 
 def resolve_data(settings: DataSettings, *, notify: Notify) -> PackedDataset:
-    """Return the packed data set, made or downloaded first where needed. Raises UserError where that fails."""
+    """Return the packed data set, made or downloaded first if needed. Raises UserError if that fails."""
     return sources.resolve(settings, default_cache_dir(), notify=notify, progress=every_tenth(notify))
 
 
 def complete_config(config: RunConfig, dataset: PackedDataset, notify: Notify = ignore) -> RunConfig:
     """Return `config` with "auto" replaced by the values chosen here, and an absolute data directory.
 
-    Label smoothing is 0 for an objective that has none, unless somebody has set it. Rule `compiled` becomes that of the
-    network's compile(), for which a process builds a user's own network.
+    Label smoothing is 0 for an objective that has none, unless somebody has set it. The rule of the network's compile()
+    replaces `compiled`. To find it, a process builds a user's own network.
 
     Args:
       notify: called with lines about the network that a user should read before spending hours on a training.
-
-    Raises UserError for settings or a network that do not fit the data set's examples.
+    Raises:
+      UserError: settings or network do not fit the data set's examples.
     """
     if not OBJECTIVES[dataset.spec.objective].smooths_labels and SMOOTHING not in changed(config):
         config = config.with_values({SMOOTHING: 0.0})
@@ -201,15 +201,12 @@ def complete_config(config: RunConfig, dataset: PackedDataset, notify: Notify = 
 
 
 def _with_rows_of_workers(config: RunConfig, dataset: PackedDataset) -> RunConfig:
-    """Return `config` with `training.sample` as rows where it asks for files, once it fits the data set.
-
-    Raises UserError if it does not.
-    """
+    """Return `config` with the rows of `training.sample` instead of files. Raises UserError if they don't fit the data."""
     text = config.training.sample
     if text == OF_FILES:
         if not dataset.file_rows:
             raise UserError(
-                f"training.sample: got '{text}': data set '{dataset.name}' is no table in several files: take {OF_WORKER}"
+                f"training.sample: got '{text}': data set '{dataset.name}' is not a table in several files: take {OF_WORKER}"
             )
         try:
             ends = ends_of_files(dataset.file_rows_to_train_on, config.cluster.workers)

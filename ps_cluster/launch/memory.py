@@ -1,6 +1,6 @@
 """Estimate whether a run's processes fit into the available memory, to warn before the kernel kills one.
 
-This is for networks that are measured. training/memory.py has an estimate for the others.
+This is for networks whose memory was measured. training/memory.py has an estimate for all others.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ def needed_bytes(config: RunConfig) -> int | None:
 
 
 def expected(configs: Iterable[RunConfig], at_once: int = 1) -> str:
-    """Return in words what the largest of several runs takes, so many of them at once."""
+    """Return in words how much memory `at_once` runs need, each of them as large as the largest of `configs`."""
     needed = [needed_bytes(config) for config in configs]
     if not needed or None in needed:
-        return "unknown, as a network was not measured"
+        return "unknown, because a network was not measured"
     return f"up to {at_once * max(filter(None, needed)) / 1e9:.1f} GB"
 
 
 def warning(config: RunConfig, room: FreeMemory) -> str | None:
-    """Return a line for the user where the run will take more memory than there is room for, else None."""
+    """Return a line for the user if the run needs more memory than there is, else None."""
     needed = needed_bytes(config)
     if needed is None or needed <= room.memory_bytes:
         return None

@@ -1,8 +1,8 @@
-"""Build a user's own network once, in a process of its own, before anything else of a run is started.
+"""Build a user's own network once, in a separate process, before anything else of a run is started.
 
 The launcher has no TensorFlow in it, so it can't build a network. It starts this file as a program, which does what the
-chief will do: call the function, look the model over, try its loss and metrics on a batch of zeros. What is wrong is one
-line before there is a run directory with anything in it. What `compile()` says of the optimizer comes back as settings.
+chief will do: it calls the function, checks the model, and tries its loss and metrics on a batch of zeros. So the user
+reads about a mistake before the run directory has any content. The optimizer of `compile()` comes back as settings.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ps_cluster.system.lifetime import die_with_launcher
 WITHIN_S = 120.0  # each task builds it again, and training has to begin within `RunLimits.startup_s`
 WITHOUT_COMPILE = "adam"  # the rule of a network that was not compiled, with its usual rate
 
-_known: dict[tuple[str, str], NetworkFacts] = {}  # of this process: a sweep asks for each trial
+_known: dict[tuple[str, str], NetworkFacts] = {}  # the answers so far, because a sweep asks for each trial
 
 
 class NetworkFacts(Row):
@@ -45,11 +45,11 @@ class NetworkFacts(Row):
       error: why the network can't be trained; None if it can.
       optimizer: the settings of the section `optimizer` that compile() asks for; empty without a compile().
       schedule: the settings of the section `schedule` that this optimizer has; empty if its rate is constant.
-      no_rule: why there are none although it was compiled.
+      no_rule: why there are no such settings although the network was compiled.
       not_alone: why Keras can't load the best model without the user's code; None if it can.
-      reading: how its outputs or the targets are taken, in words, where there is a choice.
-      metrics: the metrics that are scored besides accuracy, error and loss; which values are better, None if unknown. None:
-        those of the objective.
+      reading: how its outputs or the targets are interpreted, in words, if there is a choice.
+      metrics: name → which values are better, None if unknown, of the metrics that are scored besides accuracy, error
+        and loss. None: those of the objective.
     """
 
     error: Text | None = None
@@ -62,7 +62,7 @@ class NetworkFacts(Row):
 
 
 def check_network(config: RunConfig, dataset: PackedDataset) -> NetworkFacts:
-    """Return what compile() says of the optimizer, for a network that can be trained. The package's own say nothing.
+    """Return the facts about a network that can be trained. This package's networks are not built, and have none.
 
     Raises:
       UserError: the network can't be built, can't be trained here, or takes longer than `WITHIN_S`.
@@ -79,7 +79,7 @@ def check_network(config: RunConfig, dataset: PackedDataset) -> NetworkFacts:
 
 
 def described_objective(config: RunConfig, dataset: PackedDataset) -> str:
-    """Return what the network is to predict, in words, and how its outputs or the targets are taken, if that is known."""
+    """Return what the network is to predict, in words, and how outputs or targets are interpreted, if that is known."""
     objective = OBJECTIVES[dataset.spec.objective]
     is_own, known = config.model.name in NETWORKS.own, _known.get(_key(config, dataset), NetworkFacts())
     reading = objective.reading if is_own else known.reading
@@ -87,19 +87,19 @@ def described_objective(config: RunConfig, dataset: PackedDataset) -> str:
 
 
 def _key(config: RunConfig, dataset: PackedDataset) -> tuple[str, str]:
-    """Return all that a network depends on; its precision is chosen later."""
+    """Return everything on which a network depends, as text. Its precision is chosen later."""
     network = config.model.model_dump_json(exclude={"precision"})
     return f"{network} {config.training.class_weights}", str(dataset.directory)
 
 
 def with_rule_of_compile(config: RunConfig, facts: NetworkFacts) -> RunConfig:
-    """Return a configuration with the optimizer of compile() in the place of rule `compiled`, if that is chosen.
+    """Return a configuration in which the optimizer of compile() replaces rule `compiled`, if that rule is chosen.
 
-    Its schedule takes the place of a constant rate. What somebody has set beside the rule stays. The usual staleness method
-    of rule `compiled` becomes that of the new one.
+    The optimizer's schedule replaces a constant rate. Settings of `optimizer` that were set besides the rule stay. The
+    usual staleness method of rule `compiled` is replaced by that of the new rule.
 
     Raises:
-      UserError: no rule does what compile() asks for.
+      UserError: no rule is the optimizer that compile() asks for.
     """
     if config.optimizer.rule != COMPILED:
         return config

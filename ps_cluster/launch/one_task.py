@@ -1,4 +1,4 @@
-"""Run one task of a cluster on several machines: check what was given, claim the run, and look after the task's process.
+"""Run one task of a cluster on several machines: check the input, claim the run, and look after the task's process.
 
 The process that runs TensorFlow is a child, because TensorFlow may hold up its whole process, signals included, while
 it waits for another machine. The process of the command never waits for long, so it hears every signal and keeps every
@@ -62,12 +62,12 @@ _PORT_INTERVAL_S = 0.2
 
 @dataclass(frozen=True)
 class TaskOptions:
-    """What the command `task` was told beside the configuration.
+    """The options of the command `task` that do not belong to the configuration.
 
     Attributes:
       resume: "auto" (continue from a checkpoint or snapshot if there is one), "never" or "always".
-      wait_s: how long at most this task waits for the others.
-      min_workers: how many workers are enough to begin; None: all, or those that came within a minute.
+      wait_s: the most seconds that this task waits for the others.
+      min_workers: the number of workers that is enough to begin; None: all, or those that came within a minute.
     """
 
     resume: str = AUTO
@@ -85,11 +85,13 @@ def run_one_task(
 
     Args:
       config: made for a cluster of the size of `topology`.
-      root: the run directory. The leader and the evaluator must share it; the others may have their own.
-      view: shows the training. notify: gets lines from before it begins.
+      root: the run directory. The leader and the evaluator must share it; every other task may have another one.
+      view: shows the training.
+      notify: called with each line from before the training.
       task_argv: the command of the task's process, as for `run_local`.
-      resolve: finds the data set. loop: looks after the process.
-      port_free_within_s: how long an earlier process of the task may take to free its port.
+      resolve: finds the data set.
+      loop: the class that looks after the process.
+      port_free_within_s: the most seconds until an earlier process of the task has freed its port.
     Raises:
       UserError: bad input.
     """
@@ -125,9 +127,9 @@ class OneTask:
     """One task of a cluster on several machines, in a run directory that this process holds.
 
     Attributes:
-      config: complete: "auto" is replaced everywhere by the value chosen.
+      config: complete: values have replaced every "auto".
       claim: the leader's claim of the run directory; None for the other tasks.
-      resumes: training continues from what the run directory holds.
+      resumes: training continues from a checkpoint or snapshot in the run directory.
     """
 
     task: Task
@@ -189,7 +191,7 @@ class OneTask:
         )  # fmt: skip
 
     def _write_files(self) -> None:
-        """Write what the task's process and `health` read. The run's own config.yaml and cluster.json are the leader's."""
+        """Write what the task's process and `health` read. Only the leader writes the run's config.yaml and cluster.json."""
         run_dir, task = self.run_dir, self.task
         who = {"type": task.type, "index": task.index, "pid": os.getpid(), "address": self.topology.address(task)}
         where = {"host": socket.gethostname(), "leads": self.leads, "life": life_of(os.getpid())}
@@ -224,7 +226,7 @@ class OneTask:
         return ChildProcess.start(argv, env=env, cwd=self.run_dir.root)
 
     def write_workers(self, pids: Mapping[int, int]) -> None:
-        """Write cluster.json, as the launcher of `run` does, with the pids of the workers that are known by their work."""
+        """Write cluster.json, as the launcher of `run` does, with the pids of the workers that have done some work."""
         trains = self.config.mode_kind.trainer_type
         known = {Task(trains, index): pid for index, pid in pids.items()} | {self.topology.leader: os.getpid()}
         tasks = [
@@ -236,7 +238,7 @@ class OneTask:
     def write_ending(self, outcome: Outcome, early_stop: EarlyStop | None) -> int:
         """Write and print what `run` does at its end. Return 0, or FAILED_FOR_GOOD if the proof does not hold.
 
-        Each task is started again by whoever has started it, so restarts are known by the work of the tasks alone.
+        No launcher counts the restarts, so they follow from the processes whose work is known.
         """
         (newest,) = with_work(self.run_dir.work, [ProgressRow(phase="starting")])  # of each worker all processes
         kind, leaders = self.config.mode_kind.trainer_type, self.claim.term if self.claim else 0
@@ -258,7 +260,7 @@ class OneTask:
 
 
 def failed_for_good(run_dir: RunDir) -> str | None:
-    """Return why the training of a run directory has failed however often it is started, on one line; None if it has not.
+    """Return why it is of no use to start the training of a run directory again, on one line; None if it is.
 
     A leader that a scheduler starts again would wait for tasks that have ended with the training, and then find that all
     updates are there.
@@ -276,27 +278,27 @@ def failed_for_good(run_dir: RunDir) -> str | None:
             if proof is not None and not proof.holds:
                 return (
                     f"the proof of this run fails: {proof.problem}; the training of run directory '{run_dir.root}' ended at "
-                    f"step {ended.last_step:,} and does not go on: keep the folder, and choose another --run-dir"
+                    f"step {ended.last_step:,} and can't continue: keep the folder, and choose another --run-dir"
                 )
     return None
 
 
 def check_named(config: RunConfig) -> None:
-    """Raise UserError where the configuration leaves to each machine what has to be the same for all."""
+    """Raise UserError if the configuration leaves to each machine a setting that must be the same on all."""
     for name, value in (("data.dataset", config.data.dataset), ("model.precision", config.model.precision)):
         if value == "auto":
             raise UserError(
-                f"{name}: got 'auto': machines may come to different ones; name one, the same for every task"
+                f"{name}: got 'auto': machines may choose different ones; name one, the same for every task"
             )
 
 
 def _resumes(resume: str, run_dir: RunDir, *, leads: bool) -> bool:
-    """Return whether training continues from what the run directory holds. Raises UserError where the leader can't."""
+    """Return whether training continues from a state in the run directory. Raises UserError if the leader can't."""
     held = bool(checkpoints.newest_first(run_dir.states))
     if leads and held and resume == NEVER:
         raise UserError(
             f"--resume: got 'never', but run directory '{run_dir.root}' holds checkpoints or snapshots: "
-            "choose another, or leave --resume out to go on from them"
+            "choose another, or leave --resume out to continue from them"
         )
     if leads and not held and resume == ALWAYS:
         raise UserError(
@@ -307,7 +309,7 @@ def _resumes(resume: str, run_dir: RunDir, *, leads: bool) -> bool:
 
 
 def _check_cluster(config: RunConfig, topology: ClusterTopology) -> None:
-    """Raise UserError where mode or configuration are for other tasks than the cluster has."""
+    """Raise UserError if mode or configuration do not fit the tasks of the cluster."""
     mode, origin = config.mode_kind, topology.origin.name
     if topology.types != mode.cluster.types:
         raise UserError(
@@ -321,7 +323,7 @@ def _check_cluster(config: RunConfig, topology: ClusterTopology) -> None:
 
 
 def _check_port_is_free(topology: ClusterTopology, task: Task, within_s: float) -> None:
-    """Raise UserError where another program listens at the task's address; TensorFlow needs seconds to find out."""
+    """Raise UserError if another program listens at the task's address; TensorFlow needs seconds to find out."""
     address = topology.address(task)
     if address is None or topology.port(task) is None:
         return
@@ -341,7 +343,7 @@ def rendezvous_of(mode: Mode, options: TaskOptions) -> RendezvousLimits:
 
 
 def check_min_workers(min_workers: int | None, workers: int, mode: Mode) -> None:
-    """Raise UserError where training can't begin with so many of the workers of the cluster. None is always fine."""
+    """Raise UserError if training can't begin with this number of the cluster's workers. None is always allowed."""
     if min_workers is None or min_workers == workers:
         return
     if min_workers > workers:

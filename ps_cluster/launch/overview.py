@@ -1,4 +1,4 @@
-"""Show the cluster that a configuration asks for, or that of a run: table, picture, TF_CONFIG. Starts nothing."""
+"""Show the cluster of a configuration or of a run: as a table, a picture, or TF_CONFIG. Nothing is started."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def of_config(config: RunConfig, environment: Mapping[str, str] = os.environ) ->
         _view(topology, task, "planned", None, is_on_gpus(config, topology, task, environment))
         for task in topology.tasks
     )
-    note = f"These ports are free now. A run takes others; `{PROGRAM} task` takes those of TF_CONFIG."
+    note = f"These ports are free now. A run uses others; `{PROGRAM} task` uses those of TF_CONFIG."
     return ClusterView(_title("planned cluster", topology, mode), note, _flows(mode), views)
 
 
@@ -119,15 +119,15 @@ def of_run(root: Path) -> ClusterView:
         for row in written.tasks
         for task in (Task(row.type, row.index),)
     )
-    own = "The ports are in a network of the run's own: nobody else reaches them."
-    note = own if written.isolated else "The ports are open to every program of this machine."
+    private = "The ports are in a private network: nobody else reaches them."
+    note = private if written.isolated else "The ports are open to every program of this machine."
     if written.launcher is None:
-        note = "Each task was started by itself, on its own machine, where `health` asks for it."
+        note = "Each task was started separately. On its machine, `health` shows its state."
     return ClusterView(_title(f"cluster of {root}", topology, mode), note, _flows(mode), views)
 
 
 def _state(row: TaskRow, cluster: ClusterFile, run_dir: RunDir) -> str:
-    """Return how a process is. Of one that was started on another machine nothing is known."""
+    """Return the state of a process; "elsewhere" if it runs on another machine, where nothing is known."""
     if cluster.launcher is not None and row.pid is not None:
         return state_of(row.pid, run_dir.root)
     with contextlib.suppress(FileNotFoundError, UserError):

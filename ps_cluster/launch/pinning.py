@@ -13,7 +13,7 @@ from ps_cluster.config import RunConfig
 
 
 def cores_of(worker: int, config: RunConfig, cores: Sequence[int], *, usable: int) -> Sequence[int]:
-    """Return the cores that a worker may use: its own part where workers are pinned, else all.
+    """Return the cores that a worker may use: its own part if workers are pinned, else all.
 
     "auto" does not pin in modes where fast workers wait for slow ones: three workers on two cores are not equally fast.
 
@@ -32,7 +32,7 @@ def keeps_to_cores(config: RunConfig) -> bool:
 
 
 def own_cores(worker: int, workers: int, cores: Sequence[int]) -> Sequence[int]:
-    """Return the worker's equal share of `cores`; a single core where there are more workers than cores."""
+    """Return the worker's equal share of `cores`; a single core if there are more workers than cores."""
     if workers > len(cores):
         return [cores[worker % len(cores)]]
     each = len(cores) // workers

@@ -1,7 +1,8 @@
 """Decide after a death which tasks start again, when, and when to give up.
 
 What follows from the death of a worker, a parameter server, the chief or the evaluator stands in the mode's table,
-`Mode.cluster.on_death` (`ON_DEATH` in config/tasks.py, unless the mode has a table of its own). This module counts by it.
+`Mode.cluster.on_death` (`ON_DEATH` in config/tasks.py, unless the mode has another table). This module counts
+the deaths.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ CLUSTER = "the cluster"
 
 
 class RestartPolicy:
-    """Counts deaths in a row, and tells when to start again and when to give up. It knows nothing of what died.
+    """Counts deaths in a row, and decides when to start again and when to give up. It does not know what died.
 
     Here it counts the tasks of a run; in tools/fleet.py whole runs; in tools/chaos/ tasks that no launcher starts.
     """
 
     def __init__(self, delays_s: Sequence[float]):
-        """Begin without any death. `delays_s`: before the first restart in a row, the second …; the last for all others."""
+        """Begin without deaths. `delays_s`: the delays before the first restart in a row, the second, …, and others."""
         self._delays_s = delays_s
         self._deaths: Counter[Hashable] = Counter()
 
@@ -103,13 +104,13 @@ class Recovery:
     def others_died(self, task: Task) -> bool:
         """Return whether, in the row of deaths of the cluster, another task of this type died too.
 
-        Then it is not this one's machine or memory that is at fault, and the cluster does no better without it.
+        Then the fault is not in the machine or memory of this task, and the cluster would do no better without it.
         """
         row = self._rows.get(CLUSTER) if self._on_death[task.type].whole_cluster else None
         return row is not None and any(other.type == task.type and other != task for other in row.died)
 
     def forgive(self, task: Task) -> None:
-        """Forget the deaths of the cluster, as it goes on without `task`."""
+        """Forget the deaths of the cluster, because it continues without `task`."""
         if self._on_death[task.type].whole_cluster:
             self._rows.pop(CLUSTER, None)  # the next death begins a new row
 

@@ -8,7 +8,7 @@ from ps_cluster.launch.topology import ClusterTopology
 
 
 def refusal(config: RunConfig, workers: int) -> str | None:
-    """Return why a run can't have so many workers, on one line; None if it can."""
+    """Return why a run can't have this number of workers, on one line; None if it can."""
     if why := config.mode_kind.cluster.fixed_workers and config.mode_kind.cannot_scale:
         return f"--workers: got {workers}: {why}"
     least, most = config.least_workers, config.most_workers
@@ -19,7 +19,7 @@ def refusal(config: RunConfig, workers: int) -> str | None:
 
 
 def scale(config: RunConfig, topology: ClusterTopology, workers: int) -> Actions:
-    """Return the actions that lead to so many workers: the lowest spare index starts, the highest stops."""
+    """Return the actions that lead to this number of workers: the lowest spare indices start, or the highest stop."""
     if line := refusal(config, workers):
         return (AnswerScale(line, refused=True),)
     more = workers - len(topology.workers)
@@ -32,7 +32,7 @@ def scale(config: RunConfig, topology: ClusterTopology, workers: int) -> Actions
 
 
 def _rate_of(config: RunConfig, workers: int) -> str:
-    """Return what is to be told of the learning rate with so many workers; empty where it stays whole."""
+    """Return the end of a line about a learning rate that more workers lower; empty if it is not lowered."""
     begun = config.training_workers
     if not config.mode_kind.lowers_rate or workers <= begun:
         return ""

@@ -23,10 +23,10 @@ def serve(
     """Serve until the process is killed. The server listens on every interface, whatever host its address names.
 
     Args:
-      workspace: the task's workspace, in which a leader says that training has ended; then return. None: never return.
+      workspace: the task's workspace. Return when a leader's message there says that training has ended. None: never.
     Raises:
-      UserError: the leader does not take this task.
-      tf.errors.UnknownError: the server can't listen, as a rule because the port is taken.
+      UserError: the leader refuses this task.
+      tf.errors.UnknownError: the server can't listen, usually because the port is taken.
     """
     if workspace is not None:
         forget_leader_message(workspace)
@@ -40,7 +40,7 @@ def serve(
 def start_server(
     cluster: dict[str, list[str]], task_type: str, index: int, intra_op_threads: int
 ) -> tf.distribute.Server:
-    """Start the TensorFlow server of a task. `intra_op_threads`: of one operation in a worker."""
+    """Start the TensorFlow server of a task. `intra_op_threads`: the threads of one operation in a worker."""
     import_tensorflow()
     session = tf.compat.v1.ConfigProto()
     # Idle threads would spin before they sleep, on cores that other tasks need.
@@ -63,7 +63,7 @@ def _serve_until_ended(workspace: Path) -> None:
         if message is None or (newest is not None and message.term < newest.term):
             continue
         if message.refused is not None:
-            raise UserError(f"the leader does not take this task: {message.refused}")
+            raise UserError(f"the leader refuses this task: {message.refused}")
         if message.start_again is not None:
             raise LostTask(f"the leader asks this task to start again: {message.start_again}")
         if newest is None or message.term > newest.term:

@@ -12,9 +12,9 @@ from ps_cluster.launch.stages import RunLimits
 from ps_cluster.runs.result_rows import ProgressRow, SilenceRow
 from ps_cluster.runs.training_phases import UNDER_WAY
 
-STEPS = 20  # a step that takes this many times its worker's mean step is taken for one that never ends
+STEPS = 20  # a step that takes this many times its worker's mean step counts as one that never ends
 PAUSE_STEPS = 2  # a pause between two updates of up to this many mean steps is normal
-# The leader writes a row every 0.5 s. Where it had no time for one, it handed out no steps either.
+# The leader writes a row every 0.5 s. A longer gap counts as this long: the leader handed out no steps in it either.
 LONGEST_ROW_S = 1.0
 
 
@@ -64,17 +64,17 @@ class SilenceDetector:
     fewer, and a worker without one is idle. A stall of all workers does not count: a save, a parameter server, the
     machine. A stall is recognised by the first update after it, which comes later than is usual for its worker.
 
-    Where all stand still though updates are due, the worker that clearly stopped first is the silent one: the others
-    then did what they could without it. In `sync-ps` it is the worker whose gradient is missing. In `bounded` a worker
-    that stands still may be waiting, so it only counts while others go on. Silent workers can't be told apart in
-    `sync`, in `single`, and where late gradients are dropped, which leave no trace. There, and where the last dispatch
+    If all workers stand still although updates are due, the silent worker is the one that clearly stopped first: the
+    others then did what they could without it. In `sync-ps` it is the worker whose gradient is missing. In `bounded` a
+    worker that stands still may be waiting, so it only counts while others progress. Silent workers can't be told apart
+    in `sync`, in `single`, and where late gradients are dropped, which leave no trace. There, and where the last dispatch
     hangs before its first update, only the run's standstill limit applies.
     """
 
     def __init__(self, config: RunConfig, limits: RunLimits, now_s: float):
         self._waits = config.mode_kind.promise.waits
         late = config.mode_kind.late_workers(config) or METHODS[config.staleness.method].drops
-        self._tells = config.mode_kind.has_parameter_servers and not late
+        self._can_tell = config.mode_kind.has_parameter_servers and not late
         self._limits_now = self._limits = limits
         self._workers: dict[int, _Worker] = {}
         self._totals: Counter[int] = Counter()  # by worker index: updates of all its processes so far
@@ -146,7 +146,7 @@ class SilenceDetector:
     def _silent_s(self, index: int) -> float:
         worker = self._workers[index]
         in_rounds = self._waits is Waits.IN_ROUNDS
-        if not self._tells or (in_rounds and not self._is_missed(index)):
+        if not self._can_tell or (in_rounds and not self._is_missed(index)):
             return 0.0
         stopped_first = in_rounds or (worker.stopped_first and self._waits is not Waits.FOR_A_BOUND)
         return worker.passed_s + self._still_s * stopped_first
@@ -156,7 +156,7 @@ class SilenceDetector:
         return self._totals[index] < max(self._totals.values(), default=0)
 
     def _deadline_s(self, index: int) -> float:
-        """Return the seconds a worker may be silent. They double each time, so a wrong deadline soon is long enough."""
+        """Return the seconds a worker may be silent. They double each time, so a short deadline is soon long enough."""
         step_s, limits = self._workers[index].step_s, self._limits_now
         if step_s is None:
             return limits.first_update_s

@@ -1,4 +1,4 @@
-"""The time limits of a run and the clocks that keep them: one for its stage, and one for frozen processes.
+"""Define the time limits of a run and the clocks that check them: one for its stage, and one for frozen processes.
 
 The launcher of a whole run (decisions.py) and the command `task` (task_decisions.py) keep their limits with these.
 """
@@ -113,7 +113,7 @@ class StageClock:
         return begins
 
     def overdue(self, leader: Task, now_s: float) -> str | None:
-        """Return what did not happen, and for how long, where the limit of the stage is exceeded; else None."""
+        """Return what did not happen, and for how long, if the limit of the stage is exceeded; else None."""
         limit_s = STAGES[self.stage].seconds(self.limits)
         if now_s - self._moved_s <= limit_s:
             return None

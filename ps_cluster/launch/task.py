@@ -62,7 +62,7 @@ from ps_cluster.training.job import TrainingJob
 
 
 def main(arguments: list[str] | None = None, *, trainer: Callable[[TrainingJob], None] | None = None) -> NoReturn:
-    """Do one task of a run.
+    """Carry out one task of a run and end the process.
 
     Args:
       arguments: of the command line; None: those of this process.
@@ -73,13 +73,15 @@ def main(arguments: list[str] | None = None, *, trainer: Callable[[TrainingJob],
     parser.add_argument("--run-dir", type=Path, required=True)
     parser.add_argument("--type", required=True)
     parser.add_argument("--index", type=int, required=True)
-    parser.add_argument("--cores", help="Of this machine, that the task keeps to: numbers with commas.")
+    parser.add_argument("--cores", help="The numbers of the cores that the task may use, with commas.")
     parser.add_argument("--resume", action="store_true")
-    parser.add_argument("--least-workers", type=int, help="Training begins with as many; others may come later.")
+    parser.add_argument("--least-workers", type=int, help="Training begins with this number; others may come later.")
     alone = parser.add_argument_group("without a launcher")
-    alone.add_argument("--alone", action="store_true", help="Settings and data are those of the task's workspace.")
+    alone.add_argument("--alone", action="store_true", help="Read settings and data from the task's workspace.")
     alone.add_argument("--term", type=int, default=0)
-    alone.add_argument("--wait-seconds", type=float, default=math.inf, help="Of an evaluator, for the training.")
+    alone.add_argument(
+        "--wait-seconds", type=float, default=math.inf, help="How long an evaluator waits for the training."
+    )
     options = parser.parse_args(arguments)
     if options.cores:
         os.sched_setaffinity(0, map(int, options.cores.split(",")))
@@ -107,7 +109,7 @@ def main(arguments: list[str] | None = None, *, trainer: Callable[[TrainingJob],
             set_fence(Claim(run_dir.leaders, term).check)
         if options.alone:
             give_up_lost_connections(config.cluster.lost_after_seconds)
-            # The command has said it, and keeps rules of its own, but this process outlives its SIGKILL by a moment.
+            # The command `task` has done this too. If it is killed, this process lives a moment longer.
             guard_port(config.cluster.isolation, topology.port(member), topology.addresses, notify=lambda _: None)
         run_task(
             config, run_dir, dataset, topology, member,
@@ -169,7 +171,7 @@ def run_task(
     Args:
       task: as TensorFlow names it.
       leading: how the leader was started.
-      index: the task's index in the run, used in files and rows; None where it is the same.
+      index: the task's index in the run, which files and rows contain; None if it is the same.
     """
     # The evaluator is left out of a TF_CONFIG that came from outside: TensorFlow would wait for its answer.
     on_gpus = is_on_gpus(config, topology, task)

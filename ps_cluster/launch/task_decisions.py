@@ -227,7 +227,7 @@ class TaskDecisions:
     # The process trains, and ends.
 
     def mark_seen(self, mark: EndedMark | None) -> None:
-        """The run directory, if this task sees the leader's, says that training has ended, or says nothing."""
+        """This task has looked for the mark of the end. `mark`: None while training continues, or without access."""
         self._mark = mark
 
     def progress_seen(self, row: ProgressRow, awake_s: float) -> TaskActions:
@@ -287,8 +287,8 @@ class TaskDecisions:
         mark = self._mark
         if mark is None:
             return Notice(TASK_GIVES_UP(f"{self._task} has ended without a result")), self._ended(FAILED)
-        told = f"{self._task} has ended: training is {mark.outcome} at step {mark.last_step:,}"
-        line = Notice(TASK_ENDED(told, outcome=mark.outcome, step=mark.last_step))
+        text = f"{self._task} has ended: training is {mark.outcome} at step {mark.last_step:,}"
+        line = Notice(TASK_ENDED(text, outcome=mark.outcome, step=mark.last_step))
         if mark.outcome in BROKEN:
             why = Notice(TASK_GIVES_UP(broken_line(mark.outcome, mark.last_step)))
             return line, why, EndTask(FAILED_FOR_GOOD, mark.outcome)

@@ -1,4 +1,4 @@
-"""Tell what an error of a task means: bad input, the loss of another task, or a port that another program has."""
+"""Find out what an error of a task means: bad input, the loss of another task, or a port that another program has."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def as_failure(error: BaseException) -> BaseException:
 
 
 def as_loss(error: BaseException) -> BaseException:
-    """Return the loss of another task that an error shows, to be told in one line; else what `as_failure` returns."""
+    """Return a LostTask if an error shows that another task was lost; else what `as_failure` returns."""
     for cause in _causes(error):
         if getattr(cause, "error_code", None) in _LOST:
             match = _LOST_TASK.search(str(cause))
             lost = Task(match[1], int(match[2])) if match else "a task"
-            line = f"{lost} was lost; start this task again to go on from the newest snapshot ({reason_of(cause)})"
+            line = f"{lost} was lost; start this task again to continue from the newest snapshot ({reason_of(cause)})"
             return LostTask(line[:MESSAGE_CHARACTERS])
     return as_failure(error)
 

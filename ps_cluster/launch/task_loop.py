@@ -43,14 +43,14 @@ from ps_cluster.system.stop_signals import StopRequests
 
 PROBE_INTERVAL_S = 2.0  # between two looks for the leader, or at the mark of the end
 GATHER_INTERVAL_S = 1.0  # between two looks of a waiting leader for the other tasks
-STACKS_S = 0.5  # for the stacks of a process to be written before it is killed
+STACKS_S = 0.5  # from the request for a process's stacks until it is killed
 
 
 class TaskWork(Protocol):
-    """What the loop does for its task: starting the process, and the files of a leader."""
+    """Starts the process of a task and writes the files of a leader, for the loop."""
 
     def start(self, least_workers: int | None) -> ChildProcess:
-        """Start the process that runs TensorFlow. `least_workers`: with which a leader begins; None: with all."""
+        """Start the process that runs TensorFlow. `least_workers`: how many a leader begins with; None: all."""
         ...
 
     def write_ending(self, outcome: Outcome, early_stop: EarlyStop | None) -> int:
@@ -156,7 +156,7 @@ class TaskLoop:
             self._carry_out(self._decisions.time_passed(self._child.is_frozen, self._awake()))
 
     def _check_claim(self) -> None:
-        """End the process where a newer leader has begun: what it made on the servers belongs to the older leader."""
+        """End the process if a newer leader has begun: what it made on the servers belongs to the older leader."""
         try:
             with contextlib.suppress(OSError):  # a shared folder that can't be read just now
                 writing.check()
@@ -231,10 +231,10 @@ class TaskLoop:
                 if action.error is not None:
                     raise UserError(action.error)
                 self._read_rows(stops=False)
-                of_proof = 0
+                proof_code = 0
                 if action.outcome is not None:
-                    of_proof = self._work.write_ending(action.outcome, action.early_stop)
-                self._exit_code = of_proof if of_proof and action.proof_decides else action.exit_code
+                    proof_code = self._work.write_ending(action.outcome, action.early_stop)
+                self._exit_code = proof_code if proof_code and action.proof_decides else action.exit_code
             case _:
                 assert_never(action)
 

@@ -23,7 +23,7 @@ ARGV = (sys.executable, "-m", "ps_cluster.launch.task_server")
 
 
 def import_tasks() -> None:
-    """Import what the tasks of all types and modes need, and find once what each of them would have to find by itself."""
+    """Import what the tasks of all types and modes need, and do once what each of them would do again."""
     import_tensorflow()
     import ps_cluster.evaluation.evaluator
     import ps_cluster.training.all_reduce

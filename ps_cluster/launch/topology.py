@@ -1,4 +1,4 @@
-"""The tasks and addresses of a cluster, and TF_CONFIG of each task."""
+"""Describe a cluster: its tasks, their addresses, and the TF_CONFIG of each task."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from ps_cluster.system.addresses import host_and_port
 
 @dataclass(frozen=True)
 class Origin:
-    """The source of a cluster's description, and what its fields are called there, for messages."""
+    """The source of a cluster's description, and the names of its fields there, for messages."""
 
     name: str
-    jobs: str  # the field with the task types; "" where they are at the top level
+    jobs: str  # the field with the task types; "" if they are at the top level
     type: str
     index: str
 

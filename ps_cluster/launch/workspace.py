@@ -34,7 +34,7 @@ def enter(run_dir: RunDir, task: Task, config: RunConfig, dataset: PackedDataset
 
 
 def _write_into_workspace(file: Path, content: bytes) -> None:
-    """Write a file that no other process reads now. If a full disk has no room for a second copy, overwrite the first."""
+    """Write a file that no process reads now. If a full disk has no room for a second copy, overwrite the file."""
     try:
         write_whole(file, content)
     except OSError:

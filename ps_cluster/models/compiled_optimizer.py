@@ -12,7 +12,7 @@ from ps_cluster.config.optimizer_rules import RULES
 from ps_cluster.config.recipe import COMPILED
 from ps_cluster.config.schedules import SCHEDULES
 from ps_cluster.config.setting_types import SMALLEST_EPSILON
-from ps_cluster.private_names import besides_config
+from ps_cluster.private_names import attributes_outside_config
 
 
 def optimizer_settings(model: keras.Model) -> dict[str, Any]:
@@ -32,7 +32,9 @@ def optimizer_settings(model: keras.Model) -> dict[str, Any]:
         if values.get(name, usual) != usual:
             raise ValueError(_unsupported_message(kind.__name__, f"has {name}={values[name]}"))
     decays = bool(values["weight_decay"])
-    if others := [name for name in besides_config(optimizer) if decays or not name.startswith(_EXCLUDED_FROM_DECAY)]:
+    if others := [
+        name for name in attributes_outside_config(optimizer) if decays or not name.startswith(_EXCLUDED_FROM_DECAY)
+    ]:
         why = "exclude_from_weight_decay" if others[0].startswith(_EXCLUDED_FROM_DECAY) else others[0]
         raise ValueError(_unsupported_message(kind.__name__, f"has {why}, which was set after it was made"))
     rule, names = _RULES_OF_KERAS[kind]

@@ -40,7 +40,7 @@ def draw_results(run_dir: RunDir, notify: Notify) -> None:
       OSError: the files can't be written.
     """
     untrusted.refuse_foreign(run_dir.root)
-    untrusted.check_way(run_dir.results, "folder of the run")
+    untrusted.refuse_foreign_symlinks(run_dir.results, "folder of the run")
     try:
         summary = read_json(run_dir.summary, Summary)
     except FileNotFoundError as error:

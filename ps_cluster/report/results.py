@@ -208,7 +208,7 @@ def write_results(run_dir: RunDir, summary: Summary, notify: Notify) -> None:
     page, numbers = found.page(curves, plots), json.dumps(found.numbers(), indent=1, allow_nan=False)
     folder = run_dir.results / "plots"
     folder.mkdir(parents=True, exist_ok=True)
-    untrusted.check_way(folder, "folder of the run")
+    untrusted.refuse_foreign_symlinks(folder, "folder of the run")
     if folder.is_symlink():
         raise UserError(f"'{folder}' is a link: remove it, and draw the results again")
     remove_leftovers(run_dir.results, "results.*")

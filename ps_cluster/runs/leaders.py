@@ -66,9 +66,8 @@ def claim(run_dir: RunDir) -> Claim:
 def _create(path: Path) -> None:
     who = {"host": socket.gethostname(), "pid": os.getpid(), "time": time.time()}
     descriptor = open_to_write(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-    with contextlib.suppress(
-        OSError
-    ):  # a full disk does not matter: the name is the claim, the content is only for people
+    # A full disk does not matter: the name of the file is the claim, and its content is only for people.
+    with contextlib.suppress(OSError):
         os.write(descriptor, json.dumps(who).encode())
     os.close(descriptor)
 

@@ -1,4 +1,4 @@
-"""Choose by a metric: the best model of a run, and the moment to stop early. Both follow from the scores alone."""
+"""Choose the best model of a run, and the moment to stop early. Both depend on the scores of one metric alone."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Monitor:
         return f"{row.deciding} {value_text(self.metric(row), self.value(row))}"
 
     def best_so_far(self, row: MeasuredMetric) -> str:
-        """Return the end of a line about the best score so far. It names the metric if that is no usual one."""
+        """Return the end of a line about the best score so far. It names the metric if the user has chosen it."""
         return f", best so far{'' if self.name == AUTO else f' by {row.deciding} {self.name}'}"
 
 
@@ -116,12 +116,12 @@ def checked_mode(
 class EarlyStopping:
     """Follows the scores of a run in their order, and finds where its patience runs out.
 
-    The answer depends on nothing but the scores, so every process that reads them comes to the same one, whatever has been
-    started again meanwhile. After patience has run out it counts anew: a run that is resumed then has the same patience again.
+    The answer depends only on the scores, so every process that reads them finds the same one, even after restarts.
+    When patience has run out, it is counted from the beginning, so that a resumed run has the same patience again.
 
     Attributes:
-      due: the reason to stop now; None while there is none. A reason is past once the run has ended in order at its step or
-        later.
+      due: the reason to stop now; None while there is none. A reason no longer counts once the run has ended in order
+        at its step or later.
     """
 
     def __init__(self, settings: EvaluationSettings, ended_at: int = -1):

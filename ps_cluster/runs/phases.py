@@ -32,9 +32,8 @@ def gap_times(rows: np.ndarray) -> np.ndarray:
     """
     asked = rows["asked_time"]
     free, handed, received = asked.copy(), asked.copy(), asked.copy()
-    done = np.maximum(
-        rows["applied_time"], rows["pushed_time"]
-    )  # applied_time is from the clock of the parameter server, which may differ
+    # The clock of the parameter server, from which applied_time is, may differ from the worker's.
+    done = np.maximum(rows["applied_time"], rows["pushed_time"])
     for worker in np.unique(rows["worker"]):
         mine = np.flatnonzero(rows["worker"] == worker)
         mine = mine[np.argsort(asked[mine], kind="stable")]

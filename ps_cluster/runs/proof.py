@@ -93,7 +93,7 @@ class FactorsOfRates:
     def __init__(self, begun_with: int):
         """Start before the first update. `begun_with`: the number of workers at the start of training."""
         self._begun = begun_with
-        self._heard: dict[int, int] = {}  # worker → number of updates since its newest update
+        self._ages: dict[int, int] = {}  # worker → number of updates since its newest update
         self._before = 0.0  # logarithm of the newest factor
 
     def read(self, workers: np.ndarray) -> np.ndarray:
@@ -114,14 +114,14 @@ class FactorsOfRates:
         """Return how many workers take part at each update, int64 [k]."""
         places, counts, found = np.arange(len(workers)), np.zeros(len(workers), np.int64), np.unique(workers).tolist()
         firsts = np.zeros(len(workers), np.int64)
-        for worker in set(found) - self._heard.keys():
+        for worker in set(found) - self._ages.keys():
             firsts[np.argmax(workers == worker)] += 1
-        ever = len(self._heard) + np.cumsum(firsts)
-        for worker in {*self._heard, *found}:
-            before = -self._heard.get(worker, _NEVER) - 1
+        ever = len(self._ages) + np.cumsum(firsts)
+        for worker in {*self._ages, *found}:
+            before = -self._ages.get(worker, _NEVER) - 1
             ages = places - np.maximum.accumulate(np.where(workers == worker, places, before))
             counts += ages < TAKES_PART_FOR * np.maximum(self._begun, ever)
-            self._heard[worker] = int(ages[-1])
+            self._ages[worker] = int(ages[-1])
         return counts
 
 
@@ -289,8 +289,8 @@ class ShardAudit:
         """
         if self._rounds.steps_per_update > 1:  # the rows of version v belong to round v - 1 (`_check_rounds`)
             return scheduled.missing_below(updates) * self._rounds.steps_per_update
-        others = scheduled.missing_below(self._steps.end)
-        strange: np.ndarray = others[self._steps.holds(others)]
+        unscheduled = scheduled.missing_below(self._steps.end)
+        strange: np.ndarray = unscheduled[self._steps.holds(unscheduled)]
         return strange
 
     def applied(self, counts: dict[str, int]) -> int:

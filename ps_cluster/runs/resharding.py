@@ -61,8 +61,7 @@ def resharded(checkpoint: Checkpoint, shards: int) -> Checkpoint:
 def _resharded(name: str, array: np.ndarray, shards: int) -> np.ndarray:
     if name == "counts":  # the numbers of refused and dropped pushes differ between shards; keep the largest
         return np.repeat(array.max(axis=0, keepdims=True), shards, axis=0)
-    if name in BY_SHARD or name.startswith(
-        ONE_PER_SHARD
-    ):  # a new shard continues the rows of shard 0: `journal.history_of`
+    if name in BY_SHARD or name.startswith(ONE_PER_SHARD):
+        # A new shard continues the rows of shard 0 (`journal.history_of`).
         return array[[index if index < len(array) else 0 for index in range(shards)]]
     return array

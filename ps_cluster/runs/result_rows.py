@@ -454,11 +454,12 @@ class ProcessUsage(Row):
 
 
 class EarlyStop(Row):
-    """The end of a patience: so many scored checkpoints in a row brought no better metric.
+    """The reason for an early stop: the metric did not become better in `patience` scored checkpoints in a row.
 
     Attributes:
-      step: of the last of these checkpoints. best_step: of the best model so far.
-      best_value: its value of the metric. monitor, examples: the metric, and the examples that it was measured on.
+      step: the step of the last of these checkpoints.
+      monitor, examples: the metric, and the examples over which it was measured.
+      best_step, best_value: the step of the best model so far, and its value of the metric.
     """
 
     step: Count
@@ -472,8 +473,8 @@ class EarlyStop(Row):
     def line(self) -> str:
         """The reason in words."""
         best = "" if self.best_step is None else f", the best is that of step {self.best_step:,}"
-        of_which = "1 scored checkpoint" if self.patience == 1 else f"{self.patience:,} scored checkpoints in a row"
-        return f"{self.examples} {self.monitor} has not become better in {of_which} up to step {self.step:,}{best}"
+        in_a_row = "1 scored checkpoint" if self.patience == 1 else f"{self.patience:,} scored checkpoints in a row"
+        return f"{self.examples} {self.monitor} has not become better in {in_a_row} up to step {self.step:,}{best}"
 
 
 class EvaluationSummary(MeasuredMetric):

@@ -119,7 +119,7 @@ class RunDir:
         """
         try:
             for folder in self._written:
-                untrusted.check_way(folder, "folder of the run")
+                untrusted.refuse_foreign_symlinks(folder, "folder of the run")
             for folder in (self.root, *self.first_folders):
                 folder.mkdir(mode=0o755, parents=True, exist_ok=True)
             with open_append(self.launcher_log):
@@ -259,8 +259,8 @@ class RunDir:
 def _why_no_run(run_dir: RunDir, root: Path) -> str:
     """Return why a folder is no run directory, as the end of a sentence that says "is not "."""
     if not root.is_dir():
-        beside = [path.name for path in root.parent.glob("*/") if (path / run_dir.config.name).is_file()]
-        return f"there: {did_you_mean(root.name, beside)}'runs {root.parent}' lists what is"
+        siblings = [path.name for path in root.parent.glob("*/") if (path / run_dir.config.name).is_file()]
+        return f"there: {did_you_mean(root.name, siblings)}'runs {root.parent}' lists what is"
     lacks = f"one: it holds no {run_dir.config.name}"
     inside = sorted(file.parent for depth in ("*", "*/*") for file in root.glob(f"{depth}/{run_dir.config.name}"))
     return f"{lacks}, but '{inside[0]}' does: name that, or another run in it" if inside else lacks
@@ -279,14 +279,13 @@ def check_unused(root: Path) -> None:
     if begun and run.launcher_log.is_file() and not run.has_trained:
         untrusted.refuse_foreign(run.launcher_log)
         return
-    go_on = f", or go on with --resume {shlex.quote(str(root))}" if run.config.is_file() else ""
-    raise UserError(f"run directory '{root}' exists and is not empty: choose another{go_on}")
+    or_resume = f", or continue it with --resume {shlex.quote(str(root))}" if run.config.is_file() else ""
+    raise UserError(f"run directory '{root}' exists and is not empty: choose another{or_resume}")
 
 
 _unprinted: deque[str] = deque(maxlen=100)
-_print_lock = (
-    threading.RLock()
-)  # several threads may print at the same time, e.g. when several workers are lost together
+# Several threads may print at the same time, e.g. when several workers are lost together.
+_print_lock = threading.RLock()
 
 
 def say(line: Line) -> None:

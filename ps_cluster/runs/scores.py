@@ -46,7 +46,7 @@ class Records:
                 if untrusted.is_foreign(self._run_dir.root):
                     raise PermissionError(errno.EPERM, "it belongs to another user")
                 for folder in self._run_dir.scored:
-                    untrusted.check_way(folder, "folder of the run")
+                    untrusted.refuse_foreign_symlinks(folder, "folder of the run")
                 self._run_dir.metrics.mkdir(parents=True, exist_ok=True)
                 file = self._run_dir.evaluation.with_suffix(".lock")
                 self._lock = Lock(file, f"'{self._run_dir.evaluation}'", self._notify)
@@ -60,7 +60,7 @@ class Records:
 
     def _refuse(self, why: str) -> None:
         if not self._refused:
-            self._notify(f"{why}: this one only prints them")
+            self._notify(f"{why}: this evaluator only prints them")
         self._refused = True
 
     def close(self) -> None:
@@ -94,11 +94,11 @@ class Records:
         folder.mkdir(parents=True, exist_ok=True)
         for left_over in (*folder.glob(".model.*.keras"), *folder.glob(".*.tmp")):
             left_over.unlink()  # a killed evaluator left it, because this one holds the lock
-        beside = folder / f".model.{secrets.token_hex(8)}.keras"
-        save_model(beside)
-        with beside.open("rb") as file:
+        temporary = folder / f".model.{secrets.token_hex(8)}.keras"
+        save_model(temporary)
+        with temporary.open("rb") as file:
             os.fsync(file.fileno())
-        beside.replace(self._run_dir.best_model)
+        temporary.replace(self._run_dir.best_model)
         checkpoints.write(folder / "checkpoint.safetensors", checkpoint)
         write_json(self._best_file, row.model_dump(include=set(MeasuredMetric.model_fields)))
 

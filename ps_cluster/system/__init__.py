@@ -1,1 +1,1 @@
-"""Processes of the operating system: start, fork, isolate, limit, watch and end them. Nothing of training."""
+"""Start, fork, isolate, limit, watch and end processes of the operating system. Nothing here knows of training."""

@@ -1,4 +1,4 @@
-"""Keep child processes: start each in a process group of its own, signal it, and stop it with all that it has started."""
+"""Keep child processes: start each in a new process group, signal it, and stop it with all that it has started."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Machine:
 
 
 class ChildProcess:
-    """A process that leads a session and a process group of its own. So Ctrl-C in a terminal does not reach it."""
+    """A process that leads a new session and process group, so that Ctrl-C in a terminal does not reach it."""
 
     def __init__(self, started: StartedProcess, machine: Machine = Machine()):
         self._started = started
@@ -107,7 +107,7 @@ class ChildProcess:
         pass_fds: tuple[int, ...] = (),
         machine: Machine = Machine(),
     ) -> ChildProcess:
-        """Start a process without input. Raises OSError where the machine refuses.
+        """Start a process without input. Raises OSError if the machine refuses.
 
         Args:
           output: where standard output and standard error go; None: where those of this process go.

@@ -43,7 +43,7 @@ def cut(address: str) -> None:
 
 
 def _end(address: tuple[Any, ...]) -> tuple[str, int]:
-    """Return host and port; an IPv4 host in one way, although a socket for both versions writes it as one of IPv6."""
+    """Return host and port. An IPv4 host has one form only, although a socket for both versions writes it as IPv6."""
     host = ipaddress.ip_address(address[0])
     return str(getattr(host, "ipv4_mapped", None) or host), address[1]
 
@@ -67,12 +67,12 @@ def _for_each_connection(act: Callable[[socket.socket], None]) -> None:
 
 
 def _socket_of(number: int) -> socket.socket:
-    """Return a duplicate of a descriptor as a socket. Raises OSError where it has become something else meanwhile."""
+    """Return a duplicate of a descriptor as a socket. Raises OSError if it is something else by now."""
     duplicate = os.dup(number)
     try:
         return socket.socket(fileno=duplicate)
     except OSError:
-        os.close(duplicate)  # of a file it would keep the lock
+        os.close(duplicate)  # a duplicate of a locked file would keep the lock
         raise
 
 

@@ -16,7 +16,7 @@ from ps_cluster.system.run_processes import life_of
 
 _DEFAULTS = {  # unless the user has set them
     LEVEL: ERRORS_ONLY,
-    # TensorFlow takes oneDNN by itself only on processors with instructions for networks, such as AVX-512 VNNI (release
+    # By itself TensorFlow uses oneDNN only on processors with instructions for networks, such as AVX-512 VNNI (release
     # notes of 2.9). It is faster with AVX2 alone too (docs/results.md).
     "TF_ENABLE_ONEDNN_OPTS": "1",
 }
@@ -26,24 +26,24 @@ _FIXED = {
     "OMP_NUM_THREADS": "1",  # the tasks share the cores already
     "MALLOC_ARENA_MAX": "2",  # glibc would keep freed memory for each of many threads: 100 MB over all tasks
     "GRPC_FAIL_FAST": "use_caller",  # a lost ps or worker is an error at once, not a wait
-    # Keras 3 on TensorFlow, whatever keras.json or other programs of this user take.
+    # Keras 3 on TensorFlow, whatever keras.json or other programs of this user choose.
     "KERAS_BACKEND": "tensorflow",
     "KERAS_NNX_ENABLED": "0",
     "TF_USE_LEGACY_KERAS": "0",
     "TF_DETERMINISTIC_OPS": "0",  # TensorFlow then refuses to read the time, which each row of the ledger has
 }
 _ON_GPUS = {
-    # A task would take all memory of its GPU, which others share. `set_memory_growth` does not reach a tf.distribute.Server.
+    # A task would reserve all memory of its GPU, which others share. A tf.distribute.Server ignores `set_memory_growth`.
     "TF_FORCE_GPU_ALLOW_GROWTH": "true",
 }
 # float32 is float32, unless the user has set it: with the ten bits of TF32 the proof could not compare gradients.
 _ON_GPUS_BY_DEFAULT = {"NVIDIA_TF32_OVERRIDE": "0"}
-# Variable → the values that ask for what tasks can't do (None: all but that of `_FIXED`), and what they do.
+# Variable → the values that tasks can't follow (None: all but the one in `_FIXED`), and the reason.
 _YES = ("1", "true", "True")
-_WISHES: Mapping[str, tuple[Sequence[str] | None, str]] = {
+_NOT_FOLLOWED: Mapping[str, tuple[Sequence[str] | None, str]] = {
     "KERAS_BACKEND": (None, "tasks compute with TensorFlow"),
     "KERAS_NNX_ENABLED": (_YES, "tasks compute with TensorFlow"),
-    "TF_USE_LEGACY_KERAS": (_YES, "tasks take Keras 3"),
+    "TF_USE_LEGACY_KERAS": (_YES, "tasks use Keras 3"),
     "TF_DETERMINISTIC_OPS": (_YES, "TensorFlow then refuses to read the time, which every step does"),
 }
 _KERAS_FILE = {"backend": "tensorflow", "floatx": "float32", "image_data_format": "channels_last"}
@@ -61,7 +61,8 @@ def for_tensorflow(
     """Return `given` plus the variables that a task's TensorFlow needs.
 
     Args:
-      on_gpus: whether it sees the GPUs that `given` lets it see. Otherwise it sees none: each would be filled by every task.
+      on_gpus: whether the process sees the GPUs that `given` allows. Otherwise it sees none, because each task would
+        reserve the memory of every GPU.
     """
     gpus = _ON_GPUS if on_gpus else {VISIBLE_GPUS: HIDDEN}
     defaults = {**_DEFAULTS, **(_ON_GPUS_BY_DEFAULT if on_gpus else {})}
@@ -74,15 +75,15 @@ def prepare_for_tensorflow() -> None:
 
 
 def not_used(given: Mapping[str, str]) -> Iterator[str]:
-    """Yield a line for each wish of the environment, or of the user's keras.json, that tasks do not fulfil."""
-    for name, (values, why) in _WISHES.items():
+    """Yield a line for each setting in the environment or in the user's keras.json that tasks do not follow."""
+    for name, (values, why) in _NOT_FOLLOWED.items():
         value = given.get(name, "")
         if value and value != _FIXED[name] and (values is None or value in values):
             yield f"{name}={value} is not used: {why}"
     file = keras_home(given) / "keras.json"
     for name, value in _chosen_in(file).items():
         if value != _KERAS_FILE[name]:
-            yield f"'{file}': {name}={value} is not used: tasks take {_KERAS_FILE[name]}"
+            yield f"'{file}': {name}={value} is not used: tasks use {_KERAS_FILE[name]}"
 
 
 def keras_home(given: Mapping[str, str]) -> Path:

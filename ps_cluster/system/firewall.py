@@ -22,7 +22,7 @@ class Refused(Exception):
 
 
 def keep_rules(rules: str, library_name: str = LIBRARY) -> None:
-    """Add tables, in nft's language, until this process ends. Raises Refused."""
+    """Add the tables in `rules`, which are in nft's language, until this process ends. Raises Refused."""
     library = _nftables(library_name)
     context = library.nft_ctx_new(0)
     library.nft_ctx_buffer_error(context)
@@ -36,9 +36,9 @@ def keep_rules(rules: str, library_name: str = LIBRARY) -> None:
 
 
 def only_through(interface: str, port: int, others: Iterable[tuple[str, int]]) -> str:
-    """Return rules by which nothing reaches `port` by another interface, and nothing to `others` leaves by another.
+    """Return rules that drop what arrives at `port`, or leaves to `others`, through any other interface.
 
-    On this machine only processes of this user reach the port. Several processes may keep one port.
+    On this machine only processes of this user reach the port. Several processes may set rules for the same port.
 
     Args:
       others: addresses and ports to which this machine connects.

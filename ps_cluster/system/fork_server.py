@@ -22,7 +22,8 @@ from typing import Any, NoReturn
 import psutil
 from setproctitle import getproctitle, setproctitle
 
-ASK = b"fork"  # with descriptors: the request in a file (a socket takes 200 kB at once), the log, a pipe
+# Sent with three descriptors: a file with the request (a socket carries only 200 kB at once), the log, and a pipe.
+ASK = b"fork"
 ANSWER_BYTES = 32  # a pid, in decimal
 _MADV_DONTNEED = 4
 
@@ -44,13 +45,13 @@ def serve(channel: socket.socket, import_tasks: Callable[[], None]) -> None:
         message, descriptors, *_ = socket.recv_fds(channel, len(ASK), 3)
         if not message:
             return
-        asked, log, leave = descriptors
-        with os.fdopen(asked, "rb") as file:  # the launcher has left the place at its end
+        asked, log, permission = descriptors
+        with os.fdopen(asked, "rb") as file:  # the launcher has written it, so its position is at the end
             file.seek(0)
             request = json.load(file)
-        pid = _fork_for_the_launcher(request, channel, log, leave)
+        pid = _fork_for_the_launcher(request, channel, log, permission)
         os.close(log)
-        os.close(leave)
+        os.close(permission)
         channel.send(b"%d" % pid)
 
 
@@ -69,13 +70,13 @@ def _let_go_of_unchanged_files() -> None:
             madvise(begin, end - begin, _MADV_DONTNEED)
 
 
-def _fork_for_the_launcher(request: dict[str, Any], channel: socket.socket, log: int, leave: int) -> int:
+def _fork_for_the_launcher(request: dict[str, Any], channel: socket.socket, log: int, permission: int) -> int:
     """Fork a task whose parent becomes the launcher, and return its pid.
 
     It is forked twice: the process in between ends, and the launcher, as subreaper, adopts the task.
 
     Args:
-      leave: a pipe. The launcher writes into it once it knows the pid; it closes it unwritten when it gave up.
+      permission: a pipe. The launcher writes into it once it knows the pid. It only closes it if it has given up.
     """
     reader, writer = os.pipe()
     between = os.fork()
@@ -87,9 +88,9 @@ def _fork_for_the_launcher(request: dict[str, Any], channel: socket.socket, log:
                 os.close(descriptor)
             while os.getppid() == between:  # the launcher adopts this process when the one in between ends
                 time.sleep(0.001)
-            if not os.read(leave, 1):
+            if not os.read(permission, 1):
                 os._exit(0)  # the launcher does not know this process, and another one gets its address
-            os.close(leave)
+            os.close(permission)
             _become(request, log)
         os.write(writer, b"%d" % pid)
         os._exit(0)
@@ -100,7 +101,7 @@ def _fork_for_the_launcher(request: dict[str, Any], channel: socket.socket, log:
 
 
 def _become(request: dict[str, Any], log: int) -> NoReturn:
-    """Turn this fork into `python -m MODULE ARGUMENTS`, in a session of its own, with its output in the log."""
+    """Turn this fork into `python -m MODULE ARGUMENTS`, in a new session, with its output in the log."""
     os.setsid()
     nothing = os.open(os.devnull, os.O_RDONLY)
     for ours, standard in ((nothing, 0), (log, 1), (log, 2)):

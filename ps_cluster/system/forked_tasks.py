@@ -44,7 +44,7 @@ class ForkedProcess:
 
 
 class StopHeard(Exception):
-    """The run has to stop at once, while the launcher was waiting for the fork server."""
+    """The run was asked to stop at once while the launcher waited for the fork server."""
 
 
 class ForkServer:
@@ -112,7 +112,7 @@ class ForkServer:
           OSError: the server did not come up, or has ended.
           StopHeard: see `stops`.
         """
-        assert stdout is not None, "the server's own output is no place for that of a task"
+        assert stdout is not None, "a task needs a log, because the output of the server is not meant for it"
         log = stdout if isinstance(stdout, int) else stdout.fileno()
         request = json.dumps({"argv": [str(argument) for argument in argv], "env": dict(env), "cwd": str(cwd)})
         if self.pid is not None and self._channel is not None:
@@ -128,21 +128,21 @@ class ForkServer:
             raise OSError(message) from error
 
     def _ask(self, channel: socket.socket, request: str, log: int) -> ForkedProcess:
-        """Ask for a fork. It waits on a pipe until its pid is known here, and ends if the pipe is closed."""
-        leave, give_leave = os.pipe()
+        """Ask for a fork. It waits on a pipe until its pid is known here, and ends if the pipe closes unwritten."""
+        permission, grant = os.pipe()
         try:
             with os.fdopen(os.memfd_create("request"), "wb") as file:
                 file.write(request.encode())
                 file.flush()
-                socket.send_fds(channel, [ASK], [file.fileno(), log, leave])
+                socket.send_fds(channel, [ASK], [file.fileno(), log, permission])
             answer = self._answer(channel)
             if not answer:
                 raise ConnectionError("it ended")
             self._forks.add(int(answer))
-            os.write(give_leave, b"\n")
+            os.write(grant, b"\n")
         finally:
-            os.close(leave)
-            os.close(give_leave)
+            os.close(permission)
+            os.close(grant)
         self._timeout_s = self._answers_within_s
         return ForkedProcess(int(answer))
 

@@ -13,12 +13,12 @@ from pathlib import Path
 
 VISIBLE_GPUS, HIDDEN = "CUDA_VISIBLE_DEVICES", "-1"
 _DRIVER = Path("/proc/driver/nvidia/gpus")  # a folder for each GPU
-_LIST_ARGV = ("nvidia-smi", "-L")  # a line for each GPU, where the driver is not in this kernel (WSL)
+_LIST_ARGV = ("nvidia-smi", "-L")  # a line for each GPU, if the driver is not in this kernel (WSL)
 _LIST_WITHIN_S = 10.0
 
 
 def count_gpus(driver: Path = _DRIVER, list_argv: Sequence[str] = _LIST_ARGV) -> int:
-    """Return the number of this machine's NVIDIA GPUs; 0 where neither the driver nor its program names any."""
+    """Return the number of this machine's NVIDIA GPUs; 0 if neither the driver nor its program names any."""
     if driver.is_dir():
         return sum(1 for _ in driver.iterdir())
     if shutil.which(list_argv[0]) is None:

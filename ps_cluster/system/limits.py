@@ -20,12 +20,12 @@ _NO_LIMIT_BYTES = 1 << 60  # version 1 says so with a number of about 2^63
 
 @dataclass(frozen=True)
 class Allowance:
-    """The share of a machine that a process may use; None where there is no limit."""
+    """The share of a machine that a process may use; None without a limit."""
 
     processors: int  # that it may run on
     cpus: float | None = None  # quota: processor seconds a second
     memory_bytes: int | None = None
-    left_bytes: int | None = None  # of the memory, beside what the groups use now
+    left_bytes: int | None = None  # what is left of `memory_bytes`, because the groups use the rest
 
     @property
     def threads(self) -> int:
@@ -57,7 +57,7 @@ class FreeMemory:
 
 
 def room() -> FreeMemory:
-    """Return the memory that there is room for now."""
+    """Return how much memory processes may take now."""
     return FreeMemory(psutil.virtual_memory().available, allowance().left_bytes)
 
 
@@ -108,7 +108,7 @@ def _memory(folder: Path) -> Iterator[int]:
 
 
 def _used(folder: Path) -> int:
-    """Return the bytes that a group uses, without files in memory that nobody has read lately: the kernel drops those."""
+    """Return the bytes that a group uses, without cached files that were not read lately: the kernel drops those."""
     used = sum(int(line) for name in ("memory.current", "memory.usage_in_bytes") for line in _lines(folder / name)[:1])
     numbers = dict(line.split() for line in _lines(folder / "memory.stat"))  # version 1 has totals with its children
     return used - int(numbers.get("total_inactive_file") or numbers.get("inactive_file") or 0)

@@ -21,7 +21,7 @@ _CODE = Path(__file__).resolve().parents[2]
 
 
 def fastest_precision(cpuinfo: Path = CPUINFO) -> str:
-    """Return "bfloat16" where the processor has instructions for it, else "float32" (also where that is unknown)."""
+    """Return "bfloat16" if the processor has instructions for it, else "float32" (also if that is unknown)."""
     return "bfloat16" if set(_BFLOAT16_FLAGS) & flags_of(cpuinfo) else "float32"
 
 
@@ -29,8 +29,8 @@ def describe(cpuinfo: Path = CPUINFO, allowed: Allowance | None = None) -> dict[
     """Return the machine's entry in summary.json; nothing in it names the machine or its user.
 
     `cores` and `memory_gib` are what this process may use. `cpu_limit` (processor seconds per second) and
-    `memory_limit_gib` are the limits of its control group, None without a limit. `tensorflow` is None where it is not
-    installed. `commit` is None outside a git checkout, and ends in "-dirty" where a file differs from that commit.
+    `memory_limit_gib` are the limits of its control group, None without a limit. `tensorflow` is None if it is not
+    installed. `commit` is None outside a git checkout, and ends in "-dirty" if a file differs from that commit.
     """
     flags, allowed = flags_of(cpuinfo), allowed or allowance()
     memory, limit = psutil.virtual_memory().total, allowed.memory_bytes
@@ -55,7 +55,7 @@ def processor_of(machine: Mapping[str, Any] | None) -> str:
 
 
 def commit_of(code: Path) -> str | None:
-    """Return the commit of a folder of code, e.g. "392b7299c0de" or "392b7299c0de-dirty"; None where git can't tell."""
+    """Return the commit of a folder of code, e.g. "392b7299c0de" or "392b7299c0de-dirty"; None if git can't tell."""
     if not (code / ".git").exists():  # else git would answer for a repository around the code
         return None
     command = ["git", "-C", str(code), "describe", "--always", "--dirty", "--abbrev=12", "--exclude", "*"]
@@ -68,7 +68,7 @@ def commit_of(code: Path) -> str | None:
 
 
 def flags_of(cpuinfo: Path) -> set[str]:
-    """Return the names of the processor's instructions, as Linux has them; empty where that is unknown."""
+    """Return the names of the processor's instructions, as Linux has them; empty if unknown."""
     return set(_first(cpuinfo, "flags").split())
 
 

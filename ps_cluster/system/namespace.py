@@ -40,8 +40,8 @@ def hosts(channel: str, plan: str) -> None:
     """Make a switch and hosts on it; send the descriptors [user,] of the switch net, and of each host net, mnt.
 
     Args:
-      plan: JSON. "ip": the program's path. "hosts": of each its "name", its "address" with the size of the network, and
-        "mounts", pairs of what is seen, and where.
+      plan: JSON. "ip": the program's path. "hosts": for each its "name", its "address" with the size of the network,
+        and "mounts", pairs of a source and the place where the host sees it.
     """
     import json  # here, not before every task
 
@@ -87,7 +87,7 @@ def _unshare(more: int = 0, inner_user: int | None = None) -> tuple[str, ...]:
 
     Args:
       more: flags of namespaces that are made with it.
-      inner_user: who the user is inside, where that is not the same: 0 may start programs that set up a network.
+      inner_user: the id of the user inside, if it differs. User 0 may start programs that set up a network.
     """
     try:
         _call("unshare", _CLONE_NEWNET | more)
@@ -137,7 +137,7 @@ def _write(path: str, text: str) -> None:
 def _call(name: str, *arguments: int | bytes | None) -> None:
     if getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments):
         code = ctypes.get_errno()
-        # "No space left on device" is what the kernel says then, and it has nothing to do with a disk.
+        # The kernel then says "No space left on device", which has nothing to do with a disk.
         said = "the limit in /proc/sys/user is reached" if code == errno.ENOSPC else os.strerror(code)
         raise OSError(code, f"{name}: {said}")
 

@@ -1,4 +1,4 @@
-"""Tell who reaches the port of a task on one of several machines, and keep the port to one interface on request."""
+"""Report who reaches the port of a task on one of several machines, and close all but one interface on request."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class RunNetwork:
     """The network in which tasks run: the namespace of these descriptors or, without any, the launcher's network.
 
     Attributes:
-      notice: a warning for the user where the network is not private, else None.
+      notice: a warning for the user if the network is not private, else None.
     """
 
     descriptors: tuple[int, ...] = ()

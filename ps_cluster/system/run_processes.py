@@ -32,7 +32,7 @@ def state_of(pid: int, root: Path, life: str | None = None) -> str:
 
     Args:
       root: the run directory, resolved.
-      life: the unique id of the process (`life_of`), where the files have it.
+      life: the unique id of the process (`life_of`), if the files have it.
     """
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(pid)

@@ -15,7 +15,7 @@ _LOOK_S = 0.1
 
 
 def stop_signals() -> tuple[int, ...]:
-    """Return the signals that ask a run to stop. SIGHUP (terminal closed) is left out where `nohup` ignores it."""
+    """Return the signals that ask a run to stop. SIGHUP (terminal closed) is left out if `nohup` ignores it."""
     hang_up = () if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else (signal.SIGHUP,)
     return signal.SIGINT, signal.SIGTERM, *hang_up
 
@@ -24,8 +24,8 @@ class Drain(threading.Event):
     """Asks the leader to end in order: no new steps, then a last checkpoint.
 
     Attributes:
-      for_good: the user wants the training to end (Ctrl-C). Otherwise the machine is needed, and the training goes on
-        when a leader is started again.
+      for_good: the user wants the training to end (Ctrl-C). Otherwise the machine is needed for something else, and
+        training continues when a leader is started again.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Drain(threading.Event):
         self.for_good = True
 
     def ask(self, number: int) -> None:
-        """Ask by a signal with this number."""
+        """Ask the leader to drain because of the signal `number`."""
         self.for_good = number == signal.SIGINT
         self.set()
 
@@ -56,7 +56,7 @@ class StopRequests:
             signal.signal(number, handler)
 
     def wait(self, seconds: float) -> bool:
-        """Wait for so many seconds, or until a stop signal. Return whether none has come inside the block so far."""
+        """Wait for `seconds`, or until a stop signal comes. Return whether the block has had none so far."""
         until = time.monotonic() + seconds
         while not self.count and (left := until - time.monotonic()) > 0:
             time.sleep(min(_LOOK_S, left))  # a signal does not end a sleep

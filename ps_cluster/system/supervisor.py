@@ -58,7 +58,7 @@ class TaskExit:
     time: float  # unix s, from the task's own error; 0 for a task that could not write one
     user_error: bool
     final: bool = False  # the task says that a restart would fail the same way
-    computation: bool = False  # the user's own computation failed, which it does each time
+    computation: bool = False  # the user's own computation failed, as it would each time
 
     @property
     def how(self) -> str:
@@ -72,14 +72,14 @@ class TaskExit:
 
 
 class Supervisor:
-    """The newest process of each task.
+    """Starts, watches and stops the processes of tasks, and keeps the newest process of each.
 
     Attributes:
       ended: task → how its newest process ended, as `poll` has reported it, or "stopped" if the supervisor stopped it.
     """
 
     def __init__(self, *, popen: Starter = start_here, machine: Machine = Machine()):
-        """Keep no process yet. `popen` starts the processes."""
+        """Begin without processes. `popen` starts them."""
         self._popen = popen
         self._machine = machine
         self._processes: dict[Task, TaskProcess] = {}
@@ -143,7 +143,7 @@ class Supervisor:
 
 def _exit_of(process: TaskProcess, exit_code: int) -> TaskExit:
     spec, error = process.spec, TaskError()
-    with contextlib.suppress(FileNotFoundError, UserError):  # without it, or where it can't be read, its log remains
+    with contextlib.suppress(FileNotFoundError, UserError):  # if it is missing or can't be read, the log remains
         error = read_json(spec.error, TaskError)
     return TaskExit(
         task=process.task,

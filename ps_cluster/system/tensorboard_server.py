@@ -1,6 +1,6 @@
 """Run TensorBoard beside a training, for as long as the training takes.
 
-    python -m ps_cluster.system.tensorboard_server OPTIONS   is TensorBoard, which ends with its launcher
+    python -m ps_cluster.system.tensorboard_server OPTIONS   runs TensorBoard, which ends with its launcher
 
 It runs outside of the run's private network, so that a browser reaches it, and listens on the loopback interface only.
 """
@@ -31,13 +31,13 @@ GRACE_S = 3.0
 _ANSWER_INTERVAL_S = 0.25
 
 
-def beside(wanted: bool, logdir: Path, log: Path, notify: Notify) -> AbstractContextManager[object]:
+def tensorboard_if(wanted: bool, logdir: Path, log: Path, notify: Notify) -> AbstractContextManager[object]:
     """Return a context in which TensorBoard runs if it is wanted."""
     return TensorBoardServer(logdir, log, notify) if wanted else nullcontext()
 
 
 class TensorBoardServer:
-    """TensorBoard within a `with` block. If it does not start, one notice says so, and the run continues."""
+    """Runs TensorBoard within a `with` block. If it does not start, one notice says so, and the run continues."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class TensorBoardServer:
         except (OSError, portpicker.NoFreePortFoundError) as error:
             self._notify(f"TensorBoard can't be started: {error}")
             return self
-        self._waiter = Thread(target=self._tell, args=(self._child, port), daemon=True)
+        self._waiter = Thread(target=self._report, args=(self._child, port), daemon=True)
         self._waiter.start()
         return self
 
@@ -83,14 +83,14 @@ class TensorBoardServer:
             self._waiter.join()
 
     def _start(self, port: int) -> ChildProcess:
-        # Its fast loader would be one more process, which ends later than it.
+        # The fast loader would be another process, which ends later than TensorBoard.
         options = ("--host", HOST, "--port", str(port), "--load_fast", "false", "--reload_interval", "5")
         with open_append(self._log) as log:
             argv = (*self._argv, "--logdir", str(self._logdir), *options)
             return ChildProcess.start(argv, env=environment.for_child(os.environ, os.getpid()), output=log)
 
-    def _tell(self, child: ChildProcess, port: int) -> None:
-        """Tell the link once TensorBoard answers, or that it does not."""
+    def _report(self, child: ChildProcess, port: int) -> None:
+        """Show the link once TensorBoard answers, or a line that it does not."""
         deadline = time.monotonic() + self._patience_s
         while not self._over.wait(_ANSWER_INTERVAL_S):
             if (code := child.exit_code) is not None:

@@ -20,7 +20,7 @@ _PAUSE = 100
 
 
 def cpu_seconds(pid: int) -> float | None:
-    """Return the user and system time of a process so far, in seconds; None where it is gone."""
+    """Return the user and system time of a process so far, in seconds; None if it is gone."""
     try:
         times = psutil.Process(pid).cpu_times()
     except psutil.Error:
@@ -29,7 +29,7 @@ def cpu_seconds(pid: int) -> float | None:
 
 
 def pss_bytes(pid: int) -> int | None:
-    """Return the proportional set size (own pages plus a share of shared ones); None where it can't be read."""
+    """Return the proportional set size (own pages plus a share of shared ones); None if it can't be read."""
     try:
         return int(psutil.Process(pid).memory_full_info().pss)
     except (psutil.Error, OSError):

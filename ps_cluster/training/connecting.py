@@ -13,7 +13,7 @@ from ps_cluster.config.lazy import tf
 from ps_cluster.config.tasks import CHIEF, PS, WORKER, Task
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import Malformed
-from ps_cluster.private_names import PartlyConnectedStrategy, hand_failures_to
+from ps_cluster.private_names import PartlyConnectedStrategy, replace_failure_handler
 from ps_cluster.runs.leader_messages import MESSAGE_FILE, LeaderMessage
 from ps_cluster.runs.leaders import LeaderStart
 from ps_cluster.runs.result_rows import TrainingOutcome
@@ -87,7 +87,7 @@ def connect(
     membership = Membership(dict(enumerate(cluster[WORKER])), set(present), welcome, lost_after_s=lost_after_s)
     check_all([*(Task(PS, index) for index in range(len(cluster[PS]))), *membership.tasks], cluster, welcome)
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-    hand_failures_to(membership, coordinator)
+    replace_failure_handler(membership, coordinator)
     return coordinator, membership
 
 

@@ -91,7 +91,7 @@ CHECKPOINTS = [
     ("is text", written(b"a text of some length that is no table"), "its table would have"),
     ("is cut short", written(lambda: checkpoint()[:-100]), "damaged or cut short"),
     ("is longer", written(lambda: checkpoint() + bytes(8)), "damaged or cut short"),
-    ("is a pipe", pipe(STEP_NAME), "no regular file"),
+    ("is a pipe", pipe(STEP_NAME), "a regular file"),
     ("has a wrong byte", written(lambda: checkpoint().replace(b"\0" * 64, b"\1" * 64, 1)), "CRC"),
     ("has 10 GB of zeros", huge(STEP_NAME), "damaged"),
     ("has 10 GB of weights", huge_checkpoint, "no crc32"),

@@ -102,7 +102,7 @@ PACKED = [
     ("has a class that clears the terminal", manifest(classes=["\x1b[2J"]), "classes.0"),
     ("has a file of its own", manifest(bytes={"/etc/passwd": 1}), "bytes"),
     ("is nested", lambda run: manifest()(run) or (run / "packed/dataset.json").write_text("[" * 10**5), "too deep"),
-    ("has a pipe for images", lambda run: manifest()(run) or pipe("packed/train_image.uint8")(run), "no regular file"),
+    ("has a pipe for images", lambda run: manifest()(run) or pipe("packed/train_image.uint8")(run), "a regular file"),
 ]
 PICKLES = [
     ("LONG_BINPUT 2^31", pickled(b"}r" + struct.pack("<I", 2**31 - 1)), "memo"),

@@ -61,7 +61,7 @@ COMMON = [
     for what, content, says in JSON_BOMBS
 ]
 SUMMARIES = [
-    ("summary.json is a pipe", COMPARE, pipe("summary.json"), "no regular file"),
+    ("summary.json is a pipe", COMPARE, pipe("summary.json"), "a regular file"),
     ("summary.json is a folder", COMPARE, folder("summary.json"), "directory"),
     ("summary.json has 10 GB", COMPARE, huge("summary.json"), "bytes"),
     ("its outcome is a terminal's escape", COMPARE, summary(outcome="\x1b[2J\x1b]0;owned\x07"), "outcome"),
@@ -85,7 +85,7 @@ TABLES = [
     ("updates.csv has words", COMPARE, text("metrics/updates.csv", csv_of(ledger()) + "one,two\n"), "updates.csv"),
     ("updates.csv is cut short", COMPARE, text("metrics/updates.csv", csv_of(ledger())[:-40]), "cut short"),
     ("updates.csv has a line of a gigabyte", COMPARE, huge("metrics/updates.csv", GIB), "other columns"),
-    ("updates.csv is a pipe", COMPARE, pipe("metrics/updates.csv"), "no regular file"),
+    ("updates.csv is a pipe", COMPARE, pipe("metrics/updates.csv"), "a regular file"),
     ("a worker's index is huge", COMPARE, ledger_with(worker=1e15), "worker"),
     ("a worker's index is none", COMPARE, ledger_with(worker=np.nan), "worker"),
     ("a time is infinite", CALIBRATE, ledger_with(applied_time=np.inf), "applied_time"),
@@ -105,7 +105,7 @@ MARKS = [
     ("ended.json is a list", EVALUATE, text("checkpoints/ended.json", "[1]"), "ended.json"),
     ("ended.json is of step true", EVALUATE, changed("checkpoints/ended.json", last_step=True), "last_step"),
     ("ended.json has an outcome of its own", EVALUATE, changed("checkpoints/ended.json", outcome="\x1b[2J"), "outcome"),
-    ("ended.json is a pipe", EVALUATE, pipe("checkpoints/ended.json"), "no regular file"),
+    ("ended.json is a pipe", EVALUATE, pipe("checkpoints/ended.json"), "a regular file"),
 ]
 CASES = [*COMMON, *SUMMARIES, *TABLES, *CONFIGS, *MARKS]
 
@@ -162,9 +162,9 @@ def test_a_record_of_the_best_model_that_is_damaged_is_replaced_with_a_notice(pl
         (changed("dataset.json", directory="/a\0b"), "looking for the data set again"),
         (changed("dataset.json", directory="/nowhere"), "looking for the data set again"),
         (pipe("dataset.json"), ""),
-        (text("summary.json", "{"), "to be written anew"),
-        (summary(outcome=7), "to be written anew"),
-        (text("checkpoints/ended.json", "[]"), "to be written anew"),
+        (text("summary.json", "{"), "the summary will be written again"),
+        (summary(outcome=7), "the summary will be written again"),
+        (text("checkpoints/ended.json", "[]"), "the summary will be written again"),
     ],
 )
 def test_a_run_is_resumed_without_what_can_be_had_again(place, damage, says):

@@ -41,8 +41,8 @@ def test_every_setting_of_augmentation_has_a_short_form():
         ("none,flip", "there are flip"),
         ("flip,flip=random", "flip is there twice"),
         ("hue", "hue needs a value: write hue=0.1"),
-        ("crop=x", "'x' is no whole number in plain digits: write crop or crop=4"),
-        ("contrast=1", "'1' is no finite number in plain digits: write contrast=0.8-1.2"),
+        ("crop=x", "'x' is not a whole number in plain digits: write crop or crop=4"),
+        ("contrast=1", "'1' is not a finite number in plain digits: write contrast=0.8-1.2"),
     ],
 )
 def test_a_short_form_that_can_not_be_read_is_told_with_what_there_is(text, told):

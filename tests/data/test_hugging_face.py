@@ -75,7 +75,7 @@ def test_a_picture_is_not_opened_at_the_path_that_the_folder_names(tmp_path):
 @pytest.mark.parametrize(
     ("damage", "told"),
     [
-        (lambda folder: (folder / "data-0.arrow").unlink() or os.mkfifo(folder / "data-0.arrow"), "no regular file"),
+        (lambda folder: (folder / "data-0.arrow").unlink() or os.mkfifo(folder / "data-0.arrow"), "a regular file"),
         (lambda folder: (folder / "data-0.arrow").write_bytes(b""), "'data-0.arrow' is empty"),
         (lambda folder: (folder / "data-0.arrow").write_bytes(b"no stream"), "'data-0.arrow' can't be read"),
         (

@@ -123,4 +123,4 @@ def test_a_pipe_in_place_of_the_file_is_not_waited_for(path):
     os.mkfifo(path)
     said = []
     assert list(read_rows(path, Numbered, said.append)) == []
-    assert said == [f"passed over in '{path}': it is no regular file"]
+    assert said == [f"passed over in '{path}': it is not a regular file"]

@@ -251,7 +251,7 @@ def test_the_command_takes_resume_with_and_without_a_value_and_a_cluster_file(tm
 
 @pytest.mark.parametrize("name", ["data.dataset", "model.precision"])
 def test_machines_are_not_left_to_choose_for_themselves(one_task, name):
-    with pytest.raises(UserError, match=f"{name}: got 'auto': machines may come to different ones"):
+    with pytest.raises(UserError, match=f"{name}: got 'auto': machines may choose different ones"):
         one_task("async", CLUSTERS["async"], "worker", values={name: "auto"})
     assert not one_task.root.exists()
 
@@ -409,7 +409,7 @@ def test_a_run_is_complete_when_it_is_trained_scored_and_summed_up(tmp_path, mon
 
 def test_a_damaged_summary_is_gone_before_the_evaluator_would_stumble_over_it(half_done):
     half_done.run_dir.summary.write_text("{")
-    assert "to be written anew" in half_done() and half_done.went_on
+    assert "the summary will be written again" in half_done() and half_done.went_on
     assert not half_done.run_dir.summary.exists()
 
 
@@ -487,7 +487,7 @@ def test_other_options_beside_resume_are_refused_by_name(half_done):
 def test_a_complete_run_says_how_it_gets_more_work(half_done):
     checkpoints.mark_ended(half_done.run_dir.checkpoints, last_step=10, outcome="completed")
     write_json(half_done.run_dir.summary, {"outcome": "completed", "evaluation": {"step": 10}})
-    assert "--epochs or --steps beside --resume give it more" in half_done()
+    assert "add --epochs or --steps to --resume to train longer" in half_done()
     assert "5 updates in all, but 6 of the run in" in half_done("--steps", "5")
     assert not half_done.went_on
     half_done("--steps", "12")

@@ -59,7 +59,7 @@ def test_one_port_for_two_tasks_of_one_machine_is_refused_with_the_reason(second
         from_tf_config(tf_config({"chief": ["127.0.0.1:5000"], "ps": [second], "worker": ["127.0.0.3:5001"]}, index=0))
     assert str(refused.value) == (
         f"TF_CONFIG: cluster: '127.0.0.1:5000' and '{second}' have the same port and are the same machine, where "
-        "TensorFlow listens on all addresses: give each task on it a port of its own"
+        "TensorFlow listens on all addresses: give each of its tasks another port"
     )
 
 
@@ -155,7 +155,7 @@ def test_keys_that_operators_add_are_ignored():
             tf_config(CLUSTER | {"ps": ["b:70000"]}),
             "cluster.ps.0: got 'b:70000': is not host:port, with a port in 1 to 65535",
         ),
-        (tf_config(CLUSTER | {"ps": ["a:1"]}), "'a:1' is there twice"),
+        (tf_config(CLUSTER | {"ps": ["a:1"]}), "'a:1' appears twice"),
         (tf_config(CLUSTER | {"master": ["m:1"]}), "cluster.master: there is a chief too"),
         (tf_config({"master": ["a:1", "e:5"]}, "master", 0), "cluster.chief must be one address"),
         (tf_config({"worker": ["c:3"]}, "master", 0), "task.type: got 'chief'; it is one of worker, evaluator"),
@@ -209,7 +209,7 @@ def test_evaluator_found_in_a_cluster_file_is_left_out_and_that_is_said(of_file)
         ("chief: [a:1, b:2]", ("chief", 0), "{file}: chief must be one address, got 2"),
         ("worker: [c:3, d]", ("worker", 0), "{file}: worker.1: got 'd': is not host:port"),
         ("worker: [c:3, 7]", ("worker", 0), "{file}: worker.1: got 7: Input should be a valid string"),
-        ("worker: [c:3, c:3]", ("worker", 0), "{file}: 'c:3' is there twice"),
+        ("worker: [c:3, c:3]", ("worker", 0), "{file}: 'c:3' appears twice"),
         ("chief: [a:1]\nmaster: [b:1]", ("chief", 0), "{file}: master: there is a chief too"),
         ("worker: [c:3]", ("worker", 1), "--index: got 1; the cluster has 1 of type worker"),
         ("worker: [c:3]", ("chief", 0), "--type: got 'chief'; it is one of worker, evaluator"),

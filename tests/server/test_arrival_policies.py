@@ -273,7 +273,7 @@ def test_a_worker_computes_a_dropped_step_again_from_what_the_answer_brought(met
 def test_a_worker_whose_gradients_are_all_dropped_is_not_taken_for_silent():
     def tells(method):
         config = build_config(overrides={"staleness.method": method})
-        return SilenceDetector(config, RunLimits(), 0.0)._tells
+        return SilenceDetector(config, RunLimits(), 0.0)._can_tell
 
     assert [tells(method) for method in ("none", "gather", "drop", "same_version")] == [True, True, False, False]
     assert store_of("drop").drops and not store_of("gather").drops

@@ -10,7 +10,7 @@ def test_a_wait_for_the_end_of_others_lasts_as_long_as_one_answers_and_asks_nobo
         asked.extend(addresses)
         return {address for address in addresses if asked.count(address) <= answers[address]}
 
-    until_none_works(answers, ask=ask, sleep=lambda seconds: None)
+    until_none_works(answers, within_s=60, ask=ask, sleep=lambda seconds: None)
     assert asked.count("host-1:1") == 4 and asked.count("host-2:1") == 1
 
 

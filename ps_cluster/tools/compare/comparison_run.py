@@ -70,7 +70,7 @@ def train_all(
     baseline_of(labels(complete), baseline)
     _claim(output, comparison, training_order(runs))
     roots = {run.name: output / RUNS / run.name for run in runs}
-    beside = tensorboard_server.beside(tensorboard, output / RUNS, output / "tensorboard.log", print_line)
+    beside = tensorboard_server.tensorboard_if(tensorboard, output / RUNS, output / "tensorboard.log", print_line)
     with temporary_files_in(output / TEMPORARY), beside:
         return list(roots.values()), _train_in_order(training_order(runs), roots)
 

@@ -173,7 +173,9 @@ def run_sweep(sweep: Sweep, output: Path, at_once: int, *, tensorboard: bool = F
     announce_isolation(config.cluster.isolation, output, print_line)
     print_line(mode_of(sweep.settings, sweep.vary, "trial"))
     book = TrialBook(output / JOURNAL, plan.method, space, seed=sweep.seed, smaller_is_better=plan.smaller_is_better)
-    beside = tensorboard_server.beside(tensorboard, output / TRIALS_FOLDER, output / "tensorboard.log", print_line)
+    beside = tensorboard_server.tensorboard_if(
+        tensorboard, output / TRIALS_FOLDER, output / "tensorboard.log", print_line
+    )
     with StopRequests() as requests, temporary_files_in(output / TEMPORARY), beside:
         code = SweepRun(plan, book, Fleet(at_once, print_line), output).run(requests)
     write_sweep_report(plan, book, output)

@@ -117,7 +117,7 @@ def test_costs_are_saved_and_a_run_is_checked(tmp_path):
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        (["--workers", "10,many"], "'many' is no whole number"),
+        (["--workers", "10,many"], "'many' is not a whole number"),
         (["--workers", "20000"], "20000 is not in the range 1<=x<=10000"),
         (["--ps", "0"], "0 is not in the range"),
         (["--link-gbps", "0"], "0.0 is not in the range"),

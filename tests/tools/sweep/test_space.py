@@ -41,8 +41,8 @@ def test_a_range_between_whole_numbers_has_only_whole_numbers():
         ("0..1:log", "above 0"),
         ("0..1:1", "from 2 to 100"),
         ("0..1:101", "from 2 to 100"),
-        ("a..b", "no finite number"),
-        ("nan..1", "no finite number"),
+        ("a..b", "not a finite number"),
+        ("nan..1", "not a finite number"),
         ("5", "different values"),
         ("5,5", "different values"),
         ("", "different values"),
@@ -50,7 +50,7 @@ def test_a_range_between_whole_numbers_has_only_whole_numbers():
         (list(range(101)), "different values"),
         ("[1, 2", "not YAML"),
         ("0.1..1:lag", "different values"),
-        ("010,11", "no plain decimal number"),
+        ("010,11", "not a plain decimal number"),
     ],
 )
 def test_values_that_can_not_vary_are_refused_by_name(given, says):
