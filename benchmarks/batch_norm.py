@@ -55,11 +55,11 @@ def network() -> keras.Model:
 
 
 def accuracies(model: keras.Model, arrays: Arrays) -> tuple[float, float]:
-    """Return the test accuracy in percent, as trained, and with moving statistics that are the mean over training images."""
+    """Return two test accuracies in percent: as trained, and with statistics that are the means over training images."""
     trained = _accuracy(model, arrays)
-    of_batches = [layer for layer in model.layers if isinstance(layer, layers.BatchNormalization)]
+    normalizations = [layer for layer in model.layers if isinstance(layer, layers.BatchNormalization)]
     for number in range(EXAMPLES // PART):
-        for layer in of_batches:
+        for layer in normalizations:
             layer.momentum = number / (number + 1)
         model(arrays["x_train"][number * PART : (number + 1) * PART].astype("float32"), training=True)
     return trained, _accuracy(model, arrays)
@@ -71,7 +71,7 @@ def _accuracy(model: keras.Model, arrays: Arrays) -> float:
 
 
 def scores(arm: str, seed: int) -> tuple[float, float]:
-    """Train, and return both accuracies of `accuracies`."""
+    """Train an arm with a seed, and return what `accuracies` returns."""
     arrays = cifar10()
     arrays |= {name: arrays[name][:EXAMPLES] for name in ("x_train", "y_train")}
     options = ARMS[arm]

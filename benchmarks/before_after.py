@@ -37,7 +37,7 @@ from ps_cluster.tools.bench.cases import case
 from ps_cluster.tools.bench.running import run_arm
 
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path, resolve_path=True)
-MOST_STEPS_PER_S = 5_000  # so high that no run is done before its time is over
+MOST_STEPS_PER_S = 5_000  # a limit that no run reaches before its time is over
 COLUMNS = {
     "network": Column(heading="network"),
     "precision": Column(heading="precision"),
@@ -50,9 +50,11 @@ COLUMNS = {
 
 @click.command(cls=OneLineCommand)
 @click.option("--before", type=FOLDER, default=IMPORT_FOLDER, help="A checkout; default: this one.")
-@click.option("--before-data", type=FOLDER, help="The packed data set of that checkout, if its format is another.")
+@click.option("--before-data", type=FOLDER, help="The packed data set of that checkout, if its format differs.")
 @click.option("--set", "both", multiple=True, metavar="KEY=VALUE", help="A setting of both; repeatable.")
-@click.option("--set-before", "earlier", multiple=True, metavar="KEY=VALUE", help="A setting of the first; repeatable.")
+@click.option(
+    "--set-before", "earlier", multiple=True, metavar="KEY=VALUE", help="A setting of the first only; repeatable."
+)
 @click.option(
     "--models", type=CommaList(NameOf(NETWORKS)), default="tutorial_cnn,cifar_tf_cnn,airbench", help="Networks."
 )
@@ -108,7 +110,7 @@ def both_of(number: int, before: Callable[[], Measured], now: Callable[[], Measu
 
 
 def compared(before: Measured, now: Measured) -> dict[str, float]:
-    """Return the figures of one round."""
+    """Return the figures of one round, by column."""
     (old, old_memory), (new, new_memory) = (
         (one.examples_per_second or 0.0, one.peak_memory_bytes or 0.0) for one in (before, now)
     )
@@ -123,7 +125,7 @@ def known_to(project: Path, config: RunConfig) -> Mapping[str, object]:
     chosen = {f"{section}.{key}": given[section][key] for section, (key, _) in CHOSEN.items()}
     defaults = flat(build_config().with_values(chosen).model_dump(mode="json"))
     found = flat(read_yaml(project / "configs" / "default.yaml"))
-    # Of the settings that the checkout lacks, it is given those that differ from their default, and refuses them itself.
+    # Settings that the checkout lacks are kept if they differ from their defaults, so that the checkout refuses them.
     wanted = {key: value for key, value in flat(given).items() if key in found or value != defaults.get(key)}
     return nested({**found, **{key: value for key, value in wanted.items() if value is not None}})
 

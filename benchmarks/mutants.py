@@ -3,7 +3,7 @@
     python -m benchmarks.mutants ps_cluster/server/shard.py --output shard.json
 
 A mutant is a module with one small mistake, such as `<` in place of `<=`. Each is written into a copy of the project. The
-tests that import the module, themselves or through a helper, run on it until one fails. First the quick tests run, as in
+tests that import the module, directly or through a helper, run on it until one fails. First the quick tests run, as in
 `make test-quick`; with --all the others follow, on the mutants that the quick ones did not find. Docstrings, annotations and
 the words of messages are left as they are.
 """
@@ -35,12 +35,12 @@ from ps_cluster.installation import IMPORT_FOLDER
 from ps_cluster.report.terminal import print_line
 
 QUICK, OTHERS = "not cluster and not slow", "cluster or slow"
-_LEFT_OUT = {"fstring", "raise_stmt", "annassign", "tfpdef"}  # the nodes of words and annotations, in parso's grammar
+_LEFT_OUT = {"fstring", "raise_stmt", "annassign", "tfpdef"}  # nodes of messages and annotations in parso's grammar
 COLUMNS = {"line": Column(heading="line"), "mutant": Column(heading="mutant"), "result": Column(heading="result")}
 
 
 def mutants_of(source: str, chance: random.Random) -> Iterator[tuple[int, str, str]]:
-    """Yield all mutants of a module that Python can compile, in random order: the changed line's number and texts, and all."""
+    """Yield the mutants of a module that Python can compile, in random order: line number, change, and whole source."""
     from cosmic_ray.ast import ast_nodes, get_ast  # type: ignore[import-not-found]
     from cosmic_ray.mutating import mutate_code  # type: ignore[import-not-found]
     from cosmic_ray.operators.provider import OperatorProvider  # type: ignore[import-not-found]
@@ -82,7 +82,7 @@ def _compiles(source: str) -> bool:
 
 
 def related_tests(project: Path, module: str) -> list[str]:
-    """Return the test files that import a module, themselves or through other files of the tests."""
+    """Return the test files that import a module, directly or through other files of the tests."""
     dotted = module.removesuffix(".py").replace("/", ".")
     imports = {path: set(_imported(path)) for path in sorted((project / "tests").rglob("*.py"))}
     wanted, related = {dotted}, set[Path]()
@@ -109,7 +109,7 @@ def run_tests(project: Path, tests: Sequence[str], marks: str, limit_s: float) -
         with log.open("wb") as file:
             os.dup2(file.fileno(), 1)
             os.dup2(file.fileno(), 2)
-        # The copy's modules are to be imported, not those of the project that runs this.
+        # The tests have to import the modules of the copy, not those of the project that runs this.
         for name in [name for name in sys.modules if name.split(".")[0] in {"ps_cluster", "benchmarks", "tests"}]:
             del sys.modules[name]
         os.chdir(project)
@@ -137,7 +137,7 @@ def run_tests(project: Path, tests: Sequence[str], marks: str, limit_s: float) -
 @click.option("--all", "with_others", is_flag=True, help="Also run the tests that are slow, or start clusters.")
 @click.option("--output", type=OUTPUT_FILE, help="Also write the mutants to this JSON file, as a record.")
 def main(module: str, tests: Sequence[str], sample: int, seed: int, with_others: bool, output: Path | None) -> None:
-    """Run tests on mutants of MODULE, a path in the project. TESTS: instead of all that import it."""
+    """Run tests on mutants of MODULE, a path in the project. TESTS replace all tests that import it."""
     import tensorflow  # noqa: F401  once, before the forks
 
     with tempfile.TemporaryDirectory() as folder:

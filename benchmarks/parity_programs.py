@@ -22,18 +22,21 @@ from ps_cluster.launch.local_run import resolve_data
 from ps_cluster.report.terminal import print_line
 
 CIFAR10_FOLDER = "PARITY_CIFAR10"  # environment variable
-# x_train, y_train, x_test, y_test; several inputs as x_train.NAME, and several targets as y_train.NAME, the first one first
+# x_train, y_train, x_test, y_test. Several inputs are x_train.NAME, and several targets y_train.NAME, in their order.
 Arrays = dict[str, np.ndarray]
 WEIGHTS_FILE = Path(tempfile.gettempdir()) / "ps-cluster-parity-mobilenet.weights.h5"
 
 
 def split(train: int, x: np.ndarray, y: np.ndarray) -> Arrays:
-    """Return the first `train` examples to train on, and the others to test."""
+    """Return the first `train` examples for training, and the others for testing."""
     return {"x_train": x[:train], "y_train": y[:train], "x_test": x[train:], "y_test": y[train:]}
 
 
 def digits(target: Callable[[np.ndarray], np.ndarray] = lambda y: y) -> Arrays:
-    """Return 4,000 real digits to train on and 1,000 to test, uint8 [28, 28, 1]. `target`: of the labels, int64 [5000]."""
+    """Return 4,000 real training digits and 1,000 for testing, uint8 [n, 28, 28, 1].
+
+    `target` makes the targets from all labels, int64 [5000].
+    """
     rows = np.random.default_rng(0).permutation(all_digits())
     return split(4_000, rows[:, :-1].reshape(-1, 28, 28, 1), target(rows[:, -1].astype(np.int64)))
 
@@ -45,7 +48,7 @@ def several_labels(y: np.ndarray) -> np.ndarray:
 
 
 def joined(**inputs: Arrays) -> Arrays:
-    """Return several inputs by name, with the targets of the first."""
+    """Return several inputs by name, with the targets of the first input."""
     first = next(iter(inputs.values()))
     targets = {name: first[name] for name in ("y_train", "y_test")}
     return targets | {f"{x}.{name}": part[x] for name, part in inputs.items() for x in ("x_train", "x_test")}
@@ -148,7 +151,7 @@ def large_numbers() -> Arrays:
 
 
 def digits_and_weights() -> Arrays:
-    """Return real digits, and save the weights of a MobileNetV2, which has learned nothing but the digits' moments."""
+    """Return real digits, and save the weights of a MobileNetV2, which has learned only the digits' moments."""
     keras.utils.set_random_seed(0)
     arrays, base = digits(), mobile_net()
     norms = [layer for layer in base.layers if isinstance(layer, layers.BatchNormalization)]
@@ -274,13 +277,13 @@ def transferred(weights: Path) -> keras.Model:
 
 
 def as_pictures(images: Any) -> Any:
-    """Return grey pixels, [..., 28, 28, 1] from 0 to 255, as a MobileNetV2 takes pictures."""
+    """Return grey pixels, [..., 28, 28, 1] from 0 to 255, as the pictures that a MobileNetV2 takes."""
     pixels = keras.applications.mobilenet_v2.preprocess_input(layers.Resizing(32, 32)(images))
     return keras.ops.concatenate([pixels] * 3, axis=-1)
 
 
 class SmallActivity(layers.Layer):
-    """Adds the mean square of what it is given to the loss."""
+    """Adds the mean square of its inputs to the loss."""
 
     def call(self, hidden: Any) -> Any:
         self.add_loss(0.01 * keras.ops.mean(keras.ops.square(hidden)))

@@ -3,9 +3,9 @@
     python -m benchmarks.parity_with_fit --data-dir PATH --output parity.json
     python -m benchmarks.parity_with_fit --programs "regression,dropout" --seeds 1
 
-All get the same arrays, epochs, batch, optimizer and rate. A worker's batch is that of `fit`, so all make equally many updates.
-The runs get no setting beside their length. `fit` and `ps_cluster.fit` are scored by their last weights, a run by its last
-checkpoint.
+All get the same arrays, epochs, batch, optimizer and rate. A worker's batch is that of `fit`, so all make the same number of
+updates. The runs get no setting but their length. `fit` and `ps_cluster.fit` are scored by their last weights, a run by its
+last checkpoint.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def for_fit(inputs: Any) -> Any:
 def score_of_fit(name: str, seed: int) -> float:
     """Train by `fit`, and return the test accuracy, or the mean absolute error of numbers, in percent.
 
-    Of several targets, it is that of the first.
+    With several targets, it is the score of the first.
     """
     program = PROGRAMS[name]
     arrays = program.data()  # may write the weights that the model begins with
@@ -121,9 +121,13 @@ def score_of_run(name: str, seed: int, settings: Mapping[str, object]) -> float:
 
 
 @click.command(cls=OneLineCommand)
-@click.option("--programs", type=CommaList(), default=",".join(PROGRAMS), help="Only these, with commas between.")
+@click.option(
+    "--programs", type=CommaList(), default=",".join(PROGRAMS), help="Programs, separated by commas; default: all."
+)
 @click.option("--seeds", type=Whole(1, 20), default=3)
-@click.option("--data-dir", type=FOLDER, help="CIFAR-10. Without it, the programs that need it are left out.")
+@click.option(
+    "--data-dir", type=FOLDER, help="Folder of CIFAR-10. Without it, the programs that need CIFAR-10 are left out."
+)
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A setting of the runs.")
 @click.option("--output", type=OUTPUT_FILE, help="Also write every score to this JSON file.")
 def main(
@@ -131,12 +135,12 @@ def main(
 ) -> None:
     """Compare each program's test scores by `fit`, by `ps_cluster.fit` and by a run, over some seeds."""
     if unknown := [name for name in programs if name not in PROGRAMS]:
-        raise UserError(f"--programs: got '{unknown[0]}': choose of {', '.join(PROGRAMS)}")
+        raise UserError(f"--programs: got '{unknown[0]}': choose from {', '.join(PROGRAMS)}")
     if data_dir:
         os.environ[CIFAR10_FOLDER] = str(data_dir.absolute())
     settings: dict[str, Any] = dict(map(parse_assignment, assignments))
     rows: list[dict[str, Any]] = []
-    # Each training has a new process: TensorFlow keeps the memory and the random state of the one before.
+    # Each training has a new process, since TensorFlow keeps the memory and the random state of an earlier one.
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), max_tasks_per_child=1) as pool:
         for name in programs:
             if PROGRAMS[name].data is cifar10 and not data_dir:

@@ -109,7 +109,7 @@ def keep(output: Path | None, rows: list[dict[str, Any]], columns: dict[str, Col
     """Return the record of the command that runs now, and write it to `output`."""
     here = machine.describe()
     words = ("python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:])
-    # Paths are replaced by names, since others don't have them: `--data-dir DATA_DIR`.
+    # Paths become names, since they exist on this machine only: `--data-dir DATA_DIR`.
     command = " ".join(
         before[2:].upper().replace("-", "_") if word.startswith("/") else shlex.quote(word)
         for before, word in zip(("", *words), words)

@@ -33,7 +33,7 @@ class StartView(PlainView):
     """A view that notes when every worker has an update.
 
     Attributes:
-      all_train_since: when it saw that, in unix seconds; None before.
+      all_train_since: when it noticed that, in unix seconds; None before.
     """
 
     def __init__(self, workers: int, when_all_train: Callable[[], None]):
@@ -70,7 +70,7 @@ def main(root: Path, seconds: float, warm_up_s: float) -> None:
     """Measure a run in the folder ROOT over some SECONDS of training."""
     run_dir = RunDir.open(root)
     config = load_config(run_dir.config)
-    # The launcher takes SIGINT as a Ctrl-C, and drains the run.
+    # The launcher treats SIGINT as Ctrl-C, and drains the run.
     stop = threading.Timer(warm_up_s + seconds, os.kill, (os.getpid(), signal.SIGINT))
     view = StartView(config.cluster.workers, stop.start)
     summary = run_cluster(root, view=view)

@@ -1,4 +1,4 @@
-"""Train several runs at once: start each as a `run` command, go on with those that die, and stop them all."""
+"""Train several runs at once: start each as a `run` command, continue those that die, and stop them all."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from ps_cluster.system.stop_signals import StopRequests
 from ps_cluster.system.supervisor import Supervisor, TaskExit, TaskSpec
 
 COMMAND = (sys.executable, "-m", "ps_cluster", "run")
-RETRIES = 2  # how often a run that died is continued, at once, before it counts as failed
-FROZEN_S = 60.0  # a command that is stopped (SIGSTOP) for so long is ended, and continued by another
+RETRIES = 2  # how often a run that died is continued, without a pause, before it counts as failed
+FROZEN_S = 60.0  # a command that has been stopped (SIGSTOP) for this long is ended, and another one continues the run
 GRACE_S = 10.0  # from the last request to stop until SIGKILL
 POLL_INTERVAL_S = 0.5
 
@@ -48,8 +48,8 @@ class Job:
 
     Attributes:
       name: for messages, e.g. "trial 3".
-      root: its run directory; beside it are its settings (.yaml) and what the command prints (.log).
-      config: complete.
+      root: its run directory. Its settings (.yaml) and the output of its command (.log) are in the same folder.
+      config: its complete configuration.
     """
 
     index: int
@@ -72,7 +72,7 @@ class Job:
 
 @dataclass(frozen=True)
 class EndedJob:
-    """A run that is over. `why`: of a failure, in one line."""
+    """A run that is over. `why` is the reason of a failure, in one line."""
 
     job: Job
     outcome: JobOutcome
@@ -80,7 +80,7 @@ class EndedJob:
 
 
 class Fleet:
-    """At most `at_once` runs at a time. They end with this process, however it ends."""
+    """Trains at most `at_once` runs at a time. They end with this process, however it ends."""
 
     def __init__(
         self,
@@ -118,17 +118,17 @@ class Fleet:
         self._restarts.end_row(job.task)
 
     def poll(self) -> list[EndedJob]:
-        """Return the runs that have ended since the last call. Those that died go on in new processes."""
+        """Return the runs that have ended since the last call. New processes continue those that died."""
         self._end_frozen()
         return [ended for task_exit in self._supervisor.poll() if (ended := self._judged(task_exit)) is not None]
 
     def ask_to_stop(self, job: Job) -> None:
-        """Ask a run to stop: it finishes its steps, writes a checkpoint and scores it. Asked again, it ends at once."""
+        """Ask a run to stop: it finishes its steps, writes a checkpoint and scores it. After a second call it ends at once."""
         self._told_to_stop.add(job.task)
         self._supervisor.signal(job.task, signal.SIGTERM)
 
     def end_all(self) -> None:
-        """End what still runs, within a bounded time. What it wrote can be continued."""
+        """End the runs that are left, within a bounded time. They can be continued later."""
         for process in self._supervisor.stop_all(self._grace_s):
             self._notify(f"could not be ended: {self._jobs[process.task].name} (pid {process.pid})")
         self._jobs.clear()
@@ -141,16 +141,16 @@ class Fleet:
             write_whole(job.settings, job.config.to_yaml())
             options = ("--run-dir", str(job.root), "--config", str(job.settings))
         environment = finding_this_package(self._environment())
-        error = job.root.with_name(f"{job.root.name}.error")  # `run` writes none: its last line tells
+        error = job.root.with_name(f"{job.root.name}.error")  # `run` never writes it: its last line has the reason
         spec = TaskSpec(job.task, (*self._command, *options), environment, Path.cwd(), job.log, error)
         self._supervisor.start(spec)
 
     def _environment(self) -> Mapping[str, str]:
-        threads = max(1, allowance().threads // self._at_once)  # else each run takes all processors
+        threads = max(1, allowance().threads // self._at_once)  # otherwise each run would use all processors
         return {"TF_NUM_INTRAOP_THREADS": str(threads), **without_variables(os.environ), CALLER_PID: str(os.getpid())}
 
     def _judged(self, task_exit: TaskExit) -> EndedJob | None:
-        """Return how a run ended; None if it goes on."""
+        """Return how a run ended; None if it continues."""
         job = self._jobs[task_exit.task]
         if has_completed(job.root):
             return self._over(job, "completed")
@@ -161,7 +161,7 @@ class Fleet:
         is_hopeless = task_exit.exit_code == BAD_INPUT or _outcome(job.root) in BROKEN
         if is_hopeless or self._restarts.next_delay_s(job.task, RETRIES) is None:
             return self._over(job, "failed", why)
-        self._notify(f"{job.name} died, and goes on ({self._restarts.deaths(job.task)} of {RETRIES}): {why}")
+        self._notify(f"{job.name} died, and continues ({self._restarts.deaths(job.task)} of {RETRIES}): {why}")
         try:
             self._launch(job)
         except UserError as error:
@@ -181,19 +181,19 @@ class Fleet:
 
 
 def has_completed(root: Path) -> bool:
-    """Return whether a run is trained and scored; not so if its files are damaged."""
+    """Return whether a run is trained and scored. Return False if its files are damaged."""
     return _outcome(root) == "completed"
 
 
 def _outcome(root: Path) -> str | None:
     try:
         return outcome_of(root)
-    except UserError:  # a damaged file, which the resumed run writes anew
+    except UserError:  # a damaged file, which the resumed run writes again
         return None
 
 
 def _can_resume(job: Job) -> bool:
-    """Return whether what is there is of this run's settings, and has come to a snapshot."""
+    """Return whether the run directory has a checkpoint or a snapshot, and was written with these settings."""
     run_dir = RunDir(job.root)
     if not run_dir.config.is_file() or not any(checkpoints.steps(states) for states in run_dir.states):
         return False
@@ -201,24 +201,24 @@ def _can_resume(job: Job) -> bool:
 
 
 def _remove(job: Job) -> None:
-    """Remove what a run has left that died before its first snapshot."""
+    """Remove the files of a run that died before its first snapshot, or that had other settings."""
     if job.root.exists():
         locks.wait_for_sharers(RunDir(job.root).alive, job.name)
         shutil.rmtree(job.root)
 
 
-DRAIN_S = 120.0  # from a stop request on: for the steps under way, a last checkpoint and its score
+DRAIN_S = 120.0  # from a stop request on, for the steps under way, a last checkpoint and its score
 
 
 def config_at_once(values: Mapping[str, Any]) -> RunConfig:
-    """Return the configuration of a run that is trained beside others and scored: dotted key → value.
+    """Return the configuration of a run that is scored, and trained at the same time as others.
 
-    Raises UserError for values that don't fit.
+    `values`: dotted key → value. Raises UserError for values that don't fit.
     """
     judged = {"evaluation.draw_results": False, "cluster.evaluator": True}
     config = build_config(None, {**values, **judged})
     config.check_fits_one_machine()
-    if config.cluster.pin_workers == "auto":  # runs at once would share the cores that they are pinned to
+    if config.cluster.pin_workers == "auto":  # runs at the same time would be pinned to the same cores
         config = config.with_values({"cluster.pin_workers": False})
     return config
 
@@ -233,14 +233,15 @@ def train_at_once(
 ) -> int:  # fmt: skip
     """Train until nothing is left, or until a stop is requested. Return the exit code.
 
-    The runs are asked to stop politely at first, at once when their user asks again, and ended after `DRAIN_S`.
+    The first stop request drains the runs, and the second one ends them at once. After `DRAIN_S` they are killed.
 
     Args:
-      start_next: starts the next run in `fleet`; False if there is none.
-      ended: takes a run that is over. look: is called several times a second.
+      start_next: starts the next run in `fleet`, and returns whether there was one.
+      ended: is called with each run that is over.
+      look: is called several times a second.
     """
     clock = clock or AwakeClock()
-    handed_on, deadline = 0, math.inf
+    passed_on, deadline = 0, math.inf
     try:
         while True:
             for one in fleet.poll():
@@ -248,12 +249,14 @@ def train_at_once(
             look()
             while not requests.count and fleet.has_room and start_next():
                 pass
-            if requests.count and not handed_on:
+            if requests.count and not passed_on:
                 deadline = clock() + DRAIN_S
                 count = len(fleet.jobs)
-                notify(f"stopping {count} run{'s' * (count != 1)}, within {DRAIN_S:g} s; once more stops at once")
-            if handed_on < min(requests.count, 2):
-                handed_on += 1
+                notify(
+                    f"stopping {count} run{'s' * (count != 1)}, within {DRAIN_S:g} s; a second request ends them at once"
+                )
+            if passed_on < min(requests.count, 2):
+                passed_on += 1
                 for job in fleet.jobs:
                     fleet.ask_to_stop(job)
             if not fleet.jobs or clock() > deadline:

@@ -7,7 +7,7 @@ import pytest
 from ps_cluster.config import build_config
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.errors import UserError
-from ps_cluster.tools.compare.comparison_plan import planned_runs, read_comparison, was_found
+from ps_cluster.tools.compare.comparison_plan import has_rates_of_recipe, planned_runs, read_comparison
 
 ASYNC = {"mode": "async", "workers": 3, "batch_size_per_worker": 384, "learning_rate": 0.002, "momentum": 0.5}
 SINGLE = {"mode": "single", "workers": 1, "batch_size_per_worker": 128, "learning_rate": 0.004, "momentum": 0.8}
@@ -94,7 +94,7 @@ def test_compare_takes_what_was_found_and_scales_the_rest(recipe):
     runs = planned_runs(read_comparison(None, changes, {"model.name": "tutorial_cnn", "data.dataset": "synthetic"}))
     found = {
         (run.config.mode.name, run.config.training.batch_size_per_worker): (
-            run.config.optimizer.learning_rate, was_found(run.config), run.scaled
+            run.config.optimizer.learning_rate, has_rates_of_recipe(run.config), run.scaled
         )
         for run in runs
     }  # fmt: skip

@@ -18,7 +18,7 @@ from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.system.limits import allowance
 
 ARM_TIMEOUT_S = 600
-STEPS_PER_CALL = 4  # In arms of one process, one call of TensorFlow takes several steps, so that Python costs nothing.
+STEPS_PER_CALL = 4  # In arms of one process, one call of TensorFlow takes several steps, so that Python costs little.
 TORCH_NETWORKS = ("tutorial_cnn", "cifar_tf_cnn", "airbench")  # those of ddp.py
 TORCH_EXAMPLES, TORCH_CLASSES = "image uint8 [32, 32, 3]", 10
 
@@ -102,7 +102,7 @@ def choose(names: Iterable[str], ddp_python: Path | None = None) -> list[BenchAr
     """Return the arms with these names, in this order, each with the Python that runs it.
 
     Raises:
-      UserError: a name is unknown, or an arm needs `ddp_python` and that has no PyTorch.
+      UserError: a name is unknown, or an arm needs `ddp_python` and this is missing or has no PyTorch.
     """
     names = list(dict.fromkeys(names))
     if unknown := [name for name in names if name not in ARMS]:
@@ -141,10 +141,10 @@ def with_straggler(chosen: list[BenchArm], straggler: str, workers: int) -> list
 
 
 def _with_torch(arm: BenchArm, python: Path | None) -> BenchArm:
-    needs = f"{arm.name} needs --ddp-python, a Python that has torch, numpy and pydantic"
+    needs = f"{arm.name} needs --ddp-python, a Python that has torch, numpy, pydantic and PyYAML"
     if python is None:
         raise UserError(f"--arms: {needs}")
-    python = python.absolute()  # A resolved link would lead out of the virtual environment.
+    python = python.absolute()  # If links were resolved, the path would lead out of the virtual environment.
     try:
         subprocess.run([python, "-c", "import torch"], check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError) as error:

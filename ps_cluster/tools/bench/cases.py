@@ -27,7 +27,7 @@ IMAGES = {"tutorial_cnn": 80_000, "cifar_tf_cnn": 25_000, "resnet_small": 12_800
 
 MEASUREMENT_S = 10.0
 FEWEST_STEPS, MOST_STEPS = 90, 50_000
-_LONG_ENOUGH_S = 2.0  # A run that trains for this long tells its rate well enough.
+_LONG_ENOUGH_S = 2.0  # A run of this length measures its rate well enough.
 _GROWTH = 10  # from one short run to the next
 
 Rate = Callable[[RunConfig], float | None]
@@ -44,13 +44,13 @@ def cases(
     """
     if refused := [key for key in values if key.startswith(SAME_IN_ALL_ARMS)]:
         raise UserError(
-            f"--set {refused[0]}: got {values[refused[0]]!r}: all arms have one update rule, and crop and flip; leave it out"
+            f"--set {refused[0]}: got {values[refused[0]]!r}: all arms have the same update rule, crop and flip; leave it out"
         )
     if values.get("training.steps", 1) is None:
-        raise UserError("--set training.steps: got null: say how many, or leave it out")
+        raise UserError("--set training.steps: got null: give a number, or leave it out")
     if isinstance(sample := values.get("training.sample"), str) and is_by_worker(sample):
         raise UserError(
-            f"--set training.sample: got '{sample:.80}': not all arms have workers with a part each; leave it out"
+            f"--set training.sample: got '{sample:.80}': not all arms have workers that each train on a part; leave it out"
         )
     found = [case(model, precision, packed, values) for model, precision in product(models, precisions)]
     for one in found:
@@ -73,7 +73,7 @@ def case(model: str, precision: str, packed: PackedDataset, values: Mapping[str,
         "training.steps": images // BATCH_SIZE if images else None,
         "cluster.evaluator": False, "checkpoints.snapshot_every_seconds": 1e6, "checkpoints.every_seconds": 1e6,
     }  # fmt: skip
-    named = {"data.dataset": packed.name}  # in place of "auto"
+    named = {"data.dataset": packed.name}  # not "auto"
     return complete_config(build_config(overrides=overrides | RULE | dict(values or {}) | named), packed)
 
 
@@ -82,7 +82,7 @@ def with_length(case: RunConfig, rate: Rate, *, unit: str, arm: str, notify: Not
 
     Args:
       rate: runs `arm`.
-      unit: the word for several examples.
+      unit: the plural noun for examples, e.g. "images".
     """
     if case.training.steps is not None:
         return case

@@ -56,7 +56,7 @@ def jobs(packed: PackedDataset, values: Mapping[str, object]) -> list[Job]:
 def build(
     length: int, config: RunConfig, dataset: PackedDataset, devices: Sequence[str], own_device: str, session: str
 ) -> tuple[ParameterStore, Compute]:
-    """Return what `session.build` returns for networks, for `length` weights that stay 0."""
+    """Return what `building.build` returns for networks, but for `length` weights that stay 0."""
     from ps_cluster.data.batches import batch_of, checksum_of  # imports TensorFlow, which the command does not
 
     nothing = np.zeros(0, np.float32)
@@ -68,7 +68,7 @@ def build(
     def compute(
         step: tf.Tensor, weights: tf.Tensor, statistics: tf.Tensor, limits: PeriodLimits = WHOLE_PERIOD
     ) -> StepResult:
-        # The proof looks at the learning rate and at the ids of the examples.
+        # The proof checks the learning rate and the ids of the examples.
         rate, zero = learning_rate(config, total_steps, step), tf.constant(0.0)
         batch_size, seed = config.training.batch_size_per_worker, config.training.seed
         ids = batch_of(step, batch_size=batch_size, examples=dataset.train_examples, seed=seed).ids

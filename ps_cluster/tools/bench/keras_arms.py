@@ -2,7 +2,7 @@
 
     python -m ps_cluster.tools.bench.keras_arms RUN_DIR
 
-trains in this process with the whole machine, in one tf.function of several steps, so that Python costs nothing. The last
+trains in this process with the whole machine, in one tf.function of several steps, so that Python costs little. The last
 line of the output is `arms.Measured`.
 
     python -m ps_cluster.tools.bench.keras_arms task OPTIONS-OF-A-TASK

@@ -45,7 +45,7 @@ def run_arm(
     keeps = False
     try:
         run_dir = RunDir.create(folder / "run")
-        # JSON is YAML too, and PyTorch's environment needs no YAML library to read it.
+        # JSON is YAML too: `ddp` reads the file as JSON, and the other arms read it as YAML.
         run_dir.config.write_text(json.dumps(settings))
         write_pointer(run_dir.dataset, packed)
         imports = project
@@ -66,7 +66,7 @@ def run_arm(
         raise RunFailed(f"arm {arm.name} had not ended after {timeout_s} s; its files: {folder}") from late
     except subprocess.CalledProcessError as failed:
         keeps = True
-        last = (stderr.read_text(errors="replace").splitlines() or ["it said nothing"])[-1]
+        last = (stderr.read_text(errors="replace").splitlines() or ["it printed no error"])[-1]
         why = f"failed with exit code {failed.returncode}: {last}"
         raise RunFailed(f"arm {arm.name} {why}; its files: {folder}") from failed
     finally:

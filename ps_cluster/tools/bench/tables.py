@@ -1,6 +1,6 @@
 """Measure large embedding tables: network dlrm on data set clicks, in one process and on parameter servers.
 
-The rows of a batch are few beside those of the tables. So the arms differ mostly in how they look up, send and change them.
+A batch uses few of the rows of the tables. So the arms differ mostly in how they look up, send and change them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ps_cluster.tools.bench.throughput import Column, Job, Rates, Spread, ratios
 
 NAME = "tables"
 FIXED = {"data.dataset": "clicks", "model.name": "dlrm"}
-# Every table travels by rows, however small it is: data.rows says how large the tables are.
+# Tables of any size are sent by rows, since data.rows may make them small.
 DEFAULTS = {"model.rows_from": 1}
 VARIED = {"training.batch_size_per_worker": (512, 2048), "model.row_width": (16, 64)}
 _RULE = {"optimizer.rule": "adagrad"}
@@ -59,14 +59,14 @@ def check(values: Mapping[str, object]) -> None:
 def jobs(
     packed: PackedDataset, values: Mapping[str, object], *, notify: Notify, run: Run | None = None
 ) -> Iterator[Job]:
-    """Yield a job for each batch size and width of a row, unless `values` say which.
+    """Yield a job for each batch size and width of a row, unless `values` choose them.
 
-    The arms differ in speed by more than tenfold. So each has a number of updates of its own, found by a short run, unless
-    `values` have one for all.
+    The arms differ in speed by more than tenfold. So a short run finds the number of updates of each arm, unless `values`
+    have one for all.
 
     Args:
       values: settings of all arms.
-      run: runs an arm; None: `running.run_arm`.
+      run: runs an arm; None for `running.run_arm`.
     """
 
     def run_on_packed(arm: BenchArm, config: RunConfig) -> float | None:
@@ -93,7 +93,7 @@ def _with_length(arm: BenchArm, one: RunConfig, run: Run, notify: Notify) -> Ben
 def figures(chosen: Sequence[BenchArm], rates: Rates) -> dict[str, Spread]:
     """Return the spread of each arm's rates, of the rows that it looks up per second and core, and of its ratios to BASELINES.
 
-    A row that several examples of a batch look up counts as often.
+    A row that several examples of a batch look up counts once for each of them.
     """
     found: dict[str, Spread] = {}
     for arm in (arm.name for arm in chosen):

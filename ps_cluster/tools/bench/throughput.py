@@ -52,7 +52,7 @@ About = Mapping[str, str | int]
 
 @dataclass(frozen=True)
 class Job:
-    """One case, and the arms that are measured on it in turns. The unit of the rates may be of several examples."""
+    """One case, and the arms that are measured on it in turns. Rates count `examples_counted_as_one` examples as one unit."""
 
     about: About
     case: RunConfig
@@ -113,7 +113,7 @@ def measure(
 
     Args:
       output: a JSON file that gets all results so far after each job.
-      unit: the word for several of what is counted.
+      unit: the plural noun for what is counted, e.g. "images".
       rate: runs an arm, and returns its examples/s.
       figures_of: turns the rates of a job into its figures.
     Raises:
@@ -130,7 +130,7 @@ def measure(
             notify(f"{named}: round {number + 1}/{rounds}: {arm.name} {rates[arm.name][-1]:,.0f} {unit}/s")
         results.append(Result(job.about, figures_of(job.arms, rates)))
         if output:
-            # The figures of a case stand beside what distinguishes it.
+            # A row has the figures of a case, and what distinguishes the case from the others.
             rows = [{**about, **{name: one.model_dump() for name, one in found.items()}} for about, found in results]
             write_json(output, {"dataset": packed.name, "dataset_kind": packed.kind, "unit": unit, "rows": rows})
     return results

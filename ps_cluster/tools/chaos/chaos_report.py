@@ -42,11 +42,12 @@ class Evidence:
     """All that is known of a disturbed run, and of the undisturbed ones beside it.
 
     Attributes:
-      settings: those of the command.
+      settings: the settings of the command.
       leader: the task that never restarts alone.
       seconds: from the start of the disturbed run to the end of the recovery from the last fault.
       skipped: the reason why a kind could not be injected, by its name.
-      restarts: the restarts of each task in that time. resumes: those of the whole run.
+      restarts: the number of restarts of each task in that time.
+      resumes: the number of times that the whole run was resumed.
       disturbed: its result; None if it did not get that far.
       undisturbed: the summary of each undisturbed run that ended.
       hosted: for a run on hosts, "places" (task → host), "rolled_back_seconds" and "unsaved_seconds".
@@ -117,7 +118,7 @@ def by_kind(injected: Sequence[Injected]) -> list[Report]:
 
 
 def print_report(report: Report, console: Console) -> None:
-    """Print faults by kind with their recovery times, then the ledger and the accuracy."""
+    """Print the faults by kind with their recovery times, then the ledger and the accuracy."""
     table = plain_table(fault=LEFT, injected=RIGHT, recovered=RIGHT, median=RIGHT, longest=RIGHT)
     for row in report["by_kind"]:
         times = (row["median_recovery_s"], row["longest_recovery_s"])
@@ -140,7 +141,7 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
         yield (
             "cluster",
             f"started again {restarts} times by the launcher and {report['resumes']} times with --resume, after {expected} "
-            "faults that ask for it",
+            "faults that require it",
         )
     if accuracy:
         others = ", ".join(f"{other:.2%}" for other in accuracy["undisturbed"])
@@ -165,4 +166,4 @@ def _facts_of_hosts(hosted: Mapping[str, Any], restarts: Mapping[str, int]) -> I
     yield "hosts", " · ".join(f"{host}: {', '.join(tasks)}" for host, tasks in sorted(places.items()))
     yield "restarts", ", ".join(f"{task} {count}" for task, count in restarts.items() if count) or "none"
     rolled_back, unsaved = hosted["rolled_back_seconds"], hosted["unsaved_seconds"]
-    yield "rolled back", f"{rolled_back:.1f} s of training; the states lacked {unsaved:.1f} s"
+    yield "rolled back", f"{rolled_back:.1f} s of training; {unsaved:.1f} s were in no saved state"

@@ -1,4 +1,4 @@
-"""Run `ps-cluster chaos`: disturb a run, and see that nothing was lost.
+"""Run `ps-cluster chaos`: disturb a run, and check that nothing was lost.
 
 A run of this machine is compared with an undisturbed run of the same work. The number of steps is known only after the last
 fault, and the final accuracy says little while the learning rate is high. So the disturbed run has a constant rate until the
@@ -45,7 +45,7 @@ from ps_cluster.tools.chaos.settings import ChaosSettings, constant_rate, steps_
 from ps_cluster.tools.chaos.verdict import complaints, complaints_of_hosted
 
 ALL_END_WITHIN_S = 30.0  # after the leader on hosts has ended
-_PRECISION = ("--precision", "float32")  # Machines may choose different ones, so `task` wants it named.
+_PRECISION = ("--precision", "float32")  # Machines may choose different ones, so `task` requires it.
 
 
 def run_chaos(
@@ -56,7 +56,7 @@ def run_chaos(
     bounds: ChaosBounds = ChaosBounds(),
     notify: Notify = print_line,
 ) -> int:
-    """Return the exit code: 0 passed, 1 failed, 130 or 143 stopped by Ctrl-C or SIGTERM.
+    """Carry out a chaos run. Return the exit code: 0 passed, 1 failed, 130 or 143 stopped by Ctrl-C or SIGTERM.
 
     Args:
       root: the folder of all runs and chaos.json; by default a new folder in runs/.
@@ -72,7 +72,7 @@ def run_chaos(
         real_root = Path(os.path.realpath(root))
         kind = OnHosts if settings.hosts else BesideUndisturbed
         experiment = kind(settings, real_root, faults, bounds, notify, stop_requested=lambda: requests.count > 0)
-        report = carried_out(experiment)
+        report = report_of(experiment)
         write_json(root / "chaos.json", report)
     print_report(report, make_console())
     if report["problems"]:
@@ -80,7 +80,7 @@ def run_chaos(
     return requests.exit_code if requests.count else int(not report["passed"])
 
 
-def carried_out(experiment: Experiment) -> Report:
+def report_of(experiment: Experiment) -> Report:
     """Carry out an experiment, and return its report, however it ends."""
     try:
         problems = experiment.carry_out()
@@ -125,7 +125,7 @@ class Experiment(ABC):
 
     @abstractmethod
     def carry_out(self) -> list[str]:
-        """Do all of it, and return the problems. No process is left.
+        """Carry out the whole experiment, and return its problems. Leave no process behind.
 
         Raises:
           ChaosFailed: a run did not behave.
@@ -137,7 +137,7 @@ class Experiment(ABC):
         return Runner(run, bounds=self._bounds, stop_requested=stop, notify=self._notify, sleep=sleep)
 
     def _disturb(self, run: Run, runner: Runner, began: float) -> None:
-        """Inject the faults, and drain the run. `began`: when it was started, in monotonic seconds."""
+        """Inject the faults, and drain the run. `began` is when the run was started, in monotonic seconds."""
         settings, evidence = self._settings, self.evidence
         evidence.injected = runner.injected
         until = None if settings.minutes is None else began + 60 * settings.minutes
@@ -157,7 +157,7 @@ class Experiment(ABC):
 
 
 class BesideUndisturbed(Experiment):
-    """A run of this machine that is disturbed and continues to its end, and undisturbed ones of the same work."""
+    """A run of this machine that is disturbed and continues to its end, and undisturbed runs of the same work."""
 
     def carry_out(self) -> list[str]:
         began, settings, evidence = time.monotonic(), self._settings, self.evidence

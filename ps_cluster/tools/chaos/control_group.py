@@ -72,7 +72,7 @@ def count_in(group: Path, name: str) -> int:
 
 
 def why_no_limit(limit: Limit, root: Path = ROOT) -> str | None:
-    """Return why this user can't limit a process; None where it can. A sleeping process is limited to find out."""
+    """Return why this user can't limit a process; None if it can. To find out, a sleeping process is limited."""
     with subprocess.Popen(["sleep", "60"], start_new_session=True) as sleeper:
         try:
             with limited(sleeper.pid, limit, root):
@@ -102,7 +102,7 @@ def _make(limit: Limit, around: list[Path]) -> Path:
         if files:
             return group
         group.rmdir()
-        reason = f"'{parent}' does not hand the controller on"
+        reason = f"'{parent}' does not pass the controller on"
     raise NotAllowed(f"no control group with a limit of {limit.controller} can be made here: {reason}")
 
 

@@ -27,11 +27,11 @@ def plan(seed: int, kinds: Sequence[FaultKind], tasks: Sequence[Task], on_death:
     """Yield faults without end. Equal arguments give equal faults.
 
     Faults that restart the whole cluster alternate with faults that don't: the launcher rightly gives up on a cluster that
-    dies again and again within seconds. Within both groups all kinds come before one comes twice.
+    dies again and again within seconds. In both groups, each kind occurs once before any kind occurs again.
 
     Args:
       kinds: the kinds to draw from, at least one.
-      tasks: those of the run.
+      tasks: the tasks of the run.
       on_death: the mode's table of restarts.
     """
     source = random.Random(seed)
@@ -54,7 +54,7 @@ def allowed_here(
     """Return the kinds that can hit `run` on this system, and the reasons against the others, by their names.
 
     Args:
-      kinds: the reason why a kind is impossible, where that is known already.
+      kinds: each kind, with the reason why it is impossible if that is known already, or else None.
     Raises:
       ChaosFailed: no kind is left.
     """

@@ -1,4 +1,4 @@
-"""A run that is disturbed, whose tasks are on hosts."""
+"""A disturbed run whose tasks are on hosts."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class HostedRun:
 
     @property
     def last_line(self) -> str:
-        """Last line that a task with this exit code printed."""
+        """Last line that the task whose exit code is `exit_code` printed."""
         task = next((task for task, code in self.restarter.final.items() if code), self._leader)
         return f"{task}: {last_line_of(self._output_of(task))}"
 
@@ -123,7 +123,7 @@ class HostedRun:
             os.kill(process.pid, signal.SIGINT)
 
     def result(self) -> TrainingResult:
-        """Return the leader's result, with the number of updates that were rolled back, which only the rows know."""
+        """Return the leader's result, with the number of rolled back updates, which only rows of progress show."""
         self.new_rows()
         said = read_json(self.files.training_result, TrainingResult)
         return said.model_copy(update={"updates": said.updates.model_copy(update={"rolled_back": self.rolled_back})})

@@ -39,7 +39,7 @@ class Host:
     Attributes:
       name: a name that all hosts know.
       address: its IPv4 address.
-      run_dir: the folder that processes of the host see at the path of the run directory, as this program sees it.
+      run_dir: the folder that processes of the host see at the path of the run directory; this is its path here.
       network: the host's namespaces.
       switch: the network to which all hosts are connected.
     """
@@ -89,7 +89,7 @@ class Host:
             self._begin_wire(delay_ms / 1000, loss)
 
     def vanish(self) -> None:
-        """Cut the link, and end all processes. No other host receives a packet about it.
+        """Cut the link, and kill all processes. No other host receives a packet about it.
 
         After `restore` it is like a host that has just been started.
         """
@@ -139,7 +139,7 @@ def hosts(count: int, *, run_dir: Path | None = None) -> Iterator[list[Host]]:
       count: 1 to MOST_HOSTS.
       run_dir: an existing folder. Only host-0 sees it. Each other host sees a separate folder in its place, `host.run_dir`.
     Raises:
-      NotAllowed: this system has no hosts.
+      NotAllowed: this system does not allow hosts.
     """
     addresses = {f"host-{number}": f"{_ADDRESSES}.{number + 1}" for number in range(count)}
     folders = dict.fromkeys(addresses, run_dir)
@@ -211,7 +211,7 @@ def _kill_all_in(network: RunNetwork, name: str) -> None:
 def _is_in(network: RunNetwork, pid: int) -> bool:
     try:
         entered = os.stat(f"/proc/{pid}/ns/net").st_ino
-    except OSError:  # it has ended, or is another user's
+    except OSError:  # it has ended, or belongs to another user
         return False
     return entered in (os.fstat(descriptor).st_ino for descriptor in network.descriptors)
 

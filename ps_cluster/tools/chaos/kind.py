@@ -21,7 +21,7 @@ NEXT_WITHIN_S = 30.0  # until the replacement of a process runs; a stopped proce
 
 
 class ChaosFailed(Exception):
-    """The run did not behave as it should. The message is one line."""
+    """The run did not behave as it should have. The message is one line."""
 
 
 @dataclass(frozen=True)
@@ -109,8 +109,9 @@ class FaultKind(ABC):
     Attributes:
       name: for options and reports.
       victims: the types of the tasks that it hits at the same time, one of each; empty if it hits the run as a whole.
-      launched: whether it can hit a run that a launcher watches. hosted: whether it can hit tasks on hosts.
-      others_go_on: whether workers have to continue while its victims are missing.
+      launched: whether it can hit a run that a launcher watches.
+      hosted: whether it can hit tasks on hosts.
+      others_go_on: whether the other workers have to continue while its victims are missing.
     """
 
     name: str

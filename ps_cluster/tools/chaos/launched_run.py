@@ -1,4 +1,4 @@
-"""A run of this machine that is disturbed, as `ps-cluster run` starts it."""
+"""A disturbed run on this machine, as `ps-cluster run` starts it."""
 
 from __future__ import annotations
 
@@ -153,8 +153,8 @@ class LaunchedRun:
 
 
 def _is_of(process: psutil.Process, root: Path) -> bool:
-    """Return whether the run of `root` started a process. A shell that somebody has opened in its folder is none of it."""
-    with contextlib.suppress(psutil.Error):  # it is another user's, or has ended
+    """Return whether the run of `root` started a process. A shell that a user has opened in its folder does not count."""
+    with contextlib.suppress(psutil.Error):  # it belongs to another user, or has ended
         environment = process.environ()
         if OF_RUN in environment:
             return environment[OF_RUN] == str(root)
@@ -169,6 +169,6 @@ def _as_part_of_chaos() -> None:
 
 
 def last_line_of(output: Path) -> str:
-    """Return the last line of a file that is not empty."""
+    """Return the last line of a file that is not blank."""
     lines = output.read_text(encoding="utf-8", errors="replace").split("\n")
     return next((line.strip() for line in reversed(lines) if line.strip()), "no output")

@@ -30,7 +30,7 @@ def program(name: str) -> str:
 
 
 def run_in(network: RunNetwork, *argv: str) -> None:
-    """Run a program in namespaces. Raises NotAllowed with the last line of one that fails."""
+    """Run a program in namespaces. Raises NotAllowed with the last line of its errors if it fails."""
     try:
         ended = subprocess.run(
             network.inside(argv),
@@ -43,8 +43,8 @@ def run_in(network: RunNetwork, *argv: str) -> None:
     except subprocess.TimeoutExpired as error:
         raise NotAllowed(str(error)) from error
     if ended.returncode:
-        said = ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"]
-        raise NotAllowed(f"{Path(argv[0]).name} {' '.join(argv[1:])}: {said[-1]}")
+        errors = ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"]
+        raise NotAllowed(f"{Path(argv[0]).name} {' '.join(argv[1:])}: {errors[-1]}")
 
 
 @contextmanager

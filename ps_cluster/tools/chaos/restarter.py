@@ -16,14 +16,14 @@ from ps_cluster.launch.recovery import RestartPolicy
 
 @dataclass(frozen=True)
 class Ended:
-    """The end of one process of a task. An exit code below 0 is the signal that ended it, as in `Popen`."""
+    """The end of one process of a task. As in `Popen`, an exit code below 0 is the signal that ended it."""
 
     task: Task
     exit_code: int
 
 
 def restarts_after(exit_code: int) -> float:
-    """Return how often a task is started again that ends with this exit code (errors.py)."""
+    """Return how often a task that ends with this exit code is started again (errors.py)."""
     if exit_code in (0, *NEVER_RETRY):
         return 0
     return 3 if exit_code == FAILED else math.inf

@@ -23,12 +23,12 @@ class Interrupted(Exception):
 
 @dataclass(frozen=True)
 class ChaosBounds:
-    """Time limits, and the least time between faults (s)."""
+    """Time limits, and the least time between faults, in seconds."""
 
     look_every_s: float = 0.1
     training_s: float = RunLimits.startup_s + 30
     recovery_s: float = 60.0
-    # The launcher gives up on a cluster that dies a few times in a row, each time without having got further.
+    # The launcher gives up on a cluster that dies a few times in a row without progress.
     whole_cluster_spacing_s: float = 10.0
     end_s: float = RunLimits.drain_s + RunLimits.scoring_s + 60
 
@@ -93,9 +93,9 @@ class Runner:
         """Wait until the run has ended. Raises ChaosFailed for another exit code."""
         deadline = self._clock() + limit_s
         while self._run.exit_code is None:
-            self._look_out(deadline, "the run did not end", limit_s)
+            self._wait_a_moment(deadline, "the run did not end", limit_s)
         if self._run.exit_code != exit_code:
-            other = "failed with" if exit_code == 0 else f"was to end with exit code {exit_code} and had"
+            other = "failed with" if exit_code == 0 else f"should have ended with exit code {exit_code}, but had"
             raise ChaosFailed(f"the run {other} exit code {self._run.exit_code}: {self._run.last_line}")
 
     def _inject(self, fault: Fault) -> None:
@@ -157,7 +157,7 @@ class Runner:
             before = [injected.time for injected in self.injected if injected.whole_cluster]
             until = max([until, *(time_s + self._bounds.whole_cluster_spacing_s for time_s in before)])
         while self._clock() < until:
-            self._goes_on()
+            self._check_still_runs()
             self._sleep(self._bounds.look_every_s)
 
     def _new_rows(self) -> Sequence[ProgressRow]:
@@ -169,17 +169,18 @@ class Runner:
         """Wait for the condition. Raises ChaosFailed with the problem after `limit_s`, or when the run ends first."""
         deadline = self._clock() + limit_s
         while not condition():
-            self._goes_on()
-            self._look_out(deadline, problem, limit_s)
+            self._check_still_runs()
+            self._wait_a_moment(deadline, problem, limit_s)
 
-    def _goes_on(self) -> None:
+    def _check_still_runs(self) -> None:
         if self._stop_requested():
             raise Interrupted
         if self._run.exit_code is not None:
             done = f"after {len(self.injected)} faults (exit code {self._run.exit_code})"
             raise ChaosFailed(f"the run ended by itself {done}: {self._run.last_line}")
 
-    def _look_out(self, deadline: float, problem: str | Callable[[], str], limit_s: float) -> None:
+    def _wait_a_moment(self, deadline: float, problem: str | Callable[[], str], limit_s: float) -> None:
+        """Sleep until it is time to look again. Raises ChaosFailed with the problem after the deadline."""
         if self._stop_requested():
             raise Interrupted
         if self._clock() > deadline:

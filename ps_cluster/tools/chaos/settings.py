@@ -16,11 +16,11 @@ from ps_cluster.tools.chaos.hosts import why_not
 from ps_cluster.tools.chaos.kind import FaultKind
 from ps_cluster.tools.chaos.kinds import FAULTS
 
-# More steps than fit between two faults. Each costs 128 bytes on every parameter server.
+# More steps than a run can make between two faults. Each costs 128 bytes on every parameter server.
 STEPS_PER_FAULT, STEPS_PER_MINUTE = 10_000, 20_000
 MOST_STEPS = 10_000_000
-# Asynchronous runs of one seed differ in the order of their updates. A long cool-down brings them together again: of
-# 1,720 updates 1,500 leave a standard deviation of 1.1 points of accuracy (verdict.py).
+# Asynchronous runs of one seed differ in the order of their updates. A long cool-down brings them together again: with a
+# cool-down of 1,500 of 1,720 updates, accuracies have a standard deviation of 1.1 points (verdict.py).
 COOL_DOWN_FRACTION, SHORTEST_COOL_DOWN = 0.25, 1500
 COOL_DOWN_END_FACTOR = 0.05
 
@@ -30,14 +30,15 @@ class ChaosSettings:
     """Settings of a chaos run.
 
     Attributes:
-      faults: the number of faults. minutes: if it is given, faults are injected for so long instead.
-      kinds: the names of the kinds of fault; empty for all that such a run can have.
+      faults: the number of faults.
+      minutes: the time in which faults are injected, instead of a number of faults.
+      kinds: the names of the kinds of fault; empty for all kinds that such a run can have.
       dataset: the name of a generated data set.
       hosts: the number of hosts. Without it all tasks are on this machine, and a launcher watches them.
       least_cool_down: the fewest steps in which the rate falls at the end.
       lost_after_seconds: for runs on hosts. Most faults last longer, so that what they hit counts as lost, and joins again.
-      undisturbed_runs: runs of the same work, to compare with; there is none beside a run on hosts.
-      more_options: of `run`, or of `task`.
+      undisturbed_runs: the number of undisturbed runs of the same work; a run on hosts is compared with none.
+      more_options: further options of `run` or of `task`.
     """
 
     seed: int = 0
@@ -56,7 +57,7 @@ class ChaosSettings:
     more_options: tuple[str, ...] = ()
 
     def most_steps(self) -> int:
-        """Return the steps of the disturbed run, more than it takes until the last fault."""
+        """Return the number of steps of the disturbed run: more than it makes until the last fault."""
         wanted = STEPS_PER_FAULT * self.faults if self.minutes is None else STEPS_PER_MINUTE * (self.minutes + 1)
         return min(MOST_STEPS, int(wanted))
 
@@ -68,8 +69,8 @@ class ChaosSettings:
     def task_options(self, values: Mapping[str, object]) -> tuple[str, ...]:
         """Return the options of `task`, whose cluster TF_CONFIG describes. `values`: as for `run_options`.
 
-        The learning rate is constant until the last fault, as nobody knows when that will be. So it is the rate that a
-        training of this kind begins with: without a warm-up its highest rate makes some runs learn nothing at all.
+        The learning rate is constant until the last fault, since the time of that fault is not known. It is the rate that
+        such a training begins with: without a warm-up, the highest rate makes some runs learn nothing at all.
         """
         config = self._config()
         values = {"optimizer.learning_rate": config.optimizer.learning_rate * config.schedule.start_factor, **values}
@@ -123,12 +124,12 @@ class ChaosSettings:
         if not self._is_for_it(kind):
             return "it needs the launcher, and with --hosts there is none" if self.hosts else "it needs --hosts"
         if kind.others_go_on and not MODES[self.mode].cluster.on_death[WORKER].dispensable:
-            return f"in mode {self.mode} no worker goes on without the others"
+            return f"in mode {self.mode} no worker continues without the others"
         types = set(kind.victims) - {task.type for task in self.topology.tasks}
         return f"mode {self.mode} has no {' and no '.join(sorted(types))}" if types else None
 
     def plan(self, kinds: Sequence[FaultKind]) -> Iterator[Fault]:
-        """Yield the faults, of these kinds; without end if `minutes` limits them."""
+        """Yield faults of these kinds; without end if `minutes` limits them."""
         faults = plan(self.seed, kinds, self.topology.tasks, MODES[self.mode].cluster.on_death)
         return itertools.islice(faults, self.faults) if self.minutes is None else faults
 

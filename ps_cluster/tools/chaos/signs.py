@@ -1,4 +1,4 @@
-"""The signs by which a run is seen to have recovered from a fault."""
+"""The signs which show that a run has recovered from a fault."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class TrainingBack(Sign):
 
 
 class TrainingGoesOn(Sign):
-    """A row of progress has more updates than the row before it. Both are from the time after the fault."""
+    """A row of progress has more updates than the row before it, and both were written after the fault."""
 
     def __init__(self, since: float, until: float = math.inf, of: Task | None = None):
         """Create a sign for the time from `since` to `until`, in monotonic seconds.
@@ -94,7 +94,7 @@ class WorkerBack(Sign):
 
 
 class Condition(Sign):
-    """A condition on the tasks that run holds."""
+    """A condition on the running tasks is met."""
 
     def __init__(self, missing: str, holds: Callable[[Pids], bool]):
         self.missing = missing

@@ -1,8 +1,8 @@
-"""Join two network interfaces by a wire that delays and loses packets, as a program of its own.
+"""Join two network interfaces by a wire that delays and loses packets. This is a separate program.
 
     python -I -S slow_wire.py LEFT RIGHT DELAY_SECONDS LOSS        until it is killed
 
-Linux's module for this, netem, is missing from many kernels. This program needs packet sockets only. It writes a line when it
+Linux's module for this, netem, is missing from many kernels. This program only needs packet sockets. It prints a line when it
 is ready.
 """
 
@@ -16,7 +16,7 @@ from collections import deque
 
 _SOL_PACKET, _VIRTUAL_HEADER, _IGNORE_OUTGOING = 263, 15, 23  # linux/if_packet.h
 _ALL_PROTOCOLS = 0x0003
-# Of a packet that the kernel has not yet cut to the size of the link, with the header that says so.
+# Size of the largest packet that the kernel has not yet cut to the size of the link, with the virtual header.
 _MOST_BYTES = 70_000
 _MOST_WAITING = 4096  # packets in each direction; a full wire loses the next one
 
@@ -26,7 +26,7 @@ def main(left: str, right: str, delay: str, loss: str) -> None:
     ends = [_interface(name) for name in (left, right)]
     ways = {ends[0]: ends[1], ends[1]: ends[0]}
     source, delay_s, lost = random.Random(0), float(delay), float(loss)
-    waiting: deque[tuple[float, socket.socket, bytes]] = deque()  # when it is due, where to, what
+    waiting: deque[tuple[float, socket.socket, bytes]] = deque()  # when it is due, where it goes, the packet
     print("ready", flush=True)
     while True:
         next_in = max(0.0, waiting[0][0] - time.monotonic()) if waiting else None

@@ -11,7 +11,7 @@ from ps_cluster.tools.compare.estimates import t_quantile
 
 # Undisturbed asynchronous runs of one seed differ in the order in which their updates arrive. How much they differ depends on
 # machine, mode and network: at the highest rate of the recipe three runs had 65.75, 57.83 and 65.77 % (tutorial_cnn, 3
-# workers, the generated data). So the spread is measured each time by at least this many runs, or nothing is claimed.
+# workers, the generated data). So at least this many runs measure the spread each time, or no claim is made.
 LEAST_UNDISTURBED = 3
 
 
@@ -40,7 +40,7 @@ def complaints(
         *_ledger("disturbed", disturbed, total),
         *_ids(step_ids, total * _per_update(disturbed)),
         *(
-            f"{name} of the disturbed run is {value:.1f}, and it took {seconds:.1f} s"
+            f"{name} of the disturbed run is {value:.1f}, but it took {seconds:.1f} s"
             for name, value in durations.items()
             if not 0 <= value <= seconds
         ),
@@ -62,15 +62,17 @@ def complaints_of_hosted(
     applied, rolled_back = result.updates.applied, result.rolled_back_seconds
     found = [*_ledger("disturbed", result, applied), *_ids(step_ids, applied * _per_update(result))]
     if not 0 <= rolled_back <= unsaved_seconds:
-        found.append(f"{rolled_back:.1f} s of training were rolled back, and the states lacked {unsaved_seconds:.1f} s")
+        found.append(
+            f"{rolled_back:.1f} s of training were rolled back, but {unsaved_seconds:.1f} s were in no saved state"
+        )
     return [*found, *(f"{task} did not end when training had ended" for task in still_there)]
 
 
 def expected_accuracy(undisturbed: Sequence[float], test_examples: int) -> tuple[float, float] | None:
     """Return the interval that holds the accuracy of one more undisturbed run in 99 of 100 cases; None with too few runs.
 
-    It is Student's prediction interval. Runs that are alike by accident do not make it narrower than the binomial noise of
-    the test examples does. One example more right and one more wrong keep that noise above zero.
+    It is Student's prediction interval. It is at least as wide as the binomial noise of the test examples, even if
+    the runs are equal by accident. One more right example and one more wrong one keep that noise above zero.
     """
     n = len(undisturbed)
     if n < LEAST_UNDISTURBED:
@@ -91,11 +93,11 @@ def _ledger(name: str, run: Summary | TrainingResult, total: int) -> Iterator[st
         yield f"the {name} run applied {gradients.applied} gradients, not {per_update} in each of {total}"
     by_workers = sum(worker.updates for worker in run.workers)
     if by_workers != gradients.applied:
-        yield f"the workers of the {name} run had {by_workers} gradients applied, its ledger says {gradients.applied}"
+        yield f"the workers of the {name} run had {by_workers} gradients applied, but its ledger has {gradients.applied}"
 
 
 def _per_update(run: Summary | TrainingResult) -> int:
-    return run.gradients.per_update or 0  # An unknown number is a complaint.
+    return run.gradients.per_update or 0  # An unknown number leads to a complaint.
 
 
 def _ids(step_ids: Sequence[int], total: int) -> Iterator[str]:
@@ -106,7 +108,7 @@ def _ids(step_ids: Sequence[int], total: int) -> Iterator[str]:
 def _outcomes(disturbed: Summary, undisturbed: Sequence[Summary]) -> Iterator[str]:
     """Yield a line if only the disturbed run diverged: a loss that is not a finite number is more than noise."""
     if disturbed.outcome != "completed" and all(summary.outcome == "completed" for summary in undisturbed):
-        yield f"the outcome of the disturbed run is '{disturbed.outcome}', and undisturbed it is 'completed'"
+        yield f"the outcome of the disturbed run is '{disturbed.outcome}', but undisturbed runs are 'completed'"
 
 
 def _accuracy(disturbed: Summary, undisturbed: Sequence[Summary], total: int, test_examples: int) -> Iterator[str]:

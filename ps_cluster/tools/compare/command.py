@@ -38,16 +38,18 @@ if TYPE_CHECKING:
     "--straggler",
     "stragglers",
     type=LIST,
-    help="Slow workers, settings separated by commas, e.g. none,2:5x; default: none.",
+    help="Settings of slow workers, separated by commas, e.g. none,2:5x; default: none.",
 )
 @option(
-    "--batches", type=LIST, help="What is equal in all arms: same_per_update, same_per_worker; default: both in turn."
+    "--batches",
+    type=LIST,
+    help="Which batch is equal in all arms: same_per_update, same_per_worker; default: both in turn.",
 )
 @option(
     "--target-score",
     type=Number(0, min_open=True),
-    help="Also report time and examples until this test accuracy, a share of 1 (0.6 is 60 %), or, of a regression, until "
-    "this test error, in the target's units; default: the hardest round one that all runs reached.",
+    help="Also report the time and the examples until a run reaches this test accuracy (0.6 is 60 %) or, for a regression, "
+    "this test error, in the target's units; default: the hardest round score that all runs crossed.",
 )
 @option("--baseline", help="The arm that the others are compared with; default: sync, else the first.")
 @option(
@@ -100,12 +102,12 @@ def compare(
     if dry_run:
         return _print_plan(comparison)
     roots, code = list(runs), 0
-    own: frozenset[str] = frozenset()
+    arm_keys: frozenset[str] = frozenset()
     with locks.sole_use(output, "--output:", notify=print_line):
         if comparison is None:
             comparison_run.check_free_for_report(output)
         else:
-            target_score, own = comparison.target_score, comparison.own
+            target_score, arm_keys = comparison.target_score, comparison.arm_keys
             roots, code = comparison_run.train_all(comparison, output, baseline=baseline, tensorboard=tensorboard)
         if code:
             print_error(f"stopped before all runs were trained; run the same command again to continue: {output}")
@@ -113,19 +115,19 @@ def compare(
         from ps_cluster.tools.compare import comparison_report  # matplotlib takes half a second to import
 
         written = comparison_report.write_report(
-            roots, output, target=target_score, baseline=baseline, force=force, own=own
+            roots, output, target=target_score, baseline=baseline, force=force, arm_keys=arm_keys
         )
         comparison_report.print_report(written, make_console())
     return 0
 
 
 def _print_plan(comparison: Comparison | None) -> int:
-    """Print each run in the order of training, with what its learning rate became, then their number."""
+    """Print each run with its learning rate, in training order, then the number of runs."""
     from ps_cluster.launch import memory
     from ps_cluster.tools.compare.comparison_plan import planned_runs, training_order
 
     if comparison is None:
-        raise UserError("--dry-run: finished runs are trained no more: leave it out")
+        raise UserError("--dry-run: finished runs are not trained again: leave it out")
     runs = training_order(planned_runs(comparison))
     for run in runs:
         rate = run.config.optimizer.learning_rate

@@ -29,11 +29,11 @@ MOST_RUNS = 2000  # in the largest comparison: more would take longer than a mon
 LONGEST_NAME = 150  # characters in the name of a run's folder
 REPORT = "report.json"
 PLAN = "comparison.yaml"  # in the folder of a comparison, beside runs/
-SCALED = "rates_scaled"  # key in it: names of the runs whose rate the comparison multiplied
+SCALED = "rates_scaled"  # its key with the names of the runs whose learning rate the comparison multiplied
 
 
 class PlannedArm(BaseModel):
-    """A mode with its own settings. `batches` replace those of the comparison."""
+    """A mode and the settings of this arm, by dotted key. `batches` replaces the batches of the comparison."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
     mode: Annotated[str, AfterValidator(MODES.check_name)]
@@ -71,8 +71,8 @@ class Comparison(BaseModel):
                     yield batch, arm
 
     @property
-    def own(self) -> frozenset[str]:
-        """Dotted keys that arms set for themselves."""
+    def arm_keys(self) -> frozenset[str]:
+        """Dotted keys that single arms set."""
         return frozenset(key for arm in self.arms for key in arm.set)
 
 
@@ -107,12 +107,15 @@ def read_comparison(file: Path | None, changes: dict[str, Any], overrides: dict[
         comparison = Comparison.model_validate(content | changes)
     except ValidationError as error:
         raise UserError(first_error(error, str(file) if file else "compare", names=Comparison.model_fields)) from error
-    comparison = _in_own_words(comparison, file.absolute().parent if file else Path.cwd())
+    comparison = _with_absolute_paths(comparison, file.absolute().parent if file else Path.cwd())
     return comparison.model_copy(update={"settings": joined([flat(comparison.settings), overrides])})
 
 
-def _in_own_words(comparison: Comparison, folder: Path) -> Comparison:
-    """Return the comparison with the whole paths of the code that it names, as seen from `folder`, which may be run now."""
+def _with_absolute_paths(comparison: Comparison, folder: Path) -> Comparison:
+    """Return the comparison with absolute paths of the code and data that it names. This code may be run from now on.
+
+    Relative paths start at `folder`.
+    """
 
     def named(settings: dict[str, Any]) -> dict[str, Any]:
         return flat(trusted(nested(flat(settings)), folder))
@@ -150,7 +153,7 @@ def planned_runs(comparison: Comparison) -> list[PlannedRun]:
     for seed in range(comparison.seeds):
         for straggler in comparison.stragglers:
             for batch, arm in comparison.arms_by_batch():
-                for run in _run(comparison, arm, batch, straggler, seed):
+                for run in _planned_run(comparison, arm, batch, straggler, seed):
                     runs.setdefault(run.name, run)
     configs = [run.config for run in runs.values()]
     for config in configs:
@@ -178,7 +181,10 @@ def training_order(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
     return order
 
 
-def _run(comparison: Comparison, arm: PlannedArm, batch: str, straggler: str, seed: int) -> Iterator[PlannedRun]:
+def _planned_run(
+    comparison: Comparison, arm: PlannedArm, batch: str, straggler: str, seed: int
+) -> Iterator[PlannedRun]:
+    """Yield the run of an arm, or nothing if its mode has no such straggler."""
     shared = without_unused(arm.mode, comparison.settings)
     values = {**shared, **arm.set, "mode.name": arm.mode, "training.seed": seed}
     config = build_config(None, deepcopy(values))
@@ -199,11 +205,11 @@ def _run(comparison: Comparison, arm: PlannedArm, batch: str, straggler: str, se
     config = _placed_and_scored_alike(build_config(None, deepcopy(values)), comparison)
     times = config.training.batch_size_per_worker * config.gradients_per_update / size
     rate = config.optimizer.learning_rate
-    is_own = flat(arm.set).get("optimizer.learning_rate") is not None or was_found(config)
+    is_own = flat(arm.set).get("optimizer.learning_rate") is not None or has_rates_of_recipe(config)
     scaled = comparison.learning_rate == "linear" and not is_own and times != 1 and rate is not None
     if scaled:
         config = config.with_values({"optimizer.learning_rate": rate * times})
-    # The batch arm is not part of it: where both give the same batch (sync), one run serves both.
+    # The kind of equal batch is not part of the name: where both kinds give the same batch (sync), one run serves both.
     batch_label = f"batch={config.training.batch_size_per_worker}"
     labels = [
         arm.mode,
@@ -217,15 +223,15 @@ def _run(comparison: Comparison, arm: PlannedArm, batch: str, straggler: str, se
     yield PlannedRun(f"{name}-seed{seed}", config, scaled)
 
 
-def was_found(config: RunConfig) -> bool:
-    """Return whether rate and momentum are those of the network's recipe for this mode, workers and batch."""
+def has_rates_of_recipe(config: RunConfig) -> bool:
+    """Return whether the network's recipe has this learning rate and momentum for this mode, workers and batch."""
     found, optimizer = rates_found(config), config.optimizer
     given = optimizer.learning_rate, getattr(optimizer, "momentum", 0.0)
     return found is not None and (found.learning_rate, found.momentum) == given
 
 
 def _share_of_an_update(config: RunConfig, workers: int) -> int:
-    """Return a worker's batch with which an update has workers x batch size examples in every mode."""
+    """Return the batch of a worker with which an update has workers x batch size examples, whatever the mode."""
     size, gradients = config.training.batch_size_per_worker, config.gradients_per_update
     share, left = divmod(size * workers, gradients * config.batches_per_step)
     if left:
@@ -241,6 +247,6 @@ def _placed_and_scored_alike(config: RunConfig, comparison: Comparison) -> RunCo
     values: dict[str, Any] = {"evaluation.after_training": True}
     if config.checkpoints.every_epochs is None:
         values["checkpoints.every_epochs"] = comparison.score_every_epochs
-    if config.cluster.pin_workers == "auto":  # would pin in some modes only: they would differ in more than the mode
+    if config.cluster.pin_workers == "auto":  # pins in some modes only, so arms would differ in more than the mode
         values["cluster.pin_workers"] = False
     return config.with_values(values)

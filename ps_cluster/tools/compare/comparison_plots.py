@@ -18,13 +18,14 @@ _PANEL_IN = 3.0
 
 
 def make_plots(groups: Sequence[Group], views: Sequence[View]) -> list[Plot]:
+    """Return the plots of the metric over training time and over examples."""
     look, metric, unit = looks(arms(groups)), groups[0].metric, groups[0].unit
     name, noun = metric.name.capitalize(), metric.noun
     band = (
-        "Lines are means over the seeds, bands reach from the lowest to the highest seed, a marker is where a run ends."
+        "Lines are means over the seeds, bands reach from the lowest to the highest seed, and a marker ends each run."
     )
     if any(group.diverged for group in groups):
-        band += " A run that diverged is a cross above, at its first score without a finite loss, and in no line."
+        band += " A run that diverged is a cross above, at its first score without a finite loss, and in no mean."
     with plot_style():
         time = _curves(views, look, lambda score: score.train_seconds, "training time [s]")
         work = _curves(views, look, lambda score: score.examples / 1000, f"{unit} trained on [thousands]")
@@ -65,7 +66,7 @@ def _curves(views: Sequence[View], look: dict[str, Look], x_of: Callable[[ScoreI
 
 
 def _first_crosses(groups: Sequence[Group], x_of: Callable[[ScoreInTime], float]) -> dict[str, list[float]]:
-    """Return arm → the x at which each of its diverged runs was first found to have diverged."""
+    """Return, by arm, the x of the first score of each diverged run that shows the divergence."""
     crosses: dict[str, list[float]] = {}
     for group in groups:
         for record in (record for record in group.records if record.diverged):
@@ -75,15 +76,15 @@ def _first_crosses(groups: Sequence[Group], x_of: Callable[[ScoreInTime], float]
 
 
 def _heights(group: Group) -> list[float]:
-    """Return the shown numbers of all scores of the runs that did not diverge."""
-    whole = (record for record in group.records if not record.diverged)
-    return [group.metric.scale * value for record in whole for _, value in record.track]
+    """Return all scores of the runs that did not diverge, as they are shown."""
+    not_diverged = (record for record in group.records if not record.diverged)
+    return [group.metric.scale * value for record in not_diverged for _, value in record.track]
 
 
 def _curve(axes: Axes, group: Group, look: Look, x_of: Callable[[ScoreInTime], float]) -> None:
     label = group.arm if group.arm not in axes.get_legend_handles_labels()[1] else None
-    whole = [record for record in group.records if not record.diverged]
-    tracks = [[(x_of(score), group.metric.scale * value) for score, value in record.track] for record in whole]
+    not_diverged = [record for record in group.records if not record.diverged]
+    tracks = [[(x_of(score), group.metric.scale * value) for score, value in record.track] for record in not_diverged]
     if not tracks:
         return
     start, end = max(track[0][0] for track in tracks), min(track[-1][0] for track in tracks)
@@ -94,7 +95,7 @@ def _curve(axes: Axes, group: Group, look: Look, x_of: Callable[[ScoreInTime], f
         if len(tracks) > 1:
             axes.fill_between(x, y.min(axis=0), y.max(axis=0), color=look.color, alpha=0.15, linewidth=0)
     for track in tracks:
-        # A line without length: only the legend needs the marker.
+        # This line has no length: it draws the marker, and the entry of the legend.
         axes.plot(
             *track[-1], color=look.color, marker=look.marker, markersize=4.5, linestyle=look.line, linewidth=1.6,
             markeredgecolor="white", markeredgewidth=0.5, label=label,

@@ -49,23 +49,23 @@ def write_report(
     target: float | None = None,
     baseline: str | None = None,
     force: bool = False,
-    own: Collection[str] = (),
+    arm_keys: Collection[str] = (),
 ) -> Report:
     """Compare finished runs and write report.html, plots/, rows.csv, groups.csv and report.json into `output`.
 
     Args:
-      target: for time and examples to target, a share of 1 for accuracies; None takes the hardest round one that all
-        runs crossed between two scores.
+      target: the score whose time and examples are reported, for accuracies as a share of 1; None takes the hardest round
+        score that all runs crossed between two of their scores.
       baseline: label of the arm that others are compared with; None takes "sync" if there is one, else the arm of the
-        first run given.
-      force: compare runs that differ in what must be equal, and say so on top.
-      own: dotted keys of settings that arms set on purpose, which may differ.
+        first run.
+      force: compare runs even if they differ in what must be equal; the report begins with these differences.
+      arm_keys: dotted keys that single arms set, and in which runs may therefore differ.
     Raises:
       UserError: a directory holds no finished run, the runs may not be compared, or no arm is the baseline.
     """
     records = [read_record(root) for root in run_roots]
     groups = make_groups(records)
-    warnings = check(records, groups, force, own)
+    warnings = check(records, groups, force, arm_keys)
     warnings += warn_of_rates(groups)
     if any(record.summary.dataset_kind == "synthetic" for record in records):
         warnings.insert(0, f"Generated {groups[0].unit}: no number here says anything about real data.")
@@ -110,7 +110,7 @@ def write_report(
 
 
 def print_report(report: Report, console: Console) -> None:
-    """Print warnings, what was found in words, tables, and the path of the page."""
+    """Print the warnings, the findings in words, the tables and the path of the page."""
     for line in report.warnings:
         console.print(line, style="bold yellow", highlight=False, markup=False)
     console.print()
@@ -122,29 +122,27 @@ def print_report(report: Report, console: Console) -> None:
 
 
 def chosen_target(records: Sequence[Record], target: float | None) -> float | None:
-    """Return the target, by default the hardest round one that every run crossed between two scores.
+    """Return the target: the given one, or else the hardest round score that every run crossed between two scores.
 
-    None where there is no such target, and where guessing reaches it.
-
-    Runs that diverged are ignored.
+    Runs that diverged are ignored. The default is None if no round score fits, or if a guess would reach it.
 
     Raises:
-      UserError: the metric can't have it.
+      UserError: the metric can't have the given target.
     """
     metric = records[0].metric
     if target is not None:
         metric.check_target(target)
         return target
-    whole = [record for record in records if not record.diverged]
+    not_diverged = [record for record in records if not record.diverged]
     found = metric.default_target(
-        [record.best for record in whole if record.best is not None],
-        [record.track[0][1] for record in whole if record.track],
+        [record.best for record in not_diverged if record.best is not None],
+        [record.track[0][1] for record in not_diverged if record.track],
     )
-    of_guess = metric.noun in (ACCURACY.noun, ERROR.noun)  # a guess has no other metric
-    guesses = [record.summary.guess for record in records if record.summary.guess is not None and of_guess]
+    has_guess = metric.noun in (ACCURACY.noun, ERROR.noun)  # runs record no guess for other metrics
+    guesses = [record.summary.guess for record in records if record.summary.guess is not None and has_guess]
     if found is not None and guesses:
-        says_something = found > max(guesses) if metric.larger_is_better else found < min(guesses)
-        return found if says_something else None
+        beats_guess = found > max(guesses) if metric.larger_is_better else found < min(guesses)
+        return found if beats_guess else None
     return found
 
 
@@ -168,18 +166,18 @@ def _overview(groups: Sequence[Group], target: float | None) -> dict[str, str]:
 
 
 def _scored(records: Sequence[Record]) -> str:
-    """Return how many scores the runs have and, where all have as many, how far apart those of one number are."""
-    whole = [record for record in records if not record.diverged] or list(records)
-    counts = sorted({len(record.scores) for record in whole})
+    """Return how many scores each run has. If all have equally many, add how far apart they are in examples."""
+    not_diverged = [record for record in records if not record.diverged] or list(records)
+    counts = sorted({len(record.scores) for record in not_diverged})
     if len(counts) > 1:
-        return f"{counts[0]} to {counts[-1]}, not at the same numbers of {whole[0].summary.unit}"
-    places = zip(*([score.examples for score in record.scores] for record in whole))
-    apart = max(max(place) - min(place) for place in places) / min(record.examples for record in whole)
-    return f"{counts[0]}, at the same numbers of {whole[0].summary.unit} (within {apart:.1%} of the training)"
+        return f"{counts[0]} to {counts[-1]}, not at the same numbers of {not_diverged[0].summary.unit}"
+    places = zip(*([score.examples for score in record.scores] for record in not_diverged))
+    apart = max(max(place) - min(place) for place in places) / min(record.examples for record in not_diverged)
+    return f"{counts[0]}, at the same numbers of {not_diverged[0].summary.unit} (within {apart:.1%} of the training)"
 
 
 def _origins(groups: Sequence[Group]) -> dict[str, Any]:
-    """Return what the page says of the runs: the settings that all share and those of each group, and the machines."""
+    """Return the parts of the page on the origin of the runs: shared settings, settings of each group, and machines."""
     records = [record for group in groups for record in group.records]
     settings = [_changed(record) for record in records]
     common = {key: value for key, value in settings[0].items() if all(other.get(key) == value for other in settings)}
@@ -200,7 +198,7 @@ def _origins(groups: Sequence[Group]) -> dict[str, Any]:
 
 
 def _changed(record: Record) -> dict[str, str]:
-    """Return the settings that are not the defaults, but for the folder of the data, which depends on the machine."""
+    """Return the settings that are not the defaults, except the folder of the data, which depends on the machine."""
     return {key: in_words(one.value) for key, one in changed(record.config).items() if key != "data.data_dir"}
 
 

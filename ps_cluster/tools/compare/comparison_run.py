@@ -43,24 +43,23 @@ _NOUN = "comparison"
 def train_all(
     comparison: Comparison, output: Path, *, baseline: str | None = None, tensorboard: bool = False
 ) -> tuple[list[Path], int]:
-    """Train the runs not trained yet, in `training_order`, and record the plan and the order.
+    """Train the runs that are not trained yet in `training_order`, and record the plan and the order.
 
-    Returns the run directories as planned, and the exit code of the first run that failed.
-
-    An interrupted run is trained from its beginning, so its times belong to one training.
+    Return the run directories in the order of the plan, and the exit code of the first run that failed, or else 0. An
+    interrupted run is trained again from its beginning, so that its times belong to one training.
 
     Args:
-      output: the caller holds its lock (files/locks.py).
+      output: the folder of the comparison; the caller holds its lock (files/locks.py).
       baseline: the arm that the report compares others with.
-      tensorboard: show all runs in TensorBoard while they are trained, and tell the link.
+      tensorboard: show all runs in TensorBoard while they are trained, and print the link.
     Raises:
       UserError: `output` holds another comparison, the settings fit no run, no arm is the baseline, or there is no data.
     """
     runs = planned_runs(comparison)
-    # Errors are found before any file is written, and those that need no data before there are any.
+    # Errors are found before any file is written, and those that do not depend on the data before it is loaded.
     check_unclaimed(output)
     dataset = resolve_data(runs[0].config.data, notify=print_line)
-    comparison = _with_rule_of_compile(comparison, runs, dataset)
+    comparison = _with_compiled_optimizer(comparison, runs, dataset)
     runs = planned_runs(comparison)
     complete = [complete_config(run.config, dataset) for run in runs]  # refuses settings that do not fit the examples
     if comparison.target_score is not None:
@@ -75,15 +74,15 @@ def train_all(
         return list(roots.values()), _train_in_order(training_order(runs), roots)
 
 
-def _with_rule_of_compile(comparison: Comparison, runs: Sequence[PlannedRun], dataset: PackedDataset) -> Comparison:
-    """Return the comparison with the optimizer of the network's compile(), where all arms leave it to that.
+def _with_compiled_optimizer(comparison: Comparison, runs: Sequence[PlannedRun], dataset: PackedDataset) -> Comparison:
+    """Return the comparison with the optimizer with which the network was compiled, if all arms use that one.
 
-    Rates are scaled from arm to arm, so they have to be known before the runs are planned. The staleness method of such a
-    rate comes with it.
+    The plan scales learning rates from arm to arm, so it has to know them. If the runs leave the staleness method to this
+    optimizer, the comparison gets that method too.
     """
     if {run.config.optimizer.rule for run in runs} != {COMPILED}:
         return comparison
-    # What an arm has set for itself is no setting of the others.
+    # The settings of one arm must not become settings of the others.
     arms = [arm.model_copy(update={"set": _without_optimizer(arm.set)}) for arm in comparison.arms]
     runs = planned_runs(comparison.model_copy(update={"arms": tuple(arms)}))
     stale = [run for run in runs if run.config.staleness.method == RULES[COMPILED].staleness_method]
@@ -112,16 +111,16 @@ def _train(run: PlannedRun, root: Path, title: str) -> int:
     view = make_view()
     view.notice(title)
     code = start_run(run.config, root, view=view, anew=True)
-    return 0 if outcome_of(root) else code or INTERRUPTED  # one that diverged is a result of the comparison
+    return 0 if outcome_of(root) else code or INTERRUPTED  # a run that diverged is a result too
 
 
 def check_unclaimed(output: Path) -> None:
-    """Raise UserError where a folder holds something, but no comparison."""
+    """Raise UserError if a folder holds something other than a comparison."""
     claimed_folders.check_unclaimed(output, PLAN, _NOUN, besides=CODE)
 
 
 def check_free_for_report(output: Path) -> None:
-    """Raise UserError where a folder holds something other than a report on finished runs, which a new one replaces."""
+    """Raise UserError if a folder holds something other than a report on finished runs, which a new report may replace."""
     if (output / PLAN).exists():
         raise UserError(f"--output: '{output}' holds a {_NOUN} with runs of its own: choose another")
     claimed_folders.check_unclaimed(output, REPORT, "report on finished runs", besides=CODE)

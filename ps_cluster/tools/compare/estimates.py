@@ -39,7 +39,7 @@ class SeededValues:
 class Estimate:
     """A mean, or a difference of two means, with its 95 % interval `low`..`high`.
 
-    `sd` (ddof 1) and the interval are None with fewer than two values. `paired`: of a difference seed by seed.
+    `sd` (ddof 1) and the interval are None with fewer than two values. `paired`: whether differences were taken seed by seed.
     """
 
     n: int
@@ -55,7 +55,7 @@ class Estimate:
         return cls(n, mean, sd, mean - half, mean + half, paired)
 
     def holds(self, value: float) -> bool:
-        """Return whether the interval holds a value."""
+        """Return whether a value lies in the interval."""
         return self.low is not None and self.high is not None and self.low <= value <= self.high
 
 
@@ -96,7 +96,7 @@ def difference(of: SeededValues, against: SeededValues) -> Estimate:
 
 
 def ratio(of: SeededValues, against: SeededValues) -> Estimate:
-    """Return the ratio of geometric means, its interval from the logarithms. Values must be above 0."""
+    """Return the ratio of the geometric means, with an interval from the logarithms. All values must be above 0."""
     found = difference(*(SeededValues(one.seeds, tuple(map(math.log, one.values))) for one in (of, against)))
     low, high = (None if log is None else math.exp(log) for log in (found.low, found.high))
     return replace(found, mean=math.exp(found.mean), low=low, high=high)

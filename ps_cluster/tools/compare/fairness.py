@@ -1,4 +1,4 @@
-"""Check whether runs may be compared, and find what a reader has to know about their differences."""
+"""Check whether runs may be compared, and find the differences that a reader has to know."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _OF_AN_ARM = {
     "optimizer.global_clip_norm",
 }  # fmt: skip
 _SECTIONS_OF_AN_ARM = ("mode.", "staleness.")
-# Compared elsewhere (as fields and examples, or among the surroundings), or a place on this machine.
-_KNOWN_OTHERWISE = {
+# Settings that are compared elsewhere (as fields, examples or surroundings), or that are places on this machine.
+_NOT_COMPARED_HERE = {
     "data.dataset", "data.data_dir", "model.name", "model.precision", "training.epochs", "training.steps", _ISOLATION
 }  # fmt: skip
-_ABSENT = "not noted"
+_ABSENT = "not recorded"
 
 
 class Difference(NamedTuple):
@@ -46,14 +46,14 @@ class Difference(NamedTuple):
         return f"{self.name}: {', '.join(self.values)}"
 
 
-def in_settings(records: Sequence[Record], own: Collection[str] = ()) -> list[Difference]:
-    """Return what must be equal in all runs and is not: data set, network, precision, settings that are no arm's own.
+def differences_in_settings(records: Sequence[Record], arm_keys: Collection[str] = ()) -> list[Difference]:
+    """Return the differences in what must be equal in all runs: data set, network, precision, and most settings.
 
     Args:
-      own: dotted keys that arms of this comparison set on purpose, besides those that always are an arm's own.
+      arm_keys: dotted keys that arms of this comparison set; they may differ, besides those of `_OF_AN_ARM`.
     """
     fields = [{name: getattr(record.summary, name) for name in FIELDS} for record in records]
-    may_differ = {*_OF_AN_ARM, *_KNOWN_OTHERWISE, *own}
+    may_differ = {*_OF_AN_ARM, *_NOT_COMPARED_HERE, *arm_keys}
     settings = [
         {
             key: value
@@ -65,10 +65,10 @@ def in_settings(records: Sequence[Record], own: Collection[str] = ()) -> list[Di
     return [*_differing(fields), *_differing(settings, absent=None)]
 
 
-def in_surroundings(records: Sequence[Record]) -> list[Difference]:
+def differences_in_surroundings(records: Sequence[Record]) -> list[Difference]:
     """Return the differences in machine, TensorFlow version, commit of this code, isolation and pinning."""
     pinned = [
-        {"whether workers keep to cores of their own": keeps_to_cores(record.config)}
+        {"whether each worker has its own cores": keeps_to_cores(record.config)}
         for record in records
         if record.config.training_workers > 1
     ]
@@ -81,7 +81,7 @@ def in_surroundings(records: Sequence[Record]) -> list[Difference]:
 
 
 def _differing(rows: Sequence[Mapping[str, Any]], absent: str | None = _ABSENT) -> Iterator[Difference]:
-    """Yield what is not the same in all rows. `absent` stands for a missing value; None leaves missing values out."""
+    """Yield what is not the same in all rows. `absent` stands for a missing value; if it is None, those are left out."""
     for name in dict.fromkeys(key for row in rows for key in row):
         found = (in_words(row[name]) if name in row else absent for row in rows)
         values = tuple(dict.fromkeys(value for value in found if value is not None))
@@ -89,11 +89,12 @@ def _differing(rows: Sequence[Mapping[str, Any]], absent: str | None = _ABSENT) 
             yield Difference(name, values)
 
 
-def check(records: Sequence[Record], groups: Sequence[Group], force: bool, own: Collection[str] = ()) -> list[str]:
-    """Return what is unequal among the runs, one sentence each, to be shown above everything made of them.
+def check(records: Sequence[Record], groups: Sequence[Group], force: bool, arm_keys: Collection[str] = ()) -> list[str]:
+    """Return a sentence on each inequality among the runs. A report shows them above its results.
 
     Args:
-      own: dotted keys of settings that the arms of this comparison set on purpose.
+      force: return inequalities that make the comparison unfair too, rather than raise an error.
+      arm_keys: dotted keys that single arms of this comparison set.
     Raises:
       UserError: something is unequal and `force` is not set, the metrics differ, or one run was given twice.
     """
@@ -107,7 +108,7 @@ def check(records: Sequence[Record], groups: Sequence[Group], force: bool, own: 
             f"these runs can't be compared: some have a {metrics[0]}, others a {metrics[1]}: give runs of one data set"
         )
     unequal = [
-        *(f"they differ in {difference}" for difference in in_settings(records, own)),
+        *(f"they differ in {difference}" for difference in differences_in_settings(records, arm_keys)),
         *_unequal_seeds(groups),
         *_unequal_examples(records),
     ]
@@ -116,11 +117,11 @@ def check(records: Sequence[Record], groups: Sequence[Group], force: bool, own: 
         more = f" (and {len(unequal) - 1} more)" if len(unequal) > 1 else ""
         raise UserError(
             f"these runs can't be compared: {one_line(unequal[0], 140)}{more}; look into their config.yaml, or compare them "
-            "with --force: the report then has every difference on top"
+            "with --force: the report then begins with every difference"
         )
     surroundings = (
         f"The runs differ in {difference}. A difference between arms may come from that."
-        for difference in in_surroundings(records)
+        for difference in differences_in_surroundings(records)
     )
     return [*(f"Not a fair comparison (--force): {text}." for text in unequal), *surroundings]
 
@@ -137,14 +138,14 @@ def _unequal_seeds(groups: Sequence[Group]) -> Iterator[str]:
         yield f"they differ in seeds: {' against '.join(described)}"
     repeated = next((group for group in groups if len(set(group.seeds)) < len(group.seeds)), None)
     if repeated:
-        yield f"a seed comes more than once in one group: {_list(repeated.seeds)} ({_place(repeated)})"
+        yield f"a seed occurs more than once in one group: {_list(repeated.seeds)} ({_place(repeated)})"
 
 
 def _unequal_examples(records: Sequence[Record]) -> Iterator[str]:
-    whole = [record for record in records if not record.diverged]  # one that diverged ended before
-    if not whole:
+    not_diverged = [record for record in records if not record.diverged]  # a run ends early when it diverges
+    if not not_diverged:
         return
-    least, most = (choose(whole, key=lambda record: record.examples) for choose in (min, max))
+    least, most = (choose(not_diverged, key=lambda record: record.examples) for choose in (min, max))
     if most.examples > least.examples * (1 + EXAMPLES_TOLERANCE):
         yield (
             f"they differ in examples trained on by more than {EXAMPLES_TOLERANCE:.0%}: {least.examples:,} "
@@ -161,30 +162,30 @@ def _list(seeds: Sequence[int]) -> str:
 
 
 def warn_of_rates(groups: Sequence[Group]) -> Iterator[str]:
-    """Yield warnings for the top of a report: rates that were only scaled, and networks that have none of single modes."""
+    """Yield warnings about learning rates that were only scaled, and about recipes without rates for single modes."""
     scaled = {
         f"{group.arm} {group.batch_per_worker}/{group.batch} ({group.first.config.optimizer.learning_rate:.3g})"
         for group in groups
-        if any(record.root.name in _noted_as_scaled(record.root.parent.parent) for record in group.records)
+        if any(record.root.name in _recorded_as_scaled(record.root.parent.parent) for record in group.records)
     }
     if scaled:
         rules = ", ".join(sorted({group.first.config.optimizer.rule for group in groups}))
         yield (
-            f"Learning rates that were not found for their mode but scaled by the {groups[0].unit} of an update: "
-            f"{', '.join(sorted(scaled))}. That is a rule for SGD (Goyal et al. 2017), and the optimizer is {rules}: at rates "
-            f"of their own these arms may come out otherwise. `{PROGRAM} sweep --mode MODE --vary "
-            "optimizer.learning_rate=LOW..HIGH:log` finds such."
+            f"These learning rates were not tuned for their mode, but scaled by the {groups[0].unit} of an update: "
+            f"{', '.join(sorted(scaled))}. That is a rule for SGD (Goyal et al. 2017), and the optimizer is {rules}: with "
+            f"tuned rates these arms may give other results. To tune a rate, run `{PROGRAM} sweep --mode MODE --vary "
+            "optimizer.learning_rate=LOW..HIGH:log`."
         )
     configs = [record.config for group in groups for record in group.records]
     models = dict.fromkeys(config.model.name for config in configs if not has_rates(config))
     if models:
         yield (
-            f"No learning rates were found for single modes of {', '.join(models)}: the network's recipe has none. At rates "
-            "of their own the modes may come out otherwise."
+            f"There are no learning rates for single modes of {', '.join(models)} in the network's recipe. With rates that "
+            "are tuned for each, the modes may give other results."
         )
 
 
-def _noted_as_scaled(comparison: Path) -> Collection[str]:
-    """Return the names of the runs whose rate a comparison scaled; none where the folder is no comparison."""
+def _recorded_as_scaled(comparison: Path) -> Collection[str]:
+    """Return the names of the runs whose rate a comparison scaled; nothing if the folder holds no comparison."""
     names = read_yaml(comparison / PLAN).get(SCALED) if (comparison / PLAN).is_file() else None
     return names if isinstance(names, list) else ()

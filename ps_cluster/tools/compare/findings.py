@@ -1,6 +1,6 @@
 """The findings of a comparison: the numbers of each run, of each group, and of the difference of two groups.
 
-The page, the printed tables, CSV and JSON are made of them.
+The page, the printed tables, the CSV files and the JSON file are made of them.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from ps_cluster.tools.compare.records import Record
 Row = dict[str, Any]
 Read = Callable[[Record], float | None]
 _PARTS = ("mean", "sd", "low", "high", "n")  # of an estimate
-_ENDS = {"": "mean", "_low": "low", "_high": "high"}  # of the names of columns → part of an estimate
+_ENDS = {"": "mean", "_low": "low", "_high": "high"}  # the end of a column's name → the part of an estimate
 
 
 def numbers(metric: Metric, target: float | None) -> Mapping[str, Read]:
-    """Return name with unit → function that reads it off a run. Accuracies and shares in 0..1."""
+    """Return a function for each number, which reads it from a run. Accuracies and shares are from 0 to 1."""
 
     def reached(name: str) -> Read:
         return lambda record: getattr(record.reached(target), name, None)
@@ -52,7 +52,7 @@ def numbers(metric: Metric, target: float | None) -> Mapping[str, Read]:
 
 
 def _total(counts: Iterable[int | None]) -> int | None:
-    """Return their sum; None where one is unknown, or there are none."""
+    """Return the sum of the counts; None if one is unknown, or if there are none."""
     known = list(counts)
     return sum(count for count in known if count is not None) if known and None not in known else None
 
@@ -80,11 +80,12 @@ def run_rows(groups: Sequence[Group], target: float | None) -> list[Row]:
 class GroupFinding:
     """The numbers of a group: the mean of each over its runs and, from two seeds on, standard deviation and interval.
 
-    A number that some runs don't have (a target that wasn't reached, the metric of a run that diverged) has a smaller
-    n of its own. If a run diverged, the metric of the others gets no spread, since they are a selection.
+    A number that some runs don't have (a target that wasn't reached, the metric of a run that diverged) has a smaller n.
+    If a run diverged, the metric of the group has no spread, since the other runs are a selection.
 
     Attributes:
-      estimates: by the names of `numbers`. idle: the idle share of each worker, by its index.
+      estimates: the estimates, by the names of `numbers`.
+      idle: the idle share of each worker, by its index.
     """
 
     group: Group
@@ -98,7 +99,7 @@ class GroupFinding:
         metric = group.metric
         estimates = {name: estimate(group.values(read)) for name, read in numbers(metric, target).items()}
         for name in (metric.column, metric.best_column):
-            estimates[name] = _limited(estimates[name], metric, alone=bool(group.diverged))
+            estimates[name] = _limited(estimates[name], metric, mean_only=bool(group.diverged))
         shares = {index: [one.idle_shares[index] for one in group.records if index in one.idle_shares]
                   for index in _worker_indices([group])}  # fmt: skip
         return cls(
@@ -128,11 +129,13 @@ def group_rows(findings: Sequence[GroupFinding]) -> list[Row]:
 
 @dataclass(frozen=True)
 class GroupDifference:
-    """The difference of two groups; None for what was not measured in all runs of both.
+    """The difference between two groups. What was not measured in all runs of both is None.
 
     Attributes:
       equal: what the two have in common, in words.
-      of_metric: difference of the metric. speed, time: ratios of examples a second, and of seconds to the target.
+      of_metric: the difference of the metric.
+      speed: the ratio of the examples per second.
+      time: the ratio of the seconds to the target.
     """
 
     group: Group
@@ -144,9 +147,9 @@ class GroupDifference:
 
     @classmethod
     def of(cls, group: Group, against: Group, equal: str, target: float | None) -> GroupDifference:
-        """Return the difference. Nothing is said of a group with a run that diverged.
+        """Return the difference. It has no numbers if a run of either group diverged.
 
-        There is no ratio of times to a target that some run did not reach, or whose time is only an upper limit.
+        It has no ratio of times if a run did not reach the target, or has only an upper limit of its time.
         """
         if group.diverged or against.diverged:
             return cls(group, against, equal)
@@ -177,9 +180,9 @@ class GroupDifference:
 
 
 def differences_of(groups: Sequence[Group], views: Sequence[View], target: float | None) -> list[GroupDifference]:
-    """Return the difference of each group and its baseline, and of each group and itself without its straggler.
+    """Return the difference of each group to its baseline, and of each group with a straggler to the same without one.
 
-    A group that shares both batches with the baseline has one.
+    A group that shares both batches with the baseline is compared with it once.
     """
     pairs: dict[object, tuple[Group, Group, str]] = {}
     for view in views:
@@ -221,11 +224,11 @@ def _worker_indices(groups: Sequence[Group]) -> list[int]:
     return sorted({index for group in groups for record in group.records for index in record.idle_shares})
 
 
-def _limited(value: Estimate | None, metric: Metric, *, alone: bool = False) -> Estimate | None:
-    """Return the estimate with its interval limited to what the metric can be. `alone`: only the mean."""
+def _limited(value: Estimate | None, metric: Metric, *, mean_only: bool = False) -> Estimate | None:
+    """Return the estimate with its interval limited to possible values. `mean_only`: leave out spread and interval."""
     if value is None or value.low is None or value.high is None:
         return value
-    if alone:
+    if mean_only:
         return replace(value, sd=None, low=None, high=None)
     low, high = metric.limited(value.low, value.high)
     return replace(value, low=low, high=high)

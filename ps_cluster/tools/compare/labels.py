@@ -27,9 +27,9 @@ _NOT_IN_LABELS = {
 
 
 def labels(configs: Sequence[RunConfig]) -> list[str]:
-    """Return the label of each run's arm: mode and staleness method, and other settings in which runs of these differ.
+    """Return the label of each run's arm: its mode, its staleness method, and settings in which such runs differ.
 
-    Runs with other batches per worker are not told apart: a learning rate that comes with a batch makes no new arm.
+    Only runs with the same batch per worker are compared for this, as a rate that was scaled with the batch makes no new arm.
     """
     settings = [flat_settings(config) for config in configs]
     places = [(_label(config), config.training.batch_size_per_worker) for config in configs]
@@ -47,7 +47,7 @@ def _label(config: RunConfig) -> str:
 
 
 def _differing(settings: Sequence[dict[str, Any]]) -> set[str]:
-    """Return the keys that make a method and don't have the same value everywhere."""
+    """Return the keys that tell methods apart, and do not have the same value in all settings."""
     first = settings[0]
     keys = {key for one in settings for key in one} - _NOT_IN_LABELS
     return {key for key in keys if any(one.get(key) != first.get(key) for one in settings)}
@@ -62,7 +62,7 @@ def baseline_of(names: Sequence[str], chosen: str | None) -> str:
     """Return the arm that others are compared with: the chosen one, else "sync" if there is one, else the first.
 
     Raises:
-      UserError: no arm is called so.
+      UserError: no arm has the chosen name.
     """
     if chosen is not None and chosen not in names:
         there = ", ".join(dict.fromkeys(names))

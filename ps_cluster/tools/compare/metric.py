@@ -1,4 +1,4 @@
-"""The metrics that runs are compared by, an accuracy and an error: how each is judged, shown and drawn."""
+"""The metrics by which runs are compared: how each is judged, shown and drawn."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from ps_cluster.runs.result_rows import MeasuredMetric, Split
 
 @dataclass(frozen=True)
 class Metric:
-    """A number over the examples that decide. Values are as in summary.json; `scale` makes them the numbers that are shown.
+    """A number over the examples that judge a run. Its values are those of summary.json; pages show them times `scale`.
 
     Attributes:
       noun: its name in rows, such as "accuracy" or "auc".
-      larger_is_better: whether a run is the better the larger it is.
-      most: the largest value that there can be.
-      least: the smallest one.
+      larger_is_better: whether larger values are better.
+      most: the largest possible value.
+      least: the smallest possible value.
       examples: "test", or "validation" for held-out training examples.
-      scale: shown number / value.
-      unit: of shown numbers, e.g. "%"; "" for the target's own, which has no name.
-      spec: how shown numbers are formatted. difference_spec: the same of a difference or a standard deviation of them.
-      how: a target is written.
-      definition: what it is, for the page.
+      scale: the factor from a value to the number that is shown.
+      unit: the unit of shown numbers, e.g. "%"; "" for the unit of the target, which has no name.
+      spec: the format of shown numbers.
+      difference_spec: the format of a difference or a standard deviation of shown numbers.
+      target_form: how you write a target, for a message.
+      definition: the definition of the metric, for the page.
     """
 
     noun: str
@@ -36,7 +37,7 @@ class Metric:
     unit: str
     spec: str
     difference_spec: str
-    how: str
+    target_form: str
     definition: str
     least: float = 0.0
     examples: Split = "test"
@@ -87,21 +88,22 @@ class Metric:
         return (max if self.larger_is_better else min)(values, default=None)
 
     def limited(self, low: float, high: float) -> tuple[float, float]:
-        """Return an interval without values that the metric can't have."""
+        """Return the part of an interval that the metric can have."""
         return max(low, self.least), min(high, self.most)
 
     def check_target(self, target: float) -> None:
-        """Raise UserError for a target that no run can have."""
+        """Raise UserError for a target that no run can reach."""
         if not (self.least < target <= self.most) or math.isinf(target):
-            raise UserError(f"target_score: got {target:g}: write {self.how}")
+            raise UserError(f"target_score: got {target:g}: write {self.target_form}")
 
     def default_target(self, best: Sequence[float], first: Sequence[float] = ()) -> float | None:
-        """Return the hardest round target that every run crossed between two scores; None without one.
+        """Return the hardest round target that every run crossed between two scores; None if there is none.
 
-        Of an accuracy it is a multiple of 5 %, else of 1 %; of an error a number of two digits.
+        For an accuracy it is a multiple of 5 % or, failing that, of 1 %. For an error it is a number of two digits.
 
         Args:
-          best: the best value of each run. first: the value of its first score, which must not be at the target yet.
+          best: the best value of each run.
+          first: the value of each run's first score, which must not have reached the target yet.
         """
         if self.larger_is_better:
             lowest = min(best, default=0.0)
@@ -119,7 +121,7 @@ class Metric:
         return not self.larger_is_better and len(values) > 0 and 0 < 5 * min(values) <= max(values)
 
 
-# The share of what is right, shown in percent. Of several labels an example: the mean over labels.
+# The share of right predictions, shown in percent. With several labels an example, it is the mean over the labels.
 ACCURACY = Metric(
     noun="accuracy",
     larger_is_better=True,
@@ -128,7 +130,7 @@ ACCURACY = Metric(
     unit="%",
     spec=".2f",
     difference_spec=".2f",
-    how="an accuracy as a share of 1, e.g. 0.6 for 60 %",
+    target_form="an accuracy as a share of 1, e.g. 0.6 for 60 %",
     definition="Of the last scored checkpoint",
 )
 ERROR = Metric(
@@ -139,15 +141,15 @@ ERROR = Metric(
     unit="",
     spec=".4g",
     difference_spec=".3g",
-    how="an error above 0, in the target's own units",
+    target_form="an error above 0, in the target's own units",
     definition="In the target's own units, smaller is better. Of the last scored checkpoint",
 )
-_MOST = {"auc": 1.0, "f1": 1.0, "r2": 1.0, "recall": 1.0}  # the largest values of other metrics, where there is one
+_MOST = {"auc": 1.0, "f1": 1.0, "r2": 1.0, "recall": 1.0}  # the largest values of other metrics, if they have one
 _NOT_BELOW_0 = ("loss", "auc", "f1", "log_loss", "rmse", "recall")
 
 
 def metric_named(name: str, mode: Mode, examples: Split) -> Metric:
-    """Return a metric by its name in rows. `mode`: which values are better. `examples`: those that it is measured on."""
+    """Return a metric by its name in rows. `mode` says which values are better, `examples` on which it is measured."""
     known = next((metric for metric in (ACCURACY, ERROR) if metric.noun == name), None)
     if known is not None:
         return replace(known, larger_is_better=mode == "max", examples=examples)
@@ -160,7 +162,7 @@ def metric_named(name: str, mode: Mode, examples: Split) -> Metric:
         unit="",
         spec=".4g",
         difference_spec=".3g",
-        how=f"a value of {name}",
+        target_form=f"a value of {name}",
         definition=f"{'Larger' if mode == 'max' else 'Smaller'} is better. Of the last scored checkpoint",
         least=0.0 if kind in _NOT_BELOW_0 else -math.inf,
         examples=examples,
@@ -170,7 +172,8 @@ def metric_named(name: str, mode: Mode, examples: Split) -> Metric:
 def metric_of(scores: Sequence[MeasuredMetric], monitor: Monitor = Monitor()) -> Metric:
     """Return the metric that the runs of a comparison are judged by.
 
-    By default it is the objective's. An accuracy is always a number; the error of a run may never be one.
+    By default it is the metric of the objective. Accuracies are always finite, so scores without any accuracy are errors,
+    even if no error is finite.
     """
     examples: Split = "validation" if any(score.deciding == "validation" for score in scores) else "test"
     noun = monitor.name

@@ -17,14 +17,14 @@ from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.tables import read_csv
 from ps_cluster.tools.compare.metric import Metric, metric_of
 
-FIELDS = ("dataset", "dataset_kind", "model", "precision")  # of a summary; all of them are known
-FURTHEST = 0.5  # of a training's examples between two scores: on the line between them a target may be read off
+FIELDS = ("dataset", "dataset_kind", "model", "precision")  # of a summary; each has to be known
+LONGEST_GAP = 0.5  # between two scores that are interpolated, as a share of the training's examples
 _BUSY = ("computes", "slow on purpose")  # of phases.PHASES
 
 
 @dataclass(frozen=True)
 class ScoreInTime:
-    """One scored checkpoint. `value` of the run's metric, and `test_loss`: None if not finite."""
+    """One scored checkpoint. `value` is that of the run's metric. It and `test_loss` are None if they are not finite."""
 
     value: float | None
     train_seconds: float
@@ -42,8 +42,8 @@ class Reached:
     """Cost of reaching a target.
 
     Attributes:
-      is_limit: only an upper limit was measured. The first score was as good already, or the score before it is further
-        away than `FURTHEST` of the training.
+      is_limit: whether only an upper limit was measured: the first score had reached the target, or the score before is
+        further away than `LONGEST_GAP`.
     """
 
     seconds: float
@@ -53,7 +53,7 @@ class Reached:
 
 @dataclass(frozen=True)
 class Record:
-    """A finished run. Shares and accuracies in 0..1; what a mode does not record is None or empty.
+    """A finished run. Shares and accuracies are from 0 to 1. What a mode does not record is None or empty.
 
     Attributes:
       best: the best metric of a checkpoint whose loss is finite.
@@ -95,7 +95,7 @@ class Record:
 
     @property
     def track(self) -> list[tuple[ScoreInTime, float]]:
-        """The scores that have a finite metric, with it."""
+        """The scores with a finite metric, each with its value."""
         return [(score, score.value) for score in self.scores if score.value is not None]
 
     @property
@@ -105,14 +105,14 @@ class Record:
     def reached(self, target: float | None) -> Reached | None:
         """Return when the metric first reached `target`, on a straight line between two scores that are not far apart.
 
-        None if it never did, without a target, and for a run that diverged.
+        Return None if it never did, if there is no target, or if the run diverged.
         """
         if self.diverged or target is None:
             return None
         before: tuple[ScoreInTime, float] | None = None
         for score, value in self.track:
             if self.metric.reaches(value, target):
-                if before is None or score.examples - before[0].examples > FURTHEST * self.examples:
+                if before is None or score.examples - before[0].examples > LONGEST_GAP * self.examples:
                     return Reached(score.train_seconds, float(score.examples), is_limit=True)
                 start, low = before
                 part = (target - low) / (value - low)
@@ -129,7 +129,7 @@ def read_record(run_root: Path) -> Record:
     """Return the record of a finished run.
 
     Raises:
-      UserError: the directory is no run, the run is unfinished or was never scored, or a file of it can't be read.
+      UserError: the directory is no run, or the run is unfinished, was never scored, or has a file that can't be read.
     """
     run_dir = RunDir.open(run_root)
     config = load_config(run_dir.config)

@@ -1,7 +1,7 @@
 """Write the JSON schemas of the files for `run --config` and `compare --config`, from the classes that validate them.
 
-`python -m ps_cluster.tools.compare.schemas` writes configs/schema.json and configs/compare.schema.json anew; a test
-compares them. Editors find them by the comment `# yaml-language-server: $schema=…` at the top of a file.
+`python -m ps_cluster.tools.compare.schemas` writes configs/schema.json and configs/compare.schema.json; a test fails if they
+are out of date. Editors find them by the comment `# yaml-language-server: $schema=…` at the top of a file.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from ps_cluster.files.writing import write_whole
 from ps_cluster.installation import CONFIG_FOLDER
 from ps_cluster.tools.compare.comparison_plan import Comparison
 
-_OF_RUNS = "schema.json"  # beside the other, which refers to it
+_RUN_SCHEMA = "schema.json"  # in the folder of the other schema, which refers to it
 
 
 def comparison_schema() -> Schema:
-    """Return the schema of a comparison's file. Settings of runs stand in sections, or have dotted keys."""
+    """Return the schema of a comparison's file. Settings of runs are in sections, or have dotted keys."""
     properties = schema_of(Comparison)["properties"]
     sections = sections_schema()
     of_run = {
-        key: {"$ref": f"{_OF_RUNS}#/properties/{key.replace('.', '/properties/')}"}
+        key: {"$ref": f"{_RUN_SCHEMA}#/properties/{key.replace('.', '/properties/')}"}
         for key in (*sections, *(key for key, _ in leaves(sections)))
     }
     properties["settings"] = one_object(of_run)
@@ -43,7 +43,7 @@ def comparison_schema() -> Schema:
 
 def texts() -> dict[str, str]:
     """Return the content of each file, by its name in configs/."""
-    schemas = {_OF_RUNS: run_schema(), "compare.schema.json": comparison_schema()}
+    schemas = {_RUN_SCHEMA: run_schema(), "compare.schema.json": comparison_schema()}
     return {name: f"{json.dumps(schema, indent=1, ensure_ascii=False)}\n" for name, schema in schemas.items()}
 
 

@@ -30,7 +30,7 @@ class Table(NamedTuple):
 
 
 def tables(findings: Sequence[GroupFinding], differences: Sequence[GroupDifference]) -> list[Table]:
-    """Return the tables. All numbers of a group are too many for one in a terminal."""
+    """Return the tables. A single one with all numbers of a group would be too wide for a terminal."""
     metric, unit, target = findings[0].group.metric, findings[0].group.unit, findings[0].target
     goal = metric.goal(target) if target is not None else "target"
     identity = {"arm": "arm", "batch": "batch per worker / update", "straggler": "straggler"}
@@ -69,7 +69,7 @@ def tables(findings: Sequence[GroupFinding], differences: Sequence[GroupDifferen
 
 
 def cells(finding: GroupFinding) -> dict[str, str]:
-    """Return the numbers of a group as readable text: mean ± standard deviation; "–" for unknown or not reached."""
+    """Return the numbers of a group as text: mean ± standard deviation, or "–" if unknown or not reached."""
     group, mean, found = finding.group, finding.mean, finding.estimates
     metric, n, optimizer = group.metric, len(group.records), group.first.config.optimizer
     accuracy, reached = found[metric.column], found["seconds_to_target"]

@@ -14,9 +14,9 @@ _MOST_VERDICTS = 8
 
 
 def verdict(groups: Sequence[Group], differences: Sequence[GroupDifference], target: float | None) -> Iterator[str]:
-    """Yield a sentence for each arm and its baseline. It claims nothing but what was measured."""
+    """Yield a sentence for each arm and its baseline. It claims only what was measured."""
     if len(groups) > 1 and all(len(group.records) == 1 for group in groups):
-        yield "This proves nothing: one seed. Two runs of one arm would differ too. --seeds 3 shows what differs."
+        yield "This proves nothing: each arm has one seed, and two runs of one arm would differ too. Compare with --seeds 3."
     elif len(groups) > 1 and not differences:
         yield "Nothing is compared: no two groups have the same straggler and an equal batch."
     found = [one for one in differences if one.group.arm != one.against.arm]
@@ -34,7 +34,7 @@ def _pair(one: GroupDifference) -> str:
 
 
 def _verdict_parts(one: GroupDifference, target: float | None) -> Iterator[str]:
-    """Yield what is said of speed, of the time to the target and of the final metric."""
+    """Yield the findings on speed, time to the target and final metric."""
     metric, speed = one.group.metric, f"{one.group.unit}/s"
     goal = "" if target is None else metric.goal(target)
     more = (f"more {speed}", f"fewer {speed}")
@@ -54,8 +54,10 @@ def _judged(
     """Yield the finding on one number, if it was measured.
 
     Args:
-      nothing: the value that means no difference. ways: the words for a larger and for a smaller value.
-      what: the number in words. text: value → text.
+      nothing: the value that means no difference.
+      ways: the words for a larger value and for a smaller one.
+      what: the number in words.
+      text: returns a value as text.
     """
     if found is None:
         return
@@ -69,28 +71,28 @@ def _judged(
 
 
 def notes(groups: Sequence[Group], target: float | None) -> Iterator[str]:
-    """Yield what diverged or did not learn, and what could not be compared."""
-    diverged, lost = [], []
+    """Yield the arms that diverged or did not learn, and what could not be compared."""
+    diverged, not_learned = [], []
     for arm in arms(groups):
         records = [record for group in groups if group.arm == arm for record in group.records]
         broken = sum(record.diverged for record in records)
         diverged += [f"{arm} ({broken} of {len(records)} runs)"] * bool(broken)
-        lost += [arm] * any(record.summary.learned is False and not record.diverged for record in records)
+        not_learned += [arm] * any(record.summary.learned is False and not record.diverged for record in records)
     if diverged:
         yield f"Diverged: {_some(diverged)}."
-    if lost:
-        yield f"Not better than guessing in some run: {_some(lost)}."
+    if not_learned:
+        yield f"Not better than guessing in some run: {_some(not_learned)}."
     records = [record for group in groups for record in group.records]
     reached = [record.reached(target) for record in records]
     if limits := sum(bool(one and one.is_limit) for one in reached):
         yield (
-            f"{limits} of {len(reached)} runs had no score shortly before the one that was at the target: their times to it "
-            "are upper limits (≤), and in no ratio."
+            f"{limits} of {len(reached)} runs had no score shortly before the score that reached the target: their times to "
+            "it are upper limits (≤), and no ratio uses them."
         )
     if target is None and not all(record.diverged for record in records):
         yield (
-            "No time to a target is compared: no round score that says more than a guess was crossed between two scores in "
-            "all runs. --target-score chooses one."
+            "No time to a target is compared: there is no round score, better than a guess, that all runs crossed between "
+            "two of their scores. Choose a target with --target-score."
         )
 
 

@@ -19,22 +19,22 @@ from ps_cluster.tools.deploy.roles import Role
 DATA = "/data"  # where a pod has the data set
 PORT = 2222
 TASK_INDEX = "TASK_INDEX"
-_LONGEST_SILENCE_S = 300  # of a leader; it ends by itself earlier, so only one that is stuck is meant
+_LONGEST_SILENCE_S = 300  # of a leader; one that is not stuck ends by itself earlier
 _TEMPLATES = Path(__file__).with_name("templates")
 
 
 @dataclass(frozen=True)
 class Deployment:
-    """The request, whatever the kind of workload.
+    """What you ask for, whatever the kind of workload.
 
     Attributes:
       name: of the workload; the names of its objects begin with it.
-      namespace: None: that of `kubectl`.
+      namespace: None for the one that `kubectl` uses.
       run_volume: the claim of the volume with the run directory.
       data_volume: the claim of the volume that is mounted at `DATA`, read-only.
-      scratch: the most that each folder of a pod may hold that is deleted with it, as Kubernetes writes it.
-      restart_job: JobSet may recreate a single Job, which its feature gate RestartJob has to allow.
-      task_options: more words for the command `task`.
+      scratch: the size limit of each folder that is deleted with its pod, as Kubernetes writes it.
+      restart_job: whether JobSet may recreate a single Job, which its feature gate RestartJob has to allow.
+      task_options: further options of the command `task`.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Deployment:
 
     @property
     def command(self) -> list[str]:
-        """The command `task`: the same for all tasks, and each time that one is started."""
+        """The command `task`. It is the same for all tasks, and for all restarts."""
         config = "/etc/ps-cluster/config.yaml"
         return ["ps-cluster", "task", "--run-dir", f"/runs/{self.name}", "--config", config, *self.task_options]
 
@@ -60,12 +60,12 @@ class Deployment:
         return f"exec ps-cluster health /runs/{self.name} {asked}"
 
     def types(self, *, alone: bool) -> list[str]:
-        """Return the types of tasks that are started again alone, or those with which all are."""
+        """Return the types of tasks that restart alone or, if `alone` is False, of those with which all tasks restart."""
         return [role.type for role in self.roles if role.alone == alone]
 
     @property
     def types_that_end(self) -> list[str]:
-        """The types of tasks that have ended when the training has."""
+        """The types of tasks that end when the training ends."""
         return [role.type for role in self.roles if role.leads or role.type == EVALUATOR]
 
     @property
@@ -79,13 +79,14 @@ class WorkloadKind:
     """A kind of workload, which starts and restarts the pods.
 
     Attributes:
-      name: its name; says: in a few words, who runs it.
-      host: the name by which other pods reach a task, of {name}, {type} and {index}.
+      name: the name by which you choose it.
+      controller: what runs it, in a few words.
+      host: the name by which other pods reach a task, with {name}, {type} and {index} to fill in.
       index_field: the field of a pod that holds the index of its task.
     """
 
     name: str
-    says: str
+    controller: str
     host: str = "{name}-{type}-{index}-0.{name}"
     index_field: str = "metadata.annotations['jobset.sigs.k8s.io/job-index']"
 
@@ -122,7 +123,7 @@ KINDS = {
         WorkloadKind("jobset", "JobSet"),
         # Makes such a JobSet, which gets the name of the TrainJob.
         WorkloadKind("trainjob", "Kubeflow Trainer v2"),
-        # Replaces every pod alone; the tasks find each other again. What is left when the leader is given up, you delete.
+        # Replaces every pod alone; the tasks find each other again. If Kubernetes gives up the leader, you delete what is left.
         WorkloadKind(
             "jobs",
             "Kubernetes alone: indexed Jobs and a headless Service",

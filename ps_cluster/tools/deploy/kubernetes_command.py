@@ -63,7 +63,7 @@ def k8s() -> None:
     "--kind",
     type=OneOf(tuple(KINDS)),
     default="jobset",
-    help=f"Who starts and restarts the tasks: {', '.join(f'{one.name} ({one.says})' for one in KINDS.values())}.",
+    help=f"Who starts and restarts the tasks: {', '.join(f'{one.name} ({one.controller})' for one in KINDS.values())}.",
 )
 @option("--name", type=_NAME, default="ps-cluster", help="The names of all objects and of the run directory.")
 @option("--namespace", type=_NAMESPACE, help="Default: the one that kubectl uses.")
@@ -71,15 +71,15 @@ def k8s() -> None:
 @option("--run-volume", type=_CLAIM, required=True, metavar="CLAIM", help="The volume for the run directory.")
 @option(
     "--share-run-dir/--no-share-run-dir",
-    help="Mount it in all pods, not only in those of the leader and the evaluator.",
+    help="Mount the run volume in all pods, not only in those of the leader and the evaluator.",
 )
 @option("--data-volume", type=_CLAIM, metavar="CLAIM", help="A volume with the data set; mounted at /data, read-only.")
 @option(
-    "--scratch", type=_SIZE, default="10Gi", help="Most that the cache of a pod, and its other own folders, may hold."
+    "--scratch", type=_SIZE, default="10Gi", help="Size limit of each temporary folder of a pod, such as its cache."
 )
-@option("--cpu", type=_CPU, multiple=True, help="Cores of each pod, or of those of one type; default: 2.")
-@option("--memory", type=_MEMORY, multiple=True, help="Memory of each pod, or of those of one type; default: 4Gi.")
-@option("--restarts", type=_RESTARTS, multiple=True, help="Most restarts of all, or one type of task; default: 20.")
+@option("--cpu", type=_CPU, multiple=True, help="Cores of each pod, or of the pods of one type; default: 2.")
+@option("--memory", type=_MEMORY, multiple=True, help="Memory of each pod, or of the pods of one type; default: 4Gi.")
+@option("--restarts", type=_RESTARTS, multiple=True, help="Most restarts of each type of task, or of one; default: 20.")
 @option(
     "--restart-job/--no-restart-job",
     help="Kinds jobset and trainjob: recreate single Jobs, for which the controller needs its feature gate RestartJob.",
@@ -102,7 +102,7 @@ def render(
     config = configured(file, assignments, options).config
     if (isolation := config.cluster.isolation) not in ("auto", "off"):
         raise UserError(
-            f"cluster.isolation: got '{isolation}': containers may neither make networks nor set rules of the firewall: "
+            f"cluster.isolation: got '{isolation}': containers may neither make networks nor change the firewall: "
             "leave it out; the NetworkPolicy closes the ports"
         )
     if config.cluster.gpus == GPUS_AUTO:
@@ -128,9 +128,9 @@ def render(
 
 
 def _with_data(config: RunConfig, claim: str | None) -> RunConfig:
-    """Return the configuration with the volume as the place of a data set that has to be found, unless it names another.
+    """Return the configuration with the volume as the place of a data set on disk, unless it names another place.
 
-    Raises UserError for a data set that is made up, where nothing would read the volume, and for one that no pod reaches.
+    Raises UserError for a volume that nothing would read, as the data set is generated, and for data that no pod reaches.
     """
     kind, own = DATASETS[config.data.dataset], datasets.parse(config.data.dataset)
     place = own.path if own else config.data.data_dir
@@ -145,7 +145,7 @@ def _with_data(config: RunConfig, claim: str | None) -> RunConfig:
     if claim is None:
         if kind.is_on_disk and config.data.data_dir is None:
             raise UserError(
-                f"data.dataset: got '{kind.name}', which no pod can download, as it reaches only the others and DNS: give "
+                f"data.dataset: got '{kind.name}', which no pod can download, as pods reach only each other and DNS: give "
                 "--data-volume CLAIM, or --data-dir if it is in the image"
             )
         return config

@@ -21,11 +21,11 @@ class Role:
     """All tasks of one type.
 
     Attributes:
-      alone: a task that failed is started again by itself; if not, all tasks start again with it.
-      leads: its first task leads the training.
-      shares: its tasks read or write the run directory of the leader.
+      alone: whether a task that failed is restarted alone; if not, all tasks restart with it.
+      leads: whether its first task leads the training.
+      shares: whether its tasks read or write the run directory of the leader.
       grace_s: seconds from SIGTERM to SIGKILL; the leader writes a snapshot in this time.
-      cpu, memory: of each task, as Kubernetes writes them.
+      cpu, memory: the cores and the memory of each task, as Kubernetes writes them.
       restarts: how often tasks of the role may be restarted.
     """
 
@@ -48,10 +48,10 @@ def roles_of(config: RunConfig, *, shared_by_all: bool = False, **given: Iterabl
     """Return the roles that the mode of `config` has, and the evaluator if it is wanted.
 
     Args:
-      shared_by_all: all tasks get the run directory of the leader, not only those that have to.
+      shared_by_all: whether all tasks get the run directory of the leader, not only those that need it.
       given: cpu, memory, restarts → values for all roles or for one.
     Raises:
-      UserError: a value for a role that is not there, or two for one.
+      UserError: a value is for a role that is not there, or a role has two values.
     """
     mode, cluster = config.mode_kind, config.cluster
     counts = {CHIEF: 1, PS: cluster.parameter_servers, WORKER: cluster.workers, EVALUATOR: 1}
@@ -74,18 +74,18 @@ def roles_of(config: RunConfig, *, shared_by_all: bool = False, **given: Iterabl
 
 
 def check_for_tasks(config: RunConfig, min_workers: int | None) -> None:
-    """Raise UserError for what each task would take in another way, or for too many or few `min_workers`."""
+    """Raise UserError for settings that each task could take differently, or for too many or too few `min_workers`."""
     from ps_cluster.launch.one_task import check_min_workers, check_named
 
     check_named(config)
     mode = config.mode_kind
     check_min_workers(min_workers, config.cluster.workers if WORKER in mode.cluster.types else 0, mode)
     if (folder := config.data.data_dir) is not None and not folder.is_absolute():
-        raise UserError(f"data.data_dir: got '{folder}': name the whole path, as the tasks find it")
+        raise UserError(f"data.data_dir: got '{folder}': name the absolute path at which the tasks find it")
 
 
 def _by_type(field: str, values: Iterable[OfType], types: tuple[str, ...]) -> dict[str, Any]:
-    """Return a value for each type that has one. One for a type wins over one for all."""
+    """Return the value of each type that has one. A value for a type replaces a value for all types."""
     found: dict[str | None, Any] = {}
     for kind, value in values:
         if kind is not None and kind not in types:

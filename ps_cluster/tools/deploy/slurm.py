@@ -11,7 +11,7 @@ from ps_cluster.config import RunConfig
 from ps_cluster.errors import NEVER_RETRY
 from ps_cluster.tools.deploy.roles import Role
 
-# Ports below those that Linux gives to programs that ask for any.
+# These ports are below those that Linux gives to programs that ask for any free port.
 _FIRST_PORT, _BEHIND_PORTS = 10_000, 32_768
 STEADY_S = 3600
 _BODY = Path(__file__).with_name("templates") / "slurm_body.sh"
@@ -19,20 +19,21 @@ _BODY = Path(__file__).with_name("templates") / "slurm_body.sh"
 
 @dataclass(frozen=True)
 class SlurmJob:
-    """The request.
+    """What you ask for.
 
     Attributes:
-      run_dir: on a file system that all nodes share.
+      run_dir: the run directory, on a file system that all nodes share.
       program: the command `ps-cluster`, as the nodes find it.
-      time: the limit, as `sbatch` takes it; None: that of the partition.
-      cpus, memory_per_cpu: of every task.
-      tasks_per_node: at most; None: as many as fit on a node, and so as few nodes as possible.
-      restarts: of each task, in a row.
+      time: the time limit, as `sbatch` takes it; None for the limit of the partition.
+      cpus: the CPUs of each task.
+      memory_per_cpu: the memory of each CPU.
+      tasks_per_node: the most tasks on a node; None for as many as fit, and so for as few nodes as possible.
+      restarts: the most restarts of each task in a row.
       steady_s: a task that has run for this time begins a new row of restarts.
-      first_port: the next tasks have the next ports; None: by the number of the job. Another job on its nodes seldom has one
-        of them; a task whose port is taken ends the job with code 2.
-      task_options: more words for the command `task`.
-      more: other options of `sbatch`.
+      first_port: the port of the first task; the other tasks have the next ones. None: the ports follow from the number of
+        the job, so other jobs on its nodes seldom have them. A task whose port is taken ends the job with code 2.
+      task_options: further options of the command `task`.
+      more: further options of `sbatch`.
     """
 
     name: str
@@ -52,13 +53,13 @@ class SlurmJob:
 
     @property
     def ports(self) -> str:
-        """The ports of its tasks, in words."""
+        """The ports of the tasks, in words."""
         if self.first_port is not None:
             return f"the job's ports {self.first_port} to {self.first_port + self._count - 1}"
         return f"the job's {self._count} ports (of {_FIRST_PORT} to {_BEHIND_PORTS - 1}, by its number)"
 
     def script(self) -> str:
-        """Return the script."""
+        """Return the script for `sbatch`."""
         return "\n".join(["#!/bin/bash", *self._directives(), "", *self._variables(), _BODY.read_text("utf-8")])
 
     def _directives(self) -> Iterator[str]:
@@ -67,10 +68,10 @@ class SlurmJob:
             "job-name": self.name,
             **self._size(self._count),
             "cpus-per-task": self.cpus,
-            # Of each CPU, not of a node: a step would take all of its node's for itself.
+            # Memory is asked for by CPU, not by node: a step would take all memory of its node.
             "mem-per-cpu": self.memory_per_cpu,
             "time": self.time,
-            # To this script only (B), so that the leader is the first that stops.
+            # The signal goes to this script only (B), so that the leader stops first.
             "signal": f"B:TERM@{leader.grace_s}",
             "open-mode": "append",
         }
@@ -103,6 +104,6 @@ class SlurmJob:
         yield f"first_port={self.first_port or by_job} restarts={self.restarts} steady_s={self.steady_s}"
         yield f"never_retry=({' '.join(map(str, NEVER_RETRY))})"
         yield 'mkdir -p -- "$logs"'
-        # Beside and renamed: a disk that is full leaves no half of a configuration, and no task begins with one.
+        # The file is written beside and renamed, so a full disk never leaves half a configuration for a task to begin with.
         yield '{ cat > "$config.part" && mv -- "$config.part" "$config"; } <<\'CONFIG\' || { rm -f -- "$config.part"; exit 1; }'
         yield f"{self.config.to_yaml().rstrip()}\nCONFIG\n"

@@ -24,9 +24,9 @@ from ps_cluster.tools.deploy.roles import check_for_tasks, roles_of
 from ps_cluster.tools.deploy.slurm import STEADY_S, SlurmJob
 
 _NAME = Matching(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", "letters, digits, ., _ and -, at most 100")
-_PATH = Matching(r"/[^\n\r]{0,999}", "a whole path")
-# srun puts a node's name, a number, … in the place of % and a letter in the path of an output.
-_RUN_DIR = Matching(r"/[^\n\r%\\]{0,999}", "a whole path without % and \\")
+_PATH = Matching(r"/[^\n\r]{0,999}", "an absolute path")
+# In the path of an output, srun replaces % and a letter by a node's name, a number and the like.
+_RUN_DIR = Matching(r"/[^\n\r%\\]{0,999}", "an absolute path without % and \\")
 _TIME = Matching(r"[0-9]{1,6}(:[0-9]{2}){0,2}|[0-9]{1,4}-[0-9]{1,2}(:[0-9]{2}){0,2}", "a time: 90, 12:00:00 or 2-0")
 _MEMORY = Matching(r"[1-9][0-9]{0,8}[KMGT]?", "an amount of memory: 2G or 500M")
 _OPTION = Matching(r"--[a-z][a-z-]*(=[^\n\r]{1,300})?", "an option of sbatch: --partition=long")
@@ -51,7 +51,7 @@ def slurm() -> None:
 @option("--name", type=_NAME, default="ps-cluster", help="The name of the job.")
 @option("--run-dir", type=_RUN_DIR, required=True, help="The run directory, on a file system that all nodes share.")
 @option("--program", type=_PATH, help="Where the nodes find ps-cluster; default: on their PATH.")
-@option("--time", type=_TIME, help="The limit of time; a job that reaches it is queued again and continues.")
+@option("--time", type=_TIME, help="Time limit; a job that reaches it is queued again and continues.")
 @option("--cpus", type=Whole(1, 1024), default=2, help="CPUs of each task.")
 @option("--mem-per-cpu", type=_MEMORY, default="2G", help="Memory of each CPU.")
 @option("--tasks-per-node", type=Whole(1, 1024), help="Most tasks on one node; default: as many as fit.")
@@ -59,13 +59,13 @@ def slurm() -> None:
     "--restarts",
     type=Whole(0, 10_000),
     default=20,
-    help="Most restarts of each task in a row; one that ran for an hour begins a new row.",
+    help="Most restarts of each task in a row; a task that ran for an hour begins a new row.",
 )
 @option(
     "--port", type=Whole(1024, _LAST_PORT),
-    help="Port of the first task; the next have the next. Default: by the number of the job.",
+    help="Port of the first task; the other tasks have the next ones. Default: chosen by the number of the job.",
 )  # fmt: skip
-@option("--sbatch", "more", type=_OPTION, multiple=True, metavar="OPTION", help="Any other of sbatch; repeatable.")
+@option("--sbatch", "more", type=_OPTION, multiple=True, metavar="OPTION", help="Another option of sbatch; repeatable.")
 @option("--output", type=PRINTED_FILE, metavar="FILE", default="-", help="Where to write; -: print it.")
 @waiting_options()
 @config_options(*OPTIONS_OF_TASKS)
@@ -100,7 +100,7 @@ def render(
         memory_per_cpu=mem_per_cpu,
         tasks_per_node=tasks_per_node,
         restarts=restarts,
-        steady_s=max(STEADY_S, 2 * math.ceil(wait_seconds or 0)),  # a wait in vain is no steady work
+        steady_s=max(STEADY_S, 2 * math.ceil(wait_seconds or 0)),  # a task that only waited did not run steadily
         first_port=port,
         task_options=waiting_words(wait_seconds, min_workers),
         more=more,

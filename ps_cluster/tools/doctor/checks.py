@@ -21,9 +21,10 @@ def all_checks(runs: Path, cache_dir: Path, data_dir: Path | None, *, cluster: b
     """Return all checks, quick ones first.
 
     Args:
-      runs: the folder in which runs are written. cache_dir: that of packed data.
+      runs: the folder in which runs are written.
+      cache_dir: the folder of packed data.
       data_dir: a folder in which archives are looked for, before the caches.
-      cluster: whether a cluster is started.
+      cluster: whether to start a cluster.
     """
     quick = [
         Check("python", python_version),
@@ -32,7 +33,7 @@ def all_checks(runs: Path, cache_dir: Path, data_dir: Path | None, *, cluster: b
         Check("memory", memory),
         Check("disk", lambda: free_disk((runs, cache_dir))),
         Check("ports", ports),
-        Check("isolation", user_namespaces, limit_s=40.0),  # that of `network_for` is 30
+        Check("isolation", user_namespaces, limit_s=40.0),  # `network_for` has a limit of 30 s
         Check("environment", surroundings),
         Check("data", lambda: data_set(cache_dir, data_dir)),
         Check("gpus", gpus, limit_s=MULTIPLY_S + 10),

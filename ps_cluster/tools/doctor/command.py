@@ -22,7 +22,7 @@ from ps_cluster.report.terminal import print_line
     is_flag=False,
     flag_value=str(STDOUT),
     metavar="[FILE]",
-    help="Write what was found as JSON; without a file, or for -: print it so.",
+    help="Write the findings as JSON to FILE; without FILE, or with -, print them as JSON.",
 )
 def doctor(cluster: bool, data_dir: Path | None, json_file: Path | None) -> int:
     """Examine whether this machine and installation can train.

@@ -1,4 +1,4 @@
-"""Checks of `doctor`, what they find, and how they are carried out one after the other, each within its time."""
+"""The checks of `doctor` and their findings. The checks run one after the other, each within its time limit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 
 class Status(StrEnum):
-    """The ways in which a check can end. After a warning training works, but is slower, less safe or not as expected."""
+    """The result of a check. After a warning, training works, but it is slower, less safe or not as expected."""
 
     OK = "ok"
     WARN = "warn"
@@ -21,9 +21,9 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """The answer of a check. `todo`: what to do about it; empty where all is well.
+    """The answer of a check. `todo` says what to do about it, and is empty if all is well.
 
-    `name` of the check and the `seconds` that it took are set by `examine`.
+    `examine` sets the `name` of the check and the `seconds` that it took.
     """
 
     status: Status
@@ -54,7 +54,7 @@ class Check:
 
 
 def examine(checks: Sequence[Check]) -> Iterator[Finding]:
-    """Yield what each check has found. One that raises or takes too long has failed; its thread is left behind."""
+    """Yield the finding of each check. A check that raises or takes too long has failed; its thread is left behind."""
     for check in checks:
         began = time.monotonic()
         findings: list[Finding] = []
@@ -62,7 +62,7 @@ def examine(checks: Sequence[Check]) -> Iterator[Finding]:
         def look(check: Check = check, findings: list[Finding] = findings) -> None:
             try:
                 findings.append(check.look())
-            except Exception as error:  # nothing that one check meets may keep the others from their turn
+            except Exception as error:  # whatever happens in one check, the others run
                 findings.append(fail(f"{type(error).__name__}: {error}", "look into what the message names"))
 
         thread = threading.Thread(target=look, daemon=True)

@@ -1,4 +1,4 @@
-"""Check the GPUs of this machine: whether TensorFlow sees them, and multiplies a matrix on each."""
+"""Check the GPUs of this machine: whether TensorFlow sees them and multiplies correctly on each."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Product(BaseModel):
 
 
 def gpus(there: Sequence[str] | None = None, argv: Sequence[str] = _ARGV, timeout_s: float = MULTIPLY_S) -> Finding:
-    """Multiply a matrix on each GPU, in a process of its own. `there`: the GPUs; None: those of this machine."""
+    """Multiply a matrix on each GPU, in a separate process. `there` names the GPUs; None means those of this machine."""
     there = usable_gpus(os.environ) if there is None else there
     if not there:
         return ok("none: training is on the processors")

@@ -35,7 +35,7 @@ def python_version(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
 
 
 def surroundings(given: Mapping[str, str] | None = None) -> Finding:
-    """Look for settings of other programs that tasks can't take: Keras on another library, keras.json, and the like."""
+    """Look for settings of other programs that tasks ignore: Keras on another library, keras.json, and the like."""
     if lines := list(environment.not_used(os.environ if given is None else given)):
         return warn("; ".join(lines), "nothing, unless you rely on it: tasks take what they need")
     return ok("nothing in it asks for what tasks can't do")
@@ -44,7 +44,7 @@ def surroundings(given: Mapping[str, str] | None = None) -> Finding:
 def tensorflow_import(
     argv: tuple[str, ...] = (sys.executable, "-P", "-c", _IMPORT), timeout_s: float = 120.0
 ) -> Finding:
-    """Import TensorFlow in a process of its own."""
+    """Import TensorFlow in a separate process."""
     env = environment.for_tensorflow(os.environ)
     try:
         ended = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=timeout_s, env=env)
@@ -58,15 +58,15 @@ def tensorflow_import(
 def locked_versions(lock: Path = _LOCK, version_of: Callable[[str], str] = metadata.version) -> Finding:
     """Compare the installed packages with the lock, with which the project is tested."""
     if not lock.is_file():
-        return ok("installed as a package: there is no lock to hold it against")
+        return ok("installed as a package: there is no lock to compare it with")
     count, others = 0, []
     for line in lock.read_text(encoding="utf-8").splitlines():
         match = _PINNED.match(line)
         if match is None or (match[3] and not Marker(match[3].strip()).evaluate()):
-            continue  # no package, or one of other machines
+            continue  # the line has no package, or one for other machines
         count += 1
         name, wanted = match[1], match[2]
-        # The same with CUDA, for GPUs.
+        # The package tensorflow is the same with CUDA, for GPUs.
         found = _installed(name, version_of) or (
             _installed("tensorflow", version_of) if name == "tensorflow-cpu" else None
         )

@@ -24,12 +24,12 @@ GB = 10**9
 # A default run writes 0.2 GB; each packed copy of CIFAR-10 has 0.2 GB.
 ENOUGH_DISK_BYTES, LEAST_DISK_BYTES = GB, GB // 10
 SMALLEST = {"model.name": "tutorial_cnn", "cluster.workers": 1, "cluster.evaluator": False}
-PORTS = 13  # of a run with the most workers and parameter servers, and its chief
+PORTS = 13  # ports of the largest run: all its workers, parameter servers and the chief
 _TIMEOUT_S = 5.0
 
 
 def processor(cpuinfo: Path = machine.CPUINFO, allowed: Allowance | None = None) -> Finding:
-    """Name the processor, its cores that may be used, and the precision that it gives."""
+    """Name the processor, the number of cores that may be used, and the precision that `auto` chooses."""
     allowed = allowed or allowance()
     found = machine.describe(cpuinfo, allowed)
     precision = machine.fastest_precision(cpuinfo)
@@ -39,14 +39,14 @@ def processor(cpuinfo: Path = machine.CPUINFO, allowed: Allowance | None = None)
     if platform.machine() == "x86_64" and flags and "avx" not in flags:
         return fail(f"{answer}; it has no AVX", "use another machine: TensorFlow's packages need AVX")
     if allowed.quota_decides:
-        return warn(answer, f"give the container more processors: of {allowed.processors} it may use a part")
+        return warn(answer, f"give the container more processors: it may use only a part of {allowed.processors}")
     if found["cores"] < 2:
-        return warn(answer, "give it a second core: on one, workers take turns")
+        return warn(answer, "give it a second core: on one core, workers take turns")
     return ok(answer)
 
 
 def memory(space: FreeMemory | None = None) -> Finding:
-    """Check that the memory is enough for the default run."""
+    """Check that there is enough memory for the default run."""
     space = space or room()
 
     def needed(config: RunConfig) -> int:
@@ -57,7 +57,7 @@ def memory(space: FreeMemory | None = None) -> Finding:
     default, smallest = needed(build_config()), needed(build_config(None, SMALLEST))
     answer = f"{space}, the default run takes about {default / GB:.1f} GB"
     if smallest > space.memory_bytes:
-        return fail(answer, f"free some: the smallest run takes about {smallest / GB:.1f} GB")
+        return fail(answer, f"free some memory: the smallest run takes about {smallest / GB:.1f} GB")
     if default > space.memory_bytes:
         return warn(answer, "use fewer --workers, a smaller --batch-size, --model tutorial_cnn or --no-evaluator")
     return ok(answer)
@@ -78,9 +78,9 @@ def free_disk(
     free, folder = min(answer)
     says = f"{free / GB:.1f} GB are free for {folder}"
     if free < LEAST_DISK_BYTES:
-        return fail(says, "free some: a run and its data take several 100 MB")
+        return fail(says, "free some space: a run and its data take several 100 MB")
     if free < ENOUGH_DISK_BYTES:
-        return warn(says, "free some, or remove old runs and packed data (data rm)")
+        return warn(says, "free some space, e.g. remove old runs and packed data (data rm)")
     return ok(says)
 
 
@@ -98,7 +98,7 @@ def ports(host: str = "127.0.0.1") -> Finding:
 
 
 def user_namespaces(namespace_argv: tuple[str, ...] = NAMESPACE_ARGV) -> Finding:
-    """Check that a run gets a network of its own, in which nobody else reaches its ports."""
+    """Check that a run gets a private network, so that no other user reaches its ports."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with network_for("auto", folder, folder, ignore, namespace_argv) as network:

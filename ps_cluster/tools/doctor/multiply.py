@@ -1,6 +1,6 @@
 """Multiply a matrix on each device of a kind: `python -m ps_cluster.tools.doctor.multiply GPU`.
 
-It prints a line of JSON for each device: its name, its model, the milliseconds of a product, and the largest relative error.
+It prints a line of JSON for each device: its name, its model, the milliseconds of a product, and its largest relative error.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ _RUN = (sys.executable, "-m", "ps_cluster")
 
 
 def trial_cluster(program: Sequence[str] = _RUN, timeout_s: float = TRIAL_S) -> Finding:
-    """Train with two workers, a parameter server and an evaluator. If it fails, its folder stays."""
+    """Train with two workers, a parameter server and an evaluator. If that fails, its folder is kept."""
     folder = Path(tempfile.mkdtemp(prefix="ps_cluster_doctor-"))
     removal = partial(shutil.rmtree, folder, ignore_errors=True)
     atexit.register(removal)  # also after Ctrl-C
@@ -45,8 +45,8 @@ def trial_cluster(program: Sequence[str] = _RUN, timeout_s: float = TRIAL_S) -> 
 
 
 def _trained(program: Sequence[str], timeout_s: float, folder: Path) -> str:
-    """Train in a folder, where all that is written goes to. Return what went wrong, or ""."""
-    # Random pixels: it is the cluster that is tried, not what it learns.
+    """Train in `folder`, which gets all files. Return what went wrong, or ""."""
+    # The pixels are random, since this tries the cluster, not what it learns.
     draw = np.random.default_rng(0)
     images, labels = draw.integers(0, 256, (320, 32, 32, 3), np.uint8), np.arange(320) % 10
     np.savez(

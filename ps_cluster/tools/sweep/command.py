@@ -11,7 +11,7 @@ from ps_cluster.report.terminal import print_line
 from ps_cluster.tools.sweep.methods import MOST_TRIALS, SEARCH_METHODS, TRIALS
 from ps_cluster.tools.sweep.space import parse_varied
 
-OF_RUNS = ("--dataset", "--data-dir", "--model", "--mode", "--epochs", "--steps", "--batch-size", "--precision")
+RUN_OPTIONS = ("--dataset", "--data-dir", "--model", "--mode", "--epochs", "--steps", "--batch-size", "--precision")
 
 
 @command(
@@ -33,11 +33,11 @@ OF_RUNS = ("--dataset", "--data-dir", "--model", "--mode", "--epochs", "--steps"
     "--method",
     type=OneOf(list(SEARCH_METHODS)),
     help="How trials are chosen: "
-    + "; ".join(f"{method.name}: {method.says}" for method in SEARCH_METHODS.values())
+    + "; ".join(f"{method.name}: {method.summary}" for method in SEARCH_METHODS.values())
     + "; default: random.",
 )
-@option("--trials", type=Whole(1, MOST_TRIALS), help=f"How many trials; default: {TRIALS}, of a grid all.")
-@option("--workers", "at_once", type=Whole(1, 8), default=2, help="How many trials are trained at once.")
+@option("--trials", type=Whole(1, MOST_TRIALS), help=f"Number of trials; default: {TRIALS}; a grid always tries all.")
+@option("--workers", "at_once", type=Whole(1, 8), default=2, help="Number of trials that are trained at once.")
 @option(
     "--output",
     type=OUTPUT_FOLDER,
@@ -46,8 +46,8 @@ OF_RUNS = ("--dataset", "--data-dir", "--model", "--mode", "--epochs", "--steps"
 )
 @tensorboard_option
 @option("--dry-run", is_flag=True, help="Print the trials; start nothing.")
-@config_options(*OF_RUNS)
-@option("--seed", type=Whole(0, 2**31 - 1), help="Seed of the drawing of trials; default: 0.")
+@config_options(*RUN_OPTIONS)
+@option("--seed", type=Whole(0, 2**31 - 1), help="Seed for drawing the trials; default: 0.")
 @config_layers
 def sweep(
     vary: tuple[str, ...],
@@ -86,15 +86,20 @@ def sweep(
     ),
 )
 @trusted_code
-@option("--members", "seeds", type=Whole(1, 32), help="Seeds of each network; default: 4, with several --models 1.")
+@option(
+    "--members",
+    "seeds",
+    type=Whole(1, 32),
+    help="Number of seeds of each network; default: 4, or 1 with several --models.",
+)
 @option("--models", type=LIST, help="Networks, separated by commas; default: one, with several seeds.")
 @option(
     "--split",
     type=OneOf(["all", "shards", "bootstrap"]),
     default="all",
-    help="The training examples of a member: all; a part of its own; as many as there are, drawn with replacement.",
+    help="Training examples of each member: all; a separate shard; or as many, drawn with replacement.",
 )
-@option("--workers", "at_once", type=Whole(1, 8), default=2, help="How many members are trained at once.")
+@option("--workers", "at_once", type=Whole(1, 8), default=2, help="Number of members that are trained at once.")
 @option(
     "--output",
     type=OUTPUT_FOLDER,
@@ -102,7 +107,7 @@ def sweep(
     help="Folder of members and results; an unfinished ensemble in it is continued.",
 )
 @option("--dry-run", is_flag=True, help="Print the members; start nothing.")
-@config_options(*OF_RUNS)
+@config_options(*RUN_OPTIONS)
 @config_layers
 def ensemble(
     seeds: int | None,

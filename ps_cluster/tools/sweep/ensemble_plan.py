@@ -37,8 +37,10 @@ class Ensemble:
     """An ensemble.
 
     Attributes:
-      models: the networks. seeds: how many members each network has.
-      split: one of `SPLITS`. settings: dotted key → value, of all members.
+      models: the networks.
+      seeds: the number of members of each network.
+      split: one of `SPLITS`.
+      settings: the settings of all members, by dotted key.
     """
 
     models: tuple[str, ...]
@@ -51,7 +53,7 @@ class Ensemble:
         return len(self.models) * self.seeds
 
     def content(self) -> dict[str, Any]:
-        """Return the content of the file of the plan."""
+        """Return the content of the plan's file."""
         return {"models": list(self.models), "seeds": self.seeds, "split": self.split, "settings": self.settings}
 
 
@@ -73,10 +75,13 @@ def read_ensemble(
     """Return the ensemble of a command line.
 
     Args:
-      file: settings of all members, as of a run. overrides: dotted key → value, over it.
-      models: networks; None: the one of the settings. seeds: of each network; None: 1 of several, else `MEMBERS`.
+      file: the settings of all members, as `run --config` takes them.
+      overrides: dotted key → value; they replace settings of the file.
+      models: the networks; None for the network of the settings.
+      seeds: the number of seeds of each network; None for 1 if there are several networks, or else `MEMBERS`.
+      split: one of `SPLITS`.
     Raises:
-      UserError: the file can't be read, or these don't fit together.
+      UserError: the file can't be read, or the arguments don't fit together.
     """
     from_file = flat(settings_of_file(file)) if file else {}
     given = joined([from_file, flat(of_options(overrides).settings)])
@@ -92,24 +97,24 @@ def read_ensemble(
     seeds = seeds or (1 if len(named) > 1 else MEMBERS)
     ensemble = Ensemble(named, seeds, split, settings)
     if len(set(named)) < len(named):
-        raise UserError(f"--models: got {', '.join(named)}: one comes twice; --members 2 gives each network two seeds")
+        raise UserError(f"--models: got {', '.join(named)}: one occurs twice; --members 2 gives each network two seeds")
     if not 2 <= ensemble.count <= MOST_MEMBERS:
         raise UserError(f"--members: {ensemble.count} in all: an ensemble has from 2 to {MOST_MEMBERS}")
     return ensemble
 
 
 def members_of(ensemble: Ensemble, dataset: PackedDataset | None = None) -> list[EnsembleMember]:
-    """Return the members; with a data set their configurations are complete. Raises UserError for what doesn't fit."""
+    """Return the members. With a data set their configurations are complete. Raises UserError if settings don't fit."""
     members = []
     for index in range(ensemble.count):
         model = ensemble.models[index // ensemble.seeds]
         own = {
             "model.name": model,
-            "training.seed": index,  # also of two networks: equal seeds would give both the same batches
+            "training.seed": index,  # differs between networks too: equal seeds would give them the same batches
             "training.sample": SPLITS[ensemble.split](index, ensemble.count),
         }
         config = config_at_once({**ensemble.settings, **own})
-        if config.checkpoints.every_seconds == "auto":  # only the last one is used
+        if config.checkpoints.every_seconds == "auto":  # only the last checkpoint is used
             config = config.with_values({"checkpoints.every_seconds": LONGEST_SECONDS})
         if dataset is not None:
             config = complete_config(config, dataset.holding_out(config.evaluation.validation_examples))
@@ -119,7 +124,7 @@ def members_of(ensemble: Ensemble, dataset: PackedDataset | None = None) -> list
 
 
 def preview(ensemble: Ensemble, at_once: int) -> Iterator[str]:
-    """Yield a line for each member, then what all take. Raises UserError as `members_of`."""
+    """Yield a line for each member, then the mode and the memory. Raises UserError as `members_of` does."""
     members = members_of(ensemble)
     for member in members:
         yield f"{member.name}: {member.config.training.sample} of the training examples"

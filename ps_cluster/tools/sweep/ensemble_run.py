@@ -26,7 +26,7 @@ MODEL, SCORES = "ensemble.keras", "ensemble.json"
 
 
 def run_ensemble(ensemble: Ensemble, output: Path, at_once: int) -> int:
-    """Train the members that are not trained yet, and join all. Return the exit code.
+    """Train the members that are not trained yet, and join all members. Return the exit code.
 
     Args:
       output: the caller holds its lock (files/locks.py).
@@ -54,7 +54,7 @@ def run_ensemble(ensemble: Ensemble, output: Path, at_once: int) -> int:
 
 
 def train_members(members: Sequence[EnsembleMember], output: Path, fleet: Fleet, requests: StopRequests) -> int:
-    """Train until all members are, or until a stop is requested. Return the exit code. Raises RunFailed for a failure."""
+    """Train all members, until a stop is requested. Return the exit code. Raises RunFailed if a member fails."""
     left = [member for member in members if not has_completed(member.root(output))]
 
     def start_next() -> bool:
@@ -66,7 +66,7 @@ def train_members(members: Sequence[EnsembleMember], output: Path, fleet: Fleet,
         return True
 
     def ended(one: EndedJob) -> None:
-        print_line(f"{one.job.name} is {one.outcome}{f': {one.why}' if one.why else ''}")
+        print_line(f"{one.job.name}: {one.outcome}{f': {one.why}' if one.why else ''}")
         if one.outcome == "failed":
             raise RunFailed(f"{one.job.name} could not be trained: {one.why}")
 

@@ -21,8 +21,9 @@ class Scores:
     """Scores over the test examples.
 
     Attributes:
-      metric: the objective's metric: an accuracy (a share), or an error. loss: the objective's, without label smoothing.
-      calibration_error: the expected calibration error of a classification, Guo et al. 2017, eq. 3; None for others.
+      metric: the objective's metric: an accuracy, from 0 to 1, or an error.
+      loss: the objective's loss, without label smoothing.
+      calibration_error: the expected calibration error of a classification (Guo et al. 2017, eq. 3), or else None.
     """
 
     metric: float
@@ -41,20 +42,20 @@ class ScoreTable:
 
     @property
     def mean(self) -> Scores:
-        """The mean of each score of the members: what one of them is worth on average."""
-        off = [one.calibration_error for one in self.of_members if one.calibration_error is not None]
+        """The mean of each score over the members: the score to expect of a single one."""
+        errors = [one.calibration_error for one in self.of_members if one.calibration_error is not None]
         means = fmean(one.metric for one in self.of_members), fmean(one.loss for one in self.of_members)
-        return Scores(*means, fmean(off) if off else None)
+        return Scores(*means, fmean(errors) if errors else None)
 
     @property
     def rows(self) -> list[list[str]]:
-        """The cells of each row: the name, the metric, the loss and, of a classification, the calibration error."""
+        """The cells of each row: the name, the metric, the loss and, for a classification, the calibration error."""
         names = (*self.names, "mean of the members", "the ensemble")
         rows = []
         for name, one in zip(names, (*self.of_members, self.mean, self.of_ensemble), strict=True):
-            off = [] if one.calibration_error is None else [f"{one.calibration_error:.2%}"]
+            calibration = [] if one.calibration_error is None else [f"{one.calibration_error:.2%}"]
             metric = metric_text(one.metric, None) if self.field == "accuracy" else metric_text(None, one.metric)
-            rows.append([name, str(metric).removeprefix(f"{self.field} "), f"{one.loss:.4f}", *off])
+            rows.append([name, str(metric).removeprefix(f"{self.field} "), f"{one.loss:.4f}", *calibration])
         return rows
 
     def print_to(self, console: Console) -> None:
@@ -71,7 +72,8 @@ class ScoreTable:
         """Write the scores for programs.
 
         Args:
-          about: names and values that come first. runs: the same of each member.
+          about: values of the whole ensemble, by name; they come first.
+          runs: values of each member, by name.
         """
         members = [{**run, **self._named(one)} for run, one in zip(runs, self.of_members, strict=True)]
         scores = {"mean": self._named(self.mean), "ensemble": self._named(self.of_ensemble)}

@@ -30,9 +30,9 @@ BATCH_SIZE = 100
 
 
 def load_member(config: RunConfig, root: Path, dataset: PackedDataset) -> keras.Model:
-    """Return a member's network as it is after its last step, with predictions as its only output (`predicting`).
+    """Return a member's network with the weights of its last step, and predictions as its only output (`predicting`).
 
-    Raises UserError where that checkpoint can't be read.
+    Raises UserError if that checkpoint can't be read.
     """
     folder = RunDir(root).checkpoints
     ended = checkpoints.ended(folder)
@@ -51,21 +51,21 @@ def joined(members: Sequence[keras.Model], dataset: PackedDataset) -> keras.Mode
         {name: keras.Input(field.shape, name=name, dtype=field.network_dtype) for name, field in fields}
     )
     for index, member in enumerate(members):
-        member.name = f"member_{index}"  # names in a model differ
+        member.name = f"member_{index}"  # the layers of a model need different names
     predictions = [member(inputs) for member in members]
     return keras.Model(inputs, keras.layers.Average(dtype="float32")(predictions), name="ensemble")
 
 
 def save_joined(model: keras.Model, path: Path) -> None:
     """Save the model whole or not at all."""
-    beside = path.with_name(f".{path.stem}.{secrets.token_hex(8)}.keras")
+    unfinished = path.with_name(f".{path.stem}.{secrets.token_hex(8)}.keras")
     try:
-        model.save(beside)
-        with beside.open("rb") as file:
+        model.save(unfinished)
+        with unfinished.open("rb") as file:
             os.fsync(file.fileno())
-        beside.replace(path)
+        unfinished.replace(path)
     finally:
-        beside.unlink(missing_ok=True)
+        unfinished.unlink(missing_ok=True)
 
 
 def score(names: Sequence[str], members: Sequence[keras.Model], dataset: PackedDataset) -> ScoreTable:
@@ -76,7 +76,8 @@ def score(names: Sequence[str], members: Sequence[keras.Model], dataset: PackedD
         tf.function(partial(member, training=False), autograph=False, reduce_retracing=True) for member in members
     ]
     inputs, target = dataset.inputs("test"), dataset.target("test")
-    found: list[list[np.ndarray]] = [[] for _ in range(len(members) + 1)]  # of each: float32 [3, B], by batches
+    # Of each member and of the ensemble: float32 [3, B] of each batch.
+    found: list[list[np.ndarray]] = [[] for _ in range(len(members) + 1)]
     for start in range(0, len(target), BATCH_SIZE):
         batch = slice(start, start + BATCH_SIZE)
         rows = {name: tf.constant(np.asarray(all_rows[batch])) for name, all_rows in inputs.items()}
@@ -86,13 +87,14 @@ def score(names: Sequence[str], members: Sequence[keras.Model], dataset: PackedD
         for of_one, prediction in zip(found, (*predictions, tf.add_n(predictions) / len(predictions))):
             outputs = judge.outputs_of(prediction)
             metric, losses = judge.metric(targets, outputs), judge.losses(targets, outputs)
-            sure = tf.reduce_max(prediction, axis=-1) if calibrated else tf.zeros_like(metric)
-            of_one.append(np.stack([metric, losses, sure]))
+            confidence = tf.reduce_max(prediction, axis=-1) if calibrated else tf.zeros_like(metric)
+            of_one.append(np.stack([metric, losses, confidence]))
     *of_members, of_ensemble = (_scores(np.concatenate(of_one, axis=1), calibrated=calibrated) for of_one in found)
     return ScoreTable(tuple(names), tuple(of_members), of_ensemble, objective.field)
 
 
 def _scores(found: np.ndarray, *, calibrated: bool) -> Scores:
-    metric, losses, sure = found.astype(np.float64)
-    off = Calibration.of(sure, metric > 0.5).expected_error if calibrated else None
-    return Scores(float(metric.mean()), float(losses.mean()), off)
+    """Return the scores of one model from float32 [3, examples]: metric, loss and confidence of each example."""
+    metric, losses, confidence = found.astype(np.float64)
+    calibration_error = Calibration.of(confidence, metric > 0.5).expected_error if calibrated else None
+    return Scores(float(metric.mean()), float(losses.mean()), calibration_error)

@@ -24,23 +24,25 @@ class SearchMethod:
     """A way to choose trials.
 
     Attributes:
-      name: by which it is chosen. says: in a few words.
-      is_grid: all combinations are tried. They are put into the study's queue: Optuna's GridSampler can't be used with ask
-        and tell (its `after_trial` calls `Study.stop`, which raises there: https://github.com/optuna/optuna/issues/4121).
-      halves: trials are stopped at rungs, by asynchronous successive halving: Li et al. 2020, "A System for Massively
+      name: the name by which you choose it.
+      summary: what it does, in a few words.
+      is_grid: whether all combinations are tried. They are put into the study's queue: Optuna's GridSampler can't be
+        used with ask and tell (its `after_trial` calls `Study.stop`, which raises there:
+        https://github.com/optuna/optuna/issues/4121).
+      halves: whether trials are stopped at rungs, by asynchronous successive halving: Li et al. 2020, "A System for Massively
         Parallel Hyperparameter Tuning".
-      learns: a trial depends on how good the ones before it were, by a tree-structured Parzen estimator: Bergstra et al.
+      learns: whether trials depend on the scores of earlier ones, by a tree-structured Parzen estimator: Bergstra et al.
         2011, "Algorithms for Hyper-Parameter Optimization".
     """
 
     name: str
-    says: str
+    summary: str
     is_grid: bool = False
     halves: bool = False
     learns: bool = False
 
     def count(self, space: Space, wanted: int | None) -> int:
-        """Return the number of trials. Raises UserError where it can't be `wanted`."""
+        """Return the number of trials. Raises UserError if it can't be `wanted`."""
         if not self.is_grid:
             return TRIALS if wanted is None else wanted
         size = space.size_of_grid()
@@ -54,7 +56,7 @@ class SearchMethod:
         """Return Optuna's sampler for one trial; `seed` differs from trial to trial."""
         from optuna.samplers import RandomSampler, TPESampler
 
-        # The "constant liar" makes trials differ that run at once.
+        # The "constant liar" makes trials that run at once differ.
         return TPESampler(seed=seed, constant_liar=True) if self.learns else RandomSampler(seed=seed)
 
     def pruner(self) -> BasePruner:

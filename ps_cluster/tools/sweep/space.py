@@ -30,11 +30,13 @@ Values = Mapping[str, Any]  # dotted key → value
 
 @dataclass(frozen=True)
 class Axis:
-    """The values of one setting: some, of any type, or all numbers of a range, whole ones if both its ends are.
+    """The values of one setting: a list of any values, or a range of numbers.
+
+    A range has only whole numbers if both its ends are whole.
 
     Attributes:
-      values: all; of a range its two ends. These are checked before the first trial.
-      log: a range is drawn evenly in its logarithm.
+      values: all values of a list, or the two ends of a range. They are checked before the first trial.
+      log: whether the logarithm is drawn evenly, rather than the number.
     """
 
     values: tuple[Any, ...]
@@ -53,16 +55,16 @@ class Axis:
         return suggest(key, *self.values, log=self.log)
 
     def label(self, value: Any) -> Any:
-        """Return a value as Optuna keeps it: JSON, since it takes no lists or sections among some values."""
+        """Return a value as Optuna stores it. Those of a list become JSON: Optuna's choices can't be lists or sections."""
         return value if self.is_range else json.dumps(value)
 
     def split(self, points: int) -> Axis:
-        """Return a number of points of the range, evenly spaced. Whole ones are rounded, and each is there once."""
+        """Return an axis of `points` evenly spaced numbers of the range. Whole ones are rounded, and none occurs twice."""
         if not 2 <= points <= MOST_VALUES:
             raise ValueError(f"{points} values: from 2 to {MOST_VALUES} can be taken")
         low, high = (math.log(end) if self.log else end for end in self.values)
         between = (low + (high - low) * place / (points - 1) for place in range(1, points - 1))
-        # The ends are taken as they are written, and the others have no more digits than are worth reading.
+        # The ends stay as they are written. The other numbers get few digits, so that they are easy to read.
         inner = (math.exp(place) if self.log else place for place in between)
         rounded = (round(number) if self.is_whole else float(f"{number:.6g}") for number in inner)
         return Axis(tuple(dict.fromkeys((self.values[0], *rounded, self.values[1]))))
@@ -75,7 +77,7 @@ class Space:
     axes: Mapping[str, Axis]
 
     def drawn(self, trial: BaseTrial) -> dict[str, Any]:
-        """Return the values of Optuna's `trial`; those that it lacks are drawn."""
+        """Return the values of Optuna's `trial`. Values that it lacks are drawn."""
         return {key: axis.drawn(trial, key) for key, axis in self.axes.items()}
 
     def labels(self, values: Values) -> dict[str, Any]:
@@ -85,7 +87,7 @@ class Space:
         return {key: labels[key] if axis.is_range else json.loads(labels[key]) for key, axis in self.axes.items()}
 
     def size_of_grid(self) -> int:
-        """Return the number of combinations. Raises UserError where a range does not say how many values it has."""
+        """Return the number of combinations. Raises UserError for a range without a number of values."""
         for key, axis in self.axes.items():
             if axis.is_range:
                 low, high = (end if axis.is_whole else f"{end:g}" for end in axis.values)
@@ -94,7 +96,7 @@ class Space:
         return math.prod(len(axis.values) for axis in self.axes.values())
 
     def grid(self) -> Iterator[Values]:
-        """Yield all combinations; the last setting varies first."""
+        """Yield all combinations. The last setting varies fastest."""
         for combination in product(*(axis.values for axis in self.axes.values())):
             yield dict(zip(self.axes, combination))
 
@@ -107,7 +109,7 @@ class Space:
 
 
 def read_space(given: Mapping[str, Any]) -> Space:
-    """Return the space of dotted key → text as of `--vary`, or a list of values. Raises UserError for another."""
+    """Return the space of `given`: dotted key → a text as in `--vary`, or a list. Raises UserError if one is malformed."""
     if not given:
         raise UserError("--vary: nothing varies: give a setting, e.g. --vary optimizer.learning_rate=0.01..1:log")
     if len(given) > MOST_SETTINGS:
@@ -132,9 +134,9 @@ def _axis(key: str, given: Any) -> Axis:
     try:
         if isinstance(given, str):
             found = _RANGE.fullmatch(given.strip())
-            return _interval(found) if found else _listed(parse_yaml(f"[{given}]"))
+            return _range(found) if found else _listed(parse_yaml(f"[{given}]"))
         return _listed(given)
-    except ValueError as error:  # Malformed too
+    except ValueError as error:  # including Malformed
         raise UserError(f"--vary {key}: got {given!r:.200}: {error}") from error
 
 
@@ -145,7 +147,7 @@ def _listed(given: Any) -> Axis:
     return Axis(values)
 
 
-def _interval(found: re.Match[str]) -> Axis:
+def _range(found: re.Match[str]) -> Axis:
     low, high = (
         plain_numbers.whole(text) if plain_numbers.is_whole(text) else plain_numbers.decimal(text)
         for text in (found["low"], found["high"])

@@ -29,10 +29,11 @@ from ps_cluster.tools.sweep.space import Space, Values, read_space
 
 MOST_HELD_OUT = 5_000
 HELD_OUT_SHARE = 0.1
-# Trials must differ in nothing but what helps or harms them: not in the examples that judge them.
+# These settings may not vary: all trials are judged on the same examples in the same way.
 _JUDGING = ("data.", "evaluation.", "checkpoints.", "cluster.evaluator")
 _MAY_VARY = ("data.augmentation.",)
-_NAMING = {f"{section}.{choice.key}": choice.kinds for section, choice in CHOSEN.items()}  # settings that may name code
+# Settings that may name files.
+_NAMING = {f"{section}.{choice.key}": choice.kinds for section, choice in CHOSEN.items()}
 
 
 def _known(method: str) -> str:
@@ -42,7 +43,7 @@ def _known(method: str) -> str:
 
 
 class Sweep(BaseModel):
-    """A sweep. `settings` has the sections of a run's configuration that all trials share."""
+    """A sweep. `settings` holds the sections of a run's configuration that all trials share."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
     vary: dict[Annotated[str, Field(pattern=r"^\w+(\.\w+){1,9}$")], Any] = {}
@@ -56,7 +57,7 @@ def read_sweep(file: Path | None, changes: dict[str, Any], overrides: dict[str, 
     """Return the sweep in a file, changed by the command line.
 
     Args:
-      changes: fields of `Sweep` given on the command line; `vary` is added to that of the file.
+      changes: fields of `Sweep` given on the command line; `vary` is added to the `vary` of the file.
       overrides: dotted key → value, settings of all trials.
     Raises:
       UserError: the file can't be read, a key is unknown, or a value is not valid.
@@ -65,8 +66,8 @@ def read_sweep(file: Path | None, changes: dict[str, Any], overrides: dict[str, 
     content = {key: value for key, value in content.items() if value is not None}  # an empty section
     try:
         given = Sweep.model_validate(content)
-        vary = _seen_from(file.absolute().parent, given.vary) if file else {}
-        vary |= _seen_from(Path.cwd(), changes.get("vary", {}))
+        vary = _with_absolute_paths(file.absolute().parent, given.vary) if file else {}
+        vary |= _with_absolute_paths(Path.cwd(), changes.get("vary", {}))
         sweep = Sweep.model_validate({**given.model_dump(), **changes, "vary": vary})
     except ValidationError as error:
         raise UserError(first_error(error, str(file) if file else "sweep", names=Sweep.model_fields)) from error
@@ -77,8 +78,8 @@ def read_sweep(file: Path | None, changes: dict[str, Any], overrides: dict[str, 
     return sweep.model_copy(update={"settings": settings})
 
 
-def _seen_from(folder: Path, vary: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what varies, with the whole paths of the files that it names as seen from a folder."""
+def _with_absolute_paths(folder: Path, vary: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what varies, with absolute paths of the files that it names. Relative paths start at `folder`."""
     whole = dict(vary)
     for key in _NAMING.keys() & vary.keys():
         values = vary[key]
@@ -90,7 +91,7 @@ def _seen_from(folder: Path, vary: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def checked_space(sweep: Sweep) -> Space:
-    """Return the search space of a sweep. Raises UserError for what no data set could change."""
+    """Return the search space of a sweep. Raises UserError for mistakes that can be found without the data."""
     space = read_space(sweep.vary)
     for key in space.axes:
         if key.startswith(_JUDGING) and not key.startswith(_MAY_VARY):
@@ -104,14 +105,14 @@ def checked_space(sweep: Sweep) -> Space:
 
 
 def mode_of(settings: Mapping[str, Any], vary: Collection[str], what: str) -> str:
-    """Return a line about the mode in which each trial, or member of an ensemble, is trained. `what`: the word for one."""
+    """Return a line about the mode in which each `what` ("trial" or "member") is trained."""
     if "mode.name" in vary:
-        return f"each {what} is trained in the mode that it has from --vary"
+        return f"each {what} is trained in the mode that --vary gives it"
     if (name := settings.get("mode.name")) != "single":
         return f"each {what} is trained in mode {name}"
     return (
-        f"each {what} is trained in mode single, by one process: no gradient is stale. A rate that is best there may be too "
-        "high for other modes; --mode NAME takes another one"
+        f"each {what} is trained in mode single, by one process, so no gradient is stale. The learning rate that is best "
+        "there may be too high for other modes. --mode NAME chooses another mode"
     )
 
 
@@ -120,7 +121,7 @@ class SweepPlan:
     """A sweep with its search space, on one data set.
 
     Attributes:
-      dataset: holds out the training examples that judge the trials.
+      dataset: the data set, which holds out the training examples that judge the trials.
     """
 
     sweep: Sweep
@@ -129,7 +130,7 @@ class SweepPlan:
 
     @classmethod
     def on(cls, dataset: PackedDataset, sweep: Sweep, space: Space) -> SweepPlan:
-        """Return the plan. Raises UserError for anything that a trial would refuse."""
+        """Return the plan of a sweep. Raises UserError for anything that a trial would refuse."""
         wanted = flat(sweep.settings).get("evaluation.validation_examples") or 0
         held_out = wanted or max(1, min(MOST_HELD_OUT, int(HELD_OUT_SHARE * dataset.train_examples)))
         plan = cls(sweep, space, dataset.holding_out(held_out))
@@ -153,9 +154,13 @@ class SweepPlan:
         return self.monitor.mode == "min"
 
     def score(self, row: MeasuredMetric, before: float | None) -> float | None:
-        """Return the score of a trial after one more checkpoint; `before`: the score until then.
+        """Return the score of a trial after one more checkpoint.
 
-        It is that of the last checkpoint. With patience it is that of the best one, which is what such a training is for.
+        It is the score of the last checkpoint. With patience it is that of the best one, which such a training keeps.
+
+        Args:
+          row: the scores of the new checkpoint.
+          before: the score of the trial until then.
         """
         value = self.monitor.value(row)
         if flat(self.sweep.settings).get("evaluation.patience") is None or before is None:
@@ -168,7 +173,7 @@ class SweepPlan:
         return self.method.count(self.space, self.sweep.trials)
 
     def config(self, values: Values) -> RunConfig:
-        """Return the configuration of a trial. Raises UserError where the values don't fit."""
+        """Return the configuration of a trial. Raises UserError if the values don't fit."""
         judged = {"evaluation.validation_examples": self.dataset.validation_examples}
         config = config_at_once({**self.sweep.settings, **values, **judged})
         if self.method.halves:  # a checkpoint, and so a score, after each stage
@@ -183,5 +188,5 @@ class SweepPlan:
         return examples / (config.total_updates(self.dataset.train_examples) * config.examples_per_update)
 
     def found(self, values: Values) -> dict[str, Any]:
-        """Return the settings of a trial as a file for `run --config`: what the user gave, and what was found."""
+        """Return the settings of a trial for a file that `run --config` takes: the shared ones, and the trial's values."""
         return nested({**self.sweep.settings, **values})

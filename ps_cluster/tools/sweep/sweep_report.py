@@ -1,4 +1,4 @@
-"""Write the results of a sweep, results.json and best.yaml, and print the best trials. No score of the test set is in them."""
+"""Write the results of a sweep (results.json and best.yaml), and print the best trials, without scores of the test set."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WORDS = {"completed": "completed", "pruned": "stopped early", "running": "not f
 
 
 def write_sweep_report(plan: SweepPlan, book: TrialBook, output: Path) -> None:
-    """Write results.json and, if a trial has completed, best.yaml into the sweep's folder."""
+    """Write results.json into the sweep's folder and, if a trial has completed, best.yaml."""
     content = {
         "schema": 1,
         "method": plan.method.name,

@@ -42,9 +42,13 @@ PLAN, NOUN = "sweep.yaml", "sweep"
 
 @dataclass
 class Running:
-    """A trial under way: its job, its scores, the last one that was read, and the stage of the next rung.
+    """A trial under way.
 
-    `rung` is None after the last rung, and if the score at a rung was passed over for a newer one: the trial continues.
+    Attributes:
+      scores: yields the rows of its scores.
+      score: the last score that was read.
+      rung: the stage of the next rung. It is None after the last rung, and after a rung whose score is missing: then the
+        trial is no longer stopped early.
     """
 
     trial: Trial
@@ -67,7 +71,7 @@ class SweepRun:
         self._fleet = fleet
         self._output = output
         self._sleep = sleep
-        self._waiting: list[Trial] = []  # begun by an earlier command
+        self._waiting: list[Trial] = []  # trials that an earlier command began
         self._running: dict[int, Running] = {}
         self._code = 0
 
@@ -85,7 +89,7 @@ class SweepRun:
             self._look(running)
 
     def _start_next(self) -> bool:
-        """Start a trial of an earlier command, or a new one; False if all are drawn."""
+        """Start a trial of an earlier command, or a new one. Return False if there is none left."""
         if self._waiting:
             self._start(self._waiting.pop(0))
         elif len(self._book.trials) < self._plan.count:
@@ -104,7 +108,7 @@ class SweepRun:
         job = Job(trial.number, f"trial {trial.number}", Path(os.path.realpath(root)), config)
         try:
             self._fleet.start(job)
-        except UserError as error:  # an earlier process of it still runs, or its folder can't be read
+        except UserError as error:  # an earlier process of the trial still runs, or its folder can't be read
             self._code = FAILED
             print_line(f"trial {trial.number} can't be started; the same command tries it again: {error}")
             return
@@ -112,7 +116,7 @@ class SweepRun:
         print_line(f"trial {trial.number} begins: {listed(trial.values)}")
 
     def _look(self, running: Running, *, has_ended: bool = False) -> None:
-        """Read the new scores of a trial, and stop one that is not among the best at a rung, unless it has ended."""
+        """Read the new scores of a trial. Unless it has ended, stop it if it is not among the best at a rung."""
         for row in running.scores.new_rows():
             if running.is_pruned:
                 return
@@ -121,13 +125,13 @@ class SweepRun:
             stage = round(STAGES * done)
             if not self._plan.method.halves or running.score is None or running.rung is None or stage < running.rung:
                 continue
-            # Scores of other stages are no comparison: one of a longer training is better.
+            # Only scores of the same stage are compared, as those of a longer training are better.
             is_judged, following = stage == running.rung, running.rung * REDUCTION
             running.rung = following if is_judged and following < STAGES else None
             number = running.trial.number
             if is_judged and self._book.report(number, running.score, stage) and not has_ended:
                 running.is_pruned = True
-                self._book.pruned(number)  # at once: a sweep that continues after a crash must not train it further
+                self._book.pruned(number)  # at once, so that a sweep that continues after a crash trains it no further
                 self._fleet.ask_to_stop(running.job)
 
     def _end(self, ended: EndedJob) -> None:
@@ -136,26 +140,26 @@ class SweepRun:
         trial, score = running.trial, running.score
         on_held_out = f"{score_text(self._plan, score)} on held-out examples"
         if running.is_pruned:
-            print_line(f"trial {trial.number} is stopped early, {on_held_out}")
+            print_line(f"trial {trial.number} was stopped early, {on_held_out}")
         elif ended.outcome == "stopped":
-            print_line(f"trial {trial.number} is stopped; the same command continues it")
+            print_line(f"trial {trial.number} was stopped; the same command continues it")
         elif ended.outcome == "completed" and score is not None:
             self._book.completed(trial.number, score)
-            print_line(f"trial {trial.number} is completed, {on_held_out}")
+            print_line(f"trial {trial.number} has completed, {on_held_out}")
         else:
-            self._fail(trial, ended.why or "its last score on held-out examples is no finite number")
+            self._fail(trial, ended.why or "its last score on held-out examples is not finite")
 
     def _fail(self, trial: Trial, why: str) -> None:
         self._book.failed(trial.number, why)
-        print_line(f"trial {trial.number} is failed: {why}")
+        print_line(f"trial {trial.number} has failed: {why}")
 
 
 def run_sweep(sweep: Sweep, output: Path, at_once: int, *, tensorboard: bool = False) -> int:
     """Train all trials that are not over yet, and write the results. Return the exit code.
 
     Args:
-      output: the caller holds its lock (files/locks.py).
-      tensorboard: show all trials in TensorBoard while they are trained, and tell the link.
+      output: the folder of the sweep; the caller holds its lock (files/locks.py).
+      tensorboard: show all trials in TensorBoard while they are trained, and print the link.
     Raises:
       UserError: Optuna is missing, a setting does not fit, `output` holds something else, or there is no data.
     """
@@ -167,7 +171,7 @@ def run_sweep(sweep: Sweep, output: Path, at_once: int, *, tensorboard: bool = F
     dataset = resolve_data(config.data, notify=print_line)
     warn_of_generated(dataset, print_line)
     plan = SweepPlan.on(dataset, sweep, space)
-    # More trials, or more at once, are no other sweep.
+    # With more trials, or more at once, it is still the same sweep.
     settings = dump_yaml(sweep.model_dump(mode="json", exclude={"trials"}))
     claimed_folders.claim(output, PLAN, f"# on {dataset.name} ({dataset.kind})\n{settings}", NOUN)
     announce_isolation(config.cluster.isolation, output, print_line)
@@ -190,7 +194,7 @@ def run_sweep(sweep: Sweep, output: Path, at_once: int, *, tensorboard: bool = F
 
 
 def preview(sweep: Sweep, at_once: int) -> Iterator[str]:
-    """Yield a line for each trial that can be known, then how many there are and what they take.
+    """Yield a line for each trial that is known in advance, then their mode, number and memory.
 
     Raises:
       UserError: Optuna is missing, or a setting does not fit.
@@ -199,7 +203,7 @@ def preview(sweep: Sweep, at_once: int) -> Iterator[str]:
     space, method = checked_space(sweep), SEARCH_METHODS[sweep.method]
     count = method.count(space, sweep.trials)
     if method.learns:
-        yield f"the trials of {method.name} depend on the scores of those before: they can't be known"
+        yield f"each trial of {method.name} depends on earlier scores, so the trials are not known in advance"
     else:
         with TemporaryDirectory() as folder:
             book = TrialBook(Path(folder) / "journal", method, space, seed=sweep.seed, smaller_is_better=False)

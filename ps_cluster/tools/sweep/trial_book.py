@@ -30,7 +30,7 @@ _WHY = "why"
 
 @dataclass(frozen=True)
 class Trial:
-    """A trial. `score`: the last known score on held-out examples, or None. `why`: the reason of a failure."""
+    """A trial. `score` is the last known one on held-out examples, or None. `why` is the reason of a failure."""
 
     number: int
     values: Values
@@ -64,7 +64,7 @@ class TrialBook:
         self.smaller_is_better = smaller_is_better
         if file.exists():
             untrusted.refuse_foreign(file)
-        # The caller holds the lock of the folder. Optuna would wait for ever for the lock of a process that was killed.
+        # A killed process may have left this lock, and Optuna would wait for ever. The caller holds the lock of the folder.
         file.with_name(f"{file.name}.lock").unlink(missing_ok=True)
         with _without_warnings():
             try:
@@ -76,7 +76,9 @@ class TrialBook:
                     load_if_exists=True,
                 )
             except (ValueError, KeyError, OSError, optuna.exceptions.OptunaError) as error:
-                raise UserError(f"'{file}' is no sound journal of trials ({error}): remove it to begin anew") from error
+                raise UserError(
+                    f"'{file}' is not a valid journal of trials ({error}): remove it to begin anew"
+                ) from error
         running = (trial for trial in self._study.trials if trial.state.name == "RUNNING")
         self._open: dict[int, OptunaTrial] = {trial.number: self._reopened(trial) for trial in running}
         if method.is_grid:  # all combinations of a grid are in the queue, each once
@@ -84,7 +86,7 @@ class TrialBook:
                 self._study.enqueue_trial(space.labels(values), skip_if_exists=True)
 
     def _reopened(self, frozen: FrozenTrial) -> OptunaTrial:
-        """Return a trial of an earlier process, and draw the values that this process had no time to draw."""
+        """Return a trial of an earlier process. Draw the values that the earlier process had no time to draw."""
         from optuna.trial import Trial as OptunaTrial
 
         with _without_warnings():
@@ -94,12 +96,12 @@ class TrialBook:
         return trial
 
     def _sampler(self, number: int) -> BaseSampler:
-        """Return a sampler for one trial: a single one would draw the same values again after a restart of the sweep."""
+        """Return a sampler for one trial. One for all would draw the same values again after a restart of the sweep."""
         return self._method.sampler(self._seed + 1_000_003 * number)
 
     @property
     def trials(self) -> list[Trial]:
-        """All trials that were drawn, in their order."""
+        """All trials that were drawn, in the order of drawing."""
         frozen = self._study.get_trials(deepcopy=False)
         return [self._trial(one) for one in frozen if one.state.name != "WAITING"]
 
@@ -138,7 +140,7 @@ class TrialBook:
         self._tell(number, None, "FAIL")
 
     def ranked(self) -> list[Trial]:
-        """Return all trials, the best first: completed ones, then those stopped early, under way, and failed."""
+        """Return all trials, the best first: the completed ones, then those stopped early, under way, and failed."""
         sign = 1 if self.smaller_is_better else -1
 
         def place(trial: Trial) -> tuple[int, float, int]:
@@ -166,7 +168,7 @@ class TrialBook:
 
 @contextmanager
 def _without_warnings() -> Iterator[None]:
-    """Leave out Optuna's warnings that parts of it are new."""
+    """Suppress Optuna's warnings that some of its parts are experimental."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

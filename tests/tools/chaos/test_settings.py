@@ -12,7 +12,7 @@ from ps_cluster.config import build_config
 from ps_cluster.config.modes import MODES
 from ps_cluster.errors import UserError
 from ps_cluster.tools.chaos.chaos_report import Evidence
-from ps_cluster.tools.chaos.chaos_run import carried_out, run_chaos
+from ps_cluster.tools.chaos.chaos_run import report_of, run_chaos
 from ps_cluster.tools.chaos.fault_plan import LONGEST_PAUSE_S, SHORTEST_PAUSE_S, allowed_here, plan
 from ps_cluster.tools.chaos.kind import ChaosFailed
 from ps_cluster.tools.chaos.kinds import FAULTS
@@ -114,7 +114,7 @@ def test_a_run_on_hosts_gets_the_faults_of_hosts_and_none_that_need_the_launcher
 
 def test_where_workers_wait_for_each_other_none_is_expected_to_go_on_without_one():
     kinds = ("host vanishes", "worker never back", "kill worker")
-    reason = "in mode sync-ps no worker goes on without the others"
+    reason = "in mode sync-ps no worker continues without the others"
     found = ChaosSettings(kinds=kinds, hosts=3, mode="sync-ps").wanted()
     assert list(found.values()) == [reason, reason, None]
 
@@ -216,6 +216,6 @@ def test_there_is_a_report_where_the_experiment_itself_fails(error):
         def carry_out(self):
             raise error
 
-    report = carried_out(Failing())
+    report = report_of(Failing())
     assert not report["passed"]
     assert report["problems"] == [f"the experiment itself failed: {type(error).__name__}: {error}"]

@@ -83,7 +83,7 @@ def test_undisturbed_runs_that_are_alike_leave_the_noise_of_the_test_examples():
 
 def test_a_disturbed_run_that_alone_diverged_is_told():
     diverged = changed(outcome="diverged")
-    assert found(diverged) == ["the outcome of the disturbed run is 'diverged', and undisturbed it is 'completed'"]
+    assert found(diverged) == ["the outcome of the disturbed run is 'diverged', but undisturbed runs are 'completed'"]
     assert found(diverged, [diverged]) == []
 
 
@@ -105,11 +105,11 @@ def test_an_update_of_synchronous_training_has_a_gradient_of_every_worker():
         (GOOD, [0, 1, 2, 3, 5], "not each of 5 once"),
         (changed("updates", scheduled=4, applied=4), range(5), "4 applied, 0 duplicated, 0 lost of 5"),
         (changed("evaluation", step=4), range(5), "of step 4, not 5"),
-        (changed(workers=workers(4)), range(5), "4 gradients applied, its ledger says 5"),
+        (changed(workers=workers(4)), range(5), "4 gradients applied, but its ledger has 5"),
         (
             changed(train_seconds=3620.0),
             range(5),
-            "train_seconds of the disturbed run is 3620.0, and it took 30.0 s",
+            "train_seconds of the disturbed run is 3620.0, but it took 30.0 s",
         ),
         (changed(interrupted_seconds=-3600.0), range(5), "interrupted_seconds of the disturbed run is -3600.0"),
     ],
@@ -131,7 +131,7 @@ LOST = {"updates": RESULT.updates.model_copy(update={"lost": 1})}
     ("change", "steps", "unsaved", "left", "words"),
     [
         ({}, range(9), 1.5, [], None),
-        ({}, range(9), 1.4, [], "1.5 s of training were rolled back, and the states lacked 1.4 s"),
+        ({}, range(9), 1.4, [], "1.5 s of training were rolled back, but 1.4 s were in no saved state"),
         ({}, range(9), 1.5, ["worker-1"], "worker-1 did not end when training had ended"),
         ({}, [0, *range(8)], 1.5, [], "updates.csv holds 8 different steps in 9 rows"),
         (LOST, range(9), 1.5, [], "the ledger of the disturbed run is not exact"),

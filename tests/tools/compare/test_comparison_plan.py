@@ -15,7 +15,7 @@ from ps_cluster.runs import checkpoints
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.tools.compare import comparison_run
 from ps_cluster.tools.compare.comparison_plan import PLAN, planned_runs, read_comparison, training_order
-from ps_cluster.tools.compare.fairness import in_settings
+from ps_cluster.tools.compare.fairness import differences_in_settings
 from ps_cluster.tools.compare.records import FIELDS
 from tests.helpers.data import only_named
 
@@ -180,7 +180,7 @@ def test_a_shared_setting_that_one_mode_does_not_use_is_no_difference(tmp_path):
     runs = planned_runs(read_comparison(None, PER_UPDATE | {"seeds": 1}, SMALL | {"cluster.intra_op_threads": 2}))
     summary = SimpleNamespace(**dict.fromkeys(FIELDS, "the same"))
     records = [SimpleNamespace(config=run.config, summary=summary) for run in runs]
-    assert {run.config.cluster.intra_op_threads for run in runs} == {1, 2} and in_settings(records) == []
+    assert {run.config.cluster.intra_op_threads for run in runs} == {1, 2} and differences_in_settings(records) == []
 
 
 def test_another_comparison_is_not_mixed_in(tmp_path, trained):
@@ -227,7 +227,7 @@ def test_rates_of_a_network_of_ones_own_are_scaled_from_that_of_its_compile(tmp_
     )
     facts = NetworkFacts(optimizer={"rule": "momentum", "momentum": 0.8, "learning_rate": 0.1})
     monkeypatch.setattr(network_check, "check_network", lambda *_: facts)
-    planned = comparison_run._with_rule_of_compile(comparison, planned_runs(comparison), only_named())
+    planned = comparison_run._with_compiled_optimizer(comparison, planned_runs(comparison), only_named())
     methods = {mode: config.staleness.method for mode, config in by_mode(planned_runs(planned)).items()}
     assert methods == {"bounded": "none", "async": "gap_aware", "sync": "none"}, "as of a run"
     found = {mode: config.optimizer for mode, config in by_mode(planned_runs(planned)).items()}

@@ -157,9 +157,7 @@ def test_the_page_says_on_which_machines_the_runs_were_trained(tmp_path, no_plot
     page = write_report(roots, tmp_path / "report").page.read_text()
     trained_on = re.findall("<dt>(?:runs|processor|cores|avx512_bf16)</dt><dd>(.*?)</dd>", page.split("Trained on")[1])
     assert trained_on == ["2", "Some EPYC", "2", "true", "1", "A Xeon", "2", "true"]
-    assert (
-        "None of these runs has written down its machine." in write_report(roots[3:], tmp_path / "old").page.read_text()
-    )
+    assert "None of these runs recorded its machine." in write_report(roots[3:], tmp_path / "old").page.read_text()
 
 
 def test_names_from_elsewhere_are_text_in_the_page_and_on_the_terminal(tmp_path):
@@ -238,7 +236,7 @@ def test_one_seed_has_no_interval_and_is_said_to_prove_nothing(tmp_path):
     assert all("(" not in row["difference"] + row["speed_ratio"] for row in differences(roots))
     proof, *others = judged(roots)
     (of_async,) = (line for line in others if line.startswith("async "))
-    assert proof.startswith("This proves nothing: one seed.") and "--seeds 3" in proof
+    assert proof.startswith("This proves nothing: each arm has one seed,") and "--seeds 3" in proof
     assert "1 seed): more images/s in this run (2.00 times); 50 % is reached sooner in this run (" in of_async
 
 
@@ -374,7 +372,7 @@ def test_a_target_below_the_first_score_is_not_compared(tmp_path):
     roots = write_runs(tmp_path, stragglers=("none",))
     assert {row["time_ratio"] for row in differences(roots, target=0.2)} == {"–"}
     assert noted(roots, target=0.2)[-1].startswith(
-        "9 of 9 runs had no score shortly before the one that was at the target"
+        "9 of 9 runs had no score shortly before the score that reached the target"
     )
     assert all("the time to 20 % is not compared" in line for line in judged(roots, target=0.2))
 
@@ -474,7 +472,7 @@ def test_runs_that_differ_in_a_setting_that_is_not_the_arms_own_are_refused(tmp_
     roots = written_runs(tmp_path, {"mode.name": "sync"}, {"mode.name": "async", setting: value})
     with pytest.raises(UserError, match=named):
         checked(roots)
-    assert checked(roots, own={setting}) == []
+    assert checked(roots, arm_keys={setting}) == []
 
 
 SIMULATED = {"mode.simulate_workers": 8, "staleness.method": "dc_constant", "staleness.strength": 2.0}
@@ -505,7 +503,7 @@ PINNED = [{"mode.name": mode, "cluster.pin_workers": "auto"} for mode in ("sync"
              f"differ in {what}: {value}, another")
             for what, value in MACHINE.items()
         ),
-        (PINNED, "differ in whether workers keep to cores of their own: false, true"),
+        (PINNED, "differ in whether each worker has its own cores: false, true"),
         ([{}, {"mode.name": "sync", "cluster.isolation": "off"}], "differ in cluster.isolation: auto, off"),
     ],
 )  # fmt: skip
@@ -556,7 +554,7 @@ def test_a_run_counts_once(tmp_path):
     with pytest.raises(UserError, match="is given twice"):
         write_report([root, tmp_path / "." / "run"], tmp_path / "report", force=True)
     again = write_run(tmp_path / "again", Fake({}))
-    with pytest.raises(UserError, match="a seed comes more than once in one group: 0,0"):
+    with pytest.raises(UserError, match="a seed occurs more than once in one group: 0,0"):
         write_report([root, again], tmp_path / "report")
 
 

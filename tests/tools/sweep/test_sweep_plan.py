@@ -30,10 +30,10 @@ def test_a_trial_is_a_single_process_that_is_judged_on_a_tenth_of_the_training_e
         (
             {RATE: "0.1,1"},
             {},
-            "each trial is trained in mode single, by one process: no gradient is stale. A rate that is best",
+            "each trial is trained in mode single, by one process, so no gradient is stale. The learning rate that is best",
         ),
         ({RATE: "0.1,1"}, {"mode.name": "async"}, "each trial is trained in mode async"),
-        ({"mode.name": "single,async"}, {}, "each trial is trained in the mode that it has from --vary"),
+        ({"mode.name": "single,async"}, {}, "each trial is trained in the mode that --vary gives it"),
     ],
 )
 def test_a_sweep_says_in_which_mode_it_trains(vary, settings, told):

@@ -79,5 +79,5 @@ def test_the_best_are_first_and_an_error_is_better_if_smaller(open_book):
 
 def test_a_damaged_journal_is_told_in_one_line(open_book, tmp_path):
     (tmp_path / "journal").write_text("no journal\n{]\n")
-    with pytest.raises(UserError, match="is no sound journal of trials"):
+    with pytest.raises(UserError, match="is not a valid journal of trials"):
         open_book()

@@ -22,7 +22,7 @@ RATE, DELAY_MS, LOSS = "16mbit", 20.0, 0.01
 
 
 class HostVanishes(FaultKind):
-    """A host is lost without a packet. The others continue. Later another host with its name and address starts."""
+    """A host vanishes without a packet. The others continue. Later, a new host with its name and address starts."""
 
     name = "host vanishes"
     launched, hosted = False, True
@@ -88,7 +88,7 @@ class WorkerNeverBack(_OfTwoWorkers):
 
 
 class SilentWorker(_OfTwoWorkers):
-    """The first worker is stopped like a paused container: its connections stay, and it answers nothing."""
+    """The first worker is stopped like a paused container: its connections stay open, but it does not answer."""
 
     name = "silent worker"
 

@@ -1,4 +1,4 @@
-"""A fault of the clock, for the run alone: the real clock is that of the whole machine."""
+"""A fault of the clock that only the run sees, since the real clock is that of the whole machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _COMPILED_WITHIN_S = 60.0
 
 
 class ClockSetBack(FaultKind):
-    """All processes of the run are shown a time an hour earlier. No process may die of it, and no duration may be wrong.
+    """All processes of the run see a time one hour earlier. No process may die of it, and no duration may be wrong.
 
     A library in front of the C library answers `clock_gettime`, `gettimeofday` and `time`. Unlike with a real change of
     the clock, waits that have begun don't get longer, and the times of files are true.
@@ -45,9 +45,8 @@ class ClockSetBack(FaultKind):
         return "the library that shows another time needs a C compiler (cc) for the GNU C library 2.30 or newer"
 
     def inject(self, scene: Scene) -> Injection:
-        with _shift_file(scene.run.tools).open(
-            "r+b"
-        ) as file:  # It is changed in place, since the processes have mapped it.
+        # The file is changed in place, since the processes have mapped it.
+        with _shift_file(scene.run.tools).open("r+b") as file:
             (shift,) = _SHIFT.unpack(file.read(_SHIFT.size))
             file.seek(0)
             file.write(_SHIFT.pack(shift - BACK_S))

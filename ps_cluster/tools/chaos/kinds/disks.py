@@ -41,7 +41,7 @@ class FullAtLastCheckpoint(_SmallDisk):
         run.interrupt()
         scene.wait_for_end(1)  # The small disk goes away with the processes that see it.
         if _REFUSED not in run.last_line:
-            raise ChaosFailed(f"the run on a full disk ended with other words than '{_REFUSED}': {run.last_line}")
+            raise ChaosFailed(f"the run on a full disk did not end with '{_REFUSED}', but with: {run.last_line}")
         run.resume()
         return Injection(began, [TrainingBack(began)])
 
@@ -56,7 +56,7 @@ class OutOfInodes(_SmallDisk):
         scene.wait_for(files.snapshots.is_dir, NOTICED_WITHIN_S, "no snapshot was written")
         before = log.stat().st_size
 
-        def told() -> bool:
+        def is_reported() -> bool:
             return _REFUSED.encode() in log.read_bytes()[before:]
 
         with inside(scene.run.pid, MOUNTS) as call:
@@ -65,8 +65,8 @@ class OutOfInodes(_SmallDisk):
                 for folder in files.states:
                     _mount(call, folder, NO_INODES)
                     mounted.append(folder)
-                unsaid = f"nothing in {log.name} about a snapshot that could not be written"
-                scene.wait_for(told, NOTICED_WITHIN_S, unsaid)
+                problem = f"nothing in {log.name} about a snapshot that could not be written"
+                scene.wait_for(is_reported, NOTICED_WITHIN_S, problem)
             finally:
                 for folder in mounted:
                     _unmount(call, folder)

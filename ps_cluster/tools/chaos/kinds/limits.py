@@ -16,9 +16,9 @@ THROTTLED_S = 6.0  # shorter than the launcher's limit for a silent worker: the 
 
 
 class OutOfMemory(Death):
-    """A worker is killed. Its replacement may use 1 MB more than it starts with, so the kernel kills that too.
+    """A worker is killed. Its replacement may use 1 MB more than it starts with, so the kernel kills it too.
 
-    A worker that has trained for a while could not be hit: it asks for no more memory.
+    A worker that has trained for a while would survive, as it asks for no more memory.
     """
 
     name = "out of memory"
@@ -34,8 +34,8 @@ class OutOfMemory(Death):
         began = scene.now()
         signs = scene.signs_after_deaths(began, {worker: pid})
         with limited(pid, NO_MEMORY) as group:
-            lived = f"{worker} (pid {pid}) got no more memory, and the kernel did not kill it"
-            scene.wait_for(lambda: count_in(group, "oom_kill") > 0, KILLED_WITHIN_S, lived)
+            problem = f"{worker} (pid {pid}) got no more memory, but the kernel did not kill it"
+            scene.wait_for(lambda: count_in(group, "oom_kill") > 0, KILLED_WITHIN_S, problem)
         return Injection(began, signs)
 
 
@@ -57,4 +57,4 @@ class Throttled(Lasting):
         with limited(pid, FIVE_PERCENT) as group:
             yield
             if count_in(group, "nr_throttled") == 0:
-                raise ChaosFailed(f"{task} was to get 5 % of a processor, and the kernel never held it back")
+                raise ChaosFailed(f"{task} should have got 5 % of a processor, but the kernel never held it back")

@@ -32,9 +32,9 @@ class _Link(Lasting):
 
     @contextmanager
     def _degraded(self, run: Run) -> Iterator[None]:
-        anyone = next(iter(run.running().values()))  # all tasks are in the same network
+        some_task = next(iter(run.running().values()))  # all tasks are in the same network
         degrade, restore = self.programs()
-        with inside(anyone, NETWORK) as call:
+        with inside(some_task, NETWORK) as call:
             call(*degrade)
             try:
                 yield

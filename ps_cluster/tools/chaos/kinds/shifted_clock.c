@@ -1,7 +1,7 @@
-/* Loaded in front of the C library (LD_PRELOAD): the clock that can be set shows as many seconds more as a file says.
+/* Loaded before the C library (LD_PRELOAD), this adds the number of seconds in a file to the time of the wall clock.
  *
- * The file, named by PS_CLUSTER_TEST_CLOCK, holds one long. All processes map it, so the clock is set for all at once.
- * A wait until a time of that clock is handed on as the time that the kernel knows: how long it waits stays the same. */
+ * The file, whose path is PS_CLUSTER_TEST_CLOCK, holds one long. All processes map it, so it changes their clocks at once.
+ * A wait until a time of this clock is passed to the kernel as the time of its own clock, so the wait lasts as long. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -61,7 +61,8 @@ time_t time(time_t *copy) {
 
 int pthread_cond_timedwait(pthread_cond_t *restrict condition, pthread_mutex_t *restrict mutex,
                            const struct timespec *restrict until) {
-    /* Which clock it is stands in the condition. Since 1970 more seconds have passed than a machine runs. */
+    /* The condition does not show which clock it uses. A time of the monotonic clock is smaller than this: no machine has
+     * run for 30 years. */
     if (until->tv_sec < 1000000000) return pthread_cond_clockwait(condition, mutex, CLOCK_MONOTONIC, until);
     struct timespec known = as_the_kernel_knows(until);
     return pthread_cond_clockwait(condition, mutex, CLOCK_REALTIME, &known);
@@ -72,7 +73,7 @@ int sem_timedwait(sem_t *restrict semaphore, const struct timespec *restrict unt
     return sem_clockwait(semaphore, CLOCK_REALTIME, &known);
 }
 
-/* absl and nsync wait by the system call. Whatever its arguments are, each has a register's size. */
+/* absl and nsync wait by the system call. Each of its arguments fits into a register, whatever its type. */
 long syscall(long number, ...) {
     long given[6];
     struct timespec known;

@@ -14,7 +14,7 @@ from ps_cluster.tools.chaos.signs import Condition, TrainingBack
 
 
 class Signalled(Death):
-    """One signal to one task of each of some types, all within a millisecond."""
+    """One task of each victim type gets the same signal, all within a millisecond."""
 
     def __init__(self, name: str, victims: tuple[str, ...], number: int):
         self.name, self.victims, self._signal = name, victims, number

@@ -1,4 +1,5 @@
-# The same for every training. Above it are: roles, logs, command, first_port, restarts, steady_s, never_retry.
+# This part is the same for every training. The variables that are set above: roles, logs, command, first_port, restarts,
+# steady_s, never_retry.
 
 # Slurm says how many tasks each node has room for, in the order of its list of nodes, as in 2(x3),1.
 names=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
@@ -39,9 +40,9 @@ for role in "${roles[@]}"; do
     fi
 done
 
-set +e # from here on exit codes are looked at
+set +e # from here on, the script looks at exit codes itself
 
-# A signal ends `wait` early. Bash remembers the exit code of what has ended, so the last call has it.
+# A signal ends `wait` early. Bash remembers the exit code of a process that has ended, so the last call returns it.
 wait_for() { # PID
     wait "$1"
     while kill -0 "$1" 2>/dev/null; do wait "$1"; done
@@ -95,7 +96,7 @@ keep() { # NUMBER
     exit "$code"
 }
 
-# End the job, because a task refuses its input or its port: it never comes, and the others would wait for it in vain.
+# End the job, because a task refuses its input or its port. The others would wait for that task in vain.
 end_leader() {
     : > "$refused"
     local leader
@@ -108,7 +109,7 @@ end_leader() {
 pids=() stopping=""
 refused=$logs/refused leader_process=$logs/${tasks[0]/:/-}.pid
 rm -f "$refused" "$leader_process"
-# Slurm says in time that it takes the nodes. The leader drains into a snapshot: for that it needs the others.
+# Slurm sends a signal before it takes the nodes. The leader then drains into a snapshot, for which it needs the others.
 trap 'stopping=yes; [ ${#pids[@]} = 0 ] || kill -TERM "${pids[0]}" 2>/dev/null' TERM
 for number in "${!tasks[@]}"; do
     keep "$number" &
@@ -127,8 +128,8 @@ if [ "$code" = 0 ] && [ -z "$stopping" ]; then
     for _ in {1..50}; do [ -z "$(jobs -r)" ] || sleep 0.1; done # the others have heard it from the leader
 fi
 
-# Slurm stops all steps that are left when this script ends, or is requeued: first by SIGTERM, then by SIGKILL. Nobody may
-# start one again meanwhile, or in the place of its successor.
+# When this script ends or is requeued, Slurm stops all steps that are left: first by SIGTERM, then by SIGKILL. Meanwhile,
+# nothing may restart a step, or take the place of its successor.
 mapfile -t left < <(jobs -rp)
 disown -a
 kill -KILL "${left[@]}" 2>/dev/null
