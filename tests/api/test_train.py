@@ -124,7 +124,7 @@ def test_bad_input_that_only_the_launcher_sees_is_its_line_and_leaves_no_code(ca
     [
         ({"workers": 0}, "cluster.workers: got 0"),
         ({"workerz": 2}, "workerz: there is no such argument: did you mean 'workers'"),
-        ({"epochs": 1, "steps": 2}, "--epochs and --steps say the same thing twice"),
+        ({"epochs": 1, "steps": 2}, "--epochs and --steps both set the length of the training"),
         ({"mode": "asynk"}, "did you mean 'async'"),
         ({"settings": {"training.sed": 1}}, "training.sed"),
         (

@@ -31,15 +31,15 @@ from ps_cluster.tools.bench import arms
     "names",
     type=LIST,
     default=",".join(arm.name for arm in arms.DEFAULT),
-    help="What to measure, separated by commas; also sync_cores, ddp, ddp_cores, ddp_compiled, torch_single. By itself: empty, "
-    "steps/s without computation; tables, large embeddings in dlrm.",
+    help="What to measure, separated by commas; also sync_cores, ddp, ddp_cores, ddp_compiled, torch_single. Two arms are only "
+    "measured alone: empty (steps/s without computation) and tables (large embeddings in dlrm).",
 )
 @option(
     "--models",
     "--model",
     type=CommaList(NameOf(NETWORKS)),
     default="tutorial_cnn,cifar_tf_cnn,airbench",
-    help="Networks, separated by commas; of one without a known number of examples a short run finds it.",
+    help="Networks, separated by commas; if it is unknown how many examples a network needs, a short run finds it.",
 )
 @option("--precisions", type=LIST, default="float32,bfloat16", help="Precisions, separated by commas.")
 @option("--rounds", type=Whole(1, 100), default=3, help="Measurements of each arm; the median is shown.")

@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 )
 @trusted_code
 @click.argument("runs", nargs=-1, type=FOLDER, metavar="[RUN_DIR]...")
-@option("--modes", type=LIST, help="Modes to compare, separated by commas; default: all without local steps.")
+@option("--modes", type=LIST, help="Modes to compare, separated by commas; default: all modes without local steps.")
 @option("--seeds", type=Whole(1, 100), help="Number of seeds (0, 1, 2, …) that each arm is trained with; default: 3.")
 @option(
     "--straggler",
     "stragglers",
     type=LIST,
-    help="Slow workers, settings separated by commas, e.g. none,2:5x; default: none.",
+    help="Train with each of these settings of slow workers, separated by commas, e.g. none,2:5x; default: none.",
 )
 @option(
     "--batches", type=LIST, help="What is equal in all arms: same_per_update, same_per_worker; default: both in turn."
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 @option(
     "--target-score",
     type=Number(0, min_open=True),
-    help="Also report time and examples until this test accuracy, a share of 1 (0.6 is 60 %), or, of a regression, until "
-    "this test error, in the target's units; default: the hardest round one that all runs reached.",
+    help="Also report the time and the examples until a run reaches this test accuracy (0.6 is 60 %), or, for a regression, "
+    "this test error in the target's units; default: the hardest round value that all runs reached.",
 )
 @option("--baseline", help="The arm that the others are compared with; default: sync, else the first.")
 @option(

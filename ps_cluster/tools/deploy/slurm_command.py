@@ -51,22 +51,24 @@ def slurm() -> None:
 @option("--name", type=_NAME, default="ps-cluster", help="The name of the job.")
 @option("--run-dir", type=_RUN_DIR, required=True, help="The run directory, on a file system that all nodes share.")
 @option("--program", type=_PATH, help="Where the nodes find ps-cluster; default: on their PATH.")
-@option("--time", type=_TIME, help="The limit of time; a job that reaches it is queued again and continues.")
+@option("--time", type=_TIME, help="The time limit; a job that reaches it is queued again and continues.")
 @option("--cpus", type=Whole(1, 1024), default=2, help="CPUs of each task.")
 @option("--mem-per-cpu", type=_MEMORY, default="2G", help="Memory of each CPU.")
-@option("--tasks-per-node", type=Whole(1, 1024), help="Most tasks on one node; default: as many as fit.")
+@option("--tasks-per-node", type=Whole(1, 1024), help="The most tasks on one node; default: as many as fit.")
 @option(
     "--restarts",
     type=Whole(0, 10_000),
     default=20,
-    help="Most restarts of each task in a row; one that ran for an hour begins a new row.",
+    help="The most restarts of each task in a row; after an hour without a restart the count begins anew.",
 )
 @option(
     "--port", type=Whole(1024, _LAST_PORT),
-    help="Port of the first task; the next have the next. Default: by the number of the job.",
+    help="Port of the first task; the others have the ports after it. Default: derived from the number of the job.",
 )  # fmt: skip
-@option("--sbatch", "more", type=_OPTION, multiple=True, metavar="OPTION", help="Any other of sbatch; repeatable.")
-@option("--output", type=PRINTED_FILE, metavar="FILE", default="-", help="Where to write; -: print it.")
+@option(
+    "--sbatch", "more", type=_OPTION, multiple=True, metavar="OPTION", help="Any other option of sbatch; repeatable."
+)
+@option("--output", type=PRINTED_FILE, metavar="FILE", default="-", help="The file to write; -: standard output.")
 @waiting_options()
 @config_options(*OPTIONS_OF_TASKS)
 @config_layers
@@ -77,7 +79,7 @@ def render(
 ) -> None:  # fmt: skip
     """Print a script for sbatch that trains on several nodes.
 
-    Options and files of settings are those of `run`; --wait-seconds and --min-workers are those of `task`.
+    Settings, in options and in files, are those of `run`; --wait-seconds and --min-workers are those of `task`.
     """
     from ps_cluster.system.port_guard import check_can_guard, who_reaches
 

@@ -22,10 +22,10 @@ from ps_cluster.report.terminal import print_line
     is_flag=False,
     flag_value=str(STDOUT),
     metavar="[FILE]",
-    help="Write what was found as JSON; without a file, or for -: print it so.",
+    help="Write the findings to this file as JSON; without a file, or with -: print them as JSON.",
 )
 def doctor(cluster: bool, data_dir: Path | None, json_file: Path | None) -> int:
-    """Examine whether this machine and installation can train.
+    """Check whether this machine and installation can train.
 
     Each line says ok, warn or fail, and what to do about it. The exit code is 1 if a check has failed.
     """

@@ -26,7 +26,7 @@ OF_RUNS = ("--dataset", "--data-dir", "--model", "--mode", "--epochs", "--steps"
     "--vary",
     multiple=True,
     metavar="KEY=VALUES",
-    help="A setting and its values: 0.01..1, 0.01..1:log, 16..64 (whole), 0.1..0.9:5 (five of them), or 64,128,256; "
+    help="A setting and its values: 0.01..1, 0.01..1:log, 16..64 (whole numbers), 0.1..0.9:5 (five values), or 64,128,256; "
     "repeatable.",
 )
 @option(
@@ -36,7 +36,7 @@ OF_RUNS = ("--dataset", "--data-dir", "--model", "--mode", "--epochs", "--steps"
     + "; ".join(f"{method.name}: {method.says}" for method in SEARCH_METHODS.values())
     + "; default: random.",
 )
-@option("--trials", type=Whole(1, MOST_TRIALS), help=f"How many trials; default: {TRIALS}, of a grid all.")
+@option("--trials", type=Whole(1, MOST_TRIALS), help=f"How many trials; default: {TRIALS}, or all of a grid.")
 @option("--workers", "at_once", type=Whole(1, 8), default=2, help="How many trials are trained at once.")
 @option(
     "--output",
@@ -47,7 +47,7 @@ OF_RUNS = ("--dataset", "--data-dir", "--model", "--mode", "--epochs", "--steps"
 @tensorboard_option
 @option("--dry-run", is_flag=True, help="Print the trials; start nothing.")
 @config_options(*OF_RUNS)
-@option("--seed", type=Whole(0, 2**31 - 1), help="Seed of the drawing of trials; default: 0.")
+@option("--seed", type=Whole(0, 2**31 - 1), help="Seed with which trials are drawn; default: 0.")
 @config_layers
 def sweep(
     vary: tuple[str, ...],
@@ -86,13 +86,19 @@ def sweep(
     ),
 )
 @trusted_code
-@option("--members", "seeds", type=Whole(1, 32), help="Seeds of each network; default: 4, with several --models 1.")
-@option("--models", type=LIST, help="Networks, separated by commas; default: one, with several seeds.")
+@option(
+    "--members",
+    "seeds",
+    type=Whole(1, 32),
+    help="How many seeds for each network; default: 4, or 1 with several --models.",
+)
+@option("--models", type=LIST, help="Networks, separated by commas; default: --model alone, with several seeds.")
 @option(
     "--split",
     type=OneOf(["all", "shards", "bootstrap"]),
     default="all",
-    help="The training examples of a member: all; a part of its own; as many as there are, drawn with replacement.",
+    help="The training examples of each member. all: every example. shards: its own part. bootstrap: a sample of the same "
+    "size, drawn with replacement.",
 )
 @option("--workers", "at_once", type=Whole(1, 8), default=2, help="How many members are trained at once.")
 @option(
