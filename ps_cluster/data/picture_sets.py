@@ -39,11 +39,11 @@ class PictureSettings(OwnImageSettings):
     image_size: ImageSize | None = Field(
         default=None,
         description=(
-            "Size of the images, 64 or 48x64 (height x width): the shorter side is resized, then the middle cut out. "
-            "null: the one that all pictures have."
+            "Size of the images, e.g. 64 or 48x64 (height x width): the shorter side is resized, then the middle is cut "
+            "out. null: all pictures have one size, and keep it."
         ),
     )
-    skip_bad: bool = Field(default=False, description="Go on without pictures that can't be read, and name them.")
+    skip_bad: bool = Field(default=False, description="Skip pictures that can't be read, and name them.")
 
     @property
     def sides(self) -> tuple[int, int] | None:

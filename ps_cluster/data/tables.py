@@ -36,13 +36,14 @@ class TableSettings(OwnDataSettings):
 
     target: str | None = Field(default=None, description="The column to predict.")
     categorical: Names = Field(
-        default=(), description="Columns of numbers that are names, such as codes of places; text with many values."
+        default=(),
+        description="Columns whose values are names: numbers, such as postcodes, and text with many different values.",
     )
     text: Names = Field(
-        default=(), description="Columns of free text, which networks get as strings: one input, called texts."
+        default=(), description="Columns of free text. The network gets them as strings, in one input called texts."
     )
     leave_out: Names = Field(default=(), description="Columns that are not used.")
-    weight: str | None = Field(default=None, description="The column that says how much a row counts.")
+    weight: str | None = Field(default=None, description="The column that says how much each row counts in training.")
 
 
 def contents_of_tables(tables: Mapping[str, PiecewiseTable], settings: TableSettings) -> Contents:

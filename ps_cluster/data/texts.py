@@ -34,8 +34,10 @@ _LEFT_OUT = frozenset({"site-packages", "dist-packages", "__pycache__", "test", 
 class TextSettings(DataSettings):
     """Settings of text."""
 
-    window: int = Field(default=128, ge=2, le=4096, description="Bytes that are predicted together.")
-    held_out: float = Field(default=0.05, gt=0, lt=1, description="Share of the bytes that is held out to test on.")
+    window: int = Field(
+        default=128, ge=2, le=4096, description="Bytes of an example, each predicted from those before it."
+    )
+    held_out: float = Field(default=0.05, gt=0, lt=1, description="Share of the bytes that is held out for testing.")
 
 
 class OwnTextSettings(TextSettings):
@@ -43,7 +45,7 @@ class OwnTextSettings(TextSettings):
 
     files: tuple[str, ...] = Field(
         default=tuple(f"*{ending}" for ending in TEXTS), strict=False, min_length=1, max_length=100,
-        description="Patterns of the files of a folder that are read.",
+        description="Patterns of the names of the files in a folder that are read.",
     )  # fmt: skip
 
 

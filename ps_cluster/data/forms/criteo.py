@@ -24,10 +24,10 @@ class CriteoSettings(DataSettings):
     """Settings of clicks in the form of Criteo."""
 
     rows: int = Field(
-        default=100_000, ge=2, le=100_000_000, description="Keys that the values of a column are hashed to."
+        default=100_000, ge=2, le=100_000_000, description="Number of keys to which the values of a column are hashed."
     )
     held_out: float = Field(
-        default=0.1, gt=0, lt=1, description="Share of the lines that is held out to test on: the last ones."
+        default=0.1, gt=0, lt=1, description="Share of the lines that is held out for testing: the last ones."
     )
 
 

@@ -36,7 +36,7 @@ class ClickSettings(DataSettings):
         default=1.05,
         ge=0,
         le=10,
-        description="Exponent of Zipf's law: key k has a frequency in proportion to (k+1)^-it.",
+        description="Exponent of Zipf's law: key k has a frequency proportional to (k+1)^-zipf_exponent.",
     )
     train_examples: int = Field(default=200_000, ge=100, le=1_000_000_000, description="Examples to train on.")
     test_examples: int = Field(default=50_000, ge=100, le=100_000_000, description="Examples to test on.")
