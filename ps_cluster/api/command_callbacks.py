@@ -1,6 +1,6 @@
 """The option --callbacks of the command `run`: call the Keras callbacks of a user's file while another process trains.
 
-The launcher never imports TensorFlow, which callbacks need. So this process calls the callbacks, and starts the same command
+Callbacks need TensorFlow, which the launcher never imports. So this process calls the callbacks, and starts the same command
 again without them.
 """
 
@@ -23,12 +23,13 @@ _OPTION = "--callbacks"
 
 
 def run_with_callbacks(name: str, words: Sequence[str], config: RunConfig, root: Path) -> int:
-    """Run the command `run` in a process of its own, and call callbacks in this one. Return its exit code.
+    """Run the command `run` in a process of its own, and call callbacks in this one. Return the exit code of the command.
 
     Args:
-      name: FILE.py:NAME of the callbacks: one, a list of them, or a function that returns them.
-      words: what follows `run` on the command line.
-      config: the settings of the run. root: its directory.
+      name: FILE.py:NAME of a callback, of a list of them, or of a function that returns one of these.
+      words: the words after `run` on the command line.
+      config: the settings of the run.
+      root: the directory of the run.
     Raises:
       UserError: the callbacks can't be used, or the command refuses its options.
       RunFailed: a callback raised an exception, or the training failed.
@@ -63,12 +64,12 @@ def run_with_callbacks(name: str, words: Sequence[str], config: RunConfig, root:
         except (UserError, RunFailed):
             raise
         except Exception as error:
-            raise RunFailed(_in_one_line(reference, error, run)) from error
+            raise RunFailed(_failure(reference, error, run)) from error
         program.check(run.launcher_log)
     try:
         listener.finish()
     except Exception as error:
-        raise RunFailed(_in_one_line(reference, error, run)) from error
+        raise RunFailed(_failure(reference, error, run)) from error
     return 0
 
 
@@ -80,7 +81,7 @@ def _settings(config: RunConfig) -> list[str]:
     return [word for name, value in added.items() for word in ("--set", f"{name}={value}")]
 
 
-def _in_one_line(reference: user_code.Reference, error: Exception, run: RunDir) -> str:
+def _failure(reference: user_code.Reference, error: Exception, run: RunDir) -> str:
     where = f"; {error.__notes__[-1]}" if getattr(error, "__notes__", None) else ""
     return (
         f"{_OPTION}: '{reference}' raised {type(error).__name__}: {one_line(str(error), 300)}{where} The run directory is "

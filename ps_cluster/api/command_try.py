@@ -1,7 +1,7 @@
-"""The option --try of the command `run`: go the whole way once, with a few updates, and keep nothing.
+"""The option --try of the command `run`: train a few updates, score, export, and keep nothing.
 
-Everything that a long training would do at its beginning and at its end happens here within half a minute. So what is wrong
-with a network, with data, or with a machine shows before hours are spent.
+Everything that a long training does at its beginning and at its end happens here within half a minute. So mistakes in a
+network, in data or on a machine show before hours are spent.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from ps_cluster.runs.result_rows import ProgressRow, Summary, with_work
 from ps_cluster.runs.run_dir import RunDir
 
 UPDATES_OF_WORKER = 2
-_MOST_UPDATES = 50  # for each worker, if one worker is so slow that the others would train without end
+_MOST_UPDATES = 50  # per worker, because one worker may be so slow that the others would train without end
 _LENGTH = ("--epochs", "--steps", "--run-dir")
 
-_QUICKLY = {  # of what a run does beside training, score once and leave the rest out
+_QUICKLY = {  # the run scores its checkpoint once; everything else that is not training is switched off
     "evaluation.draw_results": "false",
     "evaluation.after_training": "false",
     "evaluation.augment_last": "false",
@@ -39,10 +39,10 @@ def try_run(words: Sequence[str], config: RunConfig) -> int:
     """Train until each worker has made two updates, then score, export, and remove all files. Return the exit code.
 
     Args:
-      words: what follows `run` on the command line.
+      words: the words after `run` on the command line.
       config: the settings of the run.
     Raises:
-      UserError, RunFailed: what a run with these settings would raise.
+      UserError, RunFailed: as a run with these settings.
     """
     began = time.monotonic()
     workers = config.training_workers
@@ -65,7 +65,7 @@ def try_run(words: Sequence[str], config: RunConfig) -> int:
             f"{workers * _MOST_UPDATES:,}: see which task is slow with --profile in a longer run"
         )
     print_line(
-        f"try: the whole way worked in {time.monotonic() - began:.0f} s, with {summary.updates.applied} updates. Nothing was "
+        f"try: everything worked in {time.monotonic() - began:.0f} s, with {summary.updates.applied} updates. Nothing was "
         "kept. Leave out --try to train"
     )
     return 0

@@ -27,7 +27,7 @@ from ps_cluster.runs.run_dir import CODE
 from ps_cluster.tools.compare.comparison_plan import PLAN, Comparison, read_comparison
 from ps_cluster.tools.compare.comparison_run import check_unclaimed
 
-_OF_ARMS = ("mode", "seed", "straggler")  # keywords of `train` that every arm or run has for itself
+_OF_ARMS = ("mode", "seed", "straggler")  # keywords of `train` that may differ from arm to arm, or from run to run
 _OF_ALL = tuple(name for name in Comparison.model_fields if name not in ("arms", "settings"))
 _OF_RUNS = tuple(name for name in keywords.KEYWORDS if name not in (*_OF_ARMS, *_OF_ALL))
 
@@ -40,23 +40,24 @@ class _Report(BaseModel):
 
 
 class Compared:
-    """A comparison that is complete. `Compared("comparison")` opens any, also one of the command `compare`.
+    """A complete comparison. `Compared("comparison")` opens any, including those of the command `compare`.
 
     Attributes:
-      output: the folder of runs and report. page: the report.
-      headline: what was found, a sentence each.
-      table: a dictionary for each arm: number of runs, and mean, deviation and 95 % interval of each number.
+      output: the folder of runs and report.
+      page: the file of the report.
+      headline: the findings, one sentence each.
+      table: a dictionary for each arm, with the number of runs, and the mean, deviation and 95 % interval of each measure.
     """
 
     def __init__(self, output: str | os.PathLike[str]):
-        """Open a comparison. Raises UserError where the folder holds none that is complete."""
+        """Open a comparison. Raises UserError if the folder has no complete comparison."""
         self.output = Path(os.path.realpath(output))
         self.page = self.output / "report.html"
         try:
             report = read_json(self.output / "report.json", _Report)
         except FileNotFoundError as error:
             raise UserError(
-                f"comparison '{output}' has no report.json: it is no comparison, or not complete"
+                f"comparison '{output}' has no report.json: it is not a comparison, or is not complete"
             ) from error
         self.headline, self.table = report.headline, report.groups
 
@@ -84,13 +85,13 @@ def compare(
     """Train several modes on the same work, as `ps-cluster compare` does, and write a report.
 
     Args:
-      arms: names of modes, or {"mode": name, "set": {"section.key": value}}; None: all without local steps.
+      arms: names of modes, or {"mode": name, "set": {"section.key": value}}; None: all modes without local steps.
       model, data: as for `train`.
       output: the folder of runs and report; an unfinished comparison in it is continued.
       baseline: the arm that the others are compared with; None: sync, else the first.
-      settings: of all runs, as for `train`.
+      settings: the settings of all runs, as for `train`.
       command: the program that is run.
-      options: of the comparison (seeds, stragglers, batches, target_score, …), and of its runs (workers, epochs, …).
+      options: the options of the comparison (seeds, stragglers, batches, target_score, …) and of its runs (workers, epochs, …).
     Raises:
       UserError, TrainingFailed, KeyboardInterrupt: as `train`.
     """
@@ -124,14 +125,14 @@ keywords.show_keywords(compare, (*_OF_ALL, *_OF_RUNS))
 
 
 def _check_same_model(folder: Path, name: str) -> None:
-    """Raise UserError where a comparison that was begun trains another function or Keras model of the caller."""
+    """Raise UserError if an unfinished comparison trains another function or Keras model of the caller."""
     if not (folder / PLAN).is_file():
         return
     begun = flat(read_yaml(folder / PLAN).get("settings") or {}).get("model.name")
     own = f"{folder / CODE}{os.sep}"
     if begun != name and name.startswith(own) and isinstance(begun, str) and begun.startswith(own):
-        Path(name.rpartition(":")[0] or name).unlink()  # it was written for nothing
+        Path(name.rpartition(":")[0] or name).unlink()  # nothing will use it
         raise UserError(
-            f"model: the comparison in '{folder}' was begun with another one (a function that names other values, or a Keras "
-            f"model with other weights): to go on with that give model={begun!r}; for this one, another output"
+            f"model: the comparison in '{folder}' was begun with another model (a function that names other values, or a "
+            f"Keras model with other weights): give model={begun!r} to continue it, or another output for this model"
         )

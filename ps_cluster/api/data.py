@@ -1,6 +1,6 @@
 """Pack the arrays that a script holds, so that the processes of a run can map them.
 
-The name of the packed folder depends on the content. So the same arrays are packed once, and others never take their place.
+The name of the packed folder depends on the content. So the same arrays are packed only once, and never confused with others.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from ps_cluster.notices import Notify
 
 
 def with_data(values: Mapping[str, Any], data: Any, notify: Notify) -> dict[str, Any]:
-    """Return dotted key → value, `values` with the settings that choose `data`. Arrays are packed first.
+    """Return `values` (dotted key → value) with the settings that choose `data`. Arrays are packed first.
 
     Args:
-      data: in one of the forms of docs/python-api.md; None: as `values` say.
+      data: in one of the forms of docs/python-api.md; None: the data set that `values` choose.
     Raises:
-      UserError: it has another form, or the arrays can't be packed.
+      UserError: `data` has another form, or the arrays can't be packed.
     """
     if data is None:
         return dict(values)
@@ -46,7 +46,7 @@ def with_data(values: Mapping[str, Any], data: Any, notify: Notify) -> dict[str,
 
 
 def _contents(found: Any, values: Mapping[str, Any]) -> Contents:
-    """Return what was given as contents, by the settings `data.objective` and `data.held_out` in `values`."""
+    """Convert the caller's data to contents, by the settings `data.objective` and `data.held_out` in `values`."""
     settings = build_config(None, {**values, "data.dataset": PackedImages.name}).data
     try:
         return as_contents(found, settings)
@@ -69,7 +69,7 @@ def _packed(contents: Contents, name: str, notify: Notify) -> packed.PackedDatas
 
 
 def _digest_of(contents: Contents) -> str:
-    """Return a name that changes with every value, and with all that `Contents` says of them."""
+    """Return a name that changes with every value, and with the form of the examples."""
     digest = hashlib.blake2b(repr(contents.spec).encode(), digest_size=12)
     for split, fields in contents.arrays.items():
         for name, rows in fields.items():

@@ -1,4 +1,4 @@
-"""Describe a function so that two processes that define the same function describe it alike."""
+"""Describe a function by bytes that are the same in every process that defines the same function."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 import cloudpickle
 
 _CLASS_ID = re.compile("[0-9a-f]{32}")  # a random name that cloudpickle gives to a class
-_PLACES = ("__firstlineno__", "__static_attributes__")  # of a class: where it is written, and a set without order
+_PLACES = ("__firstlineno__", "__static_attributes__")  # of a class: its line in the file, and a set without order
 
 
 def described(function: Any) -> bytes:
-    """Return bytes that change with what a function does and names, and not with the file or the lines it stands in.
+    """Return bytes that depend on the code of a function and on the values that it uses, but not on its file or lines.
 
-    They may differ for equal functions that name a set of texts: its order differs from process to process.
+    They may differ for equal functions that use a set of strings, because its order differs from process to process.
     """
     stream = io.BytesIO()
     _Describer(stream).dump(function)
@@ -32,7 +32,7 @@ def _code(code: CodeType) -> tuple[Any, ...]:
 
 
 class _Describer(cloudpickle.Pickler):
-    """Writes what `cloudpickle.dumps` writes, without what differs between processes. Nobody reads it back."""
+    """Writes what `cloudpickle.dumps` writes, without the parts that differ between processes. It is never read back."""
 
     dispatch_table = ChainMap({CodeType: _code}, cloudpickle.Pickler.dispatch_table)
 

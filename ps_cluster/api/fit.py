@@ -28,7 +28,7 @@ from ps_cluster.report.terminal import print_line
 from ps_cluster.runs.run_dir import RunDir
 
 BATCH_SIZE = 32  # as in Model.fit
-METRIC_EXAMPLES = 2_048  # on which metrics are measured that the run does not report
+METRIC_EXAMPLES = 2_048  # the examples on which metrics are measured that the run does not report
 _OF_NUMBERS = (
     "mse", "mean_squared_error", "mae", "mean_absolute_error", "mape", "mean_absolute_percentage_error", "msle",
     "mean_squared_logarithmic_error", "huber", "log_cosh", "logcosh", "poisson", "cosine_similarity",
@@ -44,7 +44,7 @@ class FitHistory:
       epoch: the numbers of these epochs, from 0 or `initial_epoch`.
       params: the parameters that the callbacks were given.
       model: the model that was trained.
-      result: the run: its directory, its ledger, its best model.
+      result: the run, with its directory, its ledger and its best model.
     """
 
     history: dict[str, list[float]]
@@ -87,16 +87,16 @@ def fit(
     end the model has the weights of the last update, as after `Model.fit`. Its optimizer is not changed.
 
     Args:
-      model: a compiled model. Layers, losses and metrics that your script or notebook defines travel with it.
+      model: a compiled model. It may use layers, losses and metrics that your script or notebook defines.
       x: an array, a dictionary or tuple of arrays, a pandas frame, a tf.data.Dataset, a keras.utils.PyDataset, or a generator.
-        A stream is read once, into files, and each epoch trains on what was read. So random changes of examples belong into
+        A stream is read once, into files, and each epoch trains on what was read. So put random changes of examples into
         layers of the model.
       y: the targets, if x is no stream; a dictionary or tuple of arrays for a model with several outputs.
-      batch_size: examples of one update, which one worker computes; None: 32, or the batches of a stream.
+      batch_size: the number of examples in one batch of one worker; None: 32, or that of a stream.
       epochs: the number of the last epoch.
       verbose: 0 prints nothing, 1 or "auto" the lines of the run and of each epoch, 2 those of each epoch.
       callbacks: Keras callbacks. `on_train_begin`, `on_epoch_begin`, `on_epoch_end` and `on_train_end` are called in this
-        process, with the weights of the epoch in `self.model`. What acts within an epoch is refused by name.
+        process, with the weights of the epoch in `self.model`. Callbacks that act within an epoch are refused.
       validation_split: the share of the examples, from the end of the arrays, that is only scored.
       validation_data: (x, y), (x, y, sample_weight), or a stream, that is scored after each epoch.
       shuffle: has to be True. The examples of each epoch are shuffled.
@@ -113,12 +113,12 @@ def fit(
       options: the options of `ps-cluster run`: workers, ps, mode, seed, …
     Returns:
       A FitHistory. `history` has the keys of `Model.fit`. `loss` and the accuracy are means over the updates of an epoch; other
-      metrics of the training are measured on up to 2,048 training examples at its end. The workers wait at the
-      end of each epoch until its checkpoint is written.
+      metrics of the training are measured at the end of the epoch, on up to 2,048 training examples. The workers wait at
+      the end of each epoch until its checkpoint is written.
     Raises:
       UserError: bad input, in one line that says what to do.
       TrainingFailed: the training failed.
-      KeyboardInterrupt, and whatever a callback raises: the run is ended in order before.
+      KeyboardInterrupt, and whatever a callback raises: the run has been ended in order before.
     """
     refuse_within_a_run("fit")
     if not isinstance(model, keras.Model) or not model.compiled or not has_loss(model):
@@ -199,7 +199,7 @@ def _settings_of(
 
 
 def _predicts_numbers(model: keras.Model, train: Examples) -> bool:
-    """Return whether whole numbers as targets are numbers to predict, and not classes: the loss says it."""
+    """Return whether the loss shows that targets which are whole numbers are numbers to predict, not classes."""
     losses = keras.tree.flatten(given_to_compile(model)[:1])
     names = {one if isinstance(one, str) else getattr(one, "name", getattr(one, "__name__", "")) for one in losses}
     if isinstance(train.y, Mapping) or not names <= set(_OF_NUMBERS):
@@ -210,7 +210,7 @@ def _predicts_numbers(model: keras.Model, train: Examples) -> bool:
 def _measured(model: keras.Model, train: Examples, validation: Examples | None) -> dict[str, float]:
     """Return the logs of an epoch that the run does not report, measured on some examples.
 
-    These are metrics of the training other than the accuracy and, of several outputs, the loss of each.
+    These are the metrics of the training except the accuracy and, if there are several outputs, the loss of each output.
     """
     outputs = train.y if isinstance(train.y, Mapping) and len(train.y) > 1 else {}
     if not outputs and metric_names(model) <= ACCURACIES:

@@ -18,7 +18,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.files.values import one_line
 from ps_cluster.notices import Notify
 
-# A data set needs examples to test on. Without validation data nobody looks at their score.
+# A data set needs examples to test on. Without validation data their score is not used.
 USED_WITHOUT_VALIDATION = 100
 
 
@@ -43,7 +43,7 @@ class Examples:
 
 @dataclass(frozen=True)
 class FitData:
-    """The data of a call of `fit`. `batch_size`: of the stream that the data came from; None for arrays."""
+    """The data of a call of `fit`. `batch_size`: the batch size of the stream that the data came from; None for arrays."""
 
     train: Examples
     validation: Examples | None
@@ -79,7 +79,7 @@ def fit_data(
     The arguments are those of `Model.fit`. `say` is called with each line for the user.
 
     Raises:
-      UserError: the data has a form that is not known, or can't be read.
+      UserError: the data has an unknown form, or can't be read.
     """
     with tempfile.TemporaryDirectory(prefix="ps-cluster-fit-") as name:
         folder = Path(name)
@@ -122,14 +122,14 @@ def _examples(
         return Examples(_by_name(model, what, x), _by_output(model, y), _weight(weight)), None
     if y is not None or weight is not None:
         raise UserError(
-            f"{'y' if y is not None else 'sample_weight'}: {what} is a stream, whose batches have to bring it"
+            f"{'y' if y is not None else 'sample_weight'}: {what} is a stream, whose batches have to contain it"
         )
     own = folder / what
     own.mkdir()
     first: list[int] = []
     found = write_stream(_watched(batches, first), own, what, steps=steps, say=say)
     if what == "x":
-        say("x: each epoch trains on these examples, so random changes of examples belong into layers of the model")
+        say("x: each epoch trains on these examples, so put random changes of examples into layers of the model")
     inputs, targets, weights = (*found, None)[:3]
     return Examples(_by_name(model, what, inputs), _by_output(model, targets), _weight(weights)), first[0]
 
@@ -160,7 +160,7 @@ def _steps_argument(what: str) -> str:
 def _watched(batches: Iterable[Any], sizes: list[int]) -> Iterator[Any]:
     """Yield the batches, and append the number of examples in each."""
     for batch in batches:
-        with contextlib.suppress(Exception):  # `write_stream` says what is wrong with a batch
+        with contextlib.suppress(Exception):  # `write_stream` reports what is wrong with a batch
             sizes.append(len(keras.tree.flatten(batch)[0]))
         yield batch
 
@@ -214,15 +214,15 @@ def _weight(weight: Any) -> Any:
 
 
 def evaluate(model: keras.Model, examples: Examples) -> dict[str, float]:
-    """Return the loss and the metrics of a model by the names of Keras, as its own `evaluate` measures them."""
-    # Keras takes texts as tensors alone.
+    """Return the loss and the metrics of a model, by Keras's names, as `Model.evaluate` measures them."""
+    # Keras takes strings only as tensors.
     x = _mapped(examples.x, lambda array: tf.constant(array) if array.dtype.kind in "OSU" else array)
     found = model.evaluate(x, examples.y, verbose=0, return_dict=True)
     return {name: float(value) for name, value in found.items()}
 
 
 def _mapped(part: Any, function: Callable[[Any], Any]) -> Any:
-    """Return the function of an array, or of each array in a dictionary; None for None."""
+    """Apply a function to an array, or to each array in a dictionary; return None for None."""
     if part is None:
         return None
     return {name: function(array) for name, array in part.items()} if isinstance(part, Mapping) else function(part)

@@ -27,7 +27,7 @@ from ps_cluster.runs import checkpoints
 from ps_cluster.runs.result_rows import EvaluationRow
 from ps_cluster.runs.run_dir import RunDir
 
-# Modules whose callbacks are known to do nothing within an epoch that has to be done, if they are set up as checked below.
+# The callbacks of these modules need no calls within an epoch, unless an argument that is checked below asks for them.
 _KNOWN_MODULES = ("keras.", "wandb.", "mlflow.")
 _BATCH_METHODS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
 _REFUSED: dict[type[keras.callbacks.Callback], str] = {
@@ -36,12 +36,12 @@ _REFUSED: dict[type[keras.callbacks.Callback], str] = {
     keras.callbacks.ReduceLROnPlateau: "the workers compute the learning rate of each step: set schedule.kind, e.g. "
     "settings={'schedule.kind': 'cosine'}",
     keras.callbacks.BackupAndRestore: "every run saves its state by itself, and train(resume=RUN_DIR) continues it",
-    keras.callbacks.SwapEMAWeights: "the optimizer keeps no moving average here: settings={'lookahead.every': 5} keeps slow "
-    "weights on the parameter server",
+    keras.callbacks.SwapEMAWeights: "the optimizer keeps no moving average here: settings={'lookahead.every_updates': 5} keeps "
+    "slow weights on the parameter server",
 }
 
 ACCURACIES = {"accuracy", "acc", "binary_accuracy", "categorical_accuracy", "sparse_categorical_accuracy"}
-"""Names of metrics for which the accuracy stands that each update reports."""
+"""Names of metrics whose value is the accuracy that each update reports."""
 
 
 def metric_names(model: keras.Model) -> set[str]:
@@ -102,8 +102,8 @@ class Epoch:
     Attributes:
       number: counted from 0.
       checkpoint: the step of its checkpoint.
-      logs: `loss`, and `accuracy` or `error`, of the updates since the epoch before; if it was scored, these with `val_` before
-        their names too, and the metrics of compile().
+      logs: the `loss` and the `accuracy` or `error` of the updates since the previous epoch. If the epoch was scored, also the
+        scores with the prefix `val_`, and the metrics of compile().
     """
 
     number: int
@@ -126,10 +126,10 @@ class EpochReader:
         """Begin with the first epoch.
 
         Args:
-          metric: the metric that each update reports, "accuracy" or "error".
           examples: the number of examples of an epoch.
-          examples_per_update: the last update of an epoch may end up to half of it too early.
+          examples_per_update: the examples of an update. An epoch may end up to half an update before `examples`.
           scored: whether an epoch ends with its score; without an evaluator it ends with its checkpoint.
+          metric: the metric that each update reports, "accuracy" or "error".
         """
         self._run_dir, self._examples, self._scored = run_dir, examples, scored
         self._examples_per_update = examples_per_update
@@ -167,7 +167,7 @@ def _validation_logs(row: EvaluationRow) -> dict[str, float]:
 
 
 class CallbackCaller:
-    """Calls callbacks for the epochs of a run, and loads the weights of each epoch into a model before."""
+    """Loads the weights of each epoch of a run into a model, and then calls the callbacks."""
 
     def __init__(
         self,
@@ -186,7 +186,7 @@ class CallbackCaller:
         Args:
           epochs, steps, verbose: the parameters that callbacks find in `self.params`; steps is per epoch.
           first_epoch: the number of the first epoch, as `initial_epoch` of `fit`.
-          extra_logs: returns further logs of an epoch, computed with the model, which has the epoch's weights then.
+          extra_logs: returns further logs of an epoch. When it is called, the model has the weights of the epoch.
           say: called with a line for the user.
         """
         self._model, self._say, self._first_epoch, self._extra_logs = model, say, first_epoch, extra_logs
@@ -225,7 +225,7 @@ class CallbackCaller:
 
     def _logs_of_fit(self, logs: Mapping[str, float]) -> dict[str, float]:
         """Return logs under the names that `Model.fit` gives them: those of the loss and of the compiled metrics."""
-        unnamed = {"accuracy", "error"} - self._metrics  # of the run, and not of compile()
+        unnamed = {"accuracy", "error"} - self._metrics  # metrics of the run that compile() did not name
         found = {name: value for name, value in logs.items() if name.removeprefix("val_") not in unnamed}
         if "accuracy" in logs:
             found |= dict.fromkeys(self._metrics & ACCURACIES, logs["accuracy"])

@@ -1,4 +1,4 @@
-"""Turn keyword arguments into settings, with the names, types and ranges that the options of the commands have."""
+"""Turn keyword arguments into settings, with the names, types and ranges of the commands' options."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ps_cluster.files.writable import check_folder
 from ps_cluster.files.writing import write_whole
 from ps_cluster.files.yaml_files import dump_yaml
 
-_BY_OTHER_NAMES = ("data.dataset", "model.name")  # the arguments `data` and `model`
+_BY_OTHER_NAMES = ("data.dataset", "model.name")  # set by the arguments `data` and `model`
 
 
 KEYWORDS = {
@@ -32,11 +32,11 @@ KEYWORDS = {
 
 
 def values_of(options: Mapping[str, Any], settings: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return dotted key → value of keyword arguments, and under them of `settings`, as on the command line.
+    """Return dotted key → value of `settings` and of keyword arguments, which win, as on the command line.
 
     Args:
       options: keyword → value; None counts as not given.
-      settings: dotted keys or sections → values, any setting of docs/configuration.md.
+      settings: dotted keys or sections → values, for any settings of docs/configuration.md.
     Raises:
       UserError: a keyword is unknown, or `settings` is no mapping.
     """
@@ -52,7 +52,7 @@ def values_of(options: Mapping[str, Any], settings: Mapping[str, Any] | None) ->
 # Arguments of Keras's `compile` and `fit`, and what does the same in `train`. (`ps_cluster.fit` takes those of `fit`.)
 _OF_KERAS = {
     "validation_data": "give the examples to test on with the data: data=((x_train, y_train), (x_test, y_test))",
-    "validation_split": "settings={'data.held_out': 0.1} says which share is held out where no examples to test on are given",
+    "validation_split": "settings={'data.held_out': 0.1} sets the share that is held out if the data has no test examples",
     "x": "give the data as data=(x_train, y_train)",
     "y": "give the data as data=(x_train, y_train)",
     "sample_weight": "give weights with the data: data={'x_train': …, 'y_train': …, 'weight_train': …}",
@@ -61,10 +61,10 @@ _OF_KERAS = {
     "loss": "compile() the model in your function with it",
     "metrics": "compile() the model in your function with them",
     "lr": "it is called learning_rate",
-    "steps_per_epoch": "steps=… is the number of all updates; an epoch is all training examples once",
-    "initial_epoch": "resume=RUN_DIR goes on with an earlier run",
-    "shuffle": "examples are always shuffled, by seed=…",
-    "verbose": "lines are printed by the program that trains; contextlib.redirect_stdout takes them",
+    "steps_per_epoch": "steps=… is the number of all updates; an epoch is one pass over the training examples",
+    "initial_epoch": "resume=RUN_DIR continues an earlier run",
+    "shuffle": "examples are always shuffled; seed=… decides the order",
+    "verbose": "the program that trains prints the lines; contextlib.redirect_stdout redirects them",
 }
 
 
@@ -73,7 +73,7 @@ def check_known(options: Iterable[str], known: Iterable[str]) -> None:
     for name in options:
         if name not in known:
             if name in _OF_KERAS:
-                raise UserError(f"{name}: there is no such argument, which Keras has: {_OF_KERAS[name]}")
+                raise UserError(f"{name}: Keras has this argument, but it is unknown here: {_OF_KERAS[name]}")
             hint = did_you_mean(name, known)
             raise UserError(
                 f"{name}: there is no such argument: {hint}any setting goes into settings={{'section.key': …}}"
@@ -81,7 +81,7 @@ def check_known(options: Iterable[str], known: Iterable[str]) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as YAML has it: paths as text, tuples as lists, numbers of NumPy as Python's."""
+    """Convert a value for YAML: paths to text, tuples to lists, NumPy's numbers to Python's."""
     if isinstance(value, Mapping):
         return {str(key): plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
@@ -92,7 +92,7 @@ def plain(value: Any) -> Any:
 
 
 def new_folder(path: Any, keyword: str) -> Path:
-    """Return the path of a folder that is going to be written. Raises UserError where it can't be."""
+    """Return the path of a folder that is going to be written. Raises UserError if it can't be written."""
     try:
         folder = Path(path)
         check_folder(folder)
@@ -103,7 +103,7 @@ def new_folder(path: Any, keyword: str) -> Path:
 
 
 def write_settings(file: Path, values: Mapping[str, Any]) -> None:
-    """Write a file for --config. Relative paths of code are as seen from the current folder, and may be run now."""
+    """Write a file for --config. Relative paths of code start at the current folder, and this code may be run from now on."""
     write_whole(file, dump_yaml(trusted(nested(values), Path.cwd())))
 
 

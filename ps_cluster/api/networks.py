@@ -1,4 +1,4 @@
-"""Write the network of a script or a notebook to files, for the processes that train it. Imports no TensorFlow by itself."""
+"""Write the network of a script or a notebook to files, for the processes that train it. Does not import TensorFlow itself."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from ps_cluster.files.writing import write_whole
 
 
 def write_network(model: Any, folder: Path) -> str:
-    """Write a function that builds a network, or a Keras model to go on from, to `folder`. Return its name in settings.
+    """Write a function that builds a network, or a Keras model to continue from, to `folder`. Return its name in settings.
 
-    The file's name changes with what the network is, and not with the process that sends it: the same function of a
-    script that is started again has the same name. A name or a path is returned as it is.
+    The name of the file depends on the network, not on the process that writes it: if a script is started again, the same
+    function has the same name. If `model` is a name or a path, it is returned unchanged.
 
     Raises:
-      UserError: it is something else, takes other arguments, or names what can't leave this process.
+      UserError: `model` is something else, takes other arguments, or uses an object that can't leave this process.
     """
     if isinstance(model, str | os.PathLike):
         return os.fspath(model)
     folder = folder.absolute()
-    keras = sys.modules.get("keras")  # whoever has a model has imported it; here it would take seconds
+    keras = sys.modules.get("keras")  # a caller with a model has imported Keras; importing it here would take seconds
     if keras is not None and isinstance(model, keras.Model):
         return _write_model(model, folder)
     if not callable(model):
@@ -46,7 +46,7 @@ def write_network(model: Any, folder: Path) -> str:
 
 
 def _write_function(function: Any, folder: Path, name: str, *, described_by: Any, what: str) -> str:
-    """Write a function by value. Return its name in settings. `described_by`: what the name of the file depends on."""
+    """Write a function by value. Return its name in settings. `described_by`: the object on which the file name depends."""
     try:
         with _main_module_by_value():
             content, description = cloudpickle.dumps({name: function}), described(described_by)
@@ -60,7 +60,7 @@ def _write_function(function: Any, folder: Path, name: str, *, described_by: Any
 
 @contextlib.contextmanager
 def _main_module_by_value() -> Iterator[None]:
-    """Send what a script defines by value also in a child process of multiprocessing, where the script has another name."""
+    """Pickle a script's functions by value in a child process of multiprocessing too, where the script has another name."""
     script = sys.modules.get("__mp_main__")
     if script is None:
         yield
@@ -79,7 +79,7 @@ def name_of(model: Any) -> str:
 
 
 def _write_model(model: Any, folder: Path) -> str:
-    """Write a Keras model: as a file that Keras alone can read where that is possible, else together with its own code."""
+    """Write a Keras model: as a file that Keras alone can read if that is possible, else together with the caller's code."""
     from ps_cluster.models.by_value import by_value, own_objects
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -91,7 +91,7 @@ def _write_model(model: Any, folder: Path) -> str:
         raise UserError(
             f"model: Keras can't save it, so it can't be sent to the processes that train: {told}"
         ) from error
-    with zipfile.ZipFile(file) as archive:  # beside its layers, the file has the time, and addresses of objects
+    with zipfile.ZipFile(file) as archive:  # the file has its time and addresses of objects too, which are not compared
         layers = re.sub(rb'"shared_object_id": \d+', b"", archive.read("config.json"))
     weights = (f"{one.dtype} {one.shape}".encode() + one.tobytes() for one in map(np.asarray, model.get_weights()))
     content = (layers, *weights)

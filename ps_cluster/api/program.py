@@ -1,4 +1,4 @@
-"""Run a command of this package in a process of its own, print its lines, and look after it until it has ended."""
+"""Run a command of this package in a process of its own, print its lines, and wait until it has ended."""
 
 from __future__ import annotations
 
@@ -24,38 +24,38 @@ from ps_cluster.system.child_process import ChildProcess, how_ended
 COMMAND = (sys.executable, "-P", "-m", "ps_cluster")
 OUTPUT_INTERVAL_S = 0.2
 _CHUNK_BYTES = 2**16
-_ERROR = "Error: "  # begins the line that says why a command failed
+_ERROR = "Error: "  # the beginning of the line with the reason why a command failed
 _LOG = re.compile(r"\(log: (?P<path>[^)]+)\)")
 
 
 def refuse_within_a_run(function: str) -> None:
-    """Raise UserError where a process of a run calls this function of the Python API, by importing the user's file.
+    """Raise UserError if a process of a run calls this function of the Python API while it imports the user's file.
 
-    Every process of a run imports the file that defines its network. If the file started a run then, each of these would
-    start another one, without end.
+    Every process of a run imports the file that defines its network. If the file started a run, each of these processes
+    would start another run, without end.
     """
     file = user_code.file_that_runs()
     if file is None and LAUNCHER_PID not in os.environ:
         return
     raise UserError(
-        f"{function}: it was called by a process of a run, which imports {file or 'your code'}, and would start a run in "
-        'each of them: put the call under if __name__ == "__main__":'
+        f"{function}: it was called by a process of a run, which imports {file or 'your code'}, so each process would start "
+        'another run: put the call under if __name__ == "__main__":'
     )
 
 
 class Program:
-    """A command that runs beside this process, and ends with it however this process ends.
+    """A command that runs in a child process. It ends when this process ends, however that happens.
 
-    It leads a session of its own. So Ctrl-C in a terminal comes to this process alone, which hands it on.
+    The command leads a session of its own. So Ctrl-C in a terminal reaches only this process, which passes it on.
     """
 
     def __init__(self, argv: Sequence[str], say: Notify = print_line, *, environment: Mapping[str, str] | None = None):
         """Start the command.
 
         Args:
-          say: called with each of its lines, but not with its error.
-          environment: of the command; None: that of this process without variables for settings, so that the caller's
-            arguments alone decide them.
+          say: called with each line that the command prints, but not with its error.
+          environment: the environment of the command; None: that of this process without variables for settings, so that
+            only the caller's arguments decide the settings.
         """
         self._say = say
         self._error = ""
@@ -79,18 +79,18 @@ class Program:
         os.close(self._output)
 
     def attend(self, look: Callable[[], bool] = lambda: False) -> None:
-        """Print its lines until it has ended.
+        """Print the command's lines until it has ended.
 
         Args:
           look: called several times a second, and once at the end. If it returns True, the command is asked to stop
             early, and `look` is not called again.
         Raises:
-          Whatever `look` raises, or KeyboardInterrupt, when the command has stopped early. A further Ctrl-C makes it
-          stop at once.
+          Whatever `look` raises, or KeyboardInterrupt, once the command has stopped early. Another Ctrl-C stops the command
+          at once.
         """
         wanted = True
         try:
-            while self._goes_on():
+            while self._print_new_lines():
                 if wanted and look():
                     wanted = False
                     self.stop()
@@ -101,17 +101,17 @@ class Program:
             raise
 
     def stop(self) -> None:
-        """Ask it to stop: it finishes the steps under way, and writes and scores a last checkpoint."""
+        """Ask the command to stop: it finishes the steps under way, and writes and scores a last checkpoint."""
         self._child.signal(signal.SIGTERM)
 
     def check(self, log: Path) -> None:
-        """Raise what its exit code says.
+        """Raise the error that the command's exit code stands for; do nothing for code 0.
 
         Args:
-          log: where to look if its error names no other.
+          log: the log to name if the command's error names none.
         Raises:
           UserError: bad input.
-          TrainingFailed: it failed, or was stopped from outside before it could end.
+          TrainingFailed: the command failed, or was stopped from outside before it could end.
         """
         code = self._child.exit_code
         if not code:
@@ -127,14 +127,14 @@ class Program:
         self.stop()
         while True:
             try:
-                while self._goes_on():
+                while self._print_new_lines():
                     pass
                 return
             except KeyboardInterrupt:
                 self.stop()
 
-    def _goes_on(self) -> bool:
-        """Print what it has written, waiting a moment for it. Return False when it has ended and all is printed."""
+    def _print_new_lines(self) -> bool:
+        """Wait a moment for output and print it. Return False if the command has ended and all its output is printed."""
         ended = not self._child.running  # before reading, so that no line before the end is missed
         waiting = select.poll()  # select.select takes no descriptor above 1,023
         waiting.register(self._output, select.POLLIN)
@@ -153,7 +153,7 @@ class Program:
             chunk = os.read(self._output, _CHUNK_BYTES)
         except BlockingIOError:
             return b""
-        if not chunk and self._child.running:  # it has closed its output: nothing to wait for there
+        if not chunk and self._child.running:  # it has closed its output, for which nothing can wait any more
             time.sleep(OUTPUT_INTERVAL_S)
         return chunk
 
@@ -166,6 +166,6 @@ class Program:
 
 
 def _with_places(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment in which a command finds this package, and the modules that this process finds."""
+    """Return an environment in which a command can import this package and all modules that this process can import."""
     places = dict.fromkeys([str(IMPORT_FOLDER), *map(os.path.abspath, sys.path)])
     return {**environment, "PYTHONPATH": os.pathsep.join(places), CALLER_PID: str(os.getpid())}

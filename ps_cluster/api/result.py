@@ -1,4 +1,4 @@
-"""The result of a training: reads its run directory when it is asked."""
+"""The result of a training. It reads the run directory when an attribute is read."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PANEL_IN = 2.4
 
 
 class Result:
-    """A run that has ended. `Result("runs/mine")` opens any, also one of the command `run`.
+    """A run that has ended. `Result("runs/mine")` opens any, including those of the command `run`.
 
     Attributes:
       run_dir: the folder of all its files.
@@ -37,10 +37,10 @@ class Result:
         """Open a run.
 
         Args:
-          code: files of the code that built its network, which `model` may run, as the option `--code`. A network of layers
-            that Keras knows needs none, nor does a run of this process.
+          code: the files of the code that built the network, which `model` may run, as with the option `--code`. None are
+            needed if all layers are Keras's, or if this process started the run.
         Raises:
-          UserError: the folder holds no run that has ended.
+          UserError: the folder is not a run directory, or its run has not ended.
         """
         for file in code:
             user_code.trust(Path(file))
@@ -71,9 +71,9 @@ class Result:
 
     @cached_property
     def ledger(self) -> Any:
-        """The applied updates, a row each: a pandas DataFrame where pandas is installed, else a NumPy structured array.
+        """The applied updates, one row each: a pandas DataFrame if pandas is installed, else a NumPy structured array.
 
-        `ledger["staleness"]` is a column of both.
+        `ledger["staleness"]` is a column of either.
         """
         rows = tables.read_csv(self._files.updates)
         try:
@@ -84,11 +84,11 @@ class Result:
 
     @cached_property
     def model(self) -> keras.Model:
-        """The best model, a plain Keras model that takes raw examples. It is loaded when it is first asked for.
+        """The best model, a plain Keras model that takes raw examples. It is loaded when it is first read.
 
         Raises:
-          UserError: no checkpoint was scored, so there is no best one; or the model needs the code that built it, and that
-            code was not named; or the file can't be read, e.g. because it is damaged.
+          UserError: no checkpoint was scored, so there is no best model; or the model needs the code that built it, which
+            `code` does not name; or the file can't be read, e.g. because it is damaged.
         """
         file = self._files.best_model
         if not file.is_file():
@@ -113,7 +113,7 @@ class Result:
     def plot(self) -> Figure:
         """Return a figure of four panels: metric and loss, of training and of test examples, over time and over examples.
 
-        Of training it has means over the updates between two rows of progress.
+        The values of the training are means over the updates between two rows of progress.
         """
         from matplotlib.figure import Figure  # it takes half a second to import
 
@@ -121,7 +121,7 @@ class Result:
         from ps_cluster.report.plots import grid, legend_outside, plot_style
 
         class RunFigure(Figure):
-            """A figure that a notebook shows, also where matplotlib has not been told of notebooks."""
+            """A figure that a notebook shows even if matplotlib was not set up for notebooks."""
 
             def _repr_png_(self) -> bytes:
                 content = io.BytesIO()

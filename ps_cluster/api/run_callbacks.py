@@ -26,7 +26,7 @@ from ps_cluster.report.terminal import print_line
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.run_dir import RunDir
 
-CHECKPOINTS_KEPT = 10  # so that a callback that takes long still finds the checkpoint of its epoch
+CHECKPOINTS_KEPT = 10  # enough that a slow callback still finds the checkpoint of its epoch
 
 
 def with_epochs_scored(values: Mapping[str, Any], passes: float = 1.0) -> dict[str, Any]:
@@ -57,12 +57,12 @@ class RunCallbacks:
         extra_logs: Callable[[], Mapping[str, float]] = dict,
         say: Notify = print_line,
     ):
-        """Wait for the run.
+        """Keep the arguments. Nothing is read before the run trains.
 
         Args:
-          model: the Keras model that the callbacks get. If it is something else, the network of the run is built for them.
-          examples: some examples as the caller has them, on which the model's metrics are built. Keras chooses "accuracy" by
-            the form of the targets, and the run may have one-hot rows as labels.
+          model: the Keras model that the callbacks get. For anything else, the network of the run is built for them.
+          examples: some of the caller's examples, on which the model's metrics are built. Keras chooses the kind of "accuracy"
+            by the form of the targets, and the run may store one-hot rows as labels.
           passes: the length of an epoch, in passes over the training examples.
           first_epoch, verbose, extra_logs, say: as for `CallbackCaller`.
         """
@@ -91,7 +91,7 @@ class RunCallbacks:
 
     @cached_property
     def caller(self) -> CallbackCaller:
-        """The caller of the callbacks. Ask for it once the run has begun to train."""
+        """The object that calls the callbacks. It can be read once the run has begun to train."""
         examples, training = self._dataset.train_examples, self._config.training
         return CallbackCaller(
             self._callbacks,
@@ -105,7 +105,7 @@ class RunCallbacks:
         )
 
     def _model(self) -> keras.Model:
-        """Return the model for the callbacks, with its metrics built: Keras asks them in which direction they improve."""
+        """Return the model for the callbacks, with its metrics built: Keras reads from them in which direction they improve."""
         spec, model = self._dataset.spec, self._given
         if self._examples is not None:
             evaluate(model, self._examples)

@@ -23,10 +23,10 @@ def write_stream(batches: Iterable[Any], folder: Path, what: str, *, steps: int 
     """Return the examples of all batches: a tuple of arrays, or of dictionaries of arrays, that are mapped from files.
 
     Args:
-      batches: each is (inputs, targets) or (inputs, targets, weights). Each part is an array [B, ...] or a dictionary of such.
-      folder: for the files, which must stay until the arrays are no longer used.
-      what: the argument that the stream was given as, for messages.
-      steps: take this many batches; None: all.
+      batches: each is (inputs, targets) or (inputs, targets, weights). A part is an array [B, ...] or a dictionary of arrays.
+      folder: the folder for the files, which must stay until the arrays are no longer used.
+      what: the name of the argument with the stream, for messages.
+      steps: the number of batches to take; None: all.
     Raises:
       UserError: the stream is empty, its batches do not fit each other, or they take too much room on the disk.
     """
@@ -87,7 +87,7 @@ def _leaves(batch: Sequence[Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
 
 
 def _filled(part: Any, path: tuple[str, ...], columns: Mapping[tuple[str, ...], _Column]) -> Any:
-    """Return the structure of a part of a batch, with the arrays of all batches in it."""
+    """Return a part with the structure of `part`, a part of one batch, but with the rows of all batches."""
     if isinstance(part, Mapping):
         return {key: columns[*path, key].rows_of_all() for key in part}
     if isinstance(part, tuple | list):

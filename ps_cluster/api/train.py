@@ -32,7 +32,7 @@ from ps_cluster.report.terminal import print_line
 from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow, with_work
 from ps_cluster.runs.run_dir import RunDir, check_unused
 
-SETTINGS = "settings.yaml"  # in the folder of the code: what the caller has chosen
+SETTINGS = "settings.yaml"  # the file in the folder of the code with the settings that the caller has chosen
 
 
 def train(
@@ -48,19 +48,19 @@ def train(
     command: Sequence[str] = COMMAND,
     **options: Any,
 ) -> Result:
-    """Train on a cluster of processes on this machine, as `ps-cluster run` does, and return when all have ended.
+    """Train on a cluster of processes on this machine, as `ps-cluster run` does, and return when all processes have ended.
 
     Args:
-      model: the name of a network, "file.py:name", a .keras file or a Keras model to go on from, or a function
+      model: the name of a network, "file.py:name", a .keras file or a Keras model to continue from, or a function
         build(examples, settings) or build() that returns a Keras model; None: the default network.
       data: the name of a data set, the path of files of your own, "file.py:name", {x_train, y_train, x_test, y_test},
         (x_train, y_train), ((x_train, y_train), (x_test, y_test)), Contents, or a function that returns one of the last
         four; None: auto.
       run_dir: a new folder for all files of the run; None: a new one in runs/.
-      resume: the folder of an earlier run to continue, e.g. `result.run_dir`. `epochs` or `steps` make it longer, `ps` cuts
-        the parameters anew; everything else stays. A network that is code is given again, as `model`.
+      resume: the folder of an earlier run to continue, e.g. `result.run_dir`. `epochs` or `steps` make it longer, `ps`
+        changes the number of parameter servers; everything else stays. If the network is code, give it again as `model`.
       settings: any settings of docs/configuration.md, e.g. {"optimizer.rule": "adam"}.
-      on_progress: called with each row of progress while it trains (`row.applied`, `row.loss`, …).
+      on_progress: called with each row of progress during the training (`row.applied`, `row.loss`, …).
       on_evaluation: called with each score (`row.step`, `row.test_accuracy`, …). A function that returns
         `ps_cluster.STOP` ends the training early.
       callbacks: Keras callbacks, which are called in this process at the end of each scored epoch (docs/python-api.md).
@@ -69,7 +69,7 @@ def train(
     Raises:
       UserError: bad input, in one line.
       TrainingFailed: the training failed.
-      KeyboardInterrupt, and whatever a callback raises: the run is drained before, and its directory complete.
+      KeyboardInterrupt, and whatever a callback raises: the run has been drained before, and its directory is complete.
     """
     refuse_within_a_run("train")
     if resume is not None:
@@ -102,7 +102,7 @@ class Listening(Protocol):
         """Look at what the run has written since the last look. Return whether to end it early."""
 
     def finish(self) -> None:
-        """Do what is due once the run has ended without an error."""
+        """Do what remains to do after the run has ended without an error."""
 
 
 def train_new(
@@ -115,7 +115,7 @@ def train_new(
     command: Sequence[str],
     say: Notify = print_line,
 ) -> Result:
-    """Write what the caller has to a new run directory, and train there.
+    """Write the caller's network, data and settings to a new run directory, and train there.
 
     Args:
       model, data, run_dir, command: as for `train`.
@@ -139,9 +139,9 @@ def train_new(
     try:
         _attend(argv, run, [listener(run) for listener in listeners], say)
     except UserError:
-        if not run.config.is_file():  # it has not begun: what was prepared for it goes
+        if not run.config.is_file():  # the run has not begun: remove what was prepared for it
             shutil.rmtree(run.code, ignore_errors=True)
-            with contextlib.suppress(OSError):  # somebody's files are in it
+            with contextlib.suppress(OSError):  # the folder has other files in it
                 run.root.rmdir()
         raise
     return Result(run.root)
@@ -170,7 +170,7 @@ def _resumed(
     """Continue a run as `train` does. The arguments are those of `train`."""
     keywords.check_known(options, keywords.KEYWORDS)
     if others := [name for name in options if name not in _OF_RESUME]:
-        raise UserError(f"{others[0]}: a run is resumed as it was; only {', '.join(_OF_RESUME)} may change")
+        raise UserError(f"{others[0]}: a run is resumed with its own settings; only {', '.join(_OF_RESUME)} may change")
     run = RunDir.open(folder)
     arguments = [f"--{name}={keywords.plain(value)}" for name, value in options.items() if value is not None]
     if file := _code_to_resume(run, model):
@@ -182,10 +182,10 @@ def _resumed(
 
 
 def _code_to_resume(run: RunDir, model: Any) -> Path | None:
-    """Return the file of the network that the caller allows to be run; None where the run needs no code for it.
+    """Return the file of the network that the caller allows to be run; None if the run needs no code for it.
 
     Raises:
-      UserError: the network is code and the caller does not give it, or gives another one.
+      UserError: the network is code, and the caller gives no network or another one.
     """
     begun = flat(read_yaml(run.config)).get("model.name")
     code = NETWORKS.code_of(begun) if isinstance(begun, str) else None
@@ -199,14 +199,14 @@ def _code_to_resume(run: RunDir, model: Any) -> Path | None:
         name = NETWORKS.named_by_user(name, Path.cwd()).replace(f"{temporary}{os.sep}", f"{run.code}{os.sep}")
         if name != begun:
             raise UserError(
-                f"model: the run in '{run.root}' was begun with another network, '{begun}': give that one, or train anew"
+                f"model: the run in '{run.root}' was begun with another network, '{begun}': give that one, or start a new run"
             )
         if code is not None and written.is_relative_to(temporary):
-            shutil.copyfile(written, code)  # so that what is run is the caller's, whoever wrote into the folder
+            shutil.copyfile(written, code)  # so the caller's code is run, whoever has written into the folder
     return code
 
 
-# Call functions of the caller for what a run has written since the last look.
+# Call the caller's functions with the rows that a run has written since the last look.
 
 
 class Wish(Enum):
@@ -235,24 +235,24 @@ class Listener:
         self._later: list[tuple[float, Callable[[], object]]] = []
 
     def skip(self) -> None:
-        """Leave out the rows that are there, which are of an earlier session of the run."""
+        """Skip the rows that exist already, which are from an earlier session of the run."""
         for rows, _ in (self._progress, self._evaluation):
             rows.new_rows()
 
     def look(self) -> bool:
-        """Call the functions for the new rows, until one wants to stop. Return whether one does."""
+        """Call the functions with the new rows until one returns STOP. Return whether one did."""
         return any(call() is STOP for call in self._calls())
 
     def finish(self) -> None:
-        """Do nothing: all rows were handed over."""
+        """Do nothing, because all rows have been handed over."""
 
     def _calls(self) -> list[Callable[[], object]]:
-        # What is written while the two files are read waits for the next look: the row before it may have been missed.
+        # Rows that are written while the two files are read wait for the next look, because an earlier row may be missing.
         until, found = time.time(), self._later
         rows, on_progress = self._progress
         if on_progress:
-            # Before the first update nothing can be told, and a run that is stopped then has trained nothing. Rows of a save
-            # repeat the one before.
+            # Rows before the first update say nothing, and a run that is stopped then has trained nothing. Rows of a save
+            # repeat the row before.
             found += [
                 (row.time, partial(on_progress, row))
                 for row in with_work(self._work, rows.new_rows())

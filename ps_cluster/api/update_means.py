@@ -11,19 +11,19 @@ from ps_cluster.runs.run_dir import RunDir
 class UpdateMeans:
     """Reads the journal of the first parameter server, which has a row for each update in the order in which they were applied.
 
-    All rows that a checkpoint counts are on the disk before the checkpoint is.
+    A checkpoint is on the disk only after all rows that it counts.
     """
 
     def __init__(self, run_dir: RunDir, metric: str):
         """Begin before the first update. `metric`: the name under which the metric of the updates is returned."""
         self._rows, self._metric = JournalTail(run_dir, 0), metric
-        self._examples = 0  # of the epochs so far
+        self._examples = 0  # the examples of the epochs so far
 
     def up_to(self, examples: int) -> dict[str, float]:
-        """Return the mean loss and metric of the updates since the last call. Without an update there are no means.
+        """Return the mean loss and metric of the updates since the last call; {} if there were none.
 
         Args:
-          examples: how many examples the updates of the whole run have trained on by then.
+          examples: the number of examples on which the run has trained up to the end of these updates.
         """
         self._rows.look()
         rest = examples - self._examples

@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 COMPLETE = "_PS_CLUSTER_COMPLETE"  # environment variable: set by a shell that asks for completions
 EXAMPLE_WIDTH = 95  # with two more for a backslash, click indents them by two in a terminal of 100 columns
 
+WORDS = "ps_cluster.words"  # key in the context of a command: the words that the user wrote after the command's name
+
 # The groups of options in the help of a command.
-WORDS = "ps_cluster.words"  # in the context of a command: the words after its name, as they were given
 OWN, OF_SETTINGS, OUTPUT = "Options", ("Cluster", "Mode", "Data", "Network", "Training"), "Settings and output"
 
 
@@ -71,7 +72,7 @@ def _open_standard_files() -> None:
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, this one
+            os.open(os.devnull, os.O_RDWR)  # the system gives it the lowest free number, which is `number`
     sys.stdout = sys.stdout or os.fdopen(1, "w")
     sys.stderr = sys.stderr or os.fdopen(2, "w")
 
@@ -173,7 +174,7 @@ option = partial(click.option, cls=OneValue)
 command = partial(click.command, cls=HelpByGroups)
 
 
-_ALL = "ps_cluster.help_all"  # in the context of a command: its help shows rare options too
+_ALL = "ps_cluster.help_all"  # key in the context of a command: True if its help shows rare options too
 
 
 def _show_all(context: click.Context, _: click.Parameter, asked: bool) -> None:
@@ -214,7 +215,9 @@ class CommaList(click.ParamType[tuple[Any, ...]]):
             return value  # click converts a default twice
         parts = value.split(",")
         if len(parts) > MOST_OF_A_LIST:
-            self.fail(f"{len(parts):,} values are more than the {MOST_OF_A_LIST} that are taken.", parameter, context)
+            self.fail(
+                f"there are {len(parts):,} values, but at most {MOST_OF_A_LIST} are accepted.", parameter, context
+            )
         return tuple(self.one.convert(part.strip(), parameter, context) for part in parts)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -265,7 +268,7 @@ class NameOf(click.ParamType[str]):
         """Return the names for a help text, and what each does where its object says so."""
         says = {name: getattr(self._kinds[name], "says", "") if explained else "" for name in self._kinds.names}
         names = ", ".join(f"{name} ({text})" if text else name for name, text in says.items())
-        return f"There are {names}; yours: FILE.py:NAME."
+        return f"Choose from {names}, or your own as FILE.py:NAME."
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> str:
         try:
@@ -285,7 +288,7 @@ class OneOf(click.Choice[str]):
 
 
 class Matching(click.ParamType[str]):
-    """A parameter type: text of a form, which `says` describes."""
+    """A parameter type: text that matches a pattern, which `says` describes."""
 
     name = "text"
 
@@ -302,7 +305,7 @@ class OutputPath(click.Path):
     """A parameter type: a file or folder that the command writes at its end. If it can't be written, it is refused at once."""
 
     def __init__(self, check: Callable[[Path], None], allow_dash: bool = False):
-        """`allow_dash`: - is taken too, for standard output."""
+        """`allow_dash`: - is accepted too; it means standard output."""
         super().__init__(path_type=Path, allow_dash=allow_dash)
         self._check = check
 
@@ -310,7 +313,7 @@ class OutputPath(click.Path):
         path = Path(os.fsdecode(super().convert(value, parameter, context)))
         if path == STDOUT:
             if not self.allow_dash:
-                self.fail(f"'{path}': this can't be printed: give the path of a file.", parameter, context)
+                self.fail(f"'{path}': this output can't be printed: give the path of a file.", parameter, context)
             return path
         try:
             self._check(path)
@@ -342,7 +345,7 @@ LIST = CommaList()
 
 
 def examples(*commands: str) -> str:
-    """Return the end of a help text: commands, each on its line, a long one on several as a shell takes them."""
+    """Return the end of a help text: one command on each line. Backslashes continue long commands, as in a shell."""
     wrapper = textwrap.TextWrapper(
         EXAMPLE_WIDTH, initial_indent="  ", subsequent_indent="      ", break_long_words=False, break_on_hyphens=False
     )
@@ -371,9 +374,11 @@ def confirmed(question: str) -> bool:
     try:
         return click.confirm(question)
     except click.Abort as error:
-        raise UserError("--yes: nobody has answered, and nothing was removed: give --yes to remove unasked") from error
+        raise UserError(
+            "--yes: there was no answer, so nothing was removed: give --yes to remove without asking"
+        ) from error
 
 
 def is_given(context: click.Context, name: str) -> bool:
-    """Return whether the user gave a value for this option, even if it is the default."""
+    """Return whether the user gave this option on the command line, even if its value is the default."""
     return context.get_parameter_source(name) == ParameterSource.COMMANDLINE

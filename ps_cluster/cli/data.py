@@ -27,7 +27,7 @@ from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.installation import PROGRAM
 from ps_cluster.report.terminal import make_console, print_line
 
-_OPTIONS = ("--data-dir", "--target", "--image-size", "--skip-bad/--no-skip-bad")  # that say what is read
+_OPTIONS = ("--data-dir", "--target", "--image-size", "--skip-bad/--no-skip-bad")  # decide what is read
 
 _data_set = click.argument("name", type=NameOf(DATASETS), metavar="NAME")
 
@@ -44,7 +44,9 @@ def data() -> None:
     epilog=examples("data list", "data list --data-dir ~/Downloads", "data list --json - | jq '.data_sets[].name'"),
 )
 @option("--data-dir", type=FOLDER, help="Look for archives in this folder too.")
-@option("--json", "json_file", type=PRINTED_FILE, metavar="FILE", help="Write it as JSON; -: print it so.")
+@option(
+    "--json", "json_file", type=PRINTED_FILE, metavar="FILE", help="Write it to this file as JSON; -: print it as JSON."
+)
 def list_(data_dir: Path | None, json_file: Path | None) -> None:
     """List the data sets, and what is on this machine."""
     from ps_cluster.data import cache, inventory
@@ -85,9 +87,9 @@ def fetch(name: str, file: Path | None, assignments: tuple[str, ...], **options:
 @data.command(epilog=examples("data verify", "data verify cifar10 mnist", "data verify cifar10.1-5740d428"))
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 def verify(names: tuple[str, ...]) -> None:
-    """Read packed copies whole and check them.
+    """Read packed copies completely and check them.
 
-    Checked are manifest, sizes, targets, and the checksum of each file; without NAME of all copies.
+    The command checks manifest, sizes, targets, and the checksum of each file. Without NAME, it checks all copies.
     """
     from ps_cluster.data import cache, inventory
     from ps_cluster.report.byte_progress import byte_progress
@@ -120,7 +122,7 @@ def verify(names: tuple[str, ...]) -> None:
 def rm(names: tuple[str, ...], yes: bool) -> None:
     """Remove packed copies.
 
-    NAME is a data set, for all of its copies, or the name of one copy. Archives are left alone.
+    NAME is a data set, to remove all its copies, or the name of one copy. Archives are not removed.
     """
     from ps_cluster.data import cache, inventory
     from ps_cluster.files import untrusted
@@ -153,15 +155,17 @@ def rm(names: tuple[str, ...], yes: bool) -> None:
     "--output",
     type=OUTPUT_FILE,
     metavar="FILE.html",
-    help="The page to write; default: NAME.html here.",
+    help="The page to write; default: NAME.html in the current folder.",
 )
-@option("--seed", type=Whole(0, 2**31 - 1), default=0, help="Which examples are drawn, and how they are varied.")
+@option(
+    "--seed", type=Whole(0, 2**31 - 1), default=0, help="Decides which examples are drawn, and how they are varied."
+)
 def show(
     name: str, output: Path | None, seed: int, file: Path | None, assignments: tuple[str, ...], **options: Any
 ) -> None:
     """Show examples of each class on a page, or print columns.
 
-    Images are shown as they are and as training varies them. Of all other examples columns and rows are printed.
+    Images are shown on a page, as they are and as training varies them. For all other data, columns and rows are printed.
     """
     from ps_cluster.data import cache, sources
     from ps_cluster.report.byte_progress import byte_progress
@@ -176,5 +180,5 @@ def show(
         print_line(f"written: {write_data_page(dataset, config.data, output, seed)}")
         return
     if output:
-        raise UserError(f"--output: got '{output}': examples that are no images are shown here: leave it out")
+        raise UserError(f"--output: got '{output}': only images are shown on a page: leave it out")
     print_table_of(dataset, make_console())

@@ -11,44 +11,44 @@ from click.shell_completion import get_completion_class
 from ps_cluster import __version__
 from ps_cluster.cli.command_line import COMPLETE, OneLineErrors, OneOf, command, examples
 
-# The commands by groups: module, and what it does. The core knows the tools by this table alone.
+# Group → command → its module and what it does. Only this table connects the core with the tools.
 GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Train": {
         "run": ("cli.run", "Train on a cluster of processes on this machine."),
         "scale": ("cli.runs", "Start or stop workers of a run while it trains."),
         "task": ("cli.task_command", "Run one task of a cluster on several machines."),
     },
-    "Use what was trained": {
+    "Use a trained network": {
         "evaluate": ("cli.trained", "Score each new checkpoint until training has ended."),
         "predict": ("cli.trained", "Predict with the best model of a run."),
         "export": ("cli.trained", "Write the best model for other programs."),
     },
-    "Look": {
+    "Look at runs, data and machine": {
         "runs": ("cli.runs", "List, compare, show and remove runs."),
-        "health": ("cli.runs", "Say whether a run lives and makes progress."),
+        "health": ("cli.runs", "Tell whether a run is alive and makes progress."),
         "cluster": ("cli.runs", "Show the tasks of a cluster."),
         "data": ("cli.data", "List, fetch, verify, show and remove data sets."),
-        "doctor": ("tools.doctor.command", "Examine whether this machine can train."),
+        "doctor": ("tools.doctor.command", "Check whether this machine can train."),
     },
     "Compare and measure": {
         "compare": ("tools.compare.command", "Train several modes on the same work, with a report."),
         "sweep": ("tools.sweep.command", "Search for good settings."),
         "ensemble": ("tools.sweep.command", "Train several networks, and join them into one."),
-        "chaos": ("tools.chaos.command", "Inject faults into a run, and check what becomes of it."),
+        "chaos": ("tools.chaos.command", "Inject faults into a run, and compare it with undisturbed runs."),
         "bench": ("tools.bench.command", "Measure throughput."),
-        "simulate": ("tools.simulate.command", "Predict throughput of a cluster before you have it."),
+        "simulate": ("tools.simulate.command", "Predict the throughput of a cluster before you build it."),
     },
-    "Elsewhere": {
+    "For other programs": {
         "k8s": ("tools.deploy.kubernetes_command", "Write manifests for Kubernetes."),
         "slurm": ("tools.deploy.slurm_command", "Write a script for Slurm."),
-        "completion": ("cli.main", "Print what lets a shell complete commands and options."),
+        "completion": ("cli.main", "Print the script with which a shell completes commands."),
     },
 }
 COMMANDS = {name: module for group in GROUPS.values() for name, (module, _) in group.items()}
 
 
 class LazyCommands(OneLineErrors):
-    """A group that imports a command when it is called."""
+    """A group that imports the module of a command only when the command is called."""
 
     def list_commands(self, context: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -95,7 +95,7 @@ _INSTALLED = "ps-cluster"  # shells complete programs, but not `python cli.py`
 @click.argument("shell", type=OneOf(SHELLS), metavar="|".join(SHELLS))
 @click.pass_context
 def completion(context: click.Context, /, shell: str) -> None:
-    """Print what lets a shell complete commands, options, settings and names of the installed program ps-cluster.
+    """Print the script with which a shell completes commands, options, settings and names of the program ps-cluster.
 
     \b
     bash: eval "$(ps-cluster completion bash)"         in ~/.bashrc

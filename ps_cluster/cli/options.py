@@ -26,7 +26,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.process_variables import set_log_format
 from ps_cluster.runs.logs import FORMATS, TEXT
 
-Body = TypeVar("Body", bound=Callable[..., Any])  # of a command
+Body = TypeVar("Body", bound=Callable[..., Any])  # the function of a command
 
 # The options for settings: name and dotted key. Text, type and range are those of the setting.
 
@@ -75,7 +75,7 @@ CONFIG_OPTIONS = {
 }
 
 
-# The group of an option in the help of a command: of its own, or of the section of its setting.
+# Section → the group in which the help of a command shows the options for its settings.
 GROUPS = {
     "cluster": "Cluster", "mode": "Mode", "staleness": "Mode", "data": "Data", "model": "Network", "training": "Training",
     "optimizer": "Training", "evaluation": "Training",
@@ -93,12 +93,12 @@ def settings_of(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return dotted key → value of all settings that the options give; `given`: the key of each option → its value.
 
     Raises:
-      UserError: --epochs and --steps together, or a value of --augment that can't be read.
+      UserError: --epochs and --steps are both given, or the value of --augment can't be read.
     """
     values = dict(given)
     if "training.epochs" in values:
         if "training.steps" in values:
-            raise UserError("--epochs and --steps say the same thing twice: give one of them")
+            raise UserError("--epochs and --steps both set the length of the training: give one of them")
         values["training.steps"] = None  # else a file's steps would win over these epochs
     if isinstance(text := values.get(AUGMENTATION), str):
         try:
@@ -148,7 +148,7 @@ def type_of_setting(key: str) -> click.ParamType[Any] | type:
     kind = next(kind for kind in (*get_args(field.annotation), field.annotation) if kind is not type(None))
     if get_origin(kind) is Literal:
         return OneOf(get_args(kind))  # a setting that also takes a text has an option of its own for it
-    kind = getattr(kind, "__origin__", kind)  # of a type with checks, as PathFromText
+    kind = getattr(kind, "__origin__", kind)  # removes the checks of a type such as PathFromText
     kinds_of_bound = ("ge", "gt", "le", "lt")
     bounds = {name: getattr(bound, name) for bound in field.metadata for name in kinds_of_bound if hasattr(bound, name)}
     if kind in (int, float):
@@ -167,12 +167,15 @@ def _text(key: str) -> str:
     """Return the description of a setting. If only some modes have it, their names come first."""
     if key == AUGMENTATION:
         forms = ", ".join(one.form for one in VARIATIONS.values())
-        return f"How images are varied, these ways and no others: {forms}, joined by commas, or {NO_VARIATION}."
+        return f"Vary images in these ways only, joined by commas: {forms}. {NO_VARIATION}: do not vary them."
     section, name = key.split(".")
     if section != "mode" or name in sections()[section].model_fields:
         return _field(section, name).description or ""
-    having = [mode for mode in MODES if name in mode.Settings.model_fields]
-    return " ".join(f"Mode {mode.name}: {mode.Settings.model_fields[name].description}" for mode in having)
+    modes_of: dict[str, list[str]] = {}  # description → the modes whose setting has it
+    for mode in MODES:
+        if name in mode.Settings.model_fields:
+            modes_of.setdefault(mode.Settings.model_fields[name].description or "", []).append(mode.name)
+    return " ".join(f"Mode{'s' * (len(modes) > 1)} {', '.join(modes)}: {says}" for says, modes in modes_of.items())
 
 
 def _field(section: str, name: str) -> FieldInfo:
@@ -194,7 +197,7 @@ def _trust(context: click.Context, parameter: click.Parameter, files: tuple[Path
 
 trusted_code = option(
     "--code", type=FOLDER, multiple=True, expose_value=False, callback=_trust, rare=True,
-    help="Allow this Python file, which a run directory names, to be run; repeatable.",
+    help="Allow this Python file to be run if a run directory names it; repeatable.",
 )  # fmt: skip
 tensorboard_option = option(
     "--tensorboard", is_flag=True, group=OUTPUT, help="Run TensorBoard beside the training, and print the link to it."
@@ -232,18 +235,22 @@ def config_layers(command: Body) -> Body:
     return add(set_option(command))
 
 
-# Options for settings, of a command that writes `task` commands: --min-workers is that of `task`, and only a `run` scales.
+# The options for settings of a command that writes `task` commands. `task` has another --min-workers, and can't be scaled.
 OPTIONS_OF_TASKS = tuple(name for name in CONFIG_OPTIONS if name not in ("--min-workers", "--max-workers"))
 
 
 def waiting_options(wait_seconds: float | None = None) -> Callable[[Body], Body]:
-    """Add --wait-seconds and --min-workers of `task` to a command. `wait_seconds`: the default; None: not to be passed on."""
+    """Add --wait-seconds and --min-workers of `task` to a command.
+
+    Args:
+      wait_seconds: the default of --wait-seconds; None: the default of `task` applies.
+    """
 
     def add(command: Body) -> Body:
-        limit = "End after waiting so long for the other tasks."
+        limit = "End after waiting this many seconds for the other tasks."
         command = option("--wait-seconds", type=Number(0, LONGEST_SECONDS), default=wait_seconds, help=limit)(command)
-        least = "Begin as soon as so many workers answer (in modes whose number of workers can change)"
-        default = "default: all, or after a minute those there."
+        least = "Begin as soon as this many workers answer, in modes whose number of workers can change"
+        default = "default: begin when all answer, or after a minute with those that do."
         return option("--min-workers", type=Whole(1), help=f"{least}; {default}")(command)
 
     return add
@@ -262,14 +269,14 @@ METRICS_OPTIONS = ("metrics_port", "metrics_host")
 log_format_option = option(
     "--log-format", type=OneOf(tuple(FORMATS)), default=TEXT.name, is_eager=True, expose_value=False, group=OUTPUT,
     callback=lambda context, parameter, name: set_log_format(name),
-    help="How lines are written: json is one object a line, for programs; also in logs/.",
+    help="Format of all lines, printed or in logs/. json: one object per line, for programs.",
 )  # fmt: skip
 """The format applies as soon as the option is read, also to the processes that the command starts."""
 
 
 def metrics_options(command: Body) -> Body:
     """Add --metrics-port and --metrics-host to a command, for `report.metrics_server.with_metrics`."""
-    where = "The address for --metrics-port. Whoever reaches it can read the metrics."
+    where = "The address of --metrics-port. Everybody who can reach it can read the metrics."
     add = option("--metrics-host", default=LOOPBACK, group=OUTPUT, rare=True, help=where)
     text = "Serve metrics for Prometheus at this port; 0: any that is free."
     return option("--metrics-port", type=Whole(0, LARGEST_PORT), group=OUTPUT, rare=True, help=text)(add(command))
@@ -287,14 +294,14 @@ def configured(
 
 
 def overrides(assignments: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:
-    """Return dotted key → value of `--set` and, over it, of the command's options. Raises UserError for bad input."""
+    """Return dotted key → value of `--set` and of the command's options, which win. Raises UserError for bad input."""
     given = {name: value for name, value in options.items() if value is not None}
     values = {key: given[_parameter(key)] for key in CONFIG_OPTIONS.values() if _parameter(key) in given}
     return _assigned(assignments) | settings_of(values)
 
 
 def overrides_of_all(assignments: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:
-    """Return the result of `overrides` over the environment's settings, for commands that start several runs."""
+    """Return the environment's settings and those of `overrides`, which win, for commands that start several runs."""
     return joined([settings_of_environment(os.environ), overrides(assignments, options)])
 
 

@@ -28,11 +28,11 @@ from ps_cluster.installation import CONFIG_FOLDER
 
 Schema = dict[str, Any]  # a JSON schema
 DIALECT = "http://json-schema.org/draft-07/schema#"  # which all editors know
-_PATH = "[./]"  # is in each name that is no name of the package's own: the path of data or code
+_PATH = "[./]"  # each name that is not the package's own is the path of data or code, which has a . or /
 _EXTENDS: Schema = {
     "type": "string",
     "minLength": 1,
-    "description": "Another file, as seen from this one, whose settings these change.",
+    "description": "Another file, relative to this one, whose settings are changed by those here.",
 }
 
 
@@ -139,7 +139,7 @@ def _inlined(node: Any, parts: Mapping[str, Any]) -> Any:
 
 
 def _as_list(found: Schema) -> Schema:
-    """Return the schema of a tuple as that of a list, which this dialect can tell. Its parts are all alike here."""
+    """Return the schema of a tuple as that of a list, because this dialect has no tuples. All parts have the same schema."""
     parts = found.pop("prefixItems", None)
     return {**found, "items": parts[0]} if parts else found
 
@@ -161,7 +161,7 @@ class Setting(NamedTuple):
 
 
 def page(text: str) -> str:
-    """Return a page with a new table. The table is the end of the page."""
+    """Return the text of a page with a new table. The table is at the end of the page."""
     defaults = flat(read_yaml(CONFIG_FOLDER / "default.yaml"))
     rows: list[Setting] = []
     for section, settings in sections().items():
@@ -170,7 +170,10 @@ def page(text: str) -> str:
 
 
 def _of_choices(section: str, defaults: Mapping[str, object]) -> Iterator[Setting]:
-    """Yield the settings that only some choices of a section have, with the names of the choices. Equal settings come once."""
+    """Yield the settings that only some choices of a section have, with the names of the choices.
+
+    Equal settings of several choices are one line.
+    """
     if section not in CHOSEN:
         return
     kinds = CHOSEN[section].kinds

@@ -45,38 +45,40 @@ GRADIENTS = "evaluation.gradients"  # shown in TensorBoard
 @trusted_code
 @config_options()
 @config_layers
-@option("--run-dir", type=FOLDER, group=OUTPUT, help="Folder of all files of the run; default: a new one in runs/.")
+@option("--run-dir", type=FOLDER, group=OUTPUT, help="Folder for all files of the run; default: a new one in runs/.")
 @option(
     "--resume",
     type=FOLDER,
     metavar="RUN_DIR",
     group=OUTPUT,
-    help="Continue an earlier run; --epochs or --steps make it longer, --ps cuts the parameters anew.",
+    help="Continue an earlier run. --epochs or --steps make it longer; --ps changes the number of parameter servers.",
 )
 @option(
     "--split",
     type=OneOf(sorted({mode.cluster.splits for mode in MODES})),
     group="Mode",
-    help="What the workers share: data: each has all layers, and --mode says how; layers, width: the modes of these names.",
+    help="What is divided among the workers. data: their batches; each worker has the whole network. layers, width: the "
+    "network, as the modes of these names do.",
 )
 @option(
     "--dry-run",
     is_flag=True,
     group=OUTPUT,
-    help="Print the configuration with where each value comes from; start nothing.",
+    help="Print the configuration and the origin of each value; start nothing.",
 )
 @option(
     "--callbacks",
     metavar="FILE.py:NAME",
     group=OUTPUT,
-    help="Call these Keras callbacks at the end of each scored epoch: a list of them, or a function that returns one.",
+    help="Call these Keras callbacks at the end of each scored epoch. NAME: a list of them, or a function that returns one.",
 )
 @option(
     "--try",
     "tries",
     is_flag=True,
     group=OUTPUT,
-    help="Try the whole way in under a minute: check, pack, two updates by each worker, score, export; keep nothing.",
+    help="Try everything in under a minute: check the settings, pack the data, train two updates per worker, score, export. "
+    "Nothing is kept.",
 )
 @option("--profile", is_flag=True, group=OUTPUT, help="Write a trace of every step, and print where the time went.")
 @tensorboard_option
@@ -113,9 +115,9 @@ def run(
     if resume:
         may_change = ("training__epochs", "training__steps", "cluster__parameter_servers", "cluster__isolation")
         allowed = ("resume", "dry_run", "profile", "tensorboard", "log_format", *METRICS_OPTIONS, *may_change)
-        refuse_others(context, *allowed, because="--resume goes on with the run as it was")
+        refuse_others(context, *allowed, because="--resume continues the run with its own settings")
         for name in variables(os.environ.keys() - without_variables(os.environ)):
-            print_line(f"{name} does not count here: --resume goes on with the run as it was")
+            print_line(f"{name} is ignored: --resume continues the run with its own settings")
         more = overrides((), options) | ({GRADIENTS: True} if tensorboard else {})
         if dry_run:
             return _print_plan(loaded(RunDir.open(resume).config, more, os.environ))
@@ -187,4 +189,4 @@ def _print_placement(root: Path) -> None:
 
         for line in placement_lines(file):
             print_line(line)
-        print_line(f"the table of the run again: {PROGRAM} runs show {shlex.quote(str(root))}")
+        print_line(f"to see the closing table again: {PROGRAM} runs show {shlex.quote(str(root))}")

@@ -40,21 +40,20 @@ def check_removable(root: Path) -> RunDir:
     """Return the run directory at `root`.
 
     Raises:
-      UserError: it is no run or a link to one, a command or a task works in it, or it belongs to another user.
+      UserError: it is not a run directory or is a link to one, a command or a task works in it, or it belongs to another
+        user.
     """
     if root.is_symlink():
         raise UserError(f"run directory '{root}' is a link: name the folder itself")
     untrusted.refuse_foreign_symlinks(root, RUN_DIRECTORY)
     run_dir = RunDir.open(root)
     if not run_dir.launcher_log.is_file():  # many other programs have a config.yaml
-        raise UserError(
-            f"run directory '{root}' is not one: it holds no {run_dir.launcher_log.relative_to(run_dir.root)}"
-        )
+        raise UserError(f"'{root}' is not a run directory: it has no {run_dir.launcher_log.relative_to(run_dir.root)}")
     untrusted.refuse_foreign(run_dir.root)
     if locks.is_held(run_dir.root):
         raise locks.InUse(f"run directory '{root}' is in use: end its run first, or wait until it has ended")
     if locks.is_held(run_dir.alive):
-        raise locks.InUse(f"run directory '{root}' is in use: tasks of its run are still there: end them, or try again")
+        raise locks.InUse(f"run directory '{root}' is in use: tasks of its run are still alive: end them, or try again")
     return run_dir
 
 
@@ -62,7 +61,7 @@ def remove(run_dir: RunDir, notify: Notify) -> None:
     """Remove a run directory that `check_removable` has returned.
 
     Raises:
-      UserError: a command or a task of the run works in it by now.
+      UserError: a command or a task of the run has begun to work in it.
       OSError: the system refuses.
     """
     with locks.sole_use(run_dir.root, RUN_DIRECTORY, notify):
@@ -103,13 +102,15 @@ class ListsByItself(OneLineErrors):
 def runs() -> None:
     """List, compare, show and remove runs; without a command: list.
 
-    A folder that is called like a command is written ./show.
+    If a folder has the name of a command, such as show, write ./show.
     """
 
 
 @runs.command("list", epilog=examples("runs list", "runs list other-folder", "runs list --json - | jq '.runs[].state'"))
 @click.argument("folder", type=FOLDER, default=DEFAULT)
-@option("--json", "json_file", type=PRINTED_FILE, metavar="FILE", help="Write it as JSON; -: print it so.")
+@option(
+    "--json", "json_file", type=PRINTED_FILE, metavar="FILE", help="Write it to this file as JSON; -: print it as JSON."
+)
 def list_(folder: Path, json_file: Path | None) -> None:
     """List the runs in FOLDER with state, age, mode, data, network, score and speed."""
     from ps_cluster.report import run_list
@@ -128,13 +129,13 @@ def list_(folder: Path, json_file: Path | None) -> None:
     "page", epilog=examples("runs page", "runs page other-folder --output all.html", "runs page other-folder --once")
 )
 @click.argument("folder", type=FOLDER, default=DEFAULT)
-@option("--output", type=OUTPUT_FILE, default=Path("runs.html"), metavar="FILE.html", help="The file.")
-@option("--once", is_flag=True, help="Write the page once, although a run trains.")
+@option("--output", type=OUTPUT_FILE, default=Path("runs.html"), metavar="FILE.html", help="The page to write.")
+@option("--once", is_flag=True, help="Write the page only once, even while a run trains.")
 def page_(folder: Path, output: Path, once: bool) -> int:
     """Write one page of all runs in FOLDER, to filter them and to compare their curves and settings.
 
-    While a run trains, the page is written again every few seconds, and a browser reads it again. That ends with the
-    last run, or with Ctrl-C.
+    While a run trains, the command writes the page again every few seconds, and an open browser reloads it. The command
+    ends when no run trains any more, or with Ctrl-C.
     """
     from ps_cluster.report.runs_page import REWRITE_S, RunsPage, keep_writing
     from ps_cluster.system.stop_signals import StopRequests
@@ -150,14 +151,14 @@ def page_(folder: Path, output: Path, once: bool) -> int:
     if not stays:
         return 0
     with StopRequests() as stop:
-        print_line("a run trains: the page is written again every few seconds, until no run trains or Ctrl-C")
+        print_line("a run trains: the page is written again every few seconds, until no run trains or you press Ctrl-C")
         keep_writing(page, stop.wait)
     return stop.exit_code if stop.count else 0
 
 
 @runs.command(epilog=examples("runs show runs/mine", "runs show runs/mine --page", "runs show elsewhere/run"))
 @click.argument("run", type=FOLDER)
-@option("--page", is_flag=True, help="Draw its results/ again, then show it.")
+@option("--page", is_flag=True, help="Draw the page in results/ again first.")
 def show(run: Path, page: bool) -> None:
     """Print the closing table of RUN again, and where its files are."""
     from ps_cluster.files.json_files import read_json
@@ -183,7 +184,7 @@ def show(run: Path, page: bool) -> None:
 def rm(names: tuple[Path, ...], yes: bool) -> None:
     """Remove runs with all their files.
 
-    A run that goes on is refused, and so is a folder that is no run: then nothing is removed.
+    If one of them is still in use, or is not a run, nothing is removed.
     """
     from ps_cluster.report.terminal import megabytes
 
@@ -202,12 +203,13 @@ def rm(names: tuple[Path, ...], yes: bool) -> None:
     epilog=examples("scale runs/mine --workers 5", "scale runs/mine --workers 1", "scale elsewhere/run --workers 2")
 )
 @click.argument("run_dir", type=FOLDER)
-@option("--workers", type=Whole(1, MOST_WORKERS), required=True, help="How many workers there are to be.")
+@option("--workers", type=Whole(1, MOST_WORKERS), required=True, help="The new number of workers.")
 def scale(run_dir: Path, workers: int) -> None:
     """Start or stop workers of the run in RUN_DIR while it trains.
 
-    The run says between which numbers, when it starts: --min-workers and --max-workers. A worker that stops hands its
-    steps to others; no step is lost or applied twice. A mode that keeps its number of workers refuses, and says why.
+    The number has to be between the --min-workers and --max-workers with which you started the run. A worker that stops
+    hands its steps to the others; no step is lost or applied twice. Modes with a fixed number of workers refuse, and say
+    why.
     """
     from ps_cluster.config import load_config
     from ps_cluster.launch.scaling import refusal
@@ -228,24 +230,24 @@ def scale(run_dir: Path, workers: int) -> None:
     )
 )
 @click.argument("run_dir", type=FOLDER)
-@option("--type", "kind", type=OneOf((*TRAINING_TYPES, EVALUATOR)), help="Ask about one task: its type.")
-@option("--index", type=Whole(0), help="Ask about one task: which of its type, from 0.")
+@option("--type", "kind", type=OneOf((*TRAINING_TYPES, EVALUATOR)), help="Ask about one task of this type.")
+@option("--index", type=Whole(0), help="The index of this task among those of its type, from 0.")
 @option(
     "--probe",
     type=OneOf(("live", "ready")),
     default="ready",
-    help="live: the process is there, its port is open, the leader writes; ready: also, training goes on.",
+    help="live: the process exists, its port is open, and the leader writes its files. ready: training makes progress too.",
 )
 @option(
     "--max-age",
     type=Number(0, LONGEST_SECONDS),
     default=60.0,
-    help="Seconds after which a leader without a sign, or a training without an update, counts as bad.",
+    help="Longest time in seconds without a sign of life from the leader, or without an update of the training.",
 )
 @option(
     "--max-save-age",
     type=Number(0, LONGEST_SECONDS),
-    help="Seconds after which the newest checkpoint or snapshot is too old; default: no limit.",
+    help="Greatest age in seconds of the newest checkpoint or snapshot; default: no limit.",
 )
 @option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 def health(
@@ -257,14 +259,14 @@ def health(
     max_save_age: float | None,
     as_json: bool,
 ) -> int:
-    """Say whether a run, or one task of it, lives and makes progress: for probes.
+    """Tell a probe whether a run, or one task of it, is alive and makes progress.
 
-    Exit code 0 if so, 1 if not. Call it where the run or the task is: on its machine, in its container.
+    The exit code is 0 if so, 1 if not. Call the command on the machine, or in the container, of the run or the task.
     """
     from ps_cluster.report import health as answers
 
     if (kind is None) != (index is None):
-        raise UserError("--type, --index: give both, or none of them")
+        raise UserError("--type, --index: give both or neither")
     task = None if kind is None or index is None else Task(kind, index)
     answer = answers.ask(run_dir, probe, task, answers.HealthBounds(max_age, max_save_age))
     if as_json:
@@ -292,9 +294,11 @@ def cluster() -> None:
 @trusted_code
 @config_options("--workers", "--ps", "--mode", "--evaluator/--no-evaluator")
 @set_option
-@option("--svg", type=OUTPUT_FILE, metavar="FILE.svg", help="Write the picture.")
-@option("--json", "json_file", type=PRINTED_FILE, metavar="FILE", help="Write it as JSON; -: print it so.")
-@option("--tf-config", is_flag=True, help="Print TF_CONFIG of each task, to copy, and nothing else.")
+@option("--svg", type=OUTPUT_FILE, metavar="FILE.svg", help="Draw the cluster to this file.")
+@option(
+    "--json", "json_file", type=PRINTED_FILE, metavar="FILE", help="Write it to this file as JSON; -: print it as JSON."
+)
+@option("--tf-config", is_flag=True, help="Print only the TF_CONFIG of each task, to copy.")
 @click.pass_context
 def show_cluster(
     context: click.Context,
@@ -308,7 +312,8 @@ def show_cluster(
 ) -> None:
     """Show jobs, tasks, addresses and devices.
 
-    Of a run with the state of each process; of a file of settings, or of the defaults, as `run` would start it.
+    For a run directory, the state of each process is shown too. For a file of settings, or for the defaults, the cluster
+    that `run` would start is shown.
     """
     from ps_cluster.files.writing import write_whole
     from ps_cluster.launch import overview
@@ -316,7 +321,7 @@ def show_cluster(
 
     if what and what.is_dir():
         shown = ("what", "svg", "json_file", "tf_config")
-        refuse_others(context, *shown, because=f"'{what}' is a run directory, which shows the run as it was")
+        refuse_others(context, *shown, because=f"'{what}' is a run directory, and a run is shown with its own settings")
         view = overview.of_run(what)
     else:
         view = overview.of_config(configured(what, assignments, options).config)

@@ -44,18 +44,18 @@ if TYPE_CHECKING:
     "--cluster",
     "cluster_file",
     type=click.Path(path_type=Path),
-    help="A YAML file with the addresses of each type, as chief: [a:2222]. It takes the place of TF_CONFIG.",
+    help="A YAML file with the addresses of each type of task, e.g. chief: [a:2222]. It replaces TF_CONFIG.",
 )
 @option("--type", "kind", type=OneOf((*TRAINING_TYPES, EVALUATOR)), help="With --cluster: the type of this task.")
-@option("--index", type=Whole(0), help="With --cluster: which task of its type this is, from 0.")
+@option("--index", type=Whole(0), help="With --cluster: the index of this task among those of its type, from 0.")
 @option(
     "--resume",
     type=OneOf(("auto", "never", "always")),
     is_flag=False,
     flag_value="always",
     default="auto",
-    help="Go on from the newest checkpoint or snapshot in the run directory; auto: if there is one. "
-    "Without a value: always.",
+    help="Continue from the newest checkpoint or snapshot in the run directory. auto: if there is one. "
+    "--resume without a value means always.",
 )
 @waiting_options(600.0)
 @config_options(
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     "--isolation",
     "cluster__isolation",
     metavar="interface=NAME",
-    help="Close this task's port to all but this interface, by a firewall rule that ends with the task.",
+    help="Close this task's port to all other network interfaces, by a firewall rule that ends with the task.",
 )
 @config_layers
 @metrics_options
@@ -86,7 +86,7 @@ def task(
 ) -> int:
     """Run one task of a cluster on several machines, described by TF_CONFIG or --cluster.
 
-    Give every task the same options, but for --type and --index. Run the same command again to continue.
+    Give every task the same options, except --type and --index. Run the same command again to continue.
     """
     from ps_cluster.launch import one_task
     from ps_cluster.report.metrics_server import with_metrics
@@ -110,11 +110,13 @@ def _given_cluster(file: Path | None, kind: str | None, index: int | None) -> tu
     if file is None:
         for name, value in (("--type", kind), ("--index", index)):
             if value is not None:
-                raise UserError(f"{name}: got {value}, but no --cluster: give that too, or let TF_CONFIG name the task")
+                raise UserError(
+                    f"{name}: got {value}, but no --cluster: give --cluster too, or let TF_CONFIG name the task"
+                )
         return cluster_files.from_tf_config(tf_config, print_line)
     if kind is None or index is None:
         raise UserError("--cluster: give --type and --index too: they say which task of the cluster this is")
     found = cluster_files.from_file(file, Task(kind, index), print_line)
     if tf_config:
-        print_line("TF_CONFIG is not used: --cluster takes its place")
+        print_line("TF_CONFIG is not used: --cluster replaces it")
     return found

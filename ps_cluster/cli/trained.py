@@ -56,7 +56,7 @@ def _prepare_for_tensorflow() -> None:
 @option(
     "--wait-seconds",
     type=Number(0, LONGEST_SECONDS),
-    help="End after this time without news from the training; default: 600.",
+    help="End after this many seconds without news from the training; default: 600.",
 )
 @log_format_option
 @_data_dir
@@ -89,18 +89,22 @@ def evaluate(checkpoint_dir: Path, once: bool, wait_seconds: float | None, data_
 @click.argument("examples", nargs=-1, type=FOLDER, metavar="EXAMPLES...")
 @_run
 @trusted_code
-@option("--top", type=Whole(1, 2**16), default=3, help="How many classes are told of each example.")
+@option("--top", type=Whole(1, 2**16), default=3, help="How many classes are shown for each example.")
 @option("--format", "form", type=OneOf(("table", "json", "csv")), default="table", help="How predictions are written.")
 @option("--output", type=PRINTED_FILE, metavar="FILE", help="The file to write; default, or -: standard output.")
-@option("--skip-bad", is_flag=True, help="Go on without pictures that can't be read, and name them.")
-@option("--prompt", metavar="TEXT", help="A text to go on from, of a network for text.")
-@option("--length", type=Whole(1, 100_000), help="Most bytes that a text goes on for; default: 200.")
-@option("--temperature", type=Number(0, 100), help="0: take the likeliest byte; 1: draw by the scores; default: 0.7.")
-@option("--seed", type=Whole(0, 2**31), help="Of the draws; default: 0.")
+@option("--skip-bad", is_flag=True, help="Skip pictures that can't be read, and name them.")
+@option("--prompt", metavar="TEXT", help="A text that a network for text continues.")
+@option("--length", type=Whole(1, 100_000), help="The most bytes that are added to a text; default: 200.")
+@option(
+    "--temperature",
+    type=Number(0, 100),
+    help="0: take the likeliest byte; 1: draw bytes by their probability; default: 0.7.",
+)
+@option("--seed", type=Whole(0, 2**31), help="Seed with which bytes are drawn; default: 0.")
 @option(
     "--data-dir",
     type=FOLDER,
-    help="Take classes and columns from the data set there; default: as the run has kept them.",
+    help="Take classes and columns from the data set there; default: those that the run has kept.",
 )
 def predict(
     examples: tuple[Path, ...],
@@ -118,7 +122,7 @@ def predict(
     """Predict with the best model of a run.
 
     EXAMPLES are pictures of any size, folders of pictures, arrays (.npy, .npz), or tables (.csv, .tsv, .parquet) with the
-    columns of the training. A network for text goes on from the end of each file, and from --prompt.
+    columns of the training. A network for text continues each file, and --prompt.
     """
     if not examples and prompt is None:
         raise UserError("EXAMPLES: nothing is given: name pictures, arrays, tables or texts, or give --prompt TEXT")
@@ -184,7 +188,7 @@ def _check_output(context: click.Context, parameter: click.Parameter, path: Path
     help="A new folder for all files; default: export in the run directory. With --changed-since: a file.",
 )
 @option(
-    "--check-examples", type=Whole(1, 2**31), default=10_000, help="Most test examples on which files are compared."
+    "--check-examples", type=Whole(1, 2**31), default=10_000, help="The most test examples on which files are compared."
 )
 @_data_dir
 @click.pass_context

@@ -172,7 +172,7 @@ class DataSettings(Section):
     """The section `data` of a configuration. A subclass adds the settings of one data set, with defaults."""
 
     dataset: Annotated[str, AfterValidator(lambda name: DATASETS.check_name(name))] = Field(
-        description="The data set, or the path of your data; auto: CIFAR-10 if available, else a generated one."
+        description="The data set, or the path of your data; auto: CIFAR-10 if available, else a generated data set."
     )
     data_dir: PathFromText | None = Field(
         default=None,
@@ -190,7 +190,7 @@ class OwnDataSettings(DataSettings):
     """Settings of the user's data."""
 
     objective: Literal["auto", "classification", "multi-label", "regression"] = Field(
-        default="auto", description="The objective of the training; auto: it is chosen by the form of the targets."
+        default="auto", description="The objective of the training; auto: the form of the targets decides."
     )
     held_out: float = Field(
         default=0.1,

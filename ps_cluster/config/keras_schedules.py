@@ -32,7 +32,7 @@ def highest_rate(arguments: Mapping[str, Any]) -> float:
 class KerasSettings(ScheduleSettings):
     function: str = Field(description=f"Class in keras.optimizers.schedules: {', '.join(FUNCTIONS_OF_KERAS)}.")
     arguments: dict[str, float | bool | list[float] | None] = Field(
-        description="Its arguments, e.g. {initial_learning_rate: 0.1, decay_steps: 1000}. Its highest rate stands for "
+        description="Its arguments, e.g. {initial_learning_rate: 0.1, decay_steps: 1000}. Its highest rate replaces "
         "optimizer.learning_rate."
     )
 

@@ -42,7 +42,7 @@ class RuleSettings(Section):
     """The section `optimizer` of a configuration. A subclass adds the settings of one rule, with defaults."""
 
     rule: Annotated[str, AfterValidator(lambda name: RULES.check_name(name))] = Field(
-        description="The rule by which a parameter server changes its weights with a gradient."
+        description="The rule by which a parameter server applies a gradient to its weights."
     )
     learning_rate: float = Field(
         gt=0, le=LARGEST_FACTOR, description="The highest learning rate; the section `schedule` scales it."

@@ -126,9 +126,9 @@ class ClusterSettings(Section):
 
 class TrainingSettings(Section):
     seed: int = Field(ge=0, lt=2**31, description="Decides batches, augmentation and initial weights.")
-    batch_size_per_worker: int = Field(ge=1, le=10_000, description="Images in one batch of one worker.")
+    batch_size_per_worker: int = Field(ge=1, le=10_000, description="Examples in one batch of one worker.")
     epochs: float = Field(
-        gt=0, le=100_000, description="Passes over the training images; ignored where `training.steps` is set."
+        gt=0, le=100_000, description="Passes over the training examples; ignored if `training.steps` is set."
     )
     steps: int | None = Field(
         ge=1,
@@ -183,8 +183,8 @@ class EvaluationSettings(Section):
         ge=0,
         le=10_000_000,
         description=(
-            "Hold out this many training images: no batch contains them, and the best model is chosen by its score on "
-            "them. 0: the best model is chosen on the test images, so its test score is too high."
+            "Hold out this many training examples: no batch contains them, and the best model is chosen by its score on "
+            "them. 0: the best model is chosen on the test examples, so its test score is too high."
         ),
     )
     recall_at: int | None = Field(
@@ -214,7 +214,7 @@ class EvaluationSettings(Section):
         le=1_000_000,
         description=(
             "Stop early after this many scored checkpoints in a row without a better metric; the steps under way are "
-            "finished, and the last checkpoint is scored. Empty: never. Needs cluster.evaluator."
+            "finished, and the last checkpoint is scored. null: never. Needs cluster.evaluator."
         ),
     )
     min_delta: float = Field(
@@ -258,12 +258,12 @@ class Checkpoints(Section):
     every_epochs: float | None = Field(
         gt=0,
         le=100_000,
-        description="Write checkpoints at this distance in epochs instead, e.g. 0.125. Each is kept until it is scored.",
+        description="Write a checkpoint after this many epochs each time instead, e.g. 0.125. Each is kept until scored.",
     )
     exact: bool = Field(
         description=(
-            "With every_epochs: hand out no step beyond a checkpoint until it is written. So none is late or left out, and the "
-            "workers wait for each."
+            "With every_epochs: hand out no step beyond a checkpoint until it is written. So no checkpoint is late or left "
+            "out, but the workers wait for each."
         )
     )
     snapshot_every_seconds: float = Field(

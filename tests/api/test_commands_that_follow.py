@@ -42,7 +42,7 @@ def test_the_whole_way_is_tried_with_two_updates_by_each_worker_and_nothing_is_l
     """Temporary files, of which none may be left, are looked for after every test of real processes."""
     code, told, error = run(tmp_path, "--try", "--model", "tutorial_cnn", "--epochs", "100")
     assert code == 0, error
-    assert "try: the whole way worked in" in told and "savedmodel" in told and "test accuracy" in told
+    assert "try: everything worked in" in told and "savedmodel" in told and "test accuracy" in told
     assert "run directory" not in told and not list(tmp_path.iterdir())
 
 

@@ -97,9 +97,7 @@ def test_a_comparison_goes_on_with_the_same_function_and_with_no_other(call, tmp
     name = begun(tmp_path)
     call(["async"], returning(1))
     assert begun(tmp_path) == name
-    with pytest.raises(
-        ps_cluster.UserError, match="was begun with another one .* to go on with that give model='"
-    ) as error:
+    with pytest.raises(ps_cluster.UserError, match="was begun with another model .* give model='") as error:
         call(["async"], returning(2))
     assert name in str(error.value) and len(list((tmp_path / "out" / "code").glob("*.pickle"))) == 1
     call(["async"], name)
@@ -109,7 +107,7 @@ def test_a_comparison_goes_on_with_the_same_function_and_with_no_other(call, tmp
 @pytest.mark.parametrize(
     ("report", "told"),
     [
-        (None, "comparison '.*nowhere' has no report.json: it is no comparison, or not complete"),
+        (None, "comparison '.*nowhere' has no report.json: it is not a comparison, or is not complete"),
         ("[]", "report.json': got \\[\\]"),
         ('{"headline": []}', "'groups' is missing"),
     ],

@@ -57,7 +57,7 @@ def test_a_stream_is_read_once_into_arrays_in_its_own_order(x, more, size):
     told = []
     found, batch_size = arrays(x, say=told.append, **more)
     assert (found["x_train"] == X).all() and (found["y_train"] == Y).all() and batch_size == size
-    assert "x: packed 20 examples" in told[0] and "random changes of examples belong into layers" in told[1]
+    assert "x: packed 20 examples" in told[0] and "put random changes of examples into layers" in told[1]
 
 
 def test_a_stream_of_many_batches_needs_one_file_for_each_of_its_arrays(tmp_path):
@@ -94,7 +94,7 @@ def test_several_arrays_get_the_names_of_the_models_inputs_and_a_frame_becomes_f
     [
         (lambda: arrays(generated()), "x: a generator may have no end: give steps_per_epoch"),
         (lambda: arrays(tf.data.Dataset.from_tensor_slices((X, Y)).batch(4).repeat()), "x: the dataset has no end"),
-        (lambda: arrays(Batches(workers=1), Y), "y: x is a stream, whose batches have to bring it"),
+        (lambda: arrays(Batches(workers=1), Y), "y: x is a stream, whose batches have to contain it"),
         (lambda: arrays(Batches(workers=1), validation_split=0.1), "validation_split: it needs arrays"),
         (lambda: arrays(X), "x: got ndarray without targets"),
         (lambda: arrays((X, X), Y), "x: got 2 arrays, and the model has 1 inputs: give a dictionary"),

@@ -124,12 +124,12 @@ def test_bad_input_that_only_the_launcher_sees_is_its_line_and_leaves_no_code(ca
     [
         ({"workers": 0}, "cluster.workers: got 0"),
         ({"workerz": 2}, "workerz: there is no such argument: did you mean 'workers'"),
-        ({"epochs": 1, "steps": 2}, "--epochs and --steps say the same thing twice"),
+        ({"epochs": 1, "steps": 2}, "--epochs and --steps both set the length of the training"),
         ({"mode": "asynk"}, "did you mean 'async'"),
         ({"settings": {"training.sed": 1}}, "training.sed"),
         (
             {"sample_weight": []},
-            "sample_weight: there is no such argument, which Keras has: give weights with the data",
+            "sample_weight: Keras has this argument, but it is unknown here: give weights with the data",
         ),
         (
             {"validation_data": ()},
@@ -137,7 +137,7 @@ def test_bad_input_that_only_the_launcher_sees_is_its_line_and_leaves_no_code(ca
         ),
         (
             {"class_weight": {}},
-            "class_weight: there is no such argument, which Keras has: settings={'training.class_weights'",
+            "class_weight: Keras has this argument, but it is unknown here: settings={'training.class_weights'",
         ),
         (
             {"resume": "runs/none"},
@@ -239,9 +239,9 @@ def test_a_run_is_resumed_with_the_network_that_is_given_again_and_its_earlier_r
         (
             another,
             {},
-            "was begun with another network, '{run}/code/build-{digest}.pickle:build': give that one, or train anew",
+            "was begun with another network, '{run}/code/build-{digest}.pickle:build': give that one, or start a new run",
         ),
-        (build, {"workers": 3}, "workers: a run is resumed as it was; only epochs, steps, ps may change"),
+        (build, {"workers": 3}, "workers: a run is resumed with its own settings; only epochs, steps, ps may change"),
         (build, {"epoch": 3}, "epoch: there is no such argument: did you mean 'epochs'"),
     ],
 )

@@ -194,7 +194,7 @@ def test_rm_refuses_a_run_with_a_task_left_and_then_removes_nothing(folder):
     with (folder / "good/.alive").open("w") as task:
         fcntl.flock(task, fcntl.LOCK_SH)
         told = run("rm", "runs/bad", "runs/good", "--yes")
-    assert_one_line(told.exit_code, told.stderr, ["runs/good", "tasks of its run are still there"])
+    assert_one_line(told.exit_code, told.stderr, ["runs/good", "tasks of its run are still alive"])
     assert (folder / "bad").is_dir() and (folder / "good").is_dir()
     assert run("rm", "runs/bad", "runs/good", "--yes").exit_code == 0
 

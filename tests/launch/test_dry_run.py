@@ -65,7 +65,7 @@ def test_a_resumed_run_is_as_it_was_whatever_the_environment_says(tmp_path):
     run_dir.config.write_text(build_config(None, {"training.seed": 5, "training.epochs": 1.0}).to_yaml())
     result = run("--resume", run_dir.root, "--epochs", 2, PS_CLUSTER__TRAINING__SEED="7")
     assert result.exit_code == 0, result.output
-    assert "PS_CLUSTER__TRAINING__SEED does not count here: --resume goes on with the run as it was" in result.stdout
+    assert "PS_CLUSTER__TRAINING__SEED is ignored: --resume continues the run with its own settings" in result.stdout
     told = {line.split(":")[0].strip(): line for line in result.stdout.splitlines() if "#" in line}
     assert told["seed"].split()[1] == "5" and str(run_dir.config) in told["seed"]
     assert told["epochs"].split()[1:] == ["2.0", "#", "options"]

@@ -243,7 +243,7 @@ def test_the_command_takes_resume_with_and_without_a_value_and_a_cluster_file(tm
     options = ("--cluster", "cluster.yaml", "--type", "worker", "--index", "1", "--mode", "sync", *words)
     environment = {"TF_CONFIG": json.dumps({"cluster": CHIEF, "task": {"type": "chief", "index": 0}})}
     result = CliRunner().invoke(main, ["task", "--run-dir", "run", *options, "--seed", "1"], env=environment)
-    assert result.exit_code == 0 and "TF_CONFIG is not used: --cluster takes its place" in result.output
+    assert result.exit_code == 0 and "TF_CONFIG is not used: --cluster replaces it" in result.output
     ((config, _, topology, task), told), *_ = calls
     assert (config.cluster.workers, topology.cluster, str(task)) == (2, {"worker": ["c:3", "d:4"]}, "worker-1")
     assert told["options"] == TaskOptions(resume, 600.0, None)

@@ -42,7 +42,10 @@ class MovieLensSettings(DataSettings):
     """Settings of ratings in the form of MovieLens."""
 
     held_out: float = Field(
-        default=0.1, gt=0, lt=1, description="Share of the ratings that is held out to test on, by a hash of the line."
+        default=0.1,
+        gt=0,
+        lt=1,
+        description="Share of the ratings that is held out for testing, chosen by a hash of the line.",
     )
 
 

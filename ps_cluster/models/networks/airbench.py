@@ -19,9 +19,14 @@ PATCHES_AT_ONCE = 100_000  # in float32: of all at once the start would take lon
 
 
 class AirbenchSettings(ActivationSettings):
-    activation: Literal["relu", "gelu", "silu"] = Field(default="gelu")
+    activation: Literal["relu", "gelu", "silu"] = Field(
+        default="gelu", description="Activation function after each normalisation."
+    )
     width: float = Field(
-        default=1.0, ge=0.0625, le=16, description="Multiplies the filters of its groups, 64, 256 and 256."
+        default=1.0,
+        ge=0.0625,
+        le=16,
+        description="Multiplies the numbers of filters in the three groups: 64, 256 and 256.",
     )
 
 

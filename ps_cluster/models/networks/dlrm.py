@@ -27,13 +27,16 @@ from ps_cluster.models.networks import (
 
 
 class DlrmSettings(NetworkSettings):
-    row_width: int = Field(default=8, ge=1, le=4096, description="Numbers of a row of each table.")
+    row_width: int = Field(default=8, ge=1, le=4096, description="Numbers in each row of the tables.")
     bottom: tuple[int, ...] = Field(
         default=(64,), strict=False, max_length=20,
-        description="Units of the dense layers between the numbers and the last one, which is as wide as a row.",
+        description="Units of the dense layers for the columns of numbers. One more layer, as wide as a row, follows.",
     )  # fmt: skip
     top: tuple[int, ...] = Field(
-        default=(128, 64), strict=False, max_length=20, description="Units of the dense layers after the products."
+        default=(128, 64),
+        strict=False,
+        max_length=20,
+        description="Units of the dense layers after the products of pairs.",
     )
 
 

@@ -17,7 +17,7 @@ class MlpSettings(ActivationSettings):
     hidden: tuple[int, ...] = Field(
         default=(128, 64), strict=False, min_length=1, max_length=20, description="Units of each dense layer."
     )
-    dropout: float = Field(default=0.0, ge=0, lt=1, description="Share of the units that are left out of a step.")
+    dropout: float = Field(default=0.0, ge=0, lt=1, description="Share of the units that is set to 0 in each step.")
 
 
 class Mlp(Network):

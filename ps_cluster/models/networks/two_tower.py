@@ -23,9 +23,13 @@ from ps_cluster.models.networks import (
 
 
 class TwoTowerSettings(NetworkSettings):
-    row_width: int = Field(default=16, ge=1, le=4096, description="Numbers of a row of each table.")
+    row_width: int = Field(default=16, ge=1, le=4096, description="Numbers in each row of the tables.")
     tower: tuple[int, ...] = Field(
-        default=(64, 32), strict=False, min_length=1, max_length=20, description="Units of a tower's dense layers."
+        default=(64, 32),
+        strict=False,
+        min_length=1,
+        max_length=20,
+        description="Units of the dense layers of each tower.",
     )
     first_columns: int | None = Field(
         default=None, ge=1, description="Categorical columns of the first tower; null: half of them."

@@ -18,8 +18,8 @@ EPSILON = 1e-7
 
 
 class AdaptiveSettings(StalenessSettings):
-    strength: Factor = Field(default=2.0, description="lambda_0 of the paper")
-    decay: Fraction = Field(default=0.95, description="of the running mean square of the gradients")
+    strength: Factor = Field(default=2.0, description="lambda_0 in the paper.")
+    decay: Fraction = Field(default=0.95, description="Decay of the running mean square of the gradients.")
 
 
 class AdaptiveDelayCompensation(WithBackups):

@@ -15,7 +15,7 @@ from ps_cluster.server.staleness.correction import WithBackups
 
 class ConstantSettings(StalenessSettings):
     # The paper's value (Zheng et al. 2017, arXiv:1609.08326).
-    strength: Factor = Field(default=0.04, description="lambda of the paper")
+    strength: Factor = Field(default=0.04, description="lambda in the paper.")
 
 
 class ConstantDelayCompensation(WithBackups):

@@ -19,12 +19,12 @@ class DropSettings(StalenessSettings):
         default=None,
         ge=1,
         le=100_000,
-        description="R: a gradient from R versions ago or more is dropped; null: twice the workers.",
+        description="R in the paper: a gradient from R versions ago or more is dropped; null: twice the number of workers.",
     )
     stop: bool = Field(
         default=False,
-        description="A worker asks between its local steps, and stops a period that would be dropped. A question takes the "
-        "way to the parameter server and back.",
+        description="A worker asks between its local steps, and stops a period that would be dropped. Each question is a "
+        "round trip to the parameter server.",
     )
 
 

@@ -19,7 +19,7 @@ class GatherSettings(StalenessSettings):
         default=None,
         ge=1,
         le=100_000,
-        description="The weights change with every so many gradients; null: as many as workers.",
+        description="The weights change once per this many gradients; null: as many as there are workers.",
     )
 
     def gathered_gradients(self, workers: int) -> int:

@@ -17,7 +17,7 @@ class InverseSettings(StalenessSettings):
         default=None,
         ge=1,
         le=10**9,
-        description="The scaling fades over this many updates, and then gradients are no longer scaled; null: it stays.",
+        description="The scaling fades over this many updates, and then gradients are no longer scaled; null: it never fades.",
     )
 
 

@@ -15,7 +15,7 @@ from ps_cluster.server.staleness.correction import Arrival, Corrected, Correctio
 
 
 class OrderedSettings(StalenessSettings):
-    momentum: Momentum = Field(default=0.9, description="beta of the paper")
+    momentum: Momentum = Field(default=0.9, description="beta in the paper.")
 
 
 class OrderedMomentum(Correction):

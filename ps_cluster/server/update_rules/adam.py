@@ -18,7 +18,7 @@ from ps_cluster.server.update_rules.rule import UpdateRule, times
 
 class AdamSettings(MomentumSettings):
     momentum: Momentum = Field(default=0.9, description="beta_1 of Adam.")
-    beta_2: float = Field(default=0.999, ge=0, lt=1, description="beta_2 of Adam: of the running mean square.")
+    beta_2: float = Field(default=0.999, ge=0, lt=1, description="beta_2 of Adam: decay of the running mean square.")
     epsilon: float = Field(
         default=1e-7,
         ge=SMALLEST_EPSILON,

@@ -28,7 +28,8 @@ class FtrlSettings(RuleSettings):
         default=0.1,
         ge=SMALLEST_EPSILON,
         le=LARGEST_FACTOR,
-        description="The value with which that sum starts. The initial weights fade as the sum grows from there.",
+        description="The value with which the sum of squared gradients starts. The initial weights fade as the sum grows "
+        "from there.",
     )
     l1: Factor = Field(
         default=0.0,

@@ -14,7 +14,7 @@ from ps_cluster.server.update_rules.rule import LinearUpdate
 
 
 class MomentumSettings(RuleSettings):
-    momentum: Momentum = Field(default=0.9, description="Asynchrony adds momentum of its own.")
+    momentum: Momentum = Field(default=0.9, description="Momentum. Asynchronous training adds to it.")
 
 
 class MomentumUpdate(LinearUpdate):

@@ -19,7 +19,7 @@ ORTHOGONALISING_STEPS = 5
 
 
 class MuonSettings(MomentumSettings):
-    momentum: Momentum = Field(default=0.9, description="Of the running sum of the gradients.")
+    momentum: Momentum = Field(default=0.9, description="Decay of the running sum of the gradients.")
     matrices: tuple[str, ...] = Field(
         default=("kernel",),
         strict=False,

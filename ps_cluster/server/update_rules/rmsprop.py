@@ -16,8 +16,10 @@ from ps_cluster.server.update_rules.rule import UpdateRule, times
 
 
 class RmspropSettings(MomentumSettings):
-    momentum: Momentum = Field(default=0.0, description="Of the scaled gradients; 0: none.")
-    rho: float = Field(default=0.9, ge=0, lt=1, description="Of the running mean square.")
+    momentum: Momentum = Field(
+        default=0.0, description="Decay of the running sum of the scaled gradients; 0: no momentum."
+    )
+    rho: float = Field(default=0.9, ge=0, lt=1, description="Decay of the running mean square.")
     epsilon: float = Field(
         default=1e-7,
         ge=SMALLEST_EPSILON,

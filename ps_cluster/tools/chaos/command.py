@@ -46,7 +46,7 @@ from ps_cluster.tools.chaos.verdict import LEAST_UNDISTURBED
 @option(
     "--minutes",
     type=Number(0, 100_000, min_open=True),
-    help="Inject as many faults as fit into this time, in place of --faults.",
+    help="Inject as many faults as fit into this time, instead of --faults.",
 )
 @option("--seed", type=Whole(0, 2**31 - 1), default=0, help="Seed of the faults and of the training.")
 @option(
@@ -55,8 +55,8 @@ from ps_cluster.tools.chaos.verdict import LEAST_UNDISTURBED
     default=ChaosSettings.kinds,
     metavar="KIND,...",
     show_default=False,
-    help="Kinds of faults, separated by commas; default: all that the system allows, for such a run. There are "
-    f"{', '.join(FAULTS.names)}, and yours as FILE.py:NAME.",
+    help="Kinds of faults, separated by commas; default: all that the system and the run allow. Choose from "
+    f"{', '.join(FAULTS.names)}, or your own as FILE.py:NAME.",
 )
 @option(
     "--mode",
@@ -84,8 +84,8 @@ from ps_cluster.tools.chaos.verdict import LEAST_UNDISTURBED
     type=Whole(2, MOST_HOSTS),
     default=ChaosSettings.hosts,
     show_default=False,
-    help="Put the tasks on this number of hosts, which are network namespaces of this machine. `task` starts each of them, "
-    "again when it ends, and there is no undisturbed run.",
+    help="Put the tasks on this number of hosts, which are network namespaces of this machine. Each runs as "
+    "`task`, which is started again when it ends. There is no undisturbed run then.",
 )
 @option(
     "--undisturbed-runs",
@@ -97,7 +97,7 @@ from ps_cluster.tools.chaos.verdict import LEAST_UNDISTURBED
 @option("--run-dir", "root", type=OUTPUT_FOLDER, help="Folder of all runs and chaos.json; default: a new one in runs/.")
 @click.pass_context
 def chaos(context: click.Context, /, root: Path | None, **settings: Any) -> int:
-    """Inject faults into a run, from tasks killed to a full disk, and compare it with undisturbed runs of the same work."""
+    """Inject faults into a run, from killed tasks to a full disk, and compare it with undisturbed runs of the same work."""
     if settings["hosts"] and is_given(context, "undisturbed_runs"):
         raise UserError("--hosts and --undisturbed-runs: there is no undisturbed run on hosts: leave one of them out")
     if settings["minutes"] and is_given(context, "faults"):

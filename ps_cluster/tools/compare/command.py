@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 )
 @trusted_code
 @click.argument("runs", nargs=-1, type=FOLDER, metavar="[RUN_DIR]...")
-@option("--modes", type=LIST, help="Modes to compare, separated by commas; default: all without local steps.")
+@option("--modes", type=LIST, help="Modes to compare, separated by commas; default: all modes without local steps.")
 @option("--seeds", type=Whole(1, 100), help="Number of seeds (0, 1, 2, …) that each arm is trained with; default: 3.")
 @option(
     "--straggler",

@@ -66,7 +66,7 @@ def k8s() -> None:
     help=f"Who starts and restarts the tasks: {', '.join(f'{one.name} ({one.controller})' for one in KINDS.values())}.",
 )
 @option("--name", type=_NAME, default="ps-cluster", help="The names of all objects and of the run directory.")
-@option("--namespace", type=_NAMESPACE, help="Default: the one that kubectl uses.")
+@option("--namespace", type=_NAMESPACE, help="The namespace of all objects; default: the one that kubectl uses.")
 @option("--image", type=_IMAGE, required=True, help="The container image, built from the Containerfile.")
 @option("--run-volume", type=_CLAIM, required=True, metavar="CLAIM", help="The volume for the run directory.")
 @option(
@@ -82,9 +82,9 @@ def k8s() -> None:
 @option("--restarts", type=_RESTARTS, multiple=True, help="Most restarts of each type of task, or of one; default: 20.")
 @option(
     "--restart-job/--no-restart-job",
-    help="Kinds jobset and trainjob: recreate single Jobs, for which the controller needs its feature gate RestartJob.",
+    help="Kinds jobset and trainjob: recreate single Jobs. The controller needs its feature gate RestartJob for this.",
 )
-@option("--output", type=PRINTED_FILE, metavar="FILE", default="-", help="Where to write; -: print it.")
+@option("--output", type=PRINTED_FILE, metavar="FILE", default="-", help="The file to write; -: standard output.")
 @waiting_options()
 @config_options(*OPTIONS_OF_TASKS)
 @config_layers
@@ -97,7 +97,7 @@ def render(
 ) -> None:  # fmt: skip
     """Print the manifests of a training on Kubernetes.
 
-    Options and files of settings are those of `run`; --wait-seconds and --min-workers are those of `task`.
+    Settings, in options and in files, are those of `run`; --wait-seconds and --min-workers are those of `task`.
     """
     config = configured(file, assignments, options).config
     if (isolation := config.cluster.isolation) not in ("auto", "off"):

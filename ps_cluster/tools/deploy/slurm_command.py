@@ -54,7 +54,7 @@ def slurm() -> None:
 @option("--time", type=_TIME, help="Time limit; a job that reaches it is queued again and continues.")
 @option("--cpus", type=Whole(1, 1024), default=2, help="CPUs of each task.")
 @option("--mem-per-cpu", type=_MEMORY, default="2G", help="Memory of each CPU.")
-@option("--tasks-per-node", type=Whole(1, 1024), help="Most tasks on one node; default: as many as fit.")
+@option("--tasks-per-node", type=Whole(1, 1024), help="The most tasks on one node; default: as many as fit.")
 @option(
     "--restarts",
     type=Whole(0, 10_000),
@@ -77,7 +77,7 @@ def render(
 ) -> None:  # fmt: skip
     """Print a script for sbatch that trains on several nodes.
 
-    Options and files of settings are those of `run`; --wait-seconds and --min-workers are those of `task`.
+    Settings, in options and in files, are those of `run`; --wait-seconds and --min-workers are those of `task`.
     """
     from ps_cluster.system.port_guard import check_can_guard, who_reaches
 

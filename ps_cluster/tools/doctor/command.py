@@ -25,7 +25,7 @@ from ps_cluster.report.terminal import print_line
     help="Write the findings as JSON to FILE; without FILE, or with -, print them as JSON.",
 )
 def doctor(cluster: bool, data_dir: Path | None, json_file: Path | None) -> int:
-    """Examine whether this machine and installation can train.
+    """Check whether this machine and installation can train.
 
     Each line says ok, warn or fail, and what to do about it. The exit code is 1 if a check has failed.
     """

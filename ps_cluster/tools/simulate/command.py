@@ -56,13 +56,13 @@ from ps_cluster.tools.simulate.costs import can_simulate, known_costs
 @option(
     "--local-steps",
     type=Whole(1, 1000),
-    help="Modes with local steps: how many a worker takes between two exchanges; default: the mode's.",
+    help="In modes with local steps: how many a worker takes between two exchanges; default: that of the mode.",
 )
 @option(
     "--backup-workers",
     type=Whole(0, 9_999),
     default=0,
-    help="Mode sync-ps: how many late gradients an update leaves out.",
+    help="In mode sync-ps: how many late gradients an update leaves out.",
 )
 @option("--straggler", default="none", help="Slow workers: 2:5x, 1:+0.2s, several joined by ';', or random:gamma.")
 @option(
@@ -87,7 +87,13 @@ from ps_cluster.tools.simulate.costs import can_simulate, known_costs
 @option("--one-machine", is_flag=True, help="Simulate one machine: all processes share its cores and use no network.")
 @option("--cores", type=Whole(1, 1024), help="Cores of the one machine; default: as many as this one has.")
 @option("--seed", type=Whole(0, 2**31 - 1), default=0, help="The same seed gives the same numbers.")
-@option("--json", "json_file", type=PRINTED_FILE, metavar="FILE", help="Write all figures as JSON; -: print them so.")
+@option(
+    "--json",
+    "json_file",
+    type=PRINTED_FILE,
+    metavar="FILE",
+    help="Write all figures to this file as JSON; -: print them as JSON.",
+)
 @option("--save-costs", type=OUTPUT_FILE, metavar="FILE", help="Write the costs to this YAML file.")
 @click.pass_context
 def simulate(context: click.Context, /, **settings: Any) -> None:

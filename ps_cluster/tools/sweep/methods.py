@@ -72,7 +72,9 @@ SEARCH_METHODS = {
     for method in (
         SearchMethod("random", "draw each trial at random"),
         SearchMethod("grid", "try all combinations", is_grid=True),
-        SearchMethod("halving", f"draw at random, and stop at {_EARLY} all but the best", halves=True),
+        SearchMethod(
+            "halving", f"draw at random, and stop all but the best third at {_EARLY} of the training", halves=True
+        ),
         SearchMethod("tpe", "draw near what was good so far", learns=True),
     )
 }

@@ -14,7 +14,7 @@ class AsyncSettings(ModeSettings):
         default=None,
         ge=1,
         le=1000,
-        description="Emulate the staleness of k workers: each pull returns the weights from k - W versions ago.",
+        description="Emulate the staleness of k workers: each pull returns the weights from k - workers versions ago.",
     )
 
 

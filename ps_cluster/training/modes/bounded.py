@@ -31,13 +31,14 @@ class BoundedSettings(ModeSettings):
         default=None,
         ge=0,
         le=1000,
-        description=f"No update is staler than this; {DEFAULT_MAX_STALENESS} where no bound is given.",
+        description=f"The largest staleness of an update; {DEFAULT_MAX_STALENESS} if neither bound of this mode is set.",
     )
     max_clock_lag: int | None = Field(
         default=None,
         ge=0,
         le=1000,
-        description="How many steps a worker may be ahead of the slowest one when it begins a step; 0: all in step.",
+        description="How many steps a worker may be ahead of the slowest one when it begins a step; 0: all workers take each "
+        "step together.",
     )
 
     @property

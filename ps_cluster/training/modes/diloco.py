@@ -44,7 +44,7 @@ class DilocoSettings(OuterSettings):
     )
     fragments: bool = Field(
         default=False,
-        description="Exchange the shard of each parameter server after other local steps, so that no moment carries all.",
+        description="Exchange the parameter servers' shards after different local steps, so that not all are sent at once.",
     )
     momentum_every: int | None = Field(
         default=None,
@@ -57,7 +57,7 @@ class DilocoSettings(OuterSettings):
         default=0.0,
         ge=0,
         le=1,
-        description="c of the paper: this share of the momentum moves the weights with each push, not only every N-th. At "
+        description="c in the paper: this share of the momentum moves the weights at each push, not only at every N-th. At "
         "most 1 / N.",
     )
 

@@ -53,7 +53,7 @@ class ElasticSettings(LocalSettings):
         default=0.9,
         gt=0,
         le=1,
-        description="An exchange moves worker and centre towards each other by beta / workers of their distance.",
+        description="An exchange moves worker and centre towards each other by the share beta / workers of their distance.",
     )
 
 

@@ -34,15 +34,15 @@ class LayersSettings(SplitSettings):
         default=AUTO,
         max_length=2000,
         description=(
-            "Which layers are on which worker: LAYER=WORKER, several joined by ',': from this layer on; also "
-            "LAYER=WORKER:GPU:0. auto: by their numbers of weights."
+            "Which layers are on which worker. LAYER=WORKER: this layer and those after it are on this worker; also "
+            "LAYER=WORKER:GPU:0; several are joined by ','. auto: the numbers of weights decide."
         ),
     )
     micro_batches: int = Field(
         default=1, ge=1, le=64, description="Parts of a batch that go through the workers one after the other."
     )
     soft_placement: bool = Field(
-        default=True, description="Take the processor of a worker where it lacks the device that was asked for."
+        default=True, description="Use a worker's processor if the worker lacks the device that was asked for."
     )
 
     @field_validator("placement")

@@ -22,7 +22,7 @@ from ps_cluster.training.modes.local_steps import LocalSettings
 
 class OuterSettings(LocalSettings):
     outer_rate: float = Field(default=0.7, gt=0, le=10, description="Learning rate of the outer step.")
-    outer_momentum: Momentum = Field(default=0.9, description="Of the outer step, which is Nesterov's.")
+    outer_momentum: Momentum = Field(default=0.9, description="Nesterov momentum of the outer step.")
 
 
 class DelayedNesterov(UpdateRule):

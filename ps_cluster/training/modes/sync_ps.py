@@ -33,13 +33,14 @@ class SyncPsSettings(ModeSettings):
         default=0,
         ge=0,
         le=999,
-        description="An update takes the first workers - this many gradients; the late ones are dropped.",
+        description="An update takes the first gradients, those of all workers but this many; the late ones are dropped.",
     )
     grace_seconds: float = Field(
         default=0.0,
         ge=0,
         le=3600,
-        description="Those that come so soon after the first ones count too. Needs mode.backup_workers.",
+        description="How long an update waits for the late gradients. Those that arrive in time count too. Needs "
+        "mode.backup_workers.",
     )
 
 
