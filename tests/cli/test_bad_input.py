@@ -206,7 +206,7 @@ CASES = [
     (f"{K8S} --isolation require", ["cluster.isolation: got 'require'", "leave it out"]),
     (f"{K8S} --set cluster.isolation=interface=eth0", ["cluster.isolation: got 'interface=eth0'", "leave it out"]),
     (K8S.replace("synthetic", "cifar10"), ["data.dataset: got 'cifar10'", "no pod can download", "--data-volume"]),
-    (f"{K8S.replace('synthetic', 'cifar10')} --data-dir here", ["data.data_dir: got 'here'", "the whole path"]),
+    (f"{K8S.replace('synthetic', 'cifar10')} --data-dir here", ["data.data_dir: got 'here'", "the absolute path"]),
     (
         f"{K8S.replace('synthetic', 'cifar10')} --data-volume c --data-dir /x",
         ["data.data_dir: got '/x'", "mounted at /data"],
@@ -217,7 +217,7 @@ CASES = [
     ("slurm render --run-dir x", ["--run-dir", "an absolute path"]),
     ("slurm render --run-dir /shared/50%new", ["--run-dir", "without %"]),
     (f"{SLURM} --isolation require", ["cluster.isolation: got 'require'", "interface=NAME"]),
-    (f"{SLURM.replace('synthetic', 'cifar10')} --data-dir here", ["data.data_dir: got 'here'", "the whole path"]),
+    (f"{SLURM.replace('synthetic', 'cifar10')} --data-dir here", ["data.data_dir: got 'here'", "the absolute path"]),
     (f"{SLURM} --time soon", ["--time", "'soon'"]),
     (f"{SLURM} --sbatch partition=long", ["--sbatch", "--partition=long"]),
     (f"{SLURM} --port 65535", ["--port: got 65535", "over 65535"]),
