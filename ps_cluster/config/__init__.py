@@ -1,6 +1,6 @@
 """Read and validate the configuration of a run: all settings, typed and checked in one place. No TensorFlow."""
 
-from ps_cluster.config.changes import ChangedSetting, changed, rate_origin, telling
+from ps_cluster.config.changes import ChangedSetting, changed, distinguishing_settings, rate_origin
 from ps_cluster.config.layers import Resolved, build_config, load_config, resolve
 from ps_cluster.config.recipe import has_rates, rates_found
 from ps_cluster.config.schema import (
@@ -25,6 +25,7 @@ __all__ = [
     "RunConfig",
     "build_config",
     "changed",
+    "distinguishing_settings",
     "fitted",
     "has_rates",
     "load_config",
@@ -32,5 +33,4 @@ __all__ = [
     "rate_origin",
     "rates_found",
     "resolve",
-    "telling",
 ]

@@ -85,7 +85,7 @@ def _range(text: str) -> list[float]:
     return [decimal(lowest), decimal(highest)]
 
 
-# A name without a value means the value in configs/default.yaml.
+# A name without a value stands for the value in configs/default.yaml.
 VARIATIONS = {
     "flip": Variation("flip", str, "flip or flip=random", "alternating"),
     "crop": Variation("crop_padding_pixels", whole, "crop or crop=4", 2),
@@ -111,7 +111,7 @@ def read_variations(text: str) -> dict[str, Any]:
             forms = ", ".join(variation.form for variation in VARIATIONS.values())
             raise ValueError(f"{did_you_mean(name, VARIATIONS)}there are {forms}, and {NO_VARIATION} alone")
         if name in seen:
-            raise ValueError(f"{name} is there twice")
+            raise ValueError(f"{name} is given twice")
         seen.add(name)
         variation = VARIATIONS[name]
         settings[variation.setting] = _value(variation, value) if has_value else variation.bare

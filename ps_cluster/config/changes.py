@@ -49,8 +49,8 @@ def changed(config: RunConfig) -> dict[str, ChangedSetting]:
     return {key: found[key] for key in values if key in found}
 
 
-def telling(config: RunConfig) -> dict[str, Any]:
-    """Return dotted key → value of the settings that distinguish runs: the usual ones, and all changed ones."""
+def distinguishing_settings(config: RunConfig) -> dict[str, Any]:
+    """Return dotted key → value of the settings that distinguish runs: the most important, and all changed ones."""
     values = flat(config.model_dump(mode="json"))
     keys = dict.fromkeys((*_DECIDE_RECIPES, *_DECIDE_RATES, *_ALWAYS_SHOWN, *changed(config)))
     return {key: values[key] for key in keys if key in values}
@@ -78,10 +78,12 @@ def rate_origin(config: RunConfig) -> str:
     if found is not None and found.learning_rate == config.optimizer.learning_rate:
         return f"found by a sweep for {place}"
     if found is not None:
-        return f"the one that {model} has for all modes; what was found for {place} belongs to other settings"
+        return (
+            f"the rate of {model} for all modes, because the one that was found for {place} belongs to other settings"
+        )
     if has_rates(config):
         others = found_rates(NETWORKS[model])
         known = [f"{one.workers} x {one.batch_size_per_worker}" for one in others if one.mode == mode]
         have = f" (there is one for workers x batch of {', '.join(known)})" if known else ""
-        return f"the one that {model} has for all modes, because none was found for {place}{have}"
+        return f"the rate of {model} for all modes, because none was found for {place}{have}"
     return f"the default of {model}" if model in NETWORKS.own else f"usual for {rule}"

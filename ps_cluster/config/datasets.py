@@ -119,9 +119,8 @@ def named_by_user(text: str, folder: Path) -> str:
 def _is_path(text: str, folder: Path) -> bool:
     if "/" in text or os.path.exists(folder / text):
         return True
-    name = Path(
-        text
-    ).name.lower()  # a name without a dot has no ending, so the forms of installed packages need not be loaded
+    name = Path(text).name.lower()
+    # A name without a dot has no ending, so the forms of installed packages need not be loaded.
     return "." in name and any(name.endswith(form.endings) for form in _all_forms())
 
 
@@ -134,7 +133,7 @@ def _recognised(path: Path) -> FormPath:
     if is_pattern(path):
         return _recognised_pattern(path)
     if not os.path.exists(path):
-        leads = "docs/extending.md#your-own-data shows what it may lead to"
+        leads = "docs/extending.md#your-own-data shows which data a path may name"
         raise UserError(f"dataset: there is no '{path}': correct the path; {leads}")
     for form in _all_forms():
         if form.recognises(path):
@@ -144,7 +143,7 @@ def _recognised(path: Path) -> FormPath:
         raise UserError(f"dataset: '{path}' {changes[0]}; {shown.removesuffix('each')}all forms of data")
     code = f"to run code, name what it defines, e.g. '{path}:load'; " if path.suffix == ".py" else ""
     known = "; ".join(f"{form.name}: {form.looks_for}" for form in _all_forms())
-    raise UserError(f"dataset: '{path}' has no form that is known. {code}{known}. {shown}")
+    raise UserError(f"dataset: '{path}' has no known form. {code}{known}. {shown}")
 
 
 def _recognised_pattern(path: Path) -> FormPath:
@@ -155,7 +154,7 @@ def _recognised_pattern(path: Path) -> FormPath:
         return FormPath(form, path)
     taken = "; ".join(f"{form.name}: {', '.join(form.endings)}" for form in _all_forms() if form.takes_patterns)
     raise UserError(
-        f"dataset: '{path}' matches {len(found):,} files, such as '{found[0]}', and none of a form that a pattern may name: "
+        f"dataset: '{path}' matches {len(found):,} files, such as '{found[0]}', but none has a form that a pattern may name: "
         f"{taken}"
     )
 
@@ -287,7 +286,9 @@ def _check_split(rows: Mapping[str, Rows]) -> None:
     except Malformed as error:
         raise UserError(f"dataset: {error}") from error
     if TARGET not in rows:
-        raise UserError(f"dataset: '{TARGET}' is missing, there is {', '.join(rows) or 'nothing'}: name the targets so")
+        raise UserError(
+            f"dataset: '{TARGET}' is missing, there is {', '.join(rows) or 'nothing'}: give the targets this name"
+        )
 
 
 def _number_of_classes(labels: Rows) -> int:

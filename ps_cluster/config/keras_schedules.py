@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from ps_cluster.config.schedules import ScheduleSettings
 from ps_cluster.errors import did_you_mean
 
-# Keras's class → its arguments. Its rate at the update n is a function of n and of nothing else.
+# Keras's class → its arguments. The rate at update n depends on n alone.
 _OF_DECAY = ("initial_learning_rate", "decay_steps")
 FUNCTIONS_OF_KERAS: dict[str, tuple[str, ...]] = {
     "CosineDecay": (*_OF_DECAY, "alpha", "warmup_target", "warmup_steps"),

@@ -197,7 +197,7 @@ class Networks(Registry[Network]):
         if not Path(name).is_file():
             raise UserError(f"model.name: '{name}': there is no such file")
         if not user_code.is_trusted(Path(name)):
-            raise UserError(f"model.name: '{name}' is named by a run directory alone: add --code '{name}' to load it")
+            raise UserError(f"model.name: only a run directory names '{name}': add --code '{name}' to load it")
         network = SavedNetwork(Path(name))
         network.name = name
         return network

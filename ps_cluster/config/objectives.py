@@ -78,8 +78,8 @@ class Field:
         the field's units; empty if unknown.
       codes: for codes, such as the categories of a table: the number of different codes at each place of the last axis.
         Codes count from 0. Empty if the field has no codes.
-      characters, code: of texts (dtype "string"), which are packed as code points and filled up with 0: the characters of
-        the longest, and the dtype of a code point.
+      characters, code: for texts (dtype "string"), which are packed as code points and padded with 0: the number of
+        characters of the longest text, and the dtype of a code point.
     """
 
     dtype: str

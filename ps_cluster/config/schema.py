@@ -231,7 +231,7 @@ class EvaluationSettings(Section):
     @field_validator("monitor")
     @classmethod
     def _without_prefix(cls, name: str) -> str:
-        """Take Keras's name of a metric on examples that are not trained on: here no other examples are scored."""
+        """Remove Keras's prefix of metrics on examples that are not trained on, because only such examples are scored here."""
         return name.removeprefix("val_") or name
 
     @model_validator(mode="after")
@@ -338,7 +338,7 @@ class RunConfig(Section):
                 raise ValueError(f"cluster.{name}: got {bound}: {kind.cannot_scale}: leave it out")
             if bound not in allowed:
                 most = "at most" if name == "min_workers" else "at least"
-                raise ValueError(f"cluster.{name}: got {bound}: it is {most} cluster.workers, {workers}")
+                raise ValueError(f"cluster.{name}: got {bound}: it has to be {most} cluster.workers, {workers}")
 
     def _check_patience(self) -> None:
         patience = self.evaluation.patience

@@ -20,7 +20,7 @@ Momentum = Annotated[float, Field(ge=0, lt=1)]
 
 def _no_zero(path: Path) -> Path:
     if "\0" in str(path):
-        raise ValueError("no file name holds a zero character")
+        raise ValueError("a file name can't contain a zero character")
     refuse_address(str(path))
     return path
 

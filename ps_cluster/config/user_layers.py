@@ -154,7 +154,7 @@ def _extended(file: Path, name: Any, seen: set[Path]) -> Path:
     """Return the file that `file` extends. A relative path starts at the folder of `file`."""
     where = f"{file}: {EXTENDS}: got {name!r:.300}"
     if not isinstance(name, str) or not name or "\0" in name:
-        raise UserError(f"{where}: name one file, as seen from this one")
+        raise UserError(f"{where}: name one file, relative to this one")
     path = file.parent / os.path.expanduser(name)
     if _real(path) in seen:
         raise UserError(f"{where}: the files extend each other in a circle: leave it out in one of them")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ps_cluster.clock import AwakeClock
-from ps_cluster.config import load_config, telling
+from ps_cluster.config import distinguishing_settings, load_config
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.evaluation.checkpoint_folder import CheckpointFolder
 from ps_cluster.evaluation.insight import Insight
@@ -265,7 +265,7 @@ class _Evaluator:
         if self._tensorboard is None or self._insight is None:
             self._tensorboard = EvaluationWriter(self._folder.run_dir)
             config = self._folder.config(checkpoint)
-            self._tensorboard.write_hyper_parameters(self._folder.run_dir.root.name, telling(config))
+            self._tensorboard.write_hyper_parameters(self._folder.run_dir.root.name, distinguishing_settings(config))
             self._insight = Insight(self._tensorboard, scorer)
         self._tensorboard.write(row.model_dump())
         self._insight.write(checkpoint)

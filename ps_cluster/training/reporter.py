@@ -9,7 +9,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING
 
-from ps_cluster.config import RunConfig, changed, telling
+from ps_cluster.config import RunConfig, changed, distinguishing_settings
 from ps_cluster.config.lazy import tf
 from ps_cluster.files import writing
 from ps_cluster.files.json_rows import append_row
@@ -79,7 +79,7 @@ class Reporter:
         writer = TrainingWriter(self._run_dir)
         writer.write_settings(changed(self._config))
         if not self._config.cluster.evaluator:  # an evaluator writes them together with its scores
-            writer.write_hyper_parameters(self._run_dir.root.name, telling(self._config))
+            writer.write_hyper_parameters(self._run_dir.root.name, distinguishing_settings(self._config))
         return writer
 
     def _show_staleness(self, writer: TrainingWriter, *, last: bool) -> None:

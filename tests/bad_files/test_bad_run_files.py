@@ -150,7 +150,7 @@ def test_a_record_of_the_best_model_that_is_damaged_is_replaced_with_a_notice(pl
     (place / "run/best/best.json").write_text(content)
     (place / "run/metrics/evaluation.jsonl").unlink()
     result = invoke(EVALUATE, place)
-    assert result.exit_code == 0 and "--cluster replaces it" in result.output
+    assert result.exit_code == 0 and "takes its place" in result.output
     assert json.loads((place / "run/best/best.json").read_text())["test_accuracy"] == 0.5
 
 

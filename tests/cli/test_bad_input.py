@@ -69,9 +69,9 @@ CASES = [
     ("run --dataset ../own", ["dataset", "there is no '", "/own'"]),
     (
         "run --dataset empty",
-        ["dataset", "/empty' has no form that is known", "image_folder: ", "docs/extending.md#your-own"],
+        ["dataset", "/empty' has no known form", "image_folder: ", "docs/extending.md#your-own"],
     ),
-    ("run --dataset pipe", ["dataset", "/pipe' has no form that is known"]),
+    ("run --dataset pipe", ["dataset", "/pipe' has no known form"]),
     ("run --dataset used --image-size 4x", ["data.image_size", "data set text:", "does not use it"]),
     ("run --dataset mnist --image-size 64", ["data.image_size", "mnist", "image_folder", "leave it out"]),
     ("run --dataset mnist --target price", ["data.target", "price", "table", "leave it out"]),

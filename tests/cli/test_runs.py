@@ -153,7 +153,7 @@ def test_the_page_is_kept_up_while_a_run_trains_until_ctrl_c_and_then_refreshes_
         finally:
             command.kill()
             command.wait(10)
-    assert command.returncode == 130 and "until no run trains or Ctrl-C" in told
+    assert command.returncode == 130 and "until no run trains or you press Ctrl-C" in told
     assert 'http-equiv="refresh"' not in page.read_text()
 
 

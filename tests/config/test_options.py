@@ -39,7 +39,7 @@ def test_every_setting_of_augmentation_has_a_short_form():
         ("", "there are flip"),
         ("flip,", "there are flip"),
         ("none,flip", "there are flip"),
-        ("flip,flip=random", "flip is there twice"),
+        ("flip,flip=random", "flip is given twice"),
         ("hue", "hue needs a value: write hue=0.1"),
         ("crop=x", "'x' is not a whole number in plain digits: write crop or crop=4"),
         ("contrast=1", "'1' is not a finite number in plain digits: write contrast=0.8-1.2"),

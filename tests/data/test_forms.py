@@ -96,7 +96,7 @@ def test_the_configuration_of_a_run_is_read_after_its_data_has_gone(tmp_path):
         ("none.npz", "there is no '{folder}/here/none.npz'"),
         ("~nobody-of-this-name/x", "there is no '{folder}/here/~nobody-of-this-name/x'"),
         ("mine.py", "to run code, name what it defines, e.g. '{folder}/here/mine.py:load'"),
-        ("empty", "'{folder}/here/empty' has no form that is known."),
+        ("empty", "'{folder}/here/empty' has no known form."),
         ("notes.pdf", "docs/extending.md#your-own-data shows each"),
     ],
 )
@@ -204,7 +204,7 @@ def test_a_form_of_an_installed_package_is_recognised_by_its_path(tmp_path, monk
     with pytest.raises(UserError, match="there is no '.*gone.notes'"):
         DATASETS.named_by_user("gone.notes", tmp_path)
     touched(tmp_path / "a.other")
-    with pytest.raises(UserError, match="has no form that is known.*notes: a file .notes"):
+    with pytest.raises(UserError, match="has no known form.*notes: a file .notes"):
         DATASETS.named_by_user("a.other", tmp_path)
 
 

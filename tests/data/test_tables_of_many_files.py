@@ -129,8 +129,8 @@ def test_a_text_in_a_later_csv_file_is_told_with_file_column_and_line(tmp_path):
         ({"a.parquet": "PAR1 and no more"}, "*.parquet", "'a.parquet' can't be read"),
         ({"a.csv": ""}, "*.csv", "'a.csv' is empty"),
         ({"test-0.csv": "a,y\n1,2\n"}, "*.csv", "it has 'test' but no 'train'"),
-        ({}, "", "has no form that is known"),
-        ({"_left.csv": "a,y\n1,2\n"}, "*.csv", "none of a form that a pattern may name: table: .csv, .tsv, "),
+        ({}, "", "has no known form"),
+        ({"_left.csv": "a,y\n1,2\n"}, "*.csv", "none has a form that a pattern may name: table: .csv, .tsv, "),
     ],
 )
 def test_what_is_no_table_is_told_in_one_line(tmp_path, files, pattern, told):

@@ -160,14 +160,14 @@ def test_where_images_are_held_out_lines_and_view_begin_with_the_score_that_choo
         ({"cluster.workers": 3}, "0.003: found by a sweep for async with 3 workers and batches of 128"),
         (
             {"cluster.workers": 2},
-            "0.001: the one that tutorial_cnn has for all modes, because none was found for async with 2 workers and batches "
+            "0.001: the rate of tutorial_cnn for all modes, because none was found for async with 2 workers and batches "
             "of 128 (there is one for workers x batch of 3 x 128, 3 x 384)",
         ),
         ({"optimizer.learning_rate": 0.5}, "0.5: as given"),
         (
             {"staleness.method": "none"},
-            "0.001: the one that tutorial_cnn has for all modes; what was found for async with 3 workers and batches of 128 "
-            "belongs to other settings",
+            "0.001: the rate of tutorial_cnn for all modes, because the one that was found for async with 3 workers and "
+            "batches of 128 belongs to other settings",
         ),
         ({"model.name": "mlp"}, "0.001: the default of mlp"),
     ],
