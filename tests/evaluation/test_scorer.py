@@ -8,10 +8,11 @@ import pytest
 
 from ps_cluster.config import build_config, user_code
 from ps_cluster.config.datasets import Contents
+from ps_cluster.config.networks import Network
 from ps_cluster.data.packing import write_packed
 from ps_cluster.errors import FailedComputation
 from ps_cluster.evaluation import scorer as scoring
-from ps_cluster.evaluation.scorer import BATCH_SIZE, Scorer, arrays_to_keep
+from ps_cluster.evaluation.scorer import Scorer, arrays_to_keep
 from ps_cluster.runs.checkpoints import Checkpoint
 
 pytestmark = pytest.mark.slow
@@ -53,7 +54,7 @@ def make_scorer(tmp_path, code, precision):
     draw = np.random.default_rng(0)
     train, test = (
         {"row": draw.normal(size=(count, 4)).astype(np.float32), "target": np.arange(count) % 3}
-        for count in (9, BATCH_SIZE + 20)
+        for count in (9, Network.scored_at_once + 20)
     )
     dataset = write_packed(tmp_path / "packed", "packed_arrays", "real", Contents.of(train, test))
     chosen = {"model.name": f"{tmp_path}/mine.py:build", "data.dataset": "packed_arrays"}
@@ -67,7 +68,7 @@ def checkpoint(weights):
 def test_a_network_that_changes_in_each_call_has_one_score_and_is_saved_as_in_the_checkpoint(scorer, tmp_path):
     random = checkpoint(np.random.default_rng(1).normal(size=15))
     first, second = scorer.score(random), scorer.score(random)
-    assert first.predictions.arrays["target"].tolist() == [number % 3 for number in range(BATCH_SIZE + 20)]
+    assert first.predictions.arrays["target"].tolist() == [number % 3 for number in range(Network.scored_at_once + 20)]
     assert first == second and first.compiled["of_rows"] == pytest.approx(first.metric)
     scorer.save_model(tmp_path / "model.keras")
     assert float(keras.models.load_model(tmp_path / "model.keras").layers[0].calls) == 0

@@ -4,7 +4,7 @@
 
 With `compiled` the network is compiled (torch.compile), which needs a C++ compiler. With `cluster.pin_workers` each process
 has a core of its own. Images, network, precision and batch size per worker are those of the other arms. The environment has
-only torch, numpy, pydantic and PyYAML (benchmarks/requirements-ddp.txt). The last line of the output is `arms.Measured`.
+only torch, numpy, pydantic and PyYAML. The last line of the output is `arms.Measured`.
 """
 
 from __future__ import annotations
