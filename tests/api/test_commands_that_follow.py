@@ -40,7 +40,7 @@ def run(folder, *options):
 @pytest.mark.cluster
 def test_the_whole_way_is_tried_with_two_updates_by_each_worker_and_nothing_is_left(tmp_path):
     """Temporary files, of which none may be left, are looked for after every test of real processes."""
-    code, told, error = run(tmp_path, "--try", "--model", "tutorial_cnn", "--epochs", "100")
+    code, told, error = run(tmp_path, "--try", "--model", "mlp", "--epochs", "100")
     assert code == 0, error
     assert "try: everything worked in" in told and "savedmodel" in told and "test accuracy" in told
     assert "run directory" not in told and not list(tmp_path.iterdir())
@@ -50,7 +50,7 @@ def test_the_whole_way_is_tried_with_two_updates_by_each_worker_and_nothing_is_l
 def test_callbacks_of_a_file_see_an_epoch_and_one_that_fails_ends_the_run_and_is_told_in_one_line(tmp_path):
     (tmp_path / "my.py").write_text(CALLBACKS)
     code, told, error = run(
-        tmp_path, "--callbacks", "my.py:callbacks", "--model", "tutorial_cnn", "--epochs", "1000", "--run-dir", "one"
+        tmp_path, "--callbacks", "my.py:callbacks", "--model", "mlp", "--epochs", "1000", "--run-dir", "one"
     )
     assert "epoch 0 has ['accuracy', 'loss', 'val_accuracy', 'val_loss']" in told
     last = error.strip().splitlines()[-1]
