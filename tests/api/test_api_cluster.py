@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 import ps_cluster
-from tests.helpers.exhaustive import mostly
 from tests.helpers.processes import assert_none_left
 
 pytestmark = pytest.mark.cluster
@@ -85,7 +84,8 @@ def test_the_page_of_the_api_and_the_script_of_the_readme_run_as_they_are_from_s
     assert re.search(r"^0\.9\d* \d\.\d+$", told, re.M), "the script prints the training accuracy and the mean staleness"
 
 
-@pytest.mark.parametrize("of_keras", mostly([True, False], True), ids=["fit", "train"])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("of_keras", [True, False], ids=["fit", "train"])
 def test_every_example_runs_and_ends_with_what_it_promises(of_keras, tmp_path):
     """All in one process, each in an empty folder, so that Keras is imported once for their predictions."""
     examples = sorted((PROJECT / "examples").glob("*.py"))

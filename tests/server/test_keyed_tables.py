@@ -20,6 +20,7 @@ from ps_cluster.server.shard import APPLIED, REFUSED
 from ps_cluster.server.store import ParameterStore
 from ps_cluster.training.building import arrangement_of
 from ps_cluster.training.keyed_lines import KeyedLines
+from tests.helpers.exhaustive import mostly
 from tests.helpers.stores import row, state_of
 from tests.helpers.waiting import identity
 
@@ -165,8 +166,9 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(("servers", "budget", "form"), CASES.values(), ids=CASES)
-def test_rows_appear_and_end_as_in_a_table_of_plain_python(servers, budget, form):
+@pytest.mark.parametrize("case", mostly(CASES, "every key at once", "both"))
+def test_rows_appear_and_end_as_in_a_table_of_plain_python(case):
+    servers, budget, form = CASES[case]
     stored = Stored(servers, budget, **form)
     table, changed = Table(stored.keyed.form), 0
     for step in range(UPDATES):
