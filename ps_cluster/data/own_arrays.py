@@ -125,7 +125,7 @@ def _as_array(name: str, value: Any) -> np.ndarray:
     except Exception as error:  # whatever the value's own class raises
         why = one_line(f"{type(error).__name__}: {error}", 200)
         raise Malformed(
-            f"{name} is {type(value).__name__}, of which no array can be made: give rows of one shape ({why})"
+            f"{name} is {type(value).__name__}, which can't become an array: give rows of one shape ({why})"
         ) from error
     return array
 

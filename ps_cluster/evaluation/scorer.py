@@ -167,7 +167,9 @@ class Scorer:
         def outputs(inputs: dict[str, tf.Tensor]) -> tf.Tensor:
             return _floats(self._first(network_inputs(inputs, spec)))
 
-        return Recall(self._config.evaluation.recall_at or 0, self._dataset, lambda inputs: outputs(inputs).numpy())
+        k = self._config.evaluation.recall_at
+        assert k is not None, "it is scored only if it is asked for"
+        return Recall(k, self._dataset, lambda inputs: outputs(inputs).numpy())
 
     def model_of(self, checkpoint: Checkpoint) -> Any:
         """Return the network with the weights of a checkpoint, as it is saved.

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import keras
 import numpy as np
@@ -136,7 +136,7 @@ class Tables:
 
         with ExitStack() as stack:
             for table in self.tables:
-                own: Any = vars(table.layer)
+                own = table.layer.__dict__
                 own["call"] = partial(call, table.layer)
                 stack.callback(own.pop, "call")
             yield

@@ -56,16 +56,12 @@ def check_memory(config: RunConfig, network: FlatNetwork, spec: ExampleSpec, roo
     needs = needed_bytes(config, network.weights.length, activations) + of_tables
     if needs <= room.memory_bytes:
         return None
-    line = (
-        f"model.name: got '{config.model.name}': training it takes about {needs / 1e9:.1f} GB more, and {room}: fewer "
-        "cluster.workers or a smaller training.batch_size_per_worker take less"
-    )
+    share, less = "", "fewer cluster.workers or a smaller training.batch_size_per_worker take less"
     if of_tables > needs / 2:  # no worker has them
-        line = (
-            f"model.name: got '{config.model.name}': training it takes about {needs / 1e9:.1f} GB more, "
-            f"{of_tables / 1e9:.1f} GB of them for embedding tables of {4 * network.tables.size / 1e9:.2f} GB, and {room}: "
-            "--no-evaluator or evaluation.recompute_updates=false, a rule with fewer slots, and smaller tables take less"
-        )
+        share = f"{of_tables / 1e9:.1f} GB of them for embedding tables of {4 * network.tables.size / 1e9:.2f} GB, "
+        less = "--no-evaluator or evaluation.recompute_updates=false, a rule with fewer slots, and smaller tables take less"
+    more = f"training it takes about {needs / 1e9:.1f} GB more, {share}and {room}"
+    line = f"model.name: got '{config.model.name}': {more}: {less}"
     if SURE_SHARE * needs > room.memory_bytes:
         raise UserError(line)
     return f"memory: {line}; the system may end processes of the run"

@@ -112,7 +112,7 @@ def test_contents_keep_their_inputs_and_classes():
         (numbers() | {"x_test": np.ones((4, 2), np.float32)}, "test 'x' is float32 [2], not float32 [3]"),
         (lambda: 7, "data: got int: give (x_train, y_train), ((x_train, y_train), (x_test, y_test)), a mapping"),
         ([1, 2, 3], "data: got list of 3: give (x_train, y_train)"),
-        (numbers() | {"x_train": [[1]] * 7 + [[1, 2]]}, "data: x_train is list, of which no array can be made"),
+        (numbers() | {"x_train": [[1]] * 7 + [[1, 2]]}, "data: x_train is list, which can't become an array"),
         (numbers() | {"x_test": np.full((4, 3), np.nan, np.float32)}, "data: test 'x' has values that are not finite"),
         (
             lambda: Contents.of({"a": [1, 2], "target": np.arange(2)}, {}),

@@ -196,7 +196,7 @@ def test_a_memory_map_is_packed_without_being_read_into_memory(tmp_path):
         ({"x_train": LABELS[:1], "y_train": np.ones(1) * 2}, "there is nothing to learn"),
         (
             arrays(x=[[1], [2, 3]]),
-            "x_train is list, of which no array can be made: give rows of one shape (ValueError: ",
+            "x_train is list, which can't become an array: give rows of one shape (ValueError: ",
         ),
         (arrays(x=Sparse()), "x_train is a sparse Sparse: give an array, e.g. its toarray()"),
         (arrays(x={1, 2}), "x_train is set, which has no rows"),
