@@ -13,10 +13,8 @@ from ps_cluster.config.tasks import TRAINING_TYPES, Task
 from ps_cluster.files.json_files import Json
 from ps_cluster.runs.result_rows import ProcessUsage
 
-# The kernel walks all pages of a process to compute its share: 33 ms for all processes of a default run, and 20 times that on
-# a slow machine. So the next look comes after at least `MEMORY_EVERY_S`, and after at least 100 times what the last one took.
+# The kernel walks all pages of a process to compute its share: 33 ms for all processes of a default run.
 MEMORY_EVERY_S = 5.0
-_PAUSE = 100
 
 
 def cpu_seconds(pid: int) -> float | None:
@@ -64,9 +62,8 @@ class Usage:
             seconds = self._read_cpu(pid)
             self._processes[pid] = row if seconds is None else row.model_copy(update={"cpu_seconds": seconds})
         if processes and self._clock() >= self._next_memory_s:
-            before = self._clock()
+            self._next_memory_s = self._clock() + MEMORY_EVERY_S
             self._look_at_memory(processes)
-            self._next_memory_s = before + max(MEMORY_EVERY_S, _PAUSE * (self._clock() - before))
 
     def _look_at_memory(self, processes: Mapping[int, Task]) -> None:
         sizes = {pid: size for pid in processes if (size := self._read_pss(pid)) is not None}

@@ -28,7 +28,7 @@ WORKER_COPIES, SERVER_COPIES, LEADER_COPIES, EVALUATOR_COPIES = 6, 8, 9, 4
 # The copies of embedding tables with their slots that the servers together hold at their peak, during a snapshot, and those
 # of the tables alone that the leader holds when it begins, and the evaluator while it computes an update again:
 # docs/tables.md, "Sizes".
-SERVER_TABLE_COPIES, LEADER_TABLE_COPIES, EVALUATOR_TABLE_COPIES = 2.1, 1.5, 7.5
+SERVER_TABLE_COPIES, LEADER_TABLE_COPIES, EVALUATOR_TABLE_COPIES = 2.1, 2.0, 8.6
 # The package's networks make a worker grow by 0.35 to 1.2 times the floats of a forward pass; networks with some 100 MB of
 # floats or more, by at least 0.6. A training is refused if even this share of its estimate does not fit.
 SURE_SHARE = 0.7
