@@ -58,7 +58,16 @@ NOT_IN = {
     "sync": {"an update has no row"},
 }
 # The modes that are tried at every change: those whose updates the proof computes again by code of its own.
-OFTEN = ("async, tables, 2 ps", "sync-ps", "sync", "elastic", "diloco", "layers")
+USUAL_MODES = ("async, tables, 2 ps", "sync-ps", "sync", "elastic", "diloco", "layers")
+USUAL_MISTAKES = {
+    "three times the learning rate is applied",
+    "stale weights are given as new ones",
+    "an update is applied twice",
+    "the moving statistics are lost",
+    "one of a hundred rows is not updated",
+    "what a push leaves out is lost",
+    "one exponent bit of a weight flips",
+}
 
 
 def is_made(mode: str, mistake: str) -> bool:
@@ -74,18 +83,9 @@ def is_often_tried(mode: str, mistake: str) -> bool:
     """Return whether a mistake is tried at every change: in the first mode that makes it, and a wrong gradient in others."""
     if mistake == "the sign of the gradient is wrong":
         return mode in ("elastic", "diloco", "layers", "sync")
-    return mode == next(one for one in TRIED if is_made(one, mistake)) and mistake in OFTEN_TRIED
+    return mode == next(one for one in TRIED if is_made(one, mistake)) and mistake in USUAL_MISTAKES
 
 
-OFTEN_TRIED = {
-    "three times the learning rate is applied",
-    "stale weights are given as new ones",
-    "an update is applied twice",
-    "the moving statistics are lost",
-    "one of a hundred rows is not updated",
-    "what a push leaves out is lost",
-    "one exponent bit of a weight flips",
-}
 PAIRS = [
     pytest.param(mode, mistake, marks=() if is_often_tried(mode, mistake) else EXHAUSTIVE)
     for mode in TRIED
@@ -94,7 +94,7 @@ PAIRS = [
 ]
 
 
-@pytest.mark.parametrize("mode", mostly(TRIED, *OFTEN))
+@pytest.mark.parametrize("mode", mostly(TRIED, *USUAL_MODES))
 def test_a_training_without_a_mistake_is_proved_and_its_updates_are_computed_again(mode, tmp_path):
     trained = train(tmp_path / "run", **TRIED[mode])
     assert trained.problems == [] and trained.result.proof.holds

@@ -24,6 +24,7 @@ from tests.helpers.exhaustive import mostly
 from tests.helpers.stores import row, state_of
 from tests.helpers.waiting import identity
 
+pytestmark = pytest.mark.slow
 RATE, STEPS, WIDTH, UPDATES = 0.1, 30, 3, 20
 
 

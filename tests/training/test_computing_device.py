@@ -13,6 +13,7 @@ from ps_cluster.system.environment import for_tensorflow
 from ps_cluster.training.computing_device import accelerator_of, check_gpus
 from tests.helpers.bad_input import PROJECT
 
+pytestmark = pytest.mark.slow
 MODES = ("async", "diloco", "sync")
 TRANSFERS = ("_Send", "_Recv", "_HostSend", "_HostRecv", "Identity", "NoOp", "Const", "_Arg", "_Retval")
 # Prints mode → device → [type and name of the operations].
