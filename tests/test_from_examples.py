@@ -89,6 +89,7 @@ def test_the_page_has_five_examples():
     assert len(set(EXAMPLES)) == 5
 
 
+@pytest.mark.exhaustive
 @pytest.mark.cluster
 def test_three_distinct_synchronous_workers_learn_cifar10(tmp_path, data_of_keras):
     told = pasted(with_data(script("One machine", "Try it")), tmp_path, data_of_keras)

@@ -61,27 +61,35 @@ def python(folder, *arguments, script=None):
     return told.stdout
 
 
-@pytest.mark.timeout(600)  # three trainings
-def test_the_page_of_the_api_and_the_script_of_the_readme_run_as_they_are_from_standard_input(tmp_path):
-    """As in a notebook no file has their functions, and there is no `__main__` guard.
+def snippets(text):
+    """Return the Python code of a page, one text for each block."""
+    return re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
+
+
+def test_the_script_of_the_readme_trains_from_standard_input_where_no_file_has_its_code(tmp_path):
+    section = (PROJECT / "README.md").read_text().partition("## Your own model")[2]
+    told = python(tmp_path, "-", script=snippets(section)[0])
+    (run_dir,) = (tmp_path / "runs").iterdir()
+    assert ps_cluster.Result(run_dir).summary["proof"]["holds"]
+    assert re.search(r"^0\.9\d* \d\.\d+$", told, re.M), "the script prints the training accuracy and the mean staleness"
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(600)  # two trainings
+def test_the_page_of_the_api_runs_as_it_is_from_standard_input(tmp_path):
+    """As in a notebook no file has its functions, and there is no `__main__` guard.
 
     The page's comparison is left to tests/end_to_end/test_compare.py, and how it gets there to tests/api/test_compare.py.
     """
     page = (PROJECT / "docs" / "python-api.md").read_text().partition("\n## Compare\n")[0]
-    section = (PROJECT / "README.md").read_text().partition("## Your own model")[2]
-    codes = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
-    codes += re.findall(r"^```python\n(.*?)^```", section, re.M | re.S)[:1]
-    told = python(tmp_path, "-", script="\n\n".join(codes))
-    trained, stopped, of_readme = map(ps_cluster.Result, sorted((tmp_path / "runs").iterdir()))
+    told = python(tmp_path, "-", script="\n\n".join(snippets(page)))
+    trained, stopped = map(ps_cluster.Result, sorted((tmp_path / "runs").iterdir()))
     assert (trained.outcome, stopped.outcome) == ("completed", "stopped")
     assert trained.summary["updates"]["applied"] == len(trained.ledger) == 500
     assert stopped.summary["proof"]["holds"] and stopped.history[-1]["step"] == len(stopped.ledger)
     assert stopped.history[-1]["test_accuracy"] > 0.6
     assert (trained.run_dir / "curves.png").is_file()
     assert "options: cluster.workers: got 0: Input should be greater than or equal to 1" in told
-
-    assert of_readme.summary["proof"]["holds"]
-    assert re.search(r"^0\.9\d* \d\.\d+$", told, re.M), "the script prints the training accuracy and the mean staleness"
 
 
 @pytest.mark.exhaustive

@@ -140,6 +140,7 @@ def test_a_mode_of_ones_own_has_its_own_settings_and_a_shard_with_a_state_of_its
     assert last_arrays(tmp_path / "here" / "run")["toy_whole"].tolist() == [24 / 4]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.cluster
 def test_a_mode_on_images_of_ones_own_is_proved_and_its_slots_go_on_in_a_run_that_is_resumed_when_all_files_are_named(
     tmp_path,

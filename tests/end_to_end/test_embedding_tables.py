@@ -80,6 +80,7 @@ def test_rows_travel_exactly_once_though_a_worker_and_a_parameter_server_are_kil
     assert accuracy == pytest.approx(summary["evaluation"]["best_test_accuracy"], abs=1e-6)
 
 
+@pytest.mark.exhaustive
 def test_one_worker_with_rows_learns_what_a_process_alone_learns_with_whole_tables(tmp_path):
     modes = {"async": ("--workers", 1, "--ps", 2, TABLE), "single": (WHOLE,)}
     options = (*learning_keys(tmp_path), "--steps", 30, "--no-evaluator")
@@ -94,6 +95,7 @@ def test_one_worker_with_rows_learns_what_a_process_alone_learns_with_whole_tabl
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.exhaustive
 def test_rows_of_keys_without_a_limit_are_learnt_once_though_a_parameter_server_is_killed(tmp_path):
     draw, network = np.random.default_rng(1).integers(-(2**62), 2**62, KEYS), tmp_path / "keys.py"
     layer = f"DynamicEmbedding(64, {WIDTH}, admit_after=2, scale=0.5)"

@@ -10,7 +10,6 @@ import pytest
 from ps_cluster.files.json_files import read_json
 from ps_cluster.runs.result_rows import Summary
 from tests.helpers.bad_input import PROJECT, assert_one_line
-from tests.helpers.exhaustive import mostly
 from tests.helpers.processes import assert_none_left
 from tests.helpers.real_cluster import start_run
 
@@ -20,7 +19,8 @@ SEES = re.compile(r"sees CUDA_VISIBLE_DEVICES=(\S+)")
 TWO = {"CUDA_VISIBLE_DEVICES": "7,9"}
 
 
-@pytest.mark.parametrize("mode", mostly(["async", "sync"], "async"))
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("mode", ["async", "sync"])
 def test_each_worker_computes_the_network_on_its_gpu_and_nobody_else_sees_one(mode, tmp_path):
     argv = [sys.executable, "-m", "tests.helpers.second_processor_task", tmp_path / "run", f"mode.name={mode}"]
     # What TensorFlow prints about the device of each operation is no error.

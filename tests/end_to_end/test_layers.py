@@ -26,7 +26,7 @@ def single(tmp_path_factory):
     [
         # A device that is not there becomes the worker's processor.
         ("layers", ("--placement", "conv2d_1=1:GPU:0,dense=2"), "own_computation/tutorial_cnn_stage_{}_"),
-        ("width", (), "own_computation/tutorial_cnn.*/part_{}_"),
+        pytest.param(*("width", (), "own_computation/tutorial_cnn.*/part_{}_"), marks=pytest.mark.exhaustive),
     ],
 )
 def test_three_workers_with_a_part_each_come_to_the_weights_of_one_process(split, options, name, single, tmp_path):

@@ -31,6 +31,7 @@ INJECTED = (
 )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.timeout(600)  # a minute, and more beside other tests
 def test_faults_leave_an_exact_ledger_and_the_same_weights(tmp_path):
     """Synchronous updates of two workers do not depend on the order of arrival: equal runs are equal bit for bit."""
