@@ -153,7 +153,7 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", mostly(KINDS, *KINDS.keys() - {"gru both ways"}))
 def test_updates_are_those_of_keras(kind):
     build, inputs = KINDS[kind]
     assert max(differences(build, inputs)) <= TOLERANCE

@@ -12,11 +12,12 @@ from ps_cluster.errors import UserError
 from ps_cluster.system.environment import for_tensorflow
 from ps_cluster.training.computing_device import accelerator_of, check_gpus
 from tests.helpers.bad_input import PROJECT
+from tests.helpers.exhaustive import mostly
 
 pytestmark = pytest.mark.slow
 MODES = ("async", "diloco", "sync")
 TRANSFERS = ("_Send", "_Recv", "_HostSend", "_HostRecv", "Identity", "NoOp", "Const", "_Arg", "_Retval")
-# Prints mode → device → [type and name of the operations].
+# Trains in a mode, and prints what it has done: the device, type and name of each operation among it.
 SCRIPT = """
 import json, sys
 from pathlib import Path
@@ -25,37 +26,30 @@ import tensorflow as tf
 tf.config.set_logical_device_configuration(processor, [tf.config.LogicalDeviceConfiguration()] * 2)
 from ps_cluster.private_names import recorded_graphs
 from tests.helpers.local_training import train
-found = {}
-for mode in sys.argv[2:]:
-    with recorded_graphs() as graphs:
-        trained = train(
-            Path(sys.argv[1]) / mode, "CPU:1",
-            **{"mode.name": mode, "cluster.gpus": "auto", "optimizer.rule": "nesterov", "training.steps": 6},
-        )
-    nodes = {(node.device.rpartition("device:")[2], node.op, node.name) for graph in graphs for node in graph.node}
-    found[mode] = {"nodes": sorted(nodes), "problems": trained.problems, "recomputed": len(trained.recomputed)}
-print(json.dumps(found))
+folder, mode = sys.argv[1:]
+with recorded_graphs() as graphs:
+    trained = train(
+        Path(folder) / mode, "CPU:1",
+        **{"mode.name": mode, "cluster.gpus": "auto", "optimizer.rule": "nesterov", "training.steps": 6},
+    )
+nodes = {(node.device.rpartition("device:")[2], node.op, node.name) for graph in graphs for node in graph.node}
+print(json.dumps({"nodes": sorted(nodes), "problems": trained.problems, "recomputed": len(trained.recomputed)}))
 """
 
 
-@pytest.fixture(scope="module")
-def placed(tmp_path_factory):
-    """Mode → what its training has done."""
-    argv = [sys.executable, "-c", SCRIPT, str(tmp_path_factory.mktemp("placed")), *MODES]
+@pytest.mark.parametrize("mode", mostly(MODES, "async"))
+def test_only_the_network_is_computed_on_the_accelerator(mode, tmp_path):
+    argv = [sys.executable, "-c", SCRIPT, tmp_path, mode]
     env = for_tensorflow({**os.environ, "PYTHONPATH": str(PROJECT)})
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=600, env=env)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=270, env=env)
     assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_only_the_network_is_computed_on_the_accelerator(placed, mode):
-    nodes = [node for node in placed[mode]["nodes"] if node[1] not in TRANSFERS]
+    placed = json.loads(done.stdout.splitlines()[-1])
+    nodes = [node for node in placed["nodes"] if node[1] not in TRANSFERS]
     of_network = {device for device, kind, name in nodes if "own_computation" in name and "Conv2D" in kind}
     assert of_network == {"CPU:1"}, of_network
     elsewhere = [node for node in nodes if "CPU:1" in node[0] and "own_computation" not in node[2]]
     assert {kind for _, kind, _ in elsewhere} <= {"ConcatV2"}, elsewhere[:20]
-    assert placed[mode]["problems"] == [] and placed[mode]["recomputed"] > 0
+    assert placed["problems"] == [] and placed["recomputed"] > 0
 
 
 def test_the_accelerator_is_the_first_gpu_of_those_who_ask_for_gpus():
