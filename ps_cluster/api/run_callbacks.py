@@ -83,7 +83,7 @@ class RunCallbacks:
         data, config = self._dataset, self._config
         return EpochReader(
             self._run_dir,
-            self._passes * data.train_examples,
+            self._passes * config.examples_seen(data.train_examples),
             examples_per_update=config.examples_per_update,
             scored=config.cluster.evaluator,
             metric=OBJECTIVES[data.spec.objective].field,
@@ -92,7 +92,8 @@ class RunCallbacks:
     @cached_property
     def caller(self) -> CallbackCaller:
         """The object that calls the callbacks. It can be read once the run has begun to train."""
-        examples, training = self._dataset.train_examples, self._config.training
+        training = self._config.training
+        examples = self._config.examples_seen(self._dataset.train_examples)
         return CallbackCaller(
             self._callbacks,
             self._model(),

@@ -26,17 +26,19 @@ class RoundWatch:
         self._clock = clock
         self._over = threading.Event()
         self._moved_s = clock()
+        self._thread = threading.Thread(target=self._watch, name="rounds", daemon=True)
 
     def moved(self, limit_s: float) -> None:
         """Note that a round has ended. `limit_s`: the limit of the next round."""
         self._moved_s, self._limit_s = self._clock(), limit_s
 
     def __enter__(self) -> RoundWatch:
-        threading.Thread(target=self._watch, name="rounds", daemon=True).start()
+        self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
+        self._thread.join()  # a watch that has just woken up would give up after the last round
 
     def _watch(self) -> None:
         while not self._over.wait(self._limit_s / _LOOKS):

@@ -10,6 +10,7 @@ import pytest
 import ps_cluster
 from ps_cluster.api.command_words import without_options
 from tests.helpers.processes import assert_none_left
+from tests.helpers.real_cluster import unhurried
 
 PROJECT = Path(__file__).resolve().parents[2]
 SMALL = "--dataset synthetic --workers 2"
@@ -49,9 +50,9 @@ def test_the_whole_way_is_tried_with_two_updates_by_each_worker_and_nothing_is_l
 @pytest.mark.cluster
 def test_callbacks_of_a_file_see_an_epoch_and_one_that_fails_ends_the_run_and_is_told_in_one_line(tmp_path):
     (tmp_path / "my.py").write_text(CALLBACKS)
-    code, told, error = run(
-        tmp_path, "--callbacks", "my.py:callbacks", "--model", "mlp", "--epochs", "1000", "--run-dir", "one"
-    )
+    # An epoch of 40 updates in 4 s leaves the cores to the two processes that score it.
+    epochs = ("--epochs", "1000", "--set", "training.sample=rows:640,1280", *map(str, unhurried(2, 0.2)))
+    code, told, error = run(tmp_path, "--callbacks", "my.py:callbacks", "--model", "mlp", "--run-dir", "one", *epochs)
     assert "epoch 0 has ['accuracy', 'loss', 'val_accuracy', 'val_loss']" in told
     last = error.strip().splitlines()[-1]
     assert code == 1 and "my.py:callbacks' raised ZeroDivisionError" in last and "on_epoch_end of epoch 1" in last
