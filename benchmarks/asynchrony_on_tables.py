@@ -15,17 +15,19 @@ prints the table of a record, and draws its figure beside it as a PNG file.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import count
+from dataclasses import astuple, dataclass
+from itertools import product
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import click
 
 import ps_cluster
 from benchmarks import recommenders
-from benchmarks.records import Column, Record, keep, table
+from benchmarks.records import Column, Record, half_interval, keep, table
 from ps_cluster.cli.command_line import OUTPUT_FILE, OUTPUT_FOLDER, CommaList, OneLineCommand, Whole
 from ps_cluster.config.user_layers import parse_assignment
 from ps_cluster.errors import UserError
@@ -33,19 +35,16 @@ from ps_cluster.files.json_files import read_json
 from ps_cluster.files.writing import write_whole
 from ps_cluster.report.plots import Plot, grid, legend_outside, looks, plain_ticks, plot_style
 from ps_cluster.report.terminal import print_line
-from ps_cluster.tools.compare.estimates import estimate
 from ps_cluster.tools.compare.records import Record as RunRecord
 from ps_cluster.tools.compare.records import read_record
 
 MODES = ("single", "sync-ps", "bounded", "async")
 BASELINE, NO_STRAGGLER = "single", "none"
-GRID = (0.5, 1.0, 2.0)  # times the middle rate of the data
 STEP = 2.0  # from one rate to the next
-WIDENED = 1 / 3  # about how many rates more each mode needs, as a share of the grid
+GRID = (1 / STEP, 1.0, STEP)  # times the middle rate of the data
 RUN_S = 30.0  # a run with its start and score on two cores; with a slow worker, sync-ps takes longer
-SHARED = {
-    **recommenders.SHARED, "cluster.workers": 3, "cluster.parameter_servers": 1, "evaluation.recompute_updates": False,
-}  # fmt: skip
+CLUSTER = {"cluster.workers": 3, "cluster.parameter_servers": 1}
+SHARED = {**recommenders.SHARED, **CLUSTER, "evaluation.recompute_updates": False}
 COLUMNS = {
     "data": Column(heading="data"),
     "metric": Column(heading="metric"),
@@ -71,7 +70,7 @@ class Work:
     settings: Mapping[str, Any]
 
 
-# An epoch of clicks has 781 updates, or 260 of sync-ps, and as many rows (520,000) as an epoch looks up ten times.
+# An epoch of clicks has 781 updates, or 260 in sync-ps, and each of the 520,000 rows is looked up ten times on average.
 WORKS = {
     **{
         f"clicks {exponent}": Work(
@@ -85,11 +84,7 @@ WORKS = {
 
 
 def next_rate(merits: Mapping[float, float]) -> float | None:
-    """Return the rate by which a grid is widened, or None if its best rate is not at its edge.
-
-    Args:
-      merits: learning rate → its merit, where larger is better.
-    """
+    """Return the rate that widens a grid, rate → merit (larger is better); None if its best rate is not at its edge."""
     best = max(merits, key=lambda rate: merits[rate])
     if best == max(merits):
         return best * STEP
@@ -101,16 +96,13 @@ def trained(
 ) -> list[RunRecord]:
     """Return the runs of a comparison in `folder`, after training those that are missing there.
 
-    Args:
-      rates: mode → the rates with which it is trained.
-      assignments: settings of all runs, which replace those of the work.
-      options: those of `ps_cluster.compare`.
+    `rates`: mode → learning rates. `assignments`: settings of all runs. `options`: those of `ps_cluster.compare`.
     """
     arms = [{"mode": mode, "set": {"optimizer.learning_rate": rate}} for mode, some in rates.items() for rate in some]
     settings = {**SHARED, "evaluation.monitor": work.metric, **work.settings, **assignments}
     data = work.data or str(recommenders.data_of(recommenders.PROGRAMS["movielens"]))
     compared = ps_cluster.compare(
-        arms, work.network, data, output=folder, settings=settings, batches=["same_per_worker"], baseline=None,
+        arms, work.network, data, output=folder, settings=settings, batches=["same_per_worker"],
         score_every_epochs=float(settings["training.epochs"]), **options,
     )  # fmt: skip
     return [read_record(run.run_dir) for run in compared.runs]
@@ -121,86 +113,71 @@ def tuned(work: Work, folder: Path, assignments: Mapping[str, Any]) -> dict[str,
     merits: dict[str, dict[float, float]] = {mode: {} for mode in MODES}
     missing = {mode: [work.rate * factor for factor in GRID] for mode in MODES}
     held_out = {**assignments, "evaluation.validation_examples": work.held_out}
-    for round_number in count(1):
-        for run in trained(work, folder / f"tuning-{round_number}", missing, held_out, seeds=1):
+    number = 0
+    while missing:
+        number += 1
+        for run in trained(work, folder / f"tuning-{number}", missing, held_out, seeds=1):
             sign = 1 if run.metric.larger_is_better else -1
-            merit = float("-inf") if run.final is None else sign * run.final
-            merits[run.config.mode.name][float(run.config.optimizer.learning_rate or 0)] = merit
+            rate = float(run.config.optimizer.learning_rate or 0)
+            merits[run.config.mode.name][rate] = -math.inf if run.final is None else sign * run.final
         found = {mode: next_rate(of_mode) for mode, of_mode in merits.items()}
         missing = {mode: [rate] for mode, rate in found.items() if rate is not None}
-        if not missing:
-            return {mode: max(of_mode, key=of_mode.__getitem__) for mode, of_mode in merits.items()}
-    raise AssertionError
+    return {mode: max(of_mode, key=of_mode.__getitem__) for mode, of_mode in merits.items()}
 
 
 def rows_of(name: str, metric: str, runs: Sequence[RunRecord]) -> list[dict[str, Any]]:
-    """Return a row for each mode and slow worker. A run that diverged has no score."""
-    by_place = {(run.config.mode.name, run.straggler, run.seed): run for run in runs}
+    """Return a row for each slow worker and mode. A run that diverged is left out, so its row has a smaller n."""
+    scored = [(run, run.final) for run in sorted(runs, key=lambda run: run.seed) if run.final is not None]
+    base = {run.seed: score for run, score in scored if run.config.mode.name == BASELINE}
     rows = []
-    for mode, straggler in dict.fromkeys(place[:2] for place in sorted(by_place, key=_order)):
-        mine = [run for place, run in by_place.items() if place[:2] == (mode, straggler) and run.final is not None]
-        mine.sort(key=lambda run: run.seed)
-        base = {seed: run.final for (other, _, seed), run in by_place.items() if other == BASELINE}
-        rows.append({
-            "data": name, "metric": metric, "mode": mode, "straggler": straggler,
-            "rate": mine[0].config.optimizer.learning_rate if mine else None,
-            "score": [run.final for run in mine],
-            "difference": [run.final - at for run in mine if run.final is not None and (at := base[run.seed]) is not None],
-            "speed": [run.examples_per_second for run in mine],
-            "staleness": [run.summary.staleness.mean or 0.0 for run in mine],
-        })  # fmt: skip
-    return rows
-
-
-def _order(place: tuple[str, str, int]) -> tuple[bool, int]:
-    mode, straggler, _ = place
-    return straggler != NO_STRAGGLER, MODES.index(mode)
+    for straggler, mode in product(dict.fromkeys(run.straggler for run in runs), MODES):
+        mine = [(run, score) for run, score in scored if (run.straggler, run.config.mode.name) == (straggler, mode)]
+        row = {"data": name, "metric": metric, "mode": mode, "straggler": straggler}
+        if mine:
+            rows.append(row | {
+                "rate": mine[0][0].config.optimizer.learning_rate,
+                "score": [score for _, score in mine],
+                "difference": [score - base[run.seed] for run, score in mine if run.seed in base],
+                "speed": [run.examples_per_second for run, _ in mine],
+                "staleness": [run.summary.staleness.mean or 0.0 for run, _ in mine],
+            })  # fmt: skip
+    return sorted(rows, key=lambda row: row["straggler"] != NO_STRAGGLER)
 
 
 def figure(record: Record) -> Plot:
     """Return the figure of a record: a panel for each data set, with the score of each mode over its examples/s."""
-    names = list(dict.fromkeys(row["data"] for row in record.rows))
-    look = looks(MODES)
+    names, look = list(dict.fromkeys(row["data"] for row in record.rows)), looks(MODES)
     with plot_style():
-        drawn, panels = grid(-(-len(names) // 2), 2, 2.6)
-        flat = [panel for line in panels for panel in line]
-        for panel in flat[len(names) :]:
-            panel.set_visible(False)
-        for name, panel in zip(names, flat):
-            rows = [row for row in record.rows if row["data"] == name and row["score"]]
+        drawn, [panels] = grid(1, len(names), 3.0)
+        for name, panel in zip(names, panels):
+            rows = [row for row in record.rows if row["data"] == name]
             for row in rows:
-                slow, of_mode = row["straggler"] != NO_STRAGGLER, look[row["mode"]]
-                (x, x_error), (y, y_error) = _point(row["speed"]), _point(row["score"])
+                slow, (color, _, marker) = row["straggler"] != NO_STRAGGLER, astuple(look[row["mode"]])
+                x, y, label = row["speed"], row["score"], row["mode"] + ", a slow worker" * slow
                 panel.errorbar(
-                    x, y, y_error, x_error, marker=of_mode.marker, color=of_mode.color, linestyle="none",
-                    markerfacecolor="white" if slow else of_mode.color, capsize=2,
-                    label=row["mode"] + ", a slow worker" * slow,
+                    mean(x), mean(y), half_interval(y), half_interval(x), marker=marker, color=color, linestyle="none",
+                    capsize=2, markerfacecolor="white" if slow else color, label=label,
                 )  # fmt: skip
-            better = "larger" if rows and rows[0]["metric"] == "auc" else "smaller"
-            panel.set(title=name, xlabel="examples/s", ylabel=f"test {rows[0]['metric']} ({better} is better)")
+            metric = rows[0]["metric"]
+            panel.set(
+                title=name, xlabel="examples/s", ylabel=f"test {metric}" + ", smaller is better" * (metric == "rmse")
+            )
             plain_ticks(panel)
-        legend_outside(drawn, flat)
+        legend_outside(drawn, panels)
     return Plot("asynchrony_on_tables", "", "", drawn)
-
-
-def _point(values: Sequence[float]) -> tuple[float, float | None]:
-    """Return the mean of values, and half of its 95 % interval; None for a single value."""
-    found = estimate(values)
-    assert found is not None
-    return found.mean, None if found.low is None else found.mean - found.low
 
 
 def draw(path: Path) -> None:
     """Print the table of a record, and draw its figure beside it."""
-    record = read_json(path, Record)
-    write_whole(path.with_suffix(".png"), figure(record).png)
-    print_line(table([record]))
-    print_line(f"figure {path.with_suffix('.png')}")
+    record, picture = read_json(path, Record), path.with_suffix(".png")
+    write_whole(picture, figure(record).png)
+    for line in (*table([record]).splitlines(), f"figure {picture}"):
+        print_line(line)
 
 
 @click.command(cls=OneLineCommand)
 @click.option("--folder", type=OUTPUT_FOLDER, help="Where the runs are, also those of an interrupted study.")
-@click.option("--data", "names", type=CommaList(), default=",".join(WORKS), help="Only these, with commas between.")
+@click.option("--data", "names", type=CommaList(click.Choice(list(WORKS))), default=",".join(WORKS), help="Only these.")
 @click.option("--seeds", type=Whole(1, 100), default=8, help="Final runs of each mode, with and without a slow worker.")
 @click.option("--straggler", default="2:5x", help="The slow worker, e.g. 2:5x.")
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A setting of all runs.")
@@ -215,23 +192,20 @@ def main(
         return draw(drawn)
     if folder is None or output is None:
         raise UserError("--folder, --output: give both, or --draw")
-    if unknown := [name for name in names if name not in WORKS]:
-        raise UserError(f"--data: got '{unknown[0]}': choose of {', '.join(WORKS)}")
     settings: dict[str, Any] = dict(map(parse_assignment, assignments))
-    tuning = round(len(names) * len(MODES) * len(GRID) * (1 + WIDENED))
-    final = len(names) * seeds * (2 * len(MODES) - 1)
+    runs = len(names) * (len(MODES) * len(GRID) + seeds * (2 * len(MODES) - 1))  # mode single has no slow worker
     print_line(
-        f"about {tuning} runs find the rates, and {final} compare the modes: about {(tuning + final) * RUN_S / 3600:.1f} h at "
-        f"{RUN_S:.0f} s a run; runs that are in '{folder}' already take no time"
+        f"{runs} runs, and some more if a grid is widened: about {runs * RUN_S / 3600:.1f} h at {RUN_S:.0f} s a run; runs that "
+        f"are in '{folder}' already take no time"
     )
     rows: list[dict[str, Any]] = []
     for name in names:
         work, place = WORKS[name], folder / name.replace(" ", "-")
         rates = {mode: [rate] for mode, rate in tuned(work, place, settings).items()}
-        runs = trained(work, place / "final", rates, settings, seeds=seeds, stragglers=[NO_STRAGGLER, straggler])
-        rows += rows_of(name, work.metric, runs)
+        final = trained(work, place / "final", rates, settings, seeds=seeds, stragglers=[NO_STRAGGLER, straggler])
+        rows += rows_of(name, work.metric, final)
         keep(output, rows, COLUMNS)
-    draw(output)
+        draw(output)
 
 
 if __name__ == "__main__":

@@ -64,12 +64,17 @@ class Column(BaseModel):
             if self.spread == "deviation":
                 return f"{mean(value):{spec}} ± {stdev(value):{spec}}"
             if self.spread == "interval":
-                half = t_quantile(len(value) - 1) * stdev(value) / math.sqrt(len(value))
-                return f"{mean(value):{spec}} ± {half:{spec}}"
+                return f"{mean(value):{spec}} ± {half_interval(value):{spec}}"
             return f"{median(value):{spec}} ({min(value):{spec}} to {max(value):{spec}})"
         if isinstance(value, list):
             (value,) = value
         return (value or "") if isinstance(value, str | None) else f"{value:{spec}}"
+
+
+def half_interval(values: Sequence[float]) -> float:
+    """Return half of the 95 % interval of the mean of values; 0 for a single one."""
+    n = len(values)
+    return t_quantile(n - 1) * stdev(values) / math.sqrt(n) if n > 1 else 0.0
 
 
 class Record(BaseModel):

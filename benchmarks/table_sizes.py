@@ -96,11 +96,10 @@ def settings_of(rows_per_table: int, width: int, servers: int, assignments: Mapp
     return {**SETTINGS, **sizes, **assignments}
 
 
-def needed_bytes(settings: Mapping[str, Any]) -> float:
+def needed_bytes(settings: dict[str, Any]) -> float:
     """Return about how much memory a run takes at its peak."""
-    return PROCESSES_BYTES + table_bytes(
-        build_config(None, settings), TABLES * settings["data.rows"] * settings["model.row_width"]
-    )
+    numbers: int = TABLES * settings["data.rows"] * settings["model.row_width"]
+    return PROCESSES_BYTES + table_bytes(build_config(None, settings), numbers)
 
 
 def measured(settings: Mapping[str, Any]) -> Measurement:
@@ -153,7 +152,8 @@ def main(
             ]
             if rows:
                 record = keep(output, rows, COLUMNS)
-    print_line(table([record]))
+    for line in table([record]).splitlines():
+        print_line(line)
 
 
 def row_of(found: Mapping[tuple[int, int], list[Measurement]], size: int, servers: int, width: int) -> dict[str, Any]:

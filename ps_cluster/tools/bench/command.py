@@ -78,8 +78,9 @@ def bench(
         jobs = of_sizes = empty.jobs(packed, values)
         measured, columns = of_sizes[0].arms, throughput.columns_of(of_sizes[0].arms, unit)
     elif tuple(names) == (tables.NAME,):
-        used = (*alone, "ddp_python")
-        refuse_others(context, *used, because=f"--arms {tables.NAME} measures one network on data of its own")
+        refuse_others(
+            context, *alone, "ddp_python", because=f"--arms {tables.NAME} measures one network on data of its own"
+        )
         tables.check(values)
         packed, unit = resolve_data(build_config(None, tables.FIXED | values).data, notify=print_line), "examples"
         measured, columns, figures_of = tables.measured_arms(ddp_python), tables.COLUMNS, tables.figures
