@@ -32,6 +32,7 @@ from ps_cluster.config.user_layers import parse_assignment
 from ps_cluster.data.sets.clicks import COLUMNS as TABLES
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json
+from ps_cluster.files.values import counted
 from ps_cluster.report.terminal import print_line
 from ps_cluster.runs.result_rows import ProgressRow, Summary
 from ps_cluster.runs.rows import ClusterFile
@@ -146,7 +147,7 @@ def main(
     for _ in range(rounds):
         for (size, count), of_size in found.items():
             of_size.append(measured(settings_of(size, width, count, given)))
-            print_line(f"{TABLES * size:,} rows on {count} servers: {of_size[-1].ms:.2f} ms an update")
+            print_line(f"{TABLES * size:,} rows on {counted(count, 'server')}: {of_size[-1].ms:.2f} ms an update")
             rows = [
                 row_of(found, size, count, width) for (size, count), some in found.items() if some and size > HARDLY_ANY
             ]
