@@ -42,7 +42,7 @@ MODES = ("single", "sync-ps", "bounded", "async")
 BASELINE, NO_STRAGGLER = "single", "none"
 STEP = 2.0  # from one rate to the next
 GRID = (1 / STEP, 1.0, STEP)  # times the middle rate of the data
-RUN_S = 30.0  # a run with its start and score on two cores; with a slow worker, sync-ps takes longer
+RUN_S, SLOW_RUN_S = 30.0, 60.0  # about how long a run takes on two cores with its start and score; with a slow worker
 CLUSTER = {"cluster.workers": 3, "cluster.parameter_servers": 1}
 SHARED = {**recommenders.SHARED, **CLUSTER, "evaluation.recompute_updates": False}
 COLUMNS = {
@@ -60,7 +60,7 @@ COLUMNS = {
 
 @dataclass(frozen=True)
 class Work:
-    """What all modes train. `rate`: the middle of the grid. `held_out`: the training examples that judge the rates."""
+    """What all modes train. `rate`: the middle of the grid. `held_out`: how many training examples judge the rates."""
 
     network: str
     data: str
@@ -71,16 +71,11 @@ class Work:
 
 
 # An epoch of clicks has 781 updates, or 260 in sync-ps, and each of the 520,000 rows is looked up ten times on average.
+CLICKS = {"data.train_examples": 200_000, "training.epochs": 1.0}
 WORKS = {
-    **{
-        f"clicks {exponent}": Work(
-            "dlrm", "clicks", "auc", 0.005, 20_000,
-            {"data.zipf_exponent": exponent, "data.train_examples": 200_000, "training.epochs": 1.0},
-        )
-        for exponent in (0.8, 1.0, 1.2)
-    },
-    "movielens": Work("two_tower", "", "rmse", 0.001, 8_000, {"training.epochs": 5.0}),
-}  # fmt: skip
+    f"clicks {exponent}": Work("dlrm", "clicks", "auc", 0.005, 20_000, {**CLICKS, "data.zipf_exponent": exponent})
+    for exponent in (0.8, 1.0, 1.2)
+} | {"movielens": Work("two_tower", "", "rmse", 0.001, 8_000, {"training.epochs": 5.0})}
 
 
 def next_rate(merits: Mapping[float, float]) -> float | None:
@@ -117,11 +112,9 @@ def tuned(work: Work, folder: Path, assignments: Mapping[str, Any]) -> dict[str,
     while missing:
         number += 1
         for run in trained(work, folder / f"tuning-{number}", missing, held_out, seeds=1):
-            sign = 1 if run.metric.larger_is_better else -1
-            rate = float(run.config.optimizer.learning_rate or 0)
-            merits[run.config.mode.name][rate] = -math.inf if run.final is None else sign * run.final
-        found = {mode: next_rate(of_mode) for mode, of_mode in merits.items()}
-        missing = {mode: [rate] for mode, rate in found.items() if rate is not None}
+            merit = -math.inf if run.final is None else run.final * (1 if run.metric.larger_is_better else -1)
+            merits[run.config.mode.name][float(run.config.optimizer.learning_rate or 0)] = merit
+        missing = {mode: [rate] for mode, of_mode in merits.items() if (rate := next_rate(of_mode)) is not None}
     return {mode: max(of_mode, key=of_mode.__getitem__) for mode, of_mode in merits.items()}
 
 
@@ -193,10 +186,10 @@ def main(
     if folder is None or output is None:
         raise UserError("--folder, --output: give both, or --draw")
     settings: dict[str, Any] = dict(map(parse_assignment, assignments))
-    runs = len(names) * (len(MODES) * len(GRID) + seeds * (2 * len(MODES) - 1))  # mode single has no slow worker
+    runs, slow = len(names) * len(MODES) * (len(GRID) + seeds), len(names) * (len(MODES) - 1) * seeds
     print_line(
-        f"{runs} runs, and some more if a grid is widened: about {runs * RUN_S / 3600:.1f} h at {RUN_S:.0f} s a run; runs that "
-        f"are in '{folder}' already take no time"
+        f"{runs + slow} runs, and some more if a grid is widened: about {(runs * RUN_S + slow * SLOW_RUN_S) / 3600:.1f} h; "
+        f"runs that are in '{folder}' already take no time"
     )
     rows: list[dict[str, Any]] = []
     for name in names:
