@@ -8,7 +8,7 @@ The data are generated clicks whose keys follow Zipf's law with three exponents 
 has three batches. Each mode has the learning rate that is best on held-out training examples: a grid of three rates is widened
 until its best rate is not at its edge. The rates are found with one seed and equally fast workers. The final runs train on all
 training examples, and the last weights are scored. There is one parameter server, because `sync-ps` works with one only.
-`async` and `bounded` predict weights (`staleness.method`), as is their default with rule adam.
+By default `async` predicts weights with rule adam, and `bounded` does not; `--set staleness.method=none` is without.
 
 Both parts are comparisons of `ps_cluster.compare` below FOLDER; the same command continues an interrupted study. `--draw`
 prints the table of a record, and draws its figure beside it as a PNG file.
