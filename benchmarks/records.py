@@ -9,6 +9,7 @@ follows, up to `<!-- end -->`.
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 import subprocess
@@ -29,6 +30,7 @@ from ps_cluster.files.writing import write_json, write_whole
 from ps_cluster.installation import IMPORT_FOLDER
 from ps_cluster.report.terminal import print_line
 from ps_cluster.system import machine
+from ps_cluster.tools.compare.estimates import t_quantile
 
 RECORDS = IMPORT_FOLDER / "benchmarks" / "records"
 PAGES = (IMPORT_FOLDER / "README.md", *(IMPORT_FOLDER / "docs" / name for name in ("results.md", "far-apart.md")))
@@ -45,14 +47,15 @@ class Column(BaseModel):
 
     Attributes:
       digits: the number of digits after the point.
-      spread: how several numbers are shown. "range": median (lowest to highest); "deviation": mean ± standard deviation.
+      spread: how several numbers are shown. "range": median (lowest to highest); "deviation": mean ± standard deviation;
+        "interval": mean ± half of its 95 % interval.
     """
 
     model_config = ConfigDict(extra="forbid")
 
     heading: str
     digits: int = 0
-    spread: Literal["range", "deviation"] = "range"
+    spread: Literal["range", "deviation", "interval"] = "range"
 
     def text(self, value: Value, digits: int | None = None) -> str:
         """Return the text of a cell. `digits`: replaces those of the column."""
@@ -60,10 +63,18 @@ class Column(BaseModel):
         if isinstance(value, list) and len(value) > 1:
             if self.spread == "deviation":
                 return f"{mean(value):{spec}} ± {stdev(value):{spec}}"
+            if self.spread == "interval":
+                return f"{mean(value):{spec}} ± {half_interval(value):{spec}}"
             return f"{median(value):{spec}} ({min(value):{spec}} to {max(value):{spec}})"
         if isinstance(value, list):
             (value,) = value
         return (value or "") if isinstance(value, str | None) else f"{value:{spec}}"
+
+
+def half_interval(values: Sequence[float]) -> float:
+    """Return half of the 95 % interval of the mean of values; 0 for a single one."""
+    n = len(values)
+    return t_quantile(n - 1) * stdev(values) / math.sqrt(n) if n > 1 else 0.0
 
 
 class Record(BaseModel):

@@ -3,7 +3,7 @@
 import pytest
 from click.testing import CliRunner
 
-from benchmarks import before_after, records
+from benchmarks import asynchrony_on_tables, before_after, records, table_sizes
 
 
 @pytest.mark.parametrize(
@@ -19,6 +19,9 @@ from benchmarks import before_after, records
         (before_after, "surplus", ["surplus"]),
         (before_after, "--output .", ["--output", "directory"]),
         (records, "age of", ["of"]),
+        (asynchrony_on_tables, "--data movielens", ["--folder", "--output"]),
+        (asynchrony_on_tables, "--folder new --output new.json --data clicks", ["--data", "clicks 0.8"]),
+        (table_sizes, "--millions 1000 --width 1024", ["--millions", "1000", "GB", "--width"]),
     ],
 )
 def test_bad_argument_is_one_line_and_exit_code_2(program, arguments, named):

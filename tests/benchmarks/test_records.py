@@ -11,6 +11,7 @@ from benchmarks.records import Column, Record, keep, table
     [
         (Column(heading=""), [11_520, 12_800, 12_160], "12,160 (11,520 to 12,800)"),
         (Column(heading="", digits=1, spread="deviation"), [1.0, 2.0, 3.0], "2.0 ± 1.0"),
+        (Column(heading="", digits=2, spread="interval"), [1.0, 2.0, 3.0], "2.00 ± 2.48"),
         (Column(heading="", digits=1), [90.44], "90.4"),
         (Column(heading="", digits=2), 1.5, "1.50"),
         (Column(heading=""), "as it is", "as it is"),

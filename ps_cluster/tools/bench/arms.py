@@ -40,7 +40,7 @@ class BenchArm:
       can_be_slow: whether its workers follow `cluster.straggler`.
       slowed: for an arm with slow workers, the name of the same arm without them.
       ideal: the share of that arm's rate that an ideal cluster would keep.
-      torch: whether it needs a Python with PyTorch. It then knows only TORCH_NETWORKS, on images like those of CIFAR-10.
+      torch: whether it needs a Python with PyTorch. Those of ddp.py know only TORCH_NETWORKS, on images like CIFAR-10's.
       python: the interpreter that runs the module.
     """
 
@@ -80,19 +80,19 @@ class BenchArm:
 
 
 # All-reduce and DDP have nothing but workers, so their other setting is one worker for each core, on a core of its own.
-_ONE_PER_CORE = {"mode.name": "sync", "cluster.workers": allowance().threads, "cluster.pin_workers": True}
+ONE_PER_CORE = {"mode.name": "sync", "cluster.workers": allowance().threads, "cluster.pin_workers": True}
 
 SINGLE = BenchArm("single", "ps_cluster.tools.bench.keras_arms")
 CLUSTER = BenchArm("cluster", "ps_cluster.tools.bench.cluster_arm", can_be_slow=True)
 SYNC = replace(CLUSTER, name="sync", values={"mode.name": "sync"})
-SYNC_CORES = replace(SYNC, name="sync_cores", values=_ONE_PER_CORE)
+SYNC_CORES = replace(SYNC, name="sync_cores", values=ONE_PER_CORE)
 PER_VARIABLE = replace(CLUSTER, name="per_variable", arguments=(SINGLE.module, "task"), can_be_slow=False)
 LIMIT = BenchArm("limit", "ps_cluster.tools.bench.limit")
 DDP = BenchArm("ddp", "ps_cluster.tools.bench.ddp", values={"mode.name": "sync"}, torch=True)
-DDP_CORES = replace(DDP, name="ddp_cores", values=_ONE_PER_CORE)
+DDP_CORES = replace(DDP, name="ddp_cores", values=ONE_PER_CORE)
 DDP_COMPILED = replace(DDP_CORES, name="ddp_compiled", arguments=("compiled",))
-_ALONE = {"mode.name": "single", "cluster.intra_op_threads": allowance().threads}
-TORCH_SINGLE = replace(DDP, name="torch_single", values=_ALONE)
+ALONE = {"mode.name": "single", "cluster.intra_op_threads": allowance().threads}
+TORCH_SINGLE = replace(DDP, name="torch_single", values=ALONE)
 
 DEFAULT = (SINGLE, CLUSTER, SYNC, PER_VARIABLE, LIMIT)
 ARMS = {arm.name: arm for arm in (*DEFAULT, SYNC_CORES, DDP, DDP_CORES, DDP_COMPILED, TORCH_SINGLE)}
@@ -108,7 +108,7 @@ def choose(names: Iterable[str], ddp_python: Path | None = None) -> list[BenchAr
     if unknown := [name for name in names if name not in ARMS]:
         known = f"{', '.join(ARMS)}; by itself also empty or tables"
         raise UserError(f"--arms: got '{unknown[0]}': {did_you_mean(unknown[0], ARMS)}there are {known}")
-    return [_with_torch(ARMS[name], ddp_python) if ARMS[name].torch else ARMS[name] for name in names]
+    return [with_torch(ARMS[name], ddp_python) if ARMS[name].torch else ARMS[name] for name in names]
 
 
 def with_straggler(chosen: list[BenchArm], straggler: str, workers: int) -> list[BenchArm]:
@@ -140,7 +140,8 @@ def with_straggler(chosen: list[BenchArm], straggler: str, workers: int) -> list
     return found
 
 
-def _with_torch(arm: BenchArm, python: Path | None) -> BenchArm:
+def with_torch(arm: BenchArm, python: Path | None) -> BenchArm:
+    """Return an arm with the Python that runs it. Raises UserError if there is none, or if it has no PyTorch."""
     needs = f"{arm.name} needs --ddp-python, a Python that has torch, numpy, pydantic and PyYAML"
     if python is None:
         raise UserError(f"--arms: {needs}")

@@ -47,7 +47,7 @@ from ps_cluster.tools.bench import arms
 @option(
     "--ddp-python",
     type=FOLDER,
-    help="The Python with PyTorch that runs the arms ddp, ddp_cores, ddp_compiled and torch_single.",
+    help="The Python with PyTorch that runs the arms ddp, ddp_cores, ddp_compiled and torch_single, and those of tables.",
 )
 @option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A setting of all arms; repeatable.")
 @option("--output", type=OUTPUT_FILE, help="Also write all figures to this JSON file.")
@@ -78,11 +78,13 @@ def bench(
         jobs = of_sizes = empty.jobs(packed, values)
         measured, columns = of_sizes[0].arms, throughput.columns_of(of_sizes[0].arms, unit)
     elif tuple(names) == (tables.NAME,):
-        refuse_others(context, *alone, because=f"--arms {tables.NAME} measures one network on data of its own")
+        refuse_others(
+            context, *alone, "ddp_python", because=f"--arms {tables.NAME} measures one network on data of its own"
+        )
         tables.check(values)
         packed, unit = resolve_data(build_config(None, tables.FIXED | values).data, notify=print_line), "examples"
-        jobs = tables.jobs(packed, values, notify=print_line)
-        measured, columns, figures_of = tables.ARMS, tables.COLUMNS, tables.figures
+        measured, columns, figures_of = tables.measured_arms(ddp_python), tables.COLUMNS, tables.figures
+        jobs = tables.jobs(packed, values, measured, notify=print_line)
     else:
         config = build_config(None, values)
         chosen = arms.choose(names, ddp_python)

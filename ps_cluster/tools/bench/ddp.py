@@ -15,12 +15,12 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from functools import partial
 from itertools import count, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -32,7 +32,7 @@ from ps_cluster.data.sets.cifar import PIXEL_MEAN, PIXEL_STD
 from ps_cluster.runs.run_dir import RunDir
 
 Activation = Callable[[], nn.Module]
-Batch = tuple[torch.Tensor, torch.Tensor]
+Batch = tuple[torch.Tensor, ...]
 
 COMPILED = "compiled"
 WARM_UP_STEPS = 10
@@ -43,7 +43,22 @@ KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
 PR_SET_PDEATHSIG = 1
 
 
-def train(rank: int, processes: int, run_dir: RunDir, config: dict[str, Any], compiled: bool) -> None:
+class Work(NamedTuple):
+    """What a process trains: a network, its update rule, the loss of a batch (a scalar), and batches without end."""
+
+    network: nn.Module
+    optimizer: torch.optim.Optimizer
+    loss: Callable[[nn.Module, Batch], torch.Tensor]
+    batches: Iterator[Batch]
+
+
+MakeWork = Callable[[PackedDataset, "dict[str, Any]", int, int], Work]
+"""Returns the work of a process, from the data, the settings, the rank of the process and the number of processes."""
+
+
+def train(
+    rank: int, processes: int, run_dir: RunDir, config: dict[str, Any], make_work: MakeWork, compiled: bool
+) -> None:
     """Train in one process of several. Rank 0 prints the rate of all."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # This process ends with the one that started it.
     if config["cluster"]["pin_workers"] is True:
@@ -53,38 +68,36 @@ def train(rank: int, processes: int, run_dir: RunDir, config: dict[str, Any], co
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # Otherwise gloo takes the interface of the machine's host name.
     meeting_point = f"file://{run_dir.root / 'rendezvous'}"
     dist.init_process_group("gloo", meeting_point, timedelta(seconds=60), world_size=processes, rank=rank)
-    network = build(config["model"]["name"], config["model"]["activation"])
+    work = make_work(load_pointed(run_dir.dataset), config, rank, processes)
     if compiled:
-        network.compile()
-    stream = batches(load_pointed(run_dir.dataset), config, rank, processes)
-    rate = processes * measure(network, stream, config, processes)
+        work.network.compile()
+    rate = processes * measure(work, config["training"], processes)
     dist.destroy_process_group()
     if rank == 0:
-        print(f"{trainable(network):,} trainable parameters")
+        print(f"{trainable(work.network):,} trainable parameters")
         print(json.dumps({"examples_per_second": rate}), flush=True)
     # gloo's threads may abort a process while the interpreter shuts down ("terminate called without an active
     # exception"). The rate has been printed by then.
     os._exit(0)
 
 
-def measure(network: nn.Module, stream: Iterator[Batch], config: dict[str, Any], processes: int) -> float:
-    """Return this process's images/s, from the end of all warm-ups to the last step of all processes."""
-    rule, training = config["optimizer"], config["training"]
-    weights = [weight for weight in network.parameters() if weight.requires_grad]
-    optimizer = torch.optim.SGD(weights, rule["learning_rate"], momentum=rule["momentum"], nesterov=True, fused=True)
+def measure(work: Work, training: Mapping[str, Any], processes: int) -> float:
+    """Return this process's examples/s, from the end of all warm-ups to the last step of all processes.
+
+    Args:
+      training: the number of `steps` to measure, and the `batch_size_per_worker`.
+    """
+    network = work.network
     if processes > 1:  # Each process keeps its own normalisation statistics, which saves a broadcast in each step.
         network = nn.parallel.DistributedDataParallel(
             network, broadcast_buffers=False, gradient_as_bucket_view=True, static_graph=True
         )
 
     def run(steps: int) -> None:
-        for images, labels in islice(stream, steps):
-            with torch.autocast("cpu", torch.bfloat16, enabled=config["model"]["precision"] == "bfloat16"):
-                scores = network(images)
-            loss = nn.functional.cross_entropy(scores.float(), labels, label_smoothing=training["label_smoothing"])
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
+        for batch in islice(work.batches, steps):
+            work.loss(network, batch).backward()
+            work.optimizer.step()
+            work.optimizer.zero_grad()
 
     run(WARM_UP_STEPS)
     dist.barrier()
@@ -93,6 +106,23 @@ def measure(network: nn.Module, stream: Iterator[Batch], config: dict[str, Any],
     dist.barrier()
     examples: int = training["steps"] * training["batch_size_per_worker"]
     return examples / (time.perf_counter() - started)
+
+
+def image_work(dataset: PackedDataset, config: dict[str, Any], rank: int, processes: int) -> Work:
+    """Return the work on images like those of CIFAR-10, by SGD with Nesterov momentum."""
+    rule, bfloat16 = config["optimizer"], config["model"]["precision"] == "bfloat16"
+    network = build(config["model"]["name"], config["model"]["activation"])
+    weights = [weight for weight in network.parameters() if weight.requires_grad]
+    optimizer = torch.optim.SGD(weights, rule["learning_rate"], momentum=rule["momentum"], nesterov=True, fused=True)
+
+    def loss(network: nn.Module, batch: Batch) -> torch.Tensor:
+        images, labels = batch
+        with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
+            scores = network(images)
+        smoothing = config["training"]["label_smoothing"]
+        return nn.functional.cross_entropy(scores.float(), labels, label_smoothing=smoothing)
+
+    return Work(network, optimizer, loss, batches(dataset, config, rank, processes))
 
 
 def batches(dataset: PackedDataset, config: dict[str, Any], rank: int, processes: int) -> Iterator[Batch]:
@@ -108,15 +138,28 @@ def batches(dataset: PackedDataset, config: dict[str, Any], rank: int, processes
     seed, size, furthest = training["seed"], training["batch_size_per_worker"], augmentation["crop_padding_pixels"]
     pixels, labels = dataset.inputs("train")["image"].reshape(-1, 3), dataset.target("train").astype(np.int64)
     draw = np.random.default_rng([seed, rank])
+    for epoch, ids in ids_of_batches(len(labels), training, rank, processes):
+        shifts = draw.integers(-furthest, furthest + 1, [2, size])
+        # "alternating" mirrors one half in even epochs and the other half in odd ones; otherwise chance decides.
+        coins = ids + epoch if augmentation["flip"] == "alternating" else draw.integers(0, 2, size)
+        images = np.take(pixels, sources(ids, shifts, coins % 2 == 1), axis=0)
+        yield normalised(images), torch.from_numpy(labels[ids])
+
+
+def ids_of_batches(
+    examples: int, training: Mapping[str, Any], rank: int, processes: int
+) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield the epoch and the example numbers, int64 [B], of each batch of the share of `rank`, without end.
+
+    Args:
+      examples: at least `processes` batches.
+      training: has the `seed`, and B as `batch_size_per_worker`.
+    """
+    size = training["batch_size_per_worker"]
     for epoch in count():
-        order = np.random.default_rng([seed, processes, epoch]).permutation(len(labels))  # equal in all processes
+        order = np.random.default_rng([training["seed"], processes, epoch]).permutation(examples)  # equal in all
         share = order[rank::processes]
-        for ids in share[: len(share) // size * size].reshape(-1, size):
-            shifts = draw.integers(-furthest, furthest + 1, [2, size])
-            # "alternating" mirrors one half in even epochs and the other half in odd ones; otherwise chance decides.
-            coins = ids + epoch if augmentation["flip"] == "alternating" else draw.integers(0, 2, size)
-            images = np.take(pixels, sources(ids, shifts, coins % 2 == 1), axis=0)
-            yield normalised(images), torch.from_numpy(labels[ids])
+        yield from ((epoch, ids) for ids in share[: len(share) // size * size].reshape(-1, size))
 
 
 def sources(ids: np.ndarray, shifts: np.ndarray, mirrored: np.ndarray) -> np.ndarray:
@@ -208,12 +251,13 @@ def trainable(network: nn.Module) -> int:
     return sum(weight.numel() for weight in network.parameters() if weight.requires_grad)
 
 
-def main(run_dir: RunDir, *, compiled: bool) -> None:
+def main(run_dir: RunDir, make_work: MakeWork, *, compiled: bool = False) -> None:
+    """Train a run directory in all of its processes, the first of which prints the rate."""
     config = json.loads(run_dir.config.read_text())
     processes = 1 if config["mode"]["name"] == "single" else config["cluster"]["workers"]
     os.environ.update(KEEP_MEMORY)
-    multiprocessing.spawn(train, (processes, run_dir, config, compiled), nprocs=processes)
+    multiprocessing.spawn(train, (processes, run_dir, config, make_work, compiled), nprocs=processes)
 
 
 if __name__ == "__main__":
-    main(RunDir.open(Path(sys.argv[1])), compiled=COMPILED in sys.argv[2:])
+    main(RunDir.open(Path(sys.argv[1])), image_work, compiled=COMPILED in sys.argv[2:])

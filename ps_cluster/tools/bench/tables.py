@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
@@ -39,7 +40,9 @@ ASYNC = replace(arms.CLUSTER, name="async", values=_cluster_of(1))
 ASYNC_2PS = replace(arms.CLUSTER, name="async_2ps", values=_cluster_of(2))
 PER_VARIABLE = replace(arms.PER_VARIABLE, values=_cluster_of(1))
 ARMS = (FIT, HAND, MODE_SINGLE, ASYNC, ASYNC_2PS, PER_VARIABLE)
-BASELINES = (FIT.name, HAND.name)
+_TORCH = BenchArm("torch_single", "ps_cluster.tools.bench.ddp_tables", values={**_RULE, **arms.ALONE}, torch=True)
+TORCH_ARMS = (_TORCH, replace(_TORCH, name="ddp_cores", values={**_RULE, **arms.ONE_PER_CORE}))
+BASELINES = (FIT.name, HAND.name, PER_VARIABLE.name)
 COLUMNS = (
     Column("examples/s", "{arm}", ",.0f"),
     Column("rows/s a core", "{arm}_rows_per_core", ",.0f"),
@@ -56,8 +59,18 @@ def check(values: Mapping[str, object]) -> None:
     refuse_chosen(NAME, chosen_here, values)
 
 
+def measured_arms(ddp_python: Path | None) -> list[BenchArm]:
+    """Return all arms. Those of PyTorch are among them if a Python is named that has it."""
+    return [*ARMS, *(arms.with_torch(arm, ddp_python) for arm in TORCH_ARMS if ddp_python)]
+
+
 def jobs(
-    packed: PackedDataset, values: Mapping[str, object], *, notify: Notify, run: Run | None = None
+    packed: PackedDataset,
+    values: Mapping[str, object],
+    measured: Sequence[BenchArm] = ARMS,
+    *,
+    notify: Notify,
+    run: Run | None = None,
 ) -> Iterator[Job]:
     """Yield a job for each batch size and width of a row, unless `values` choose them.
 
@@ -82,7 +95,7 @@ def jobs(
             "width": one.model.model_dump()["row_width"],
             "rows": one.data.model_dump()["rows"],
         }
-        yield Job(about, one, [_with_length(arm, one, run or run_on_packed, notify) for arm in ARMS])
+        yield Job(about, one, [_with_length(arm, one, run or run_on_packed, notify) for arm in measured])
 
 
 def _with_length(arm: BenchArm, one: RunConfig, run: Run, notify: Notify) -> BenchArm:

@@ -22,7 +22,7 @@ PROJECT = Path(__file__).parents[3]
 IMAGES = np.random.default_rng(0).integers(0, 256, [40, 32, 32, 3], np.uint8)
 LABELS = np.arange(40, dtype=np.uint8) % 10
 CONFIG = {
-    "cluster": {"workers": 2, "intra_op_threads": 1},
+    "cluster": {"workers": 2, "intra_op_threads": 1, "pin_workers": False},
     "data": {"augmentation": {"crop_padding_pixels": 2, "flip": "alternating"}},
     "model": {"name": "tutorial_cnn", "precision": "bfloat16", "activation": "relu"},
     "optimizer": {"learning_rate": 0.001, "momentum": 0.9},

@@ -60,12 +60,12 @@ def test_an_arm_trains_as_many_updates_as_fit_its_own_speed(clicks):
     assert [arm.config(job.case).training.steps for arm in job.arms] == [100, 200, 300, 400, 500, 600]
 
 
-def test_rows_are_counted_for_each_core_and_ratios_are_to_both_baselines():
-    found = tables.figures(
-        [tables.FIT, tables.HAND, tables.ASYNC], {"fit": [10, 20], "hand": [40, 40], "async": [20, 30]}
-    )
+def test_rows_are_counted_for_each_core_and_ratios_are_to_every_baseline():
+    rates = {"fit": [10, 20], "hand": [40, 40], "async": [20, 30], "per_variable": [5, 10]}
+    found = tables.figures([tables.FIT, tables.HAND, tables.ASYNC, tables.PER_VARIABLE], rates)
     assert found["async_to_fit"] == Spread(median=1.75, min=1.5, max=2.0, n=2, values=[2.0, 1.5])
     assert found["async_to_hand"].values == [0.5, 0.75] and found["hand_to_fit"].values == [4, 2]
+    assert found["async_to_per_variable"].values == [4, 3]
     assert found["async_rows_per_core"].values == [20 * 26 / allowance().threads, 30 * 26 / allowance().threads]
     assert "fit_to_fit" not in found
 

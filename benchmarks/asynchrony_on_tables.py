@@ -1,0 +1,206 @@
+"""Compare modes on networks with embedding tables: test score and examples/s, with equally fast workers and with a slow one.
+
+    python -m benchmarks.asynchrony_on_tables --folder study --seeds 8 --output RECORD
+    python -m benchmarks.asynchrony_on_tables --draw RECORD
+
+The data are generated clicks whose keys follow Zipf's law with three exponents (scored by AUC), and the ratings of MovieLens
+100K (RMSE). All modes see the same examples equally often, in batches of equal size for each worker, so an update of `sync-ps`
+has three batches. Each mode has the learning rate that is best on held-out training examples: a grid of three rates is widened
+until its best rate is not at its edge. The rates are found with one seed and equally fast workers. The final runs train on all
+training examples, and the last weights are scored. There is one parameter server, because `sync-ps` works with one only.
+By default `async` predicts weights with rule adam, and `bounded` does not; `--set staleness.method=none` is without.
+
+Both parts are comparisons of `ps_cluster.compare` below FOLDER; the same command continues an interrupted study. `--draw`
+prints the table of a record, and draws its figure beside it as a PNG file.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass
+from itertools import product
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import click
+
+import ps_cluster
+from benchmarks import recommenders
+from benchmarks.records import Column, Record, half_interval, keep, table
+from ps_cluster.cli.command_line import OUTPUT_FILE, OUTPUT_FOLDER, CommaList, OneLineCommand, Whole
+from ps_cluster.config.user_layers import parse_assignment
+from ps_cluster.errors import UserError
+from ps_cluster.files.json_files import read_json
+from ps_cluster.files.writing import write_whole
+from ps_cluster.report.plots import Plot, grid, legend_outside, looks, plain_ticks, plot_style
+from ps_cluster.report.terminal import print_line
+from ps_cluster.tools.compare.records import Record as RunRecord
+from ps_cluster.tools.compare.records import read_record
+
+MODES = ("single", "sync-ps", "bounded", "async")
+BASELINE, NO_STRAGGLER = "single", "none"
+STEP = 2.0  # from one rate to the next
+GRID = (1 / STEP, 1.0, STEP)  # times the middle rate of the data
+RUN_S, SLOW_RUN_S = 30.0, 60.0  # about how long a run takes on two cores with its start and score; with a slow worker
+CLUSTER = {"cluster.workers": 3, "cluster.parameter_servers": 1}
+SHARED = {**recommenders.SHARED, **CLUSTER, "evaluation.recompute_updates": False}
+COLUMNS = {
+    "data": Column(heading="data"),
+    "metric": Column(heading="metric"),
+    "mode": Column(heading="mode"),
+    "straggler": Column(heading="slow worker"),
+    "rate": Column(heading="learning rate", digits=5),
+    "score": Column(heading="test score", digits=4, spread="interval"),
+    "difference": Column(heading=f"difference to {BASELINE}", digits=4, spread="interval"),
+    "speed": Column(heading="examples/s", spread="interval"),
+    "staleness": Column(heading="mean staleness", digits=2, spread="interval"),
+}
+
+
+@dataclass(frozen=True)
+class Work:
+    """What all modes train. `rate`: the middle of the grid. `held_out`: how many training examples judge the rates."""
+
+    network: str
+    data: str
+    metric: str
+    rate: float
+    held_out: int
+    settings: Mapping[str, Any]
+
+
+# An epoch of clicks has 781 updates, or 260 in sync-ps, and each of the 520,000 rows is looked up ten times on average.
+CLICKS = {"data.train_examples": 200_000, "training.epochs": 1.0}
+WORKS = {
+    f"clicks {exponent}": Work("dlrm", "clicks", "auc", 0.005, 20_000, {**CLICKS, "data.zipf_exponent": exponent})
+    for exponent in (0.8, 1.0, 1.2)
+} | {"movielens": Work("two_tower", "", "rmse", 0.001, 8_000, {"training.epochs": 5.0})}
+
+
+def next_rate(merits: Mapping[float, float]) -> float | None:
+    """Return the rate that widens a grid, rate → merit (larger is better); None if its best rate is not at its edge."""
+    best = max(merits, key=lambda rate: merits[rate])
+    if best == max(merits):
+        return best * STEP
+    return best / STEP if best == min(merits) else None
+
+
+def trained(
+    work: Work, folder: Path, rates: Mapping[str, Sequence[float]], assignments: Mapping[str, Any], **options: Any
+) -> list[RunRecord]:
+    """Return the runs of a comparison in `folder`, after training those that are missing there.
+
+    `rates`: mode → learning rates. `assignments`: settings of all runs. `options`: those of `ps_cluster.compare`.
+    """
+    arms = [{"mode": mode, "set": {"optimizer.learning_rate": rate}} for mode, some in rates.items() for rate in some]
+    settings = {**SHARED, "evaluation.monitor": work.metric, **work.settings, **assignments}
+    data = work.data or str(recommenders.data_of(recommenders.PROGRAMS["movielens"]))
+    compared = ps_cluster.compare(
+        arms, work.network, data, output=folder, settings=settings, batches=["same_per_worker"],
+        score_every_epochs=float(settings["training.epochs"]), **options,
+    )  # fmt: skip
+    return [read_record(run.run_dir) for run in compared.runs]
+
+
+def tuned(work: Work, folder: Path, assignments: Mapping[str, Any]) -> dict[str, float]:
+    """Return the learning rate of each mode that is best on held-out examples."""
+    merits: dict[str, dict[float, float]] = {mode: {} for mode in MODES}
+    missing = {mode: [work.rate * factor for factor in GRID] for mode in MODES}
+    held_out = {**assignments, "evaluation.validation_examples": work.held_out}
+    number = 0
+    while missing:
+        number += 1
+        for run in trained(work, folder / f"tuning-{number}", missing, held_out, seeds=1):
+            merit = -math.inf if run.final is None else run.final * (1 if run.metric.larger_is_better else -1)
+            merits[run.config.mode.name][float(run.config.optimizer.learning_rate or 0)] = merit
+        missing = {mode: [rate] for mode, of_mode in merits.items() if (rate := next_rate(of_mode)) is not None}
+    return {mode: max(of_mode, key=of_mode.__getitem__) for mode, of_mode in merits.items()}
+
+
+def rows_of(name: str, metric: str, runs: Sequence[RunRecord]) -> list[dict[str, Any]]:
+    """Return a row for each slow worker and mode. A run that diverged is left out, so its row has a smaller n."""
+    scored = [(run, run.final) for run in sorted(runs, key=lambda run: run.seed) if run.final is not None]
+    base = {run.seed: score for run, score in scored if run.config.mode.name == BASELINE}
+    rows = []
+    for straggler, mode in product(dict.fromkeys(run.straggler for run in runs), MODES):
+        mine = [(run, score) for run, score in scored if (run.straggler, run.config.mode.name) == (straggler, mode)]
+        row = {"data": name, "metric": metric, "mode": mode, "straggler": straggler}
+        if mine:
+            rows.append(row | {
+                "rate": mine[0][0].config.optimizer.learning_rate,
+                "score": [score for _, score in mine],
+                "difference": [score - base[run.seed] for run, score in mine if run.seed in base],
+                "speed": [run.examples_per_second for run, _ in mine],
+                "staleness": [run.summary.staleness.mean or 0.0 for run, _ in mine],
+            })  # fmt: skip
+    return sorted(rows, key=lambda row: row["straggler"] != NO_STRAGGLER)
+
+
+def figure(record: Record) -> Plot:
+    """Return the figure of a record: a panel for each data set, with the score of each mode over its examples/s."""
+    names, look = list(dict.fromkeys(row["data"] for row in record.rows)), looks(MODES)
+    with plot_style():
+        drawn, [panels] = grid(1, len(names), 3.0)
+        for name, panel in zip(names, panels):
+            rows = [row for row in record.rows if row["data"] == name]
+            for row in rows:
+                slow, (color, _, marker) = row["straggler"] != NO_STRAGGLER, astuple(look[row["mode"]])
+                x, y, label = row["speed"], row["score"], row["mode"] + ", a slow worker" * slow
+                panel.errorbar(
+                    mean(x), mean(y), half_interval(y), half_interval(x), marker=marker, color=color, linestyle="none",
+                    capsize=2, markerfacecolor="white" if slow else color, label=label,
+                )  # fmt: skip
+            metric = rows[0]["metric"]
+            panel.set(
+                title=name, xlabel="examples/s", ylabel=f"test {metric}" + ", smaller is better" * (metric == "rmse")
+            )
+            plain_ticks(panel)
+        legend_outside(drawn, panels)
+    return Plot("asynchrony_on_tables", "", "", drawn)
+
+
+def draw(path: Path) -> None:
+    """Print the table of a record, and draw its figure beside it."""
+    record, picture = read_json(path, Record), path.with_suffix(".png")
+    write_whole(picture, figure(record).png)
+    for line in (*table([record]).splitlines(), f"figure {picture}"):
+        print_line(line)
+
+
+@click.command(cls=OneLineCommand)
+@click.option("--folder", type=OUTPUT_FOLDER, help="Where the runs are, also those of an interrupted study.")
+@click.option("--data", "names", type=CommaList(click.Choice(list(WORKS))), default=",".join(WORKS), help="Only these.")
+@click.option("--seeds", type=Whole(1, 100), default=8, help="Final runs of each mode, with and without a slow worker.")
+@click.option("--straggler", default="2:5x", help="The slow worker, e.g. 2:5x.")
+@click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A setting of all runs.")
+@click.option("--output", type=OUTPUT_FILE, help="Write the record to this JSON file, and draw it.")
+@click.option("--draw", "drawn", type=click.Path(exists=True, path_type=Path), help="Only draw this record.")
+def main(
+    folder: Path | None, names: tuple[str, ...], seeds: int, straggler: str, assignments: tuple[str, ...],
+    output: Path | None, drawn: Path | None,
+) -> None:  # fmt: skip
+    """Compare modes on networks with embedding tables, or draw the record of such a comparison."""
+    if drawn:
+        return draw(drawn)
+    if folder is None or output is None:
+        raise UserError("--folder, --output: give both, or --draw")
+    settings: dict[str, Any] = dict(map(parse_assignment, assignments))
+    runs, slow = len(names) * len(MODES) * (len(GRID) + seeds), len(names) * (len(MODES) - 1) * seeds
+    print_line(
+        f"{runs + slow} runs, and some more if a grid is widened: about {(runs * RUN_S + slow * SLOW_RUN_S) / 3600:.1f} h; "
+        f"runs that are in '{folder}' already take no time"
+    )
+    rows: list[dict[str, Any]] = []
+    for name in names:
+        work, place = WORKS[name], folder / name.replace(" ", "-")
+        rates = {mode: [rate] for mode, rate in tuned(work, place, settings).items()}
+        final = trained(work, place / "final", rates, settings, seeds=seeds, stragglers=[NO_STRAGGLER, straggler])
+        rows += rows_of(name, work.metric, final)
+        keep(output, rows, COLUMNS)
+        draw(output)
+
+
+if __name__ == "__main__":
+    main()
