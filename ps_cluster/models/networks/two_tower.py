@@ -1,7 +1,7 @@
 """Two towers, such as one for users and one for items: the dot product of their vectors is the score or the rating.
 
-Yi et al. 2019, "Sampling-Bias-Corrected Neural Modeling for Large Corpus Item Recommendations", RecSys, section 3. Trained
-here on clicks or ratings as they are, without sampled negatives.
+Yi et al. 2019, "Sampling-Bias-Corrected Neural Modeling for Large Corpus Item Recommendations", RecSys, section 3. Here
+the towers are trained on clicks or ratings as they are, without sampled negatives.
 """
 
 from __future__ import annotations
