@@ -32,7 +32,7 @@ class TwoTowerSettings(NetworkSettings):
         description="Units of the dense layers of each tower.",
     )
     first_columns: int | None = Field(
-        default=None, ge=1, description="Categorical columns of the first tower; null: half of them."
+        default=None, ge=1, description="How many categorical columns the first tower takes; null: half of them."
     )
 
 
