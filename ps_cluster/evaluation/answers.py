@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from rich.text import Text
@@ -13,11 +13,8 @@ from rich.text import Text
 from ps_cluster.files.values import cell, finite
 from ps_cluster.report.terminal import FOLD, Output, SafeConsole, plain_table
 
-if TYPE_CHECKING:
-    pass
 
-
-class ClassWords:
+class ClassFormatter:
     """Converts the prediction for an example to its most probable classes or labels, the most probable first.
 
     Attributes:
@@ -48,7 +45,7 @@ class ClassWords:
         return [(self._names[label], finite(prediction[label])) for label in order]
 
 
-class ValueWords:
+class ValueFormatter:
     """Converts the prediction for an example to the values of a regression, in the target's units."""
 
     def __init__(self, count: int):
@@ -65,8 +62,8 @@ class ValueWords:
         return {"values": self.cells(prediction)}
 
 
-class PredictionWords(Protocol):
-    """Converts a prediction, e.g. [outputs], to text. `columns`: headings of a CSV file. `headings`: those of a table."""
+class PredictionFormatter(Protocol):
+    """Converts a prediction, e.g. [outputs], to text. `columns`: the headings of CSV. `headings`: those of a table."""
 
     columns: list[str]
     headings: list[str]
@@ -78,32 +75,32 @@ class PredictionWords(Protocol):
     def as_json(self, prediction: Any, /) -> dict[str, Any]: ...
 
 
-WritePredictions = Callable[[Any, Iterable[tuple[str, Any]], PredictionWords], None]
+WritePredictions = Callable[[Any, Iterable[tuple[str, Any]], PredictionFormatter], None]
 """A function that writes the name and the prediction of each example to a text stream."""
 
 
-def _write_csv(stream: Any, rows: Iterable[tuple[str, Any]], answers: PredictionWords) -> None:
+def _write_csv(stream: Any, rows: Iterable[tuple[str, Any]], formatter: PredictionFormatter) -> None:
     """Write a line of headings, then a line for each example."""
     lines = csv.writer(stream, lineterminator="\n")
-    lines.writerow(map(cell, ["example", *answers.columns]))
+    lines.writerow(map(cell, ["example", *formatter.columns]))
     for name, prediction in rows:
-        lines.writerow(map(cell, [name, *answers.cells(prediction)]))
+        lines.writerow(map(cell, [name, *formatter.cells(prediction)]))
 
 
-def _write_json(stream: Any, rows: Iterable[tuple[str, Any]], answers: PredictionWords) -> None:
+def _write_json(stream: Any, rows: Iterable[tuple[str, Any]], formatter: PredictionFormatter) -> None:
     """Write a list with an object for each example, one per line."""
     before = "[\n"
     for name, prediction in rows:
-        stream.write(before + json.dumps({"example": name} | answers.as_json(prediction)))
+        stream.write(before + json.dumps({"example": name} | formatter.as_json(prediction)))
         before = ",\n"
     stream.write("\n]\n")
 
 
-def _write_table(stream: Any, rows: Iterable[tuple[str, Any]], answers: PredictionWords) -> None:
-    """Write a table for people. It is written at the end, because its widths are not known before."""
-    table = plain_table(example=FOLD, **{heading: {} for heading in answers.headings})
+def _write_table(stream: Any, rows: Iterable[tuple[str, Any]], formatter: PredictionFormatter) -> None:
+    """Write a table for people. It is written at the end, because the widths of its columns are not known before."""
+    table = plain_table(example=FOLD, **{heading: {} for heading in formatter.headings})
     for name, prediction in rows:
-        table.add_row(*map(Text, (name, *answers.shown(prediction))))
+        table.add_row(*map(Text, (name, *formatter.shown(prediction))))
     output = stream if isinstance(stream, Output) else Output(stream)
     SafeConsole(output, highlight=False).print(table)
 

@@ -1,7 +1,7 @@
 """Write the rows of embedding tables that have changed since a step, for a program that serves while a run trains.
 
-Which rows have changed is found by comparing two checkpoints: the newest, and the newest of those at or before the step. So no
-task keeps a list, and what is written is exact between the steps of these two, which the file has.
+Two checkpoints are compared: the newest of all, and the newest at or before the step. So no task keeps a list of
+changes. The result is exact between the steps of these two checkpoints, and the file contains both steps.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ps_cluster.runs.run_dir import RunDir
 
 @dataclass(frozen=True)
 class TablePlace:
-    """A table in the vector of all weights of a checkpoint: its rows lie end to end, from number `begin` on."""
+    """A table in the vector of all weights of a checkpoint: its rows lie end to end, from position `begin` on."""
 
     name: str
     begin: int
@@ -36,11 +36,11 @@ class TablePlace:
     width: int
 
     def values(self, checkpoint: Checkpoint) -> np.ndarray:
-        """Return the rows in a checkpoint, float32 [rows, width]. Raises UserError if it is of a smaller network."""
+        """Return the rows in a checkpoint, float32 [rows, width]. Raises UserError if its network is smaller."""
         found = checkpoint.arrays["weights"][self.begin : self.begin + self.rows * self.width]
         if len(found) < self.rows * self.width:
             raise UserError(
-                f"checkpoint of step {checkpoint.step} is of another network: it has no table '{self.name}'"
+                f"checkpoint of step {checkpoint.step} belongs to another network: it has no table '{self.name}'"
             )
         return found.reshape(self.rows, self.width)
 
@@ -48,12 +48,13 @@ class TablePlace:
 def export_changed_rows(root: Path, since: int, output: Path, data_dir: Path | None, notify: Notify) -> None:
     """Write the rows that have changed since a step to an .npz file, which appears whole or not at all.
 
-    It has for each table NAME `NAME.ids`, int64 [n], ascending, and `NAME.rows`, float32 [n, width]; `step`, int64 [], the
-    step of the rows; and `since`, int64 [], the step of the checkpoint that they were compared with.
+    For each table NAME it contains `NAME.ids`, int64 [n], ascending, and `NAME.rows`, float32 [n, width]. It also
+    contains `step`, int64 [], the step of the rows, and `since`, int64 [], the step of the checkpoint that they are
+    compared with.
 
     Args:
       root: a run directory.
-      since: a number of updates; `step` of the file before, where there is one.
+      since: a step, e.g. the `step` of the previous file.
     Raises:
       UserError: the run has no tables, or no checkpoint at or before `since` is kept.
       RunFailed: the file can't be written.
@@ -62,13 +63,14 @@ def export_changed_rows(root: Path, since: int, output: Path, data_dir: Path | N
     config = load_config(run_dir.config)
     try:
         dataset = load_form(run_dir.examples) if data_dir is None else dataset_of(run_dir, config, data_dir, notify)
-    except FileNotFoundError:  # the directory of a run whose tasks were started by hand does not have it
+    except FileNotFoundError:  # a run whose tasks were started by hand does not have this file
         dataset = dataset_of(run_dir, config, data_dir, notify)
     before, after = _two_checkpoints(run_dir.checkpoints, since)
     places = table_places(config, dataset)
     if not places:
         raise UserError(
-            f"--changed-since: the network of run '{root}' has no table whose rows travel: export the whole model, without it"
+            f"--changed-since: the network of run '{root}' has no table whose rows travel: leave this out, to export "
+            "the whole model"
         )
     changed = {place.name: changed_rows(place, before, after) for place in places}
     arrays: dict[str, Any] = {"step": np.int64(after.step), "since": np.int64(before.step)}
@@ -90,15 +92,15 @@ def _two_checkpoints(folder: Path, since: int) -> tuple[Checkpoint, Checkpoint]:
     if not earlier:
         there = f"the oldest is of step {min(kept):,}" if kept else "there is none"
         raise UserError(
-            f"--changed-since: got {since}: no checkpoint at or before this step is kept, {there}: export the whole model, "
-            "and keep more by checkpoints.keep"
+            f"--changed-since: got {since}: no checkpoint at or before this step is kept, {there}: export the whole "
+            "model, and set checkpoints.keep to keep more"
         )
     after = checkpoints.load(kept[max(kept)])
     return (after if after.step == max(earlier) else checkpoints.load(kept[max(earlier)])), after
 
 
 def table_places(config: RunConfig, dataset: PackedDataset) -> Sequence[TablePlace]:
-    """Return where a checkpoint of a run has the tables whose rows travel. The network is built for this."""
+    """Build the network of a run, and return where a checkpoint has the tables whose rows travel."""
     with without_first_lines():
         import tensorflow  # noqa: F401
 
@@ -121,7 +123,7 @@ def table_places(config: RunConfig, dataset: PackedDataset) -> Sequence[TablePla
 
 
 def changed_rows(place: TablePlace, before: Checkpoint, after: Checkpoint) -> tuple[np.ndarray, np.ndarray]:
-    """Return the numbers of the rows of a table that differ, int64 [n], and their values in `after`, float32 [n, width]."""
+    """Return the numbers of a table's rows that differ, int64 [n], and their values in `after`, float32 [n, width]."""
     values = place.values(after)
     ids = np.flatnonzero((place.values(before) != values).any(axis=1))
     return ids, values[ids]

@@ -37,7 +37,7 @@ class Sampling:
     seed: int = 0
 
 
-class TextWords:
+class TextFormatter:
     """Converts a continuation for the writers of `predict`."""
 
     columns = headings = ["text"]
@@ -67,7 +67,7 @@ def continue_texts(
       writer, output: as in `predict`.
 
     Raises:
-      UserError: the run's examples are no text, or a file is empty or can't be read.
+      UserError: the run's examples are not text, or a file is empty or can't be read.
     """
     window = run.spec.window(run.config.model.name)
     prompts = [(str(path), _end_of(path, window)) for path in paths]
@@ -78,7 +78,7 @@ def continue_texts(
     predictor = Predictor(run)
     rows = ((name, b"".join(_bytes_after(predictor, text, window, sampling))) for name, text in prompts)
     with opened_output(output) as stream:
-        writer(stream, rows, TextWords())
+        writer(stream, rows, TextFormatter())
     return len(prompts)
 
 
@@ -90,7 +90,7 @@ def _end_of(path: Path, count: int) -> bytes:
 
 
 def _bytes_after(predictor: Predictor, text: bytes, window: int, sampling: Sampling) -> Iterator[bytes]:
-    """Yield the following bytes, one at a time. The window after the text is filled with zeros, which the model ignores."""
+    """Yield the following bytes, one at a time. Zeros fill up the window. They do not affect the places before them."""
     draw = np.random.default_rng(sampling.seed)
     for _ in range(sampling.length):
         text = text[-window:]
@@ -105,7 +105,7 @@ def _bytes_after(predictor: Predictor, text: bytes, window: int, sampling: Sampl
 
 
 def _chosen(scores: np.ndarray, temperature: float, draw: np.random.Generator) -> int:
-    """Choose a byte by its scores [256]. numpy draws it, because TensorFlow's random numbers may change with the version."""
+    """Choose a byte by its scores [256]. numpy draws it, because TensorFlow's versions may draw different numbers."""
     if not temperature:
         return int(scores.argmax())
     shares = np.exp((scores - scores.max()) / temperature)

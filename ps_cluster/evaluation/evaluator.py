@@ -49,16 +49,16 @@ def evaluate(
 ) -> list[EvaluationRow]:
     """Score each new checkpoint of a run until training has ended and the last checkpoint is scored.
 
-    If there are several new checkpoints, only the newest is scored. All are scored only with `checkpoints.every_epochs` or
-    `evaluation.after_training`. A step that metrics/evaluation.jsonl already contains is not scored again (except with
-    `once`).
+    If there are several new checkpoints, only the newest is scored. All are scored only with `checkpoints.every_epochs`
+    or `evaluation.after_training`. A step that metrics/evaluation.jsonl already contains is not scored again (except
+    with `once`).
 
     Args:
       checkpoint_dir: a run directory or its checkpoints/ folder; it need not exist yet.
       once: score the newest readable checkpoint, and return.
       data_dir: the folder of the data set; None: use the copy that the run used.
-      patience_s: the longest time without any sign of life from the training. Time in which this process was stopped does
-        not count.
+      patience_s: the longest time without any sign of life from the training. Time in which this process was stopped
+        does not count.
       notify: called with each line for the user.
       nice: use one thread and a low priority, to leave the processor to the training.
     Returns:
@@ -90,9 +90,8 @@ class _Evaluator:
         self._recomputation_off = False  # True after the disk has refused
         self._tensorboard: EvaluationWriter | None = None
         self._insight: Insight | None = None
-        self._unreadable: dict[
-            Path, str
-        ] = {}  # checkpoints that can't be read → the reason; a leader writes each name once
+        # Checkpoints that can't be read → the reason. A leader writes a file of the same name only once.
+        self._unreadable: dict[Path, str] = {}
         self._skipped: set[int] = set()  # steps that are not scored because a newer checkpoint is
         self._rows: list[EvaluationRow] = []
 
@@ -169,7 +168,7 @@ class _Evaluator:
         return row is not None
 
     def _folder_has_changed(self) -> bool:
-        """Look at the directory again, because its type is known only when it exists. Return whether the folder changed."""
+        """Look at the directory again, because its type is known only once it exists. Return whether it changed."""
         folder = CheckpointFolder.of(self._directory)
         if folder == self._folder:
             return False
@@ -289,7 +288,7 @@ class _Evaluator:
         return self._folder.config(checkpoint).evaluation.augment_last
 
     def _score_views(self, step: int) -> None:
-        """Score the last checkpoint over augmented views too, if the run wants it. Write its row again with both scores."""
+        """Score the last checkpoint over augmented views too, if wanted. Write its row again with both scores."""
         is_done = any(row.step == step and row.augmented_test_accuracy is not None for row in self._records.rows())
         checkpoint = None if is_done else self._load(step)
         if checkpoint is not None and self._wants_views(checkpoint):
@@ -324,7 +323,7 @@ def _metric_fields(score: Scored, field: str) -> dict[str, Any]:
 
 
 def _score_line(row: EvaluationRow, scorer: Scorer, dataset_kind: str | None, monitor: Monitor) -> str:
-    """Format a score as a line. The first part is of the examples on which the best model is chosen."""
+    """Format a score as a line. The first part is about the examples on which the best model is chosen."""
     unit = f"{'GENERATED ' * (dataset_kind == 'synthetic')}{scorer.unit}"
     views = f", over six views {row.augmented_test_accuracy:.2%}" if row.augmented_test_accuracy else ""
     on_test = [f"test {row.test}{views}", f"loss {_loss_text(row.test_loss)}"]

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,10 +23,6 @@ from ps_cluster.evaluation.predictor import TrainedRun
 from ps_cluster.files.reading import bounded_memory, open_regular
 from ps_cluster.files.values import Malformed
 from ps_cluster.notices import Notify
-
-if TYPE_CHECKING:
-    pass
-
 
 BATCH_SIZE = 64
 
@@ -63,7 +59,7 @@ def _read_pictures(skip_bad: bool, notify: Notify, files: Sequence[Path], run: T
 
 
 def _read_arrays(files: Sequence[Path], run: TrainedRun) -> Iterator[NamedExamples]:
-    """Read arrays that numpy has saved: a single array as .npy, or arrays named like the inputs as .npz."""
+    """Read arrays that numpy has saved: a single array as .npy, or as .npz arrays with the names of the inputs."""
     for file in files:
         with reading(file):
             found = open_npz(file) if file.suffix.lower() == ".npz" else {"": open_npy(file)}
@@ -126,7 +122,8 @@ def _files_of(path: Path, notify: Notify) -> list[Path]:
         return [path]
     if not path.is_dir():
         raise UserError(
-            f"there is no '{path}': give pictures, folders of pictures, arrays (.npy, .npz) or tables ({', '.join(TABLES)})"
+            f"there is no '{path}': give pictures, folders of pictures, arrays (.npy, .npz) or tables "
+            f"({', '.join(TABLES)})"
         )
     below = list(files_below(path))
     found = sorted(file for file in below if is_picture(file.name))
@@ -149,12 +146,12 @@ def reading(file: Path) -> Iterator[None]:
 
 
 def _by_input(found: Mapping[str, np.ndarray], spec: ExampleSpec) -> dict[str, np.ndarray]:
-    """Return the array of each input, [N, ...]. A network with a single input takes an only array of any name."""
+    """Return the array of each input, [N, ...]. If there is one input and one array, its name does not matter."""
     if len(spec.inputs) == 1 and len(found) == 1:
         found = dict(zip(spec.inputs, found.values()))
     if missing := [name for name in spec.inputs if name not in found]:
         there = ", ".join(name for name in found if name) or "one array without a name"
-        raise Malformed(f"there is no array '{missing[0]}', of {there}: save the inputs by name, by numpy.savez")
+        raise Malformed(f"there is no array '{missing[0]}', only {there}: save all inputs by name with numpy.savez")
     arrays = {name: _fitting_rows(name, found[name], field) for name, field in spec.inputs.items()}
     if len({len(rows) for rows in arrays.values()}) > 1:
         raise Malformed(f"the arrays have {', '.join(f'{len(rows)} rows of {name}' for name, rows in arrays.items())}")

@@ -18,7 +18,7 @@ from ps_cluster import __version__
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.data.cache import size_of
 from ps_cluster.errors import RunFailed, UserError
-from ps_cluster.evaluation.export_check import Checked, compare, print_checked
+from ps_cluster.evaluation.export_check import CheckedModel, compare, print_checked
 from ps_cluster.evaluation.export_formats import Exported, ExportFormat, spaced
 from ps_cluster.evaluation.predictor import Predictor, TrainedRun
 from ps_cluster.evaluation.raw_rows import RAW_DTYPES
@@ -70,16 +70,16 @@ def export(
         print_checked(checked, run.spec, console)
         if failed := [row for row in checked if row.fails]:
             raise RunFailed(
-                f"{failed[0].name}: a prediction differs by {failed[0].compared.largest:.2g} from that of the original, more "
-                f"than the {failed[0].allowed or 0:.1g} allowed: nothing was written to '{output}'"
+                f"{failed[0].name}: a prediction differs by {failed[0].compared.largest:.2g} from that of the "
+                f"original, more than the {failed[0].allowed or 0:.1g} allowed: nothing was written to '{output}'"
             )
         write_json(folder / REPORT, _report_of(exported, formats, count, checked))
 
 
 def _check_files(
     exported: Exported, original: Predictor, formats: Sequence[ExportFormat], folder: Path, most: int
-) -> list[Checked]:
-    """Compare with the original: return a row for the original in float32 and as it was trained, and for each file."""
+) -> list[CheckedModel]:
+    """Compare all files with the original. Return a row for each, and for the original in float32 and as trained."""
     run = exported.run
     # A user's network is saved in the precision in which its function builds it.
     saved = run.config.model.precision if run.config.model.name in NETWORKS.own else "as saved"
@@ -91,11 +91,13 @@ def _check_files(
     for one in formats:
         functions[one.name] = _convert(one, "read again", one.load, exported, folder / one.file)
         files[one.name] = folder / one.file
-    # Differences are those of probabilities, or in standard deviations of a regression's target.
+    # Tolerances are those of probabilities. For a regression, they are in standard deviations of its target.
     unit = 1.0 if run.spec.classes else max(run.spec.target.std, default=1.0) or 1.0
     allowed = {one.name: one.tolerance and one.tolerance * unit for one in formats}
     compared = compare(run.dataset, original, functions, most)
-    return [Checked(name, file.name, size_of(file), compared[name], allowed.get(name)) for name, file in files.items()]
+    return [
+        CheckedModel(name, file.name, size_of(file), compared[name], allowed.get(name)) for name, file in files.items()
+    ]
 
 
 def _convert(one: ExportFormat, what: str, work: Callable[[Exported, Path], T], exported: Exported, path: Path) -> T:
@@ -108,12 +110,13 @@ def _convert(one: ExportFormat, what: str, work: Callable[[Exported, Path], T], 
         raise RunFailed(f"{one.name}: the model can't be {what}: {error}; or leave it out of --to") from error
     except Exception as error:  # converters raise almost any exception
         raise RunFailed(
-            f"{one.name}: the model can't be {what} ({type(error).__name__}: {one_line(str(error), 500)}): leave it out of --to"
+            f"{one.name}: the model can't be {what} ({type(error).__name__}: {one_line(str(error), 500)}): leave it "
+            "out of --to"
         ) from error
 
 
 def _report_of(
-    exported: Exported, formats: Sequence[ExportFormat], count: int, checked: Sequence[Checked]
+    exported: Exported, formats: Sequence[ExportFormat], count: int, checked: Sequence[CheckedModel]
 ) -> dict[str, Any]:
     run, spec, encoding = exported.run, exported.spec, exported.encoding
     of_table: dict[str, Any] = {}
@@ -145,10 +148,10 @@ _UNIMPORTANT_LINES = (*STARTUP_LINES, "Created TensorFlow Lite XNNPACK delegate"
 
 @contextmanager
 def quiet_converters() -> Iterator[None]:
-    """Drop output of converters that does not help users, e.g. that .h5 is legacy or that tf.lite moves.
+    """Drop output of converters that does not help users, e.g. that .h5 is a legacy format or that tf.lite will move.
 
-    With Keras and the converters AutoGraph writes modules into the temporary folder, and their compiled form stays there.
-    Therefore the block has a separate temporary folder, which is removed afterwards.
+    Keras and the converters use AutoGraph, which writes modules into the temporary folder and leaves their compiled
+    form there. Therefore the block has a separate temporary folder, which is removed afterwards.
     """
     absl = logging.getLogger("absl")
     level, before = absl.level, tempfile.tempdir

@@ -65,11 +65,12 @@ def compare(
 
 
 @dataclass(frozen=True)
-class Checked:
-    """A line of the report.
+class CheckedModel:
+    """A line of the report: an exported file, or the original.
 
     Attributes:
-      file, bytes: name and size of the exported file.
+      name: the name of the format, or "best model" and its precision.
+      file, bytes: name and size of the file.
       allowed: the largest allowed difference; None: any.
     """
 
@@ -86,7 +87,7 @@ class Checked:
         return not np.isfinite(largest) or (self.allowed is not None and largest > self.allowed)
 
 
-def print_checked(rows: list[Checked], spec: ExampleSpec, console: Console) -> None:
+def print_checked(rows: list[CheckedModel], spec: ExampleSpec, console: Console) -> None:
     """Print the table of all files."""
     field = OBJECTIVES[spec.objective].field
     table = plain_table(

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ps_cluster.errors import UserError
-from ps_cluster.evaluation.answers import ClassWords, ValueWords, WritePredictions
+from ps_cluster.evaluation.answers import ClassFormatter, ValueFormatter, WritePredictions
 from ps_cluster.evaluation.example_files import batches_of
 from ps_cluster.evaluation.predictor import Predictor, TrainedRun
 from ps_cluster.files.writing import create_beside
@@ -56,7 +56,7 @@ def predict(
 
     with opened_output(output) as stream:
         spec = run.spec
-        writer(stream, rows(), ClassWords(spec.classes, top) if spec.classes else ValueWords(spec.outputs))
+        writer(stream, rows(), ClassFormatter(spec.classes, top) if spec.classes else ValueFormatter(spec.outputs))
     return count
 
 

@@ -74,14 +74,12 @@ class TrainedRun:
         run_dir = RunDir.open(root)
         if not run_dir.best_model.is_file():
             raise UserError(
-                f"run directory '{root}' has no best/{run_dir.best_model.name}, so no checkpoint was scored: score one by "
-                f"evaluate --once --checkpoint-dir {root}"
+                f"run directory '{root}' has no best/{run_dir.best_model.name}, so no checkpoint was scored: score one "
+                f"by evaluate --once --checkpoint-dir {root}"
             )
         config = load_config(run_dir.config)
         if not needs_examples and data_dir is None:
-            with suppress(
-                FileNotFoundError
-            ):  # the directory of a run whose tasks were started by hand does not have it
+            with suppress(FileNotFoundError):  # a run whose tasks were started by hand does not have this file
                 return cls(run_dir, config, load_form(run_dir.examples))
         return cls(run_dir, config, dataset_of(run_dir, config, data_dir, notify))
 
@@ -120,13 +118,15 @@ class Predictor:
             raise
         except Exception as error:  # a damaged file can raise almost any exception
             raise UserError(
-                f"'{file}' can't be used for the data set '{run.dataset.name}' ({one_line(str(error), 300)}): if a layer in it "
-                "is your own, name its file by --code; if the data set is another than the run's, name that by --data-dir"
+                f"'{file}' can't be used for the data set '{run.dataset.name}' ({one_line(str(error), 300)}): if a "
+                "layer in it is your own, name its file by --code; if this is not the run's data set, name that one by "
+                "--data-dir"
             ) from error
         if found.output.shape[1:] != (run.spec.outputs,):
             raise UserError(
-                f"'{file}' returns {list(found.output.shape[1:])} for an example, and the data set '{run.dataset.name}' has "
-                f"{run.spec.outputs} outputs: it is not the one that the run used; name that by --data-dir"
+                f"'{file}' returns {list(found.output.shape[1:])} for an example, and the data set "
+                f"'{run.dataset.name}' has {run.spec.outputs} outputs: this is not the data set that the run used, so "
+                "name that one by --data-dir"
             )
         self.model = found
         self._predictions = graph_of(self.model, run.spec)

@@ -18,9 +18,9 @@ NO_CATEGORY = "\ufffe"  # a text that no column contains, because it is no chara
 def with_encoding(model: Any, encoding: TableEncoding) -> Any:
     """Return a Keras model that takes raw columns, and returns what `model` returns for the encoded columns.
 
-    Its inputs are `numbers`, float64 [B, k], where NaN is a missing value, `categories`, text [B, m], in the order of the
-    encoding, and `texts`, text [B, n], as the network takes it. A table without such columns has no such input. All layers
-    are Keras's own, so the file loads without this package.
+    Its inputs are `numbers`, float64 [B, k], where NaN is a missing value, `categories`, text [B, m], in the order of
+    the encoding, and `texts`, text [B, n], as the network takes it. A table without such columns has no such input. All
+    layers are Keras's own, so the file loads without this package.
     """
     from ps_cluster.models.flat import as_arguments
 

@@ -1,4 +1,4 @@
-"""Score how well a network ranks items for users: recall@k, of examples that are pairs of a user and an item. No TensorFlow."""
+"""Score how well a network ranks items for users by recall@k. An example is a user and an item. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import numpy as np
 from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.data.packed import PackedDataset
 
-# The pairs that are scored at most. Those of MovieLens 100K are 1.5 million, which take two_tower 2.2 s of a processor.
+# The largest number of pairs that are scored. MovieLens 100K has 1.5 million, which take two_tower 2.2 s of a
+# processor.
 MOST_PAIRS = 2**23
 _PAIRS_AT_ONCE = 2**14
 
@@ -17,20 +18,21 @@ _PAIRS_AT_ONCE = 2**14
 def recall_at(
     k: int, scores_of: Callable[[np.ndarray], np.ndarray], items: np.ndarray, known: np.ndarray, held_out: np.ndarray
 ) -> float | None:
-    """Return recall@k: for each user the share of held-out items that are among the k best, and the mean over the users.
+    """Return recall@k: the share of each user's held-out items that are among the k best, and the mean over the users.
 
-    Krichene and Rendle 2020, "On Sampled Metrics for Item Recommendation", KDD: Recall(R)@k is the share of the relevant
-    items R whose rank is at most k. Following their advice, a rank is that among all items, not among a sample of them. The
-    ranked items of a user are those without the user's known ones. The rank of an item is the number of ranked items with a
-    score that is not lower, itself included: so a network that gives all items one score finds none of more than k items,
-    whatever their order. The users are those with a held-out item that is not known, and each counts once. If there are more
-    than `MOST_PAIRS` pairs of such a user and an item, only some of these users are taken, spread evenly by their keys.
+    Krichene and Rendle 2020, "On Sampled Metrics for Item Recommendation", KDD: Recall(R)@k is the share of the
+    relevant items R whose rank is at most k. Following their advice, all items are ranked, not a sample of them, except
+    those that the user is known to have. The rank of an item is the number of ranked items, including itself, whose
+    score is not lower. So if a network gives all items the same score, and there are more than k, it finds none,
+    whatever their order. The users are those with a held-out item that is not known, and each counts once. If there are
+    more than `MOST_PAIRS` pairs of such a user and an item, only some of these users are taken, spread evenly by their
+    keys.
 
     Args:
       scores_of: pairs int64 [n, 2] of a user and an item → scores float [n]; NaN ranks an item last.
       items: int64 [I], the items that are ranked, ascending and distinct.
       known: int64 [N, 2], the pairs that were trained on.
-      held_out: int64 [M, 2], the pairs to be found. All items in both are in `items`.
+      held_out: int64 [M, 2], the pairs to be found. `items` contains all items of `known` and `held_out`.
     Returns:
       The mean, 0..1; None if there is no such user.
     """
@@ -46,14 +48,14 @@ def recall_at(
         wanted = _has(held_out, some, items) & ~excluded
         scores[excluded] = -np.inf
         beaten = np.partition(scores, -k - 1)[:, -k - 1] if k < len(items) else np.full(len(some), -np.inf)
-        found, of = ((rows & wanted).sum(1) for rows in (scores > beaten[:, None], wanted))
-        shares.append(found[of > 0] / of[of > 0])
+        found, total = ((rows & wanted).sum(1) for rows in (scores > beaten[:, None], wanted))
+        shares.append(found[total > 0] / total[total > 0])
     every = np.concatenate(shares)
     return float(every.mean()) if len(every) else None
 
 
 def _has(pairs: np.ndarray, users: np.ndarray, items: np.ndarray) -> np.ndarray:
-    """Return bool [U, I]: whether a pair of each user with each item is among `pairs`, which are sorted by their users."""
+    """Return bool [U, I]: whether each user and each item are a pair in `pairs`, which are sorted by their users."""
     found = np.zeros((len(users), len(items)), bool)
     first, end = np.searchsorted(pairs[:, 0], [users[0], users[-1] + 1])
     some = pairs[first:end]
@@ -79,8 +81,8 @@ class Recall:
     def of(self, split: str) -> float | None:
         """Return recall@k for the test examples, or for those that were held out for validation.
 
-        Every item of the data set is ranked, except those that the user has in the examples that were trained on. Held out
-        are those examples of the split that the objective wants to be found (`Objective.wanted`).
+        Every item of the data set is ranked, except those that the user has in the examples that were trained on. The
+        pairs to be found are those of the split that the objective wants (`Objective.wanted`).
         """
         wanted = OBJECTIVES[self._dataset.spec.objective].wanted(self._dataset.target(split), self._dataset.spec)
         held_out = self._pairs(split)[wanted]

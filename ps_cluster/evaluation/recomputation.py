@@ -1,11 +1,11 @@
 """Compute sampled updates again, outside the cluster, and compare them with what the cluster did.
 
-    given weights  ──plain Keras, float32──►  gradient, fresh statistics   compared with those that the shards received
-    gradient       ──numpy, float64───────►   weights, slots, statistics   compared with those that the shards had afterwards
-    weights        ──numpy, float64───────►   weights that a pull returns  compared with those that the worker got
+    given weights  ──plain Keras, float32──►  gradient, fresh statistics   compared with what the shards received
+    gradient       ──numpy, float64───────►   weights, slots, statistics   compared with what the shards had afterwards
+    weights        ──numpy, float64───────►   weights that a pull returns  compared with what the worker got
 
-The tolerances follow from the precision in which the cluster computes. A deviation is reported as a multiple of its tolerance.
-Up to 1 it is explained by rounding.
+The tolerances follow from the precision in which the cluster computes. A deviation is reported as a multiple of its
+tolerance. Up to 1 it is explained by rounding.
 """
 
 from __future__ import annotations
@@ -41,14 +41,15 @@ from ps_cluster.runs.update_samples import (
 if TYPE_CHECKING:  # imports TensorFlow
     from ps_cluster.training.recomputed_steps import RecomputedSteps
 
-# The largest relative error of a gradient, |received - recomputed| / |recomputed|, by the dtype of the workers' computation.
+# The largest relative error of a gradient, |received - recomputed| / |recomputed|, by the dtype of the workers'
+# computation.
 GRADIENT_TOLERANCE = {"float32": 0.01, "bfloat16": 0.1}
 # If the error is larger, plain Keras also computes the gradient in bfloat16. The received gradient may deviate from the
 # float32 gradient TIMES_ROUNDING times as much as this bfloat16 gradient does.
 TIMES_ROUNDING = 3.0
-# The largest relative error of the distance that the weights move in a period of local steps. In bfloat16, with an optimizer
-# that divides by the size of the gradient, small differences grow from step to step. So only the rough direction can be
-# compared.
+# The largest relative error of the distance that the weights move in a period of local steps. In bfloat16, with an
+# optimizer that divides by the size of the gradient, small differences grow from step to step. So only the rough
+# direction can be compared.
 PERIOD_TOLERANCE = {"float32": 0.05, "bfloat16": 1.0}
 # The largest relative error of fresh statistics, of a step and of a period.
 STATISTICS_TOLERANCE = {"float32": 0.001, "bfloat16": 0.02}
@@ -68,13 +69,13 @@ class _Findings:
     problems: list[str] = field(default_factory=list)
     unchecked: list[str] = field(default_factory=list)
 
-    def note(self, quantity: str, error: float, tolerance: float, says: str) -> None:
-        """Record the deviation of a quantity. `says`: the line to report if it is beyond its tolerance."""
+    def note(self, quantity: str, error: float, tolerance: float, problem: str) -> None:
+        """Record the deviation of a quantity. `problem`: the line to report if it is beyond its tolerance."""
         deviation = error / tolerance if tolerance > 0 else math.inf if error > 0 else 0.0
         deviation = deviation if math.isfinite(deviation) else 1e300
         self.deviations[quantity] = max(self.deviations.get(quantity, 0.0), deviation)
         if deviation > 1:
-            self.problems.append(f"{self.name}: {says}")
+            self.problems.append(f"{self.name}: {problem}")
 
     def leave_unchecked(self, line: str) -> None:
         """Record, once, a line about what can't be computed again."""
@@ -116,7 +117,7 @@ class Recomputation:
         return None
 
     def _recompute_safely(self, sample: UpdateSample) -> RecomputedRow:
-        """Compute an update again. After an error the update counts as unchecked, so that the evaluator can continue."""
+        """Compute an update again. After an error it counts as unchecked, so that the evaluator can continue."""
         try:
             return self.of(sample)
         except UserError:
@@ -184,23 +185,26 @@ class Recomputation:
         gradient = mean_of([one.gradient for one in found])
         expected = np.concatenate(self._at_positions(sample, gradient))
         received = np.concatenate([shard.gradient for shard in sample.shards]).astype(np.float64)
-        error = _size(received - expected)
+        error = _norm(received - expected)
         tolerances = PERIOD_TOLERANCE if self._mode.promise.takes_local_steps else GRADIENT_TOLERANCE
-        tolerance = tolerances[self._precision] * _size(expected)
+        tolerance = tolerances[self._precision] * _norm(expected)
         if error > tolerance and self._config.model.precision == "bfloat16":
             rounded = [self._rounding_steps.recompute(gradient, given, statistics) for gradient in gradients]
             in_bfloat16 = self._at_positions(sample, np.mean([one.gradient for one in rounded], axis=0))
-            tolerance = max(tolerance, TIMES_ROUNDING * _size(np.concatenate(in_bfloat16) - expected))
-        says = f"its gradient is not the one that is computed again: {_compared(received, expected)}"
-        # With lossy compression the received vector is the gradient + what was left out before - what is left out now.
+            tolerance = max(tolerance, TIMES_ROUNDING * _norm(np.concatenate(in_bfloat16) - expected))
+        problem = f"its gradient is not the one that is computed again: {_difference_text(received, expected)}"
+        # With lossy compression the received vector is the gradient, plus what was left out before, minus what this
+        # push leaves out.
         remainders = float(np.mean([one.remainders for one in gradients]))
-        findings.note("gradient", error, tolerance + remainders + _ALWAYS_ALLOWED, says)
+        findings.note("gradient", error, tolerance + remainders + _ALWAYS_ALLOWED, problem)
         fresh = np.mean([one.fresh for one in found], axis=0)
         pushed = np.concatenate([shard.fresh for shard in sample.shards]).astype(np.float64)
         tolerances = PERIOD_STATISTICS_TOLERANCE if self._mode.promise.takes_local_steps else STATISTICS_TOLERANCE
-        tolerance = tolerances[self._precision] * _size(fresh) + _ALWAYS_ALLOWED
-        says = f"the statistics that it pushed are not those that are computed again: {_compared(pushed, fresh)}"
-        findings.note("fresh statistics", _size(pushed - fresh), tolerance, says)
+        tolerance = tolerances[self._precision] * _norm(fresh) + _ALWAYS_ALLOWED
+        problem = (
+            f"the statistics that it pushed are not those that are computed again: {_difference_text(pushed, fresh)}"
+        )
+        findings.note("fresh statistics", _norm(pushed - fresh), tolerance, problem)
         return None
 
     def _at_positions(self, sample: UpdateSample, vector: np.ndarray) -> list[np.ndarray]:
@@ -226,17 +230,19 @@ class Recomputation:
             )
         differ = self.differing_weights(shard)
         tolerance = _MOST_ROUNDED_DIFFERENTLY if set(shard.at_pull) - {"weights"} else 0.0
-        says = f"{differ:.1%} of the weights{where} that the worker was given were not those of that version"
-        findings.note("given weights", differ, tolerance, says)
+        problem = f"{differ:.1%} of the weights{where} that the worker was given were not those of that version"
+        findings.note("given weights", differ, tolerance, problem)
         rows = shard.rows_at_pull
         given_rows = shard.given[len(shard.given) - len(rows) :]
         differ = int(np.sum(_in_dtype(rows, self._config.wire) != given_rows))
-        says = f"{differ:,} numbers in rows of tables{where} that the worker was given were not those of that version"
-        findings.note("given weights", differ, 0.0, says)
+        problem = (
+            f"{differ:,} numbers in rows of tables{where} that the worker was given were not those of that version"
+        )
+        findings.note("given weights", differ, 0.0, problem)
         return None
 
     def differing_weights(self, shard: SampledShard) -> float:
-        """Return the share of the weights that a worker got which differ from those of the shard at that moment.
+        """Return the share of a worker's weights that differ from those of the shard at the moment of the pull.
 
         Weights that a staleness method has computed in float32 may differ by rounding.
         """
@@ -260,10 +266,10 @@ class Recomputation:
         before = _as_float64(shard.before)
         for name in sorted(expected):
             step, made = expected[name] - before[name], shard.after[name].astype(np.float64) - before[name]
-            tolerance = self._step_tolerance * _size(step) + ROUNDING * _size(before[name]) + _ALWAYS_ALLOWED
+            tolerance = self._step_tolerance * _norm(step) + ROUNDING * _norm(before[name]) + _ALWAYS_ALLOWED
             what = "the weights" if name == "weights" else f"the slot '{name}'"
-            says = f"{what}{where} did not change as the equation says: {_compared(made, step)}"
-            findings.note("weights" if name == "weights" else "slots", _size(made - step), tolerance, says)
+            problem = f"{what}{where} did not change as the equation says: {_difference_text(made, step)}"
+            findings.note("weights" if name == "weights" else "slots", _norm(made - step), tolerance, problem)
         if "weights" not in expected:
             findings.leave_unchecked(
                 f"the weights after an update: rule {self._config.optimizer.rule} needs whole matrices for them"
@@ -272,12 +278,12 @@ class Recomputation:
 
     @property
     def _step_tolerance(self) -> float:
-        """The largest relative error of a step. If a running mean decays slowly, 1 - decay has few digits in float32."""
+        """The largest relative error of a step. If a mean decays slowly, 1 - decay has few digits in float32."""
         decays = (getattr(self._config.optimizer, name, 0.0) for name in ("momentum", "beta_2", "rho"))
         return STEP_TOLERANCE + 2.0**-23 / (1 - max(decays))
 
     def _after_update(self, sample: UpdateSample, index: int) -> Slots | None:
-        """Compute "weights" and the slots of a shard after an update by the equations; None if an equation is missing."""
+        """Compute "weights" and slots of a shard after an update by the equations; None if an equation is missing."""
         shard, before = sample.shards[index], sample.header.versions[index]
         config, slots, steps = self._config, _as_float64(shard.before), self._steps
         weights, gradient, share = slots.pop("weights"), shard.gradient.astype(np.float64), None
@@ -322,9 +328,10 @@ class Recomputation:
             for name in ("statistics_before", "fresh", "statistics_after")
         )
         expected = self._steps.keep**self._config.batches_per_step * before + fresh
-        says = f"the moving statistics did not take in what was pushed: {_compared(after - before, expected - before)}"
-        tolerance = ROUNDING * (_size(before) + _size(fresh)) + _ALWAYS_ALLOWED
-        findings.note("statistics", _size(after - expected), tolerance, says)
+        difference = _difference_text(after - before, expected - before)
+        problem = f"the moving statistics did not take in what was pushed: {difference}"
+        tolerance = ROUNDING * (_norm(before) + _norm(fresh)) + _ALWAYS_ALLOWED
+        findings.note("statistics", _norm(after - expected), tolerance, problem)
 
 
 def _is_finite(shard: SampledShard) -> bool:
@@ -356,16 +363,16 @@ def _as_float64(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {name: array.astype(np.float64) for name, array in arrays.items()}
 
 
-def _size(vector: np.ndarray) -> float:
+def _norm(vector: np.ndarray) -> float:
     return float(np.linalg.norm(vector))
 
 
-def _compared(found: np.ndarray, expected: np.ndarray) -> str:
+def _difference_text(found: np.ndarray, expected: np.ndarray) -> str:
     """Describe how two vectors differ in length and direction."""
-    if not (length := _size(expected)):
-        return f"its length is {_size(found):.3g}, where it has to be 0"
-    if not _size(found):
+    if not (length := _norm(expected)):
+        return f"its length is {_norm(found):.3g}, where it has to be 0"
+    if not _norm(found):
         return f"it is 0, where its length has to be {length:.3g}"
-    cosine = float(found @ expected) / (_size(found) * length)
+    cosine = float(found @ expected) / (_norm(found) * length)
     angle = math.degrees(math.acos(min(1.0, max(-1.0, cosine))))
-    return f"{_size(found) / length:.3f} times as long, and turned by {angle:.1f} degrees"
+    return f"{_norm(found) / length:.3f} times as long, and turned by {angle:.1f} degrees"

@@ -59,8 +59,8 @@ class Scored:
     loss: float | None
     validation_metric: float | None = None  # on held-out training examples, if there are any
     validation_loss: float | None = None
-    augmented_metric: float | None = None  # of the mean over views of each test example, if wanted
-    metrics: Mapping[str, float] = field(default_factory=dict)  # further ones of the objective, on the test examples
+    augmented_metric: float | None = None  # for the mean prediction over views of each test example, if wanted
+    metrics: Mapping[str, float] = field(default_factory=dict)  # further metrics of the objective, on the test examples
     compiled: Mapping[str, float] = field(default_factory=dict)  # metrics of compile(), on the test examples
     validation_metrics: Mapping[str, float] = field(default_factory=dict)
     validation_compiled: Mapping[str, float] = field(default_factory=dict)
@@ -97,8 +97,8 @@ class Scorer:
         self.validation_examples = dataset.validation_examples
         self.objective = OBJECTIVES[dataset.spec.objective]
         self._config, self._dataset = config, dataset
-        # A user's network is saved in float32, as its function builds it. It is built first, so that its layers have the same
-        # names as in plain Keras.
+        # A user's network is saved in float32, as its function builds it. It is built first, so that its layers have
+        # the same names as in plain Keras.
         as_written = config.model.model_copy(update={"precision": "float32"})
         is_own = config.model.name in NETWORKS.own
         self._saved = build(config.model if is_own else as_written, dataset.spec, seed=config.training.seed)
@@ -149,7 +149,7 @@ class Scorer:
         """Return the further metrics and those of compile() of the split that was scored last, and reset them.
 
         Args:
-          loss: of this split; None if it is not finite.
+          loss: the loss of this split; None if it is not finite.
         """
         further = self._further.take_results()  # probabilities that are NaN have counted as 0
         name = self._config.evaluation.recall_name
@@ -159,7 +159,7 @@ class Scorer:
 
     @cached_property
     def _recall(self) -> Recall:
-        """The recall of the network with the weights that were assigned last."""
+        """The recall of the network, with the weights that were assigned last."""
         spec = self._dataset.spec
         fields = {name: tf.TensorSpec([None, *one.shape], one.dtype) for name, one in spec.inputs.items()}
 
@@ -168,7 +168,7 @@ class Scorer:
             return _floats(self._first(network_inputs(inputs, spec)))
 
         k = self._config.evaluation.recall_at
-        assert k is not None, "it is scored only if it is asked for"
+        assert k is not None, "recall is scored only if it is asked for"
         return Recall(k, self._dataset, lambda inputs: outputs(inputs).numpy())
 
     def model_of(self, checkpoint: Checkpoint) -> Any:
@@ -184,8 +184,9 @@ class Scorer:
     def gradient(self) -> Callable[[], np.ndarray] | None:
         """A function that returns the gradient of the loss at the weights scored last, float32 [n]; None if not wanted.
 
-        The gradient is computed on a few examples that are spread evenly over the training set. It differs from that of any
-        step: there is no augmentation, no dropout and no regulariser, and batch normalisation uses its moving statistics.
+        The gradient is computed on a few examples that are spread evenly over the training set. It differs from that of
+        any step: there is no augmentation, no dropout and no regulariser, and batch normalisation uses its moving
+        statistics.
         """
         if not self._config.evaluation.gradients:
             return None
@@ -238,7 +239,7 @@ class Scorer:
         return found
 
     def save_model(self, path: Path) -> None:
-        """Save the network, with the weights that were scored last, as a .keras file that loads without this package."""
+        """Save the network with the weights that were scored last. The .keras file loads without this package."""
         self._judge.finished(self._saved).save(path)
 
     def _assign(self, checkpoint: Checkpoint) -> None:
@@ -251,7 +252,7 @@ class Scorer:
         except KeyError as error:
             raise UserError(f"checkpoint of step {checkpoint.step}: holds no array {error}") from error
         except ValueError as error:
-            raise UserError(f"checkpoint of step {checkpoint.step} is of another network: {error}") from error
+            raise UserError(f"checkpoint of step {checkpoint.step} belongs to another network: {error}") from error
 
     def _score_split(
         self, split: str, sums: SumBatch, spec: ExampleSpec
@@ -259,7 +260,7 @@ class Scorer:
         """Return the means of metric and loss over a split (None if not finite), and the arrays that the judge keeps.
 
         Args:
-          spec: of the examples that `sums` takes.
+          spec: the form of the examples that `sums` takes.
         """
         examples = len(self._dataset.target(split))
         fields = {name: self._dataset.rows(split, name, field) for name, field in fields_of(spec).items()}
@@ -297,7 +298,7 @@ def _floats(output: Any) -> tf.Tensor:
 
 
 class BatchSums(NamedTuple):
-    """The sums of metrics and losses over a batch, float32 [], and what the judge keeps of each example: name → [B, ...].
+    """The sums of metrics and losses over a batch, float32 [], and the arrays that the judge keeps: name → [B, ...].
 
     `compared`: truth and prediction for the further metrics (`LossAndMetric.compared`); None where there are none.
     """
@@ -321,7 +322,8 @@ def _make_sums(
     """Return a graph that computes the sums over a batch.
 
     Args:
-      compiled: metrics of compile(), which the graph updates. None: no metrics but the objective's and the loss are wanted.
+      compiled: the metrics of compile(), which the graph updates. None: only the objective's metric and the loss are
+        wanted.
     """
 
     def of_rows(field: Field) -> tf.TensorSpec:

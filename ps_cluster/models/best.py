@@ -20,11 +20,13 @@ from ps_cluster.private_names import layers_of
 def load_best(file: Path, settings: NetworkSettings, spec: ExampleSpec) -> keras.Model:
     """Return the best model of a run as the evaluator has saved it to `file`.
 
-    Keras can't load a file whose layers it doesn't know: a `Lambda` of Python code, a class that is defined inside a
-    function or in a script. Such a network is built again by the code that the user named, and gets the weights of the file.
+    Keras can't load a file with layers that it doesn't know, such as a `Lambda` of Python code, or a class that is
+    defined in a script or inside a function. Such a network is built again by the code that the user has named, and
+    then gets the weights of the file.
 
     Args:
-      settings: the section `model` of the run. spec: the form of the examples that the run was trained on.
+      settings: the section `model` of the run.
+      spec: the form of the examples that the run was trained on.
     Raises:
       UserError: the user has not named the code that builds the network.
       Exception: the file is damaged, or is not of this network.
@@ -45,7 +47,7 @@ def is_built_by_code(name: str) -> bool:
 
 
 def build_finished(settings: NetworkSettings, spec: ExampleSpec) -> keras.Model:
-    """Return a network as the evaluator saves it, without the weights of a training."""
+    """Return a network in the form in which the evaluator saves it, with untrained weights."""
     model = build(settings, spec, seed=0)
     return judge_of(spec, model=model).finished(model)
 
@@ -56,19 +58,19 @@ def check_that_it_loads(model: keras.Model, settings: NetworkSettings, spec: Exa
     Args:
       model: what `build` has returned.
     Returns:
-      Why Keras alone can't load the file, on one line; None if it can.
+      The reason why Keras alone can't load the file, on one line; None if it can.
     Raises:
-      ValueError: it can't be saved, or what was saved can't be loaded.
+      ValueError: the network can't be saved, or the saved file can't be loaded.
     """
     saved = judge_of(spec, model=model).finished(model)
     with tempfile.TemporaryDirectory(prefix="ps-cluster-saved-") as folder:
         file = Path(folder, "model.keras")
         try:
             saved.save(file)
-            alone = _why_keras_cannot_load(saved, file)
-            # This process may know a class that the next one does not know, so the other way has to work too.
+            reason = _why_keras_cannot_load(saved, file)
+            # A later process may not know a class that this one knows. So load the file as that process will.
             loaded = (
-                build_finished(settings, spec) if alone and is_built_by_code(settings.name) else load_finished(file)
+                build_finished(settings, spec) if reason and is_built_by_code(settings.name) else load_finished(file)
             )
             loaded.load_weights(file)
         except Exception as error:
@@ -80,11 +82,11 @@ def check_that_it_loads(model: keras.Model, settings: NetworkSettings, spec: Exa
         raise ValueError(
             "the best model could not be loaded after the training: its layers differ each time it is built"
         )
-    return alone
+    return reason
 
 
 def _why_keras_cannot_load(saved: keras.Model, file: Path) -> str | None:
-    """Return why Keras can't load the file without any code of the user, on one line; None if it can."""
+    """Return why Keras can't load the file without the user's code, on one line; None if it can."""
     kinds = map(type, layers_of(saved))
     if own := dict.fromkeys(
         kind.__name__ for kind in kinds if not kind.__module__.startswith(("keras.", "ps_cluster."))

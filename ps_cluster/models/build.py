@@ -15,10 +15,10 @@ from ps_cluster.config.networks import NETWORKS, Network, NetworkSettings, check
 from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import one_line
-from ps_cluster.models.failures import FOLDERS_OF_OTHERS
+from ps_cluster.models.failures import FOLDERS_WITHOUT_USER_CODE
 from ps_cluster.models.user_networks import check_network, check_outputs
 
-EXAMPLES = 2000  # most examples that initial weights are computed from
+MOST_EXAMPLES = 2000  # the largest number of examples from which initial weights are computed
 _BOLD = re.compile("\x1b\\[1m(.*?)\x1b\\[0m", re.DOTALL)
 _POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
 
@@ -29,10 +29,11 @@ def build(
     """Return a network with its initial weights, which depend only on `seed` and the examples.
 
     Args:
-      settings: precision "float32", or "bfloat16" to compute in bfloat16; variables stay float32.
-      spec: what the network is given, and what it shall return.
-      examples: name of a field → raw training examples [N, ...], of which the first `EXAMPLES` may be used; None if
-        the weights are loaded next.
+      settings: the section `model`. With precision "bfloat16" the network computes in bfloat16; variables are always
+        float32.
+      spec: the form of the examples that the network takes, and of the target that it has to predict.
+      examples: name of a field → raw training examples [N, ...], of which the first `MOST_EXAMPLES` may be used; None
+        if the weights are loaded afterwards.
     Raises:
       UserError: the network can't be built for such examples.
     """
@@ -44,7 +45,7 @@ def build(
         model = _build_checked(network, settings, spec)
     finally:
         keras.config.set_dtype_policy(before)
-    first = None if examples is None else {name: values[:EXAMPLES] for name, values in examples.items()}
+    first = None if examples is None else {name: values[:MOST_EXAMPLES] for name, values in examples.items()}
     network.initialise(model, spec, first)
     return model
 
@@ -61,10 +62,10 @@ def _build_checked(network: Network, settings: NetworkSettings, spec: ExampleSpe
     except UserError:
         raise
     except Exception as error:
-        if own and not isinstance(error, ValueError):  # as Keras says what does not fit
+        if own and not isinstance(error, ValueError):  # Keras raises ValueError where the examples don't fit
             raise
         kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-        bold = _BOLD.search(str(error))  # what Keras writes so, without the layer and its arguments around it
+        bold = _BOLD.search(str(error))  # Keras prints the reason in bold, among the layer's name and arguments
         reason = one_line(_line_of_user_code(error) + kind + (bold[1] if bold else str(error)), 500)
         raise unbuildable(settings, spec, f"{reason}{_advice_on_relative_path(error)}") from error
     return model
@@ -86,7 +87,7 @@ def _line_of_user_code(error: BaseException | None) -> str:
     place = ""
     while error is not None:
         for frame in traceback.extract_tb(error.__traceback__):
-            if not frame.filename.startswith(FOLDERS_OF_OTHERS):
+            if not frame.filename.startswith(FOLDERS_WITHOUT_USER_CODE):
                 place = f"{Path(frame.filename).name}:{frame.lineno}: "
         error = error.__cause__
     return place

@@ -1,7 +1,7 @@
-"""Send a Keras model that has classes or functions of a script's own to other processes.
+"""Send a Keras model with classes or functions that a script defines to other processes.
 
-A .keras file names such classes and functions, and only the script knows them. So the file travels together with them, in a
-function that cloudpickle can write.
+A .keras file contains only the names of such classes and functions, which only the script knows. So the file is sent
+together with them, in a function that cloudpickle can write.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _FOLDERS_OF_KERAS = ("keras.", "tensorflow.", "numpy", "builtins", "functools")
 
 
 def own_objects(model: keras.Model) -> dict[str, Any]:
-    """Return the classes and functions by name that a saved model names and that Keras does not define.
+    """Return, by name, the classes and functions that a saved model refers to and that Keras does not define.
 
-    These are classes of layers, losses, metrics, optimizers, initialisers and so on, and functions that are used as such. What
-    the script has registered with Keras is found by its registered name too.
+    They are classes of layers, losses, metrics, optimizers, initialisers and so on, and functions that are used in
+    their place. Those that the script has registered with Keras also appear under their registered names.
     """
     found = {}
     for thing in _parts_of(model):
@@ -52,18 +52,19 @@ def _copy(examples: ExampleSpec, *, content: bytes, objects: Mapping[str, Any]) 
     with tempfile.TemporaryDirectory(prefix="ps-cluster-model-") as folder:
         file = Path(folder, "model.keras")
         file.write_bytes(content)
-        # Safe mode refuses functions that are stored as code. Here the whole copy is code, which the caller has sent.
+        # Safe mode would refuse functions that are stored as code. It would not protect from anything here, because
+        # everything in the copy is code that the caller has sent.
         model = keras.saving.load_model(file, custom_objects=_loadable(objects), safe_mode=False)
     return in_own_units(model, examples)
 
 
 def _loadable(objects: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the objects with those that Keras can save but not load replaced by a `_LayerByArguments`."""
+    """Return the objects, with a `_LayerByArguments` in place of each class that Keras can save but not load."""
     return {name: _LayerByArguments(one) if _lacks_config(one) else one for name, one in objects.items()}
 
 
 def _lacks_config(kind: Any) -> bool:
-    """Return whether a class of layers leaves `get_config` to Keras, and its `__init__` takes only arguments of its own."""
+    """Return whether `kind` is a layer class without a `get_config`, whose `__init__` takes no `**kwargs`."""
     if not (isinstance(kind, type) and issubclass(kind, keras.Layer)):
         return False
     layer: Any = kind
@@ -73,17 +74,17 @@ def _lacks_config(kind: Any) -> bool:
 
 
 class _LayerByArguments:
-    """Stands for a class of layers without `get_config` while a model is loaded.
+    """Takes the place of a layer class without `get_config` while a model is loaded.
 
-    Keras notes the arguments that such a layer was made with, and saves them together with `trainable` and `dtype`. When it
-    loads the model, it gives `__init__` all of them, and fails if `__init__` takes no `**kwargs`.
+    Keras records the arguments with which such a layer was created, and saves them together with `trainable` and
+    `dtype`. To load the layer, Keras passes all of them to `__init__`, which fails if it takes no `**kwargs`.
     """
 
     def __init__(self, kind: type[keras.Layer]):
         self._kind = kind
 
     def from_config(self, config: Mapping[str, Any]) -> keras.Layer:
-        """Return a layer with the saved arguments, and with what Keras has added to them."""
+        """Return a layer that was created with the saved arguments, with `trainable` and `dtype` set afterwards."""
         taken = inspect.signature(self._kind.__init__).parameters
         layer = self._kind.from_config({name: value for name, value in config.items() if name in taken})
         if "dtype" not in taken:
@@ -94,7 +95,7 @@ class _LayerByArguments:
 
 
 def _parts_of(model: keras.Model) -> Iterator[Any]:
-    """Yield everything of a model that may be an object of a script's own."""
+    """Yield all parts of a model whose class or function may be defined in a script."""
     for layer in layers_of(model):
         yield layer
         # Keras wraps some methods of a layer, and keeps them as attributes of the object.
@@ -109,7 +110,7 @@ def _parts_of(model: keras.Model) -> Iterator[Any]:
 
 
 def _with_config(value: Any) -> Iterator[Any]:
-    """Yield the objects in an attribute that Keras saves by their names: functions, and objects with a configuration."""
+    """Yield those objects in an attribute that Keras saves by name: functions, and objects with a configuration."""
     for one in value if isinstance(value, list | tuple) else (value,):
         if isinstance(one, FunctionType) or (hasattr(one, "get_config") and not isinstance(one, keras.Layer)):
             yield one

@@ -1,4 +1,4 @@
-"""Tell of the embeddings of a network while it is built, before their weights take memory."""
+"""Report each embedding of a network while the network is built, before the embedding's weights take memory."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import keras
 
 @contextmanager
 def before_each_embedding(call: Callable[[keras.layers.Embedding], None]) -> Iterator[None]:
-    """Call `call` with each Embedding layer within the block, before Keras creates its weights."""
+    """Call `call` with each Embedding layer that is built within the block, before Keras creates its weights."""
     build = keras.layers.Embedding.build
 
     def build_after_call(layer: keras.layers.Embedding, input_shape: Any = None) -> None:
         call(layer)
         build(layer, input_shape)
 
-    setattr(keras.layers.Embedding, "build", build_after_call)  # noqa: B010  # mypy lets nobody assign a method
+    setattr(keras.layers.Embedding, "build", build_after_call)  # noqa: B010 (mypy refuses to assign to a method)
     try:
         yield
     finally:

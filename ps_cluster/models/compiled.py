@@ -16,13 +16,14 @@ from ps_cluster.models.keras_losses import metric_takes_probabilities, target_fo
 from ps_cluster.private_names import compiled_loss_of, compiled_metrics_of, losses_of, metrics_of, notes_of, with_notes
 
 Targets: TypeAlias = tf.Tensor | tuple[tf.Tensor, ...]
-"""Targets [B, ...] that all outputs of a model are judged against, or those of each output."""
+"""Targets [B, ...] for all outputs of a model, or a tuple with those of each, in the order of `keras.tree.flatten`."""
 
 
 class MicroBatch(NamedTuple):
-    """The factors of losses that are not a mean over the examples, if a batch is cut into equal micro-batches.
+    """Factors for losses that are not a mean over the examples, if a batch is cut into equal micro-batches.
 
-    With these factors, the mean over the micro-batches is the loss of the batch.
+    If the loss of each micro-batch is multiplied by its factor, the mean over the micro-batches is the loss of the
+    batch.
     """
 
     of_sum: tf.Tensor  # float32 [], the number of micro-batches
@@ -37,10 +38,9 @@ def has_loss(model: keras.Model) -> bool:
 class CompiledLoss:
     """The weighted sum of the losses that a model was compiled with, one for each output.
 
-    Targets are a tensor that all outputs are judged against, or a tuple with the targets of each, as `keras.tree.flatten`
-    orders them.
-    Keras resolves them: names, lists, dictionaries, `loss_weights`. Its own sum is not used: it also writes a metric for
-    each output into variables of the process that built the graph.
+    Keras matches the losses to the outputs, whether by names, lists or dictionaries, and reads `loss_weights`. Keras's
+    own sum is not used, because it also writes a metric for each output into variables of the process that built the
+    graph.
     """
 
     def __init__(self, model: keras.Model):
@@ -49,11 +49,11 @@ class CompiledLoss:
         self._graph = tf.function(self._sum_of_step, autograph=False)
 
     def by_output(self, targets: Targets, outputs: Any) -> dict[int, keras.Loss]:
-        """Return the losses by the indices of their outputs. Raises ValueError if Keras can't find them.
+        """Return the losses by the indices of their outputs. Raises ValueError if Keras can't match them.
 
         Args:
-          targets: those of an example, as losses take them.
-          outputs: the forms of the outputs, as the model returns them.
+          targets: the targets of one example, in the form that losses take.
+          outputs: tensors with the shapes of the outputs, in the structure that the model returns.
         """
         try:
             with tf.init_scope():
@@ -67,7 +67,8 @@ class CompiledLoss:
         self, targets: Targets, outputs: Any, weights: tf.Tensor | None, part: MicroBatch | None = None
     ) -> tf.Tensor:
         """Return the loss of a batch, float32 []. `part`: as for `LossAndMetric.loss`."""
-        # Keras's losses take a probability's score, where it has one: the gradient of a probability of 0 or 1 is lost.
+        # Keras's losses use the score behind a probability, if it is noted on the tensor, because a probability of 0 or
+        # 1 has no gradient. A graph loses these notes, so they are passed to it.
         given = (targets, outputs, weights, [notes_of(output) for output in keras.tree.flatten(outputs)])
         of_part = part and MicroBatch(*map(tf.TensorSpec.from_tensor, part))
 
@@ -75,8 +76,8 @@ class CompiledLoss:
             _build(self._compiled, targets, outputs)
             return self._graph.get_concrete_function(*keras.tree.map_structure(_spec_of, given), of_part)
 
-        # Within a strategy, Keras divides a loss by the number of replicas. A thread of its own is outside of any strategy.
-        # `tf.init_scope` is not: it goes back to the scope of the strategy that is around the graph.
+        # Within a strategy, Keras divides a loss by the number of replicas. A separate thread is outside of any
+        # strategy. `tf.init_scope` would not be: it returns to the strategy's scope around the graph.
         with ThreadPoolExecutor(1) as outside:
             graph = outside.submit(trace).result()
         if any(captured.dtype == tf.resource for captured in graph.captured_inputs):
@@ -84,7 +85,7 @@ class CompiledLoss:
         return graph(*given, part)
 
     def mean(self, targets: Targets, outputs: Any) -> tf.Tensor:
-        """Return the loss of a batch as a mean over its examples, float32 []; so a loss that is a sum is divided."""
+        """Return the loss of a batch as a mean over its examples, float32 []: a loss that is a sum is divided by B."""
         with tf.init_scope():
             _build(self._compiled, targets, outputs)
         size = tf.cast(tf.shape(keras.tree.flatten(outputs)[0])[0], tf.float32)
@@ -92,7 +93,7 @@ class CompiledLoss:
         return tf.add_n([value / size if loss.reduction == "sum" else value for loss, value in parts])
 
     def check_on(self, targets: Targets, outputs: Any, weights: tf.Tensor | None) -> None:
-        """Compute the loss of a batch. Raises ValueError if that fails, or if nothing could be learned from it."""
+        """Check the loss on a batch. Raises ValueError if it fails, or if nothing could be learned from it."""
         try:
             with tf.GradientTape() as tape:
                 tape.watch(keras.tree.flatten(outputs))
@@ -140,7 +141,7 @@ def _micro_batch_factor(loss: keras.Loss, weights: tf.Tensor | None, part: Micro
 
 
 class CompiledMetrics:
-    """The metrics that a model was compiled with, over examples that come in batches. Without metrics it does nothing."""
+    """The metrics that a model was compiled with, accumulated over batches. Without metrics it does nothing."""
 
     def __init__(self, model: keras.Model):
         """Take the metrics of a model."""
@@ -170,7 +171,7 @@ class CompiledMetrics:
         self._update(targets, outputs, probabilities)
 
     def check_on(self, targets: Targets, outputs: Any) -> None:
-        """Update with a batch, and reset. Raises ValueError for a metric that fails, or whose result is not one number."""
+        """Check the metrics on a batch, and reset them. Raises ValueError if one fails, or does not return a number."""
         if self._metrics is None:
             return
         try:
@@ -189,8 +190,8 @@ class CompiledMetrics:
     def _update(self, targets: Targets, outputs: Any, probabilities: Any) -> None:
         of_outputs = _in_place_of(outputs, targets)
         found = zip(*(metrics_of(self._metrics, one) for one in (of_outputs, outputs, probabilities)))
-        for (metric, target), (_, scores), (_, shares) in found:
-            output = shares if metric_takes_probabilities(metric) else scores
+        for (metric, target), (_, as_returned), (_, as_probability) in found:
+            output = as_probability if metric_takes_probabilities(metric) else as_returned
             try:
                 metric.update_state(target_for(metric, target, output), output)
             except Exception as error:
@@ -224,7 +225,7 @@ def _in_place_of(outputs: Any, targets: Targets) -> Any:
 
 
 def _build(compiled: Any, targets: Targets, outputs: Any) -> None:
-    """Let Keras find the loss or metrics of each output from examples, unless it already has."""
+    """Let Keras match the losses or metrics to the outputs, unless it already has."""
     if not compiled.built:
         compiled.build(
             *(keras.tree.map_structure(_zeros_like, one) for one in (_in_place_of(outputs, targets), outputs))

@@ -16,10 +16,10 @@ from ps_cluster.private_names import attributes_outside_config
 
 
 def optimizer_settings(model: keras.Model) -> dict[str, Any]:
-    """Return the section `optimizer` that does what the optimizer of a model's compile() does; {} without a compile().
+    """Return the section `optimizer` that is equivalent to the optimizer of a model's compile(); {} without compile().
 
     Raises:
-      ValueError: it does something that no rule here does; says what to set.
+      ValueError: no rule of this package is equivalent. The message says what to set instead.
     """
     optimizer = getattr(model, "optimizer", None)
     if optimizer is None:
@@ -40,7 +40,7 @@ def optimizer_settings(model: keras.Model) -> dict[str, Any]:
     rule, names = _RULES_OF_KERAS[kind]
     if rule == "momentum":
         rule = "nesterov" if values["nesterov"] and values["momentum"] else "momentum" if values["momentum"] else "sgd"
-    if kind is keras.optimizers.Ftrl and schedule:  # with which Keras scales the weights, see `FtrlUpdate`
+    if kind is keras.optimizers.Ftrl and schedule:  # Keras would scale all weights with the rate, see `FtrlUpdate`
         raise ValueError(
             _unsupported_message(kind.__name__, f"has a schedule ({schedule['function']}) as its learning rate")
         )
@@ -51,7 +51,7 @@ def optimizer_settings(model: keras.Model) -> dict[str, Any]:
     clipping = {"clip_norm": "clipnorm", "global_clip_norm": "global_clipnorm", "clip_value": "clipvalue"}
     return own | {
         "rule": rule,
-        # A constant rate: as it was written, before it became float32.
+        # A constant rate is set as it was written, before Keras rounded it to float32.
         "learning_rate": highest_rate(schedule["arguments"]) if schedule else float(str(np.float32(rate))),
         "weight_decay": float(values["weight_decay"] or 0.0),
         **{ours: values[name] for ours, name in clipping.items()},
@@ -59,10 +59,10 @@ def optimizer_settings(model: keras.Model) -> dict[str, Any]:
 
 
 def schedule_settings(model: keras.Model) -> dict[str, Any]:
-    """Return the section `schedule` that does what the schedule of a compiled optimizer does; {} if its rate is constant.
+    """Return the section `schedule` that is equivalent to that of a compiled optimizer; {} if its rate is constant.
 
     Raises:
-      ValueError: it is none of Keras's own.
+      ValueError: the schedule is not one of Keras's.
     """
     rate = getattr(model, "optimizer", None) and model.optimizer.get_config()["learning_rate"]
     if not isinstance(rate, dict):
@@ -70,20 +70,21 @@ def schedule_settings(model: keras.Model) -> dict[str, Any]:
     name, of_keras = rate["class_name"], rate.get("module") == keras.optimizers.schedules.__name__
     if not of_keras or name not in FUNCTIONS_OF_KERAS:
         raise ValueError(
-            f"the learning rate of its compile() is a schedule, {name}, which is none of Keras's own: set optimizer.rule and "
-            f"optimizer.learning_rate, and a schedule.kind ({', '.join(SCHEDULES.names)}), or bring one of your own "
-            "(docs/extending.md)"
+            f"the learning rate of its compile() is a schedule, {name}, which is not one of Keras's: set "
+            f"optimizer.rule, optimizer.learning_rate and a schedule.kind ({', '.join(SCHEDULES.names)}), or bring one "
+            "of your own (docs/extending.md)"
         )
     arguments = {key: _plain(value) for key, value in rate["config"].items() if key in FUNCTIONS_OF_KERAS[name]}
     return {"kind": "keras", "function": name, "arguments": arguments}
 
 
 def _plain(value: Any) -> Any:
-    """Return an argument of a schedule as JSON has it."""
+    """Return an argument of a schedule as a value that JSON can hold."""
     return value.item() if isinstance(value, np.generic) else np.asarray(value).tolist() if np.ndim(value) else value
 
 
-# Keras's class → the rule that does the same ("momentum": one of sgd, momentum and nesterov), its setting → Keras's.
+# Keras's class → the equivalent rule ("momentum" stands for sgd, momentum or nesterov), and its setting → Keras's
+# setting.
 _ADAM = {"momentum": "beta_1", "beta_2": "beta_2", "epsilon": "epsilon"}
 _RULES_OF_KERAS: dict[type[keras.Optimizer], tuple[str, dict[str, str]]] = {
     keras.optimizers.SGD: ("momentum", {"momentum": "momentum"}),
@@ -105,7 +106,7 @@ _RULES_OF_KERAS: dict[type[keras.Optimizer], tuple[str, dict[str, str]]] = {
     ),
 }
 _EXCLUDED_FROM_DECAY = "_exclude_from_weight_decay"  # without decay, nothing is excluded from it
-# Settings of Keras that no rule here has → the value with which they do nothing.
+# Keras's settings that no rule of this package has → the value at which they have no effect.
 _WITHOUT_EFFECT = {
     "amsgrad": False, "centered": False, "use_ema": False, "gradient_accumulation_steps": None, "loss_scale_factor": None,
     "l2_shrinkage_regularization_strength": 0.0, "beta": 0.0,
@@ -115,6 +116,6 @@ _WITHOUT_EFFECT = {
 def _unsupported_message(name: str, why: str) -> str:
     rules = ", ".join(rule for rule in RULES.names if rule != COMPILED)
     return (
-        f"the optimizer of its compile() ({name}) {why}, and no rule here does the same: set optimizer.rule ({rules}) and "
-        "optimizer.learning_rate"
+        f"the optimizer of its compile() ({name}) {why}, and no rule here does the same: set optimizer.rule ({rules}) "
+        "and optimizer.learning_rate"
     )

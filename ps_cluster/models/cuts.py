@@ -1,6 +1,7 @@
-"""Divide a network over several devices: what stages (stages.py) and divided layers (width.py) share.
+"""Provide what stages (stages.py) and divided layers (width.py) share: both divide a network over several devices.
 
-Both are pure functions of a vector of weights for each device. A device computes the same part forward and backward.
+Both are pure functions with a vector of weights for each device. A device computes both the forward and the backward
+pass of its part.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class NetworkPart:
       device: the device that computes this part.
       positions: int64 [k], the positions of its weights in the vector of the whole network.
       layout: the variables of its weights.
-      statistics: the number of its statistics, which are in the order of the network's.
+      statistics: the number of its statistics. The statistics of all parts, end to end, are those of the network.
       layers: the names of its layers, for the log.
     """
 
@@ -37,9 +38,9 @@ class NetworkPart:
 
 
 def on_device(device: str, function: Callable[..., Any], *given: tf.Tensor) -> Any:
-    """Return `function(*given)`, tensors in any structure, computed on a device, and its backward pass there too.
+    """Compute `function(*given)` on a device, and later its backward pass too. Return tensors in any structure.
 
-    Otherwise TensorFlow computes a gradient on the device of the caller.
+    With `tf.device` alone, TensorFlow would compute the gradient on the device of the caller.
     """
 
     @tf.custom_gradient
@@ -59,16 +60,16 @@ def on_device(device: str, function: Callable[..., Any], *given: tf.Tensor) -> A
 
 
 def graph_of(model: keras.Model) -> Any:
-    """Return the Keras graph of a network: itself, or what a Sequential has made of its layers.
+    """Return the functional model of a network: the network itself, or the one inside a Sequential.
 
     Raises:
-      ValueError: it is a class of a user's own.
+      ValueError: the network is a class of the user.
     """
-    by_layers_alone = type(model).__module__.startswith("keras.")
+    is_keras_class = type(model).__module__.startswith("keras.")
     graph: Any = functional_of(model) if isinstance(model, keras.Sequential) else model
-    if not by_layers_alone or calls_of(graph) is None:
+    if not is_keras_class or calls_of(graph) is None:
         raise ValueError(
             "only a keras.Sequential, or a keras.Model(inputs, outputs), can be cut; this one is a class of its own "
-            f"({type(model).__name__}), and only its `call` knows its layers"
+            f"({type(model).__name__}), and only its `call` knows how its layers are connected"
         )
     return graph

@@ -18,28 +18,29 @@ class DynamicEmbedding(keras.Layer):
         users = keras.Input([1], dtype="int64")
         vectors = ps_cluster.layers.DynamicEmbedding(budget=1_000_000, output_dim=16)(users)
 
-    Each key has a row of its own; two keys never share one. A key without a row has its initial value, which depends only on
-    `seed` and the key. The parameter servers give a key a row at the first update, or the `admit_after`-th, that has a gradient
-    for it. Until then its gradients are dropped. A row ends after `expire_after` versions without an update, or when its place
-    is needed. The places are in buckets of 16, and a key can only be in one of them; if it is full, the longest unused row of
-    the bucket ends. Buckets fill unevenly. With a budget of 1.33 times the keys in use, 2 % of them have no row at a time, and
-    with twice the keys 0.1 %. After such an end, a row begins anew with its initial value.
+    Each key has a row of its own; two keys never share one. A key without a row has its initial value, which depends
+    only on `seed` and the key. The parameter servers give a key a row at the first update, or the `admit_after`-th,
+    that has a gradient for it. Until then its gradients are dropped. A row ends after `expire_after` versions without
+    an update, or when its place is needed: the places are in buckets of 16, and each key belongs to one bucket. If that
+    bucket is full, its longest unused row ends. A key whose row has ended starts again from its initial value. Buckets
+    fill unevenly: with a budget of 1.33 times the keys in use, 2 % of the keys have no row at any one time, with twice
+    the keys 0.1 %.
 
-    In plain Keras the layer looks up the keys that were trained, and gives all others their initial value. `Model.fit` can
-    train a model with this layer only after `layer.trainable = False`.
+    In plain Keras the layer looks up the keys that were trained, and gives all other keys their initial value.
+    `Model.fit` can train a model with this layer only after `layer.trainable = False`.
 
     Args:
       budget: the largest number of rows. It is rounded down to whole buckets.
-      output_dim: the numbers in a row.
-      seed: decides the initial values. Give each layer another one.
+      output_dim: how many numbers a row has.
+      seed: decides the initial values. Give each layer a different seed.
       scale: initial values are uniform between -scale and scale.
       admit_after: how many updates have to have a gradient for a key before it gets a row.
-      expire_after: the versions of the weights without an update after which a row ends; None: it never does.
+      expire_after: after how many versions of the weights without an update a row ends; None: rows do not expire.
 
     Call arguments:
-      keys: int64, or another dtype of whole numbers, or strings [...]. -2**63 is reserved. Strings are told apart by the 64
-        bits of their fingerprints. Among n different strings, some two have the same fingerprint, and share a row, with a
-        probability of about n**2 / 2**65: 3e-8 for a million, 3 % for a billion.
+      keys: whole numbers of any dtype, or strings [...]. The number -2**63 is reserved. Strings are distinguished by
+        fingerprints of 64 bits. The probability that any two of n different strings have the same fingerprint, and then
+        share a row, is about n**2 / 2**65: 3e-8 for a million strings, 3 % for a billion.
     Returns:
       The rows, [..., output_dim], in the layer's compute dtype.
     Raises:
@@ -58,8 +59,8 @@ class DynamicEmbedding(keras.Layer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        least = {"budget": budget, "output_dim": output_dim, "admit_after": admit_after, "expire_after": expire_after}
-        for name, value in least.items():
+        counts = {"budget": budget, "output_dim": output_dim, "admit_after": admit_after, "expire_after": expire_after}
+        for name, value in counts.items():
             if value is not None and value < 1:
                 raise ValueError(f"DynamicEmbedding: {name}: got {value}: it has to be at least 1")
         self.budget, self.output_dim, self.seed, self.scale = budget, output_dim, seed, scale
@@ -68,7 +69,7 @@ class DynamicEmbedding(keras.Layer):
         self.form = KeyedRows(self.name, budget // ways, ways, output_dim, seed, scale, admit_after, expire_after)
 
     def build(self, input_shape: Any = None) -> None:
-        """Create the weights: `embeddings`, float32 [places, output_dim], and `keys`, int64 [places], of the rows there."""
+        """Create the weights: the rows `embeddings`, float32 [places, output_dim], and their `keys`, int64 [places]."""
         self.embeddings = self.add_weight(
             shape=(self.form.places, self.output_dim),
             initializer="zeros",
@@ -82,7 +83,7 @@ class DynamicEmbedding(keras.Layer):
         self.built = True
 
     def as_keys(self, keys: tf.Tensor) -> tf.Tensor:
-        """Return what identifies each key, int64 [k]. `keys`: whole numbers or strings [...]."""
+        """Return the number that identifies each key, int64 [k]. `keys`: whole numbers or strings [...]."""
         keys = tf.convert_to_tensor(keys)
         if keys.dtype == tf.string:
             keys = fingerprints(keys)
@@ -93,12 +94,13 @@ class DynamicEmbedding(keras.Layer):
         return tf.reshape(tf.cast(keys, tf.int64), [-1])
 
     def call(self, keys: tf.Tensor, training: bool | None = None) -> tf.Tensor:
-        """Return the rows of some keys, see the class."""
+        """Return the rows of the keys, as the class describes."""
         embeddings, own = self.embeddings.value, self.keys.value
-        if training and self.trainable and isinstance(embeddings, tf.Variable):  # no value is given by the caller
+        # A worker calls the model with given values in place of its variables. Keras alone uses the variables.
+        if training and self.trainable and isinstance(embeddings, tf.Variable):
             raise ValueError(
-                f"DynamicEmbedding: Keras alone can't train '{self.name}': call ps_cluster.fit in place of Model.fit, or set "
-                "trainable = False on the layer to train the others"
+                f"DynamicEmbedding: Keras alone can't train '{self.name}': call ps_cluster.fit instead of Model.fit, "
+                "or set trainable = False on this layer to train only the others"
             )
         wanted, form = self.as_keys(keys), self.form
         bucket = form.bucket_of(wanted)

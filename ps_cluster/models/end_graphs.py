@@ -1,4 +1,4 @@
-"""Follow a network's outputs back through its graph, to the activation that made them and the weights that can change them."""
+"""Follow a network's outputs back through its graph, to the activation and the trained weights that determine them."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-_PROBABILITIES = ("Softmax", "Sigmoid")  # operations of TensorFlow
+# Operations of TensorFlow: those that make probabilities, those that a mean of several tensors consists of, and those
+# that only pass their input on.
+_PROBABILITIES = ("Softmax", "Sigmoid")
 _MEANS = ("AddV2", "AddN", "RealDiv", "Mul", "Mean", "Pack")
 _PASS_ON = ("Identity", "IdentityN", "Cast", "Reshape", "Squeeze", "ExpandDims", "StopGradient")
 
 
 def last_activation(tensor: tf.Tensor) -> tf.Operation | None:
-    """Return the operation that made probabilities of a tensor of a graph; None if there is none.
+    """Return the softmax or sigmoid that made a tensor of a graph; None if none did.
 
-    If the tensor is a mean of others, such an operation has made each of them, and the last one is returned.
+    A mean of several tensors counts if such an operation made each of them. The last of these operations is returned.
     """
-    tensor = _before_passing(tensor)
+    tensor = _source_of(tensor)
     if tensor.op.type not in _MEANS:
         return tensor.op if tensor.op.type in _PROBABILITIES else None
     found = None
@@ -28,7 +30,7 @@ def last_activation(tensor: tf.Tensor) -> tf.Operation | None:
     return found
 
 
-# Operations of TensorFlow at the end of a layer without an activation, and Keras's names of others.
+# Operations at the end of a layer without an activation; and activations: TensorFlow's operation → Keras's name.
 _PRODUCTS = ("MatMul", "BatchMatMulV2", "Einsum", "Conv2D", "Conv3D", "Conv2DBackpropInput", "DepthwiseConv2dNative")
 _ACTIVATIONS = {
     "Sigmoid": "sigmoid", "Softmax": "softmax", "Tanh": "tanh", "Relu": "relu", "Relu6": "relu6", "LeakyRelu": "leaky_relu",
@@ -38,16 +40,16 @@ _ACTIVATIONS = {
 
 def activation_name(tensor: tf.Tensor) -> str:
     """Return Keras's name of the activation that made a tensor of a graph; "" if none is known."""
-    return _ACTIVATIONS.get(_before_passing(tensor).op.type, "")
+    return _ACTIVATIONS.get(_source_of(tensor).op.type, "")
 
 
 class Reach(NamedTuple):
-    """The changes of a network's outputs that its own weights can make.
+    """How the trained weights of a network can change its outputs.
 
     Attributes:
-      any_scale: the weights can multiply the outputs by any number.
-      any_place: the weights can add any number to the outputs.
-      unscaled: no constant of the network multiplies the outputs, by which their units may have been chosen.
+      any_scale: whether the weights can multiply the outputs by any number.
+      any_place: whether the weights can add any number to the outputs.
+      unscaled: whether no constant multiplies the outputs. A constant may set the units of the outputs.
     """
 
     any_scale: bool
@@ -56,11 +58,11 @@ class Reach(NamedTuple):
 
 
 def reach_of(tensor: tf.Tensor, trainable: frozenset[str]) -> Reach:
-    """Return how the weights can change a tensor of a graph. `trainable`: names of the placeholders of trained variables."""
-    tensor = _before_passing(tensor)
+    """Return how the weights can change a tensor of a graph. `trainable`: the placeholders of the trained variables."""
+    tensor = _source_of(tensor)
     operation, parts = tensor.op, list(tensor.op.inputs)
     if operation.type in _PRODUCTS:
-        # Linear in each factor: so is a dot product of two towers in the last layer of each.
+        # A product is linear in each factor. So a dot product of two towers is linear in the last layer of each tower.
         return Reach(any(_is_trained(part, trainable) or reach_of(part, trainable).any_scale for part in parts))
     if operation.type == "Mean":
         return reach_of(parts[0], trainable)
@@ -87,12 +89,12 @@ def _is_zero(tensor: tf.Tensor) -> bool:
 
 def _is_trained(tensor: tf.Tensor, trainable: frozenset[str]) -> bool:
     """Return whether a tensor is the value of a variable that is trained."""
-    tensor = _before_passing(tensor)
+    tensor = _source_of(tensor)
     return tensor.op.type == "ReadVariableOp" and tensor.op.inputs[0].name in trainable
 
 
-def _before_passing(tensor: tf.Tensor) -> tf.Tensor:
-    """Return the tensor that operations before this one have only passed on."""
+def _source_of(tensor: tf.Tensor) -> tf.Tensor:
+    """Return the tensor behind the operations that have only passed it on."""
     while tensor.op.type in _PASS_ON:
         tensor = tensor.op.inputs[tensor.value_index if tensor.op.type == "IdentityN" else 0]
     return tensor

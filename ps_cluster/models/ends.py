@@ -1,4 +1,4 @@
-"""Find out what the outputs of a network are: scores or probabilities, and in which units a regression returns its target."""
+"""Find out what the outputs of a network are: scores or probabilities, and in which units a regression's values are."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ from ps_cluster.private_names import wrapped_by
 
 
 class NetworkEnd:
-    """The end of a network: its outputs in a graph outside of training, and what they are.
+    """The end of a network: its outputs in a graph outside of training, and what they mean.
 
-    The questions about one output are about that for the target: the first one, where all are for the same target.
+    What is asked about a single output refers to the output for the target. If all outputs are for the same target,
+    that is the first one.
     """
 
     def __init__(self, model: keras.Model, spec: ExampleSpec, array: str = TARGET):
-        """Keep the model. It is traced when a question needs more than its layers.
+        """Keep the model. It is traced only when more than its layers has to be known.
 
         Args:
-          array: the name of the array with the targets of the output that is asked about.
+          array: the name of the array whose targets choose the output.
         """
         self._model, self._array, self._spec = model, array, spec.targets[array]
         self._of_all = spec
@@ -46,14 +47,14 @@ class NetworkEnd:
 
     @property
     def arrays(self) -> list[str]:
-        """The name of the array with the targets of each output. Raises ValueError if they do not fit the targets."""
+        """For each output, the name of the array with its targets. Raises ValueError if they don't match."""
         if self._of_all.others:
             return target_names(self._model, self.structure, self._of_all)
         return [TARGET] * len(self._graph.tensors)
 
     @cached_property
     def place(self) -> int:
-        """The place of the output among all."""
+        """The index of the output for the target among all outputs."""
         return self.arrays.index(self._array)
 
     @property
@@ -62,7 +63,7 @@ class NetworkEnd:
 
     @property
     def structure(self) -> Any:
-        """The outputs' forms, as the model returns them."""
+        """The outputs, as symbolic tensors, in the structure that the model returns."""
         return self._graph.structure
 
     @property
@@ -73,27 +74,28 @@ class NetworkEnd:
         return two and self._output.shape[-1] == 1
 
     def gives_probabilities(self, loss: keras.Loss | None = None) -> bool:
-        """Return whether the output is probabilities already, so that no activation has to follow.
+        """Return whether the output consists of probabilities already, so that no activation has to follow.
 
-        The last activation says it, or the layer `PROBABILITIES`. Where there is neither, the loss does: outputs that Keras
-        compares with labels of 0 and 1 place by place are probabilities, whatever has made them. (The largest of several
-        outputs is that of the predicted class in any case; so there the softmax follows, and the loss is not asked.)
+        A softmax or sigmoid at the end shows this, or the layer `PROBABILITIES`. If there is neither, the loss decides:
+        where Keras compares each number with a label of 0 or 1, the numbers are probabilities, however they are
+        computed. The loss does not decide for several classes with an output each. There a softmax follows, and the
+        largest output stays the largest.
 
         Args:
-          loss: of the output, by compile().
+          loss: the loss of the output by compile().
         """
         objective = OBJECTIVES[self._spec.objective]
         if not objective.has_accuracy:
             return False
-        if not self.is_estimate or self.is_marked:
+        if self.ends_in_probabilities or self.is_marked:
             return True
-        is_of_places = self.is_one_of_two or objective.activation == "sigmoid"
-        return loss is not None and is_of_places and loss_takes_probabilities(loss)
+        has_labels_of_0_and_1 = self.is_one_of_two or objective.activation == "sigmoid"
+        return loss is not None and has_labels_of_0_and_1 and loss_takes_probabilities(loss)
 
     @property
-    def is_estimate(self) -> bool:
-        """True if no activation keeps the output between 0 and 1."""
-        return last_activation(self._output) is None
+    def ends_in_probabilities(self) -> bool:
+        """True if a softmax or sigmoid makes the output, so that it is always between 0 and 1."""
+        return last_activation(self._output) is not None
 
     @property
     def is_marked(self) -> bool:
@@ -101,14 +103,15 @@ class NetworkEnd:
         return is_marked(self._model, PROBABILITIES)
 
     def why_own_units(self, losses: Sequence[keras.Loss]) -> str:
-        """Return why a regression is trained in the target's own units; "" if standard deviations give the same network.
+        """Return why a regression is trained in the target's units; "" if standard deviations give the same network.
 
-        They do if the best network for the standardised targets is the best one for the targets. That follows from the
-        loss, and from an end that can return any number. Where this is not known, targets stay as they are.
+        They do if the best network for the standardised targets is also the best one for the original targets. This
+        depends on the loss, and on whether the network can return any number. Where it is not known, targets stay as
+        they are.
 
         Args:
-          losses: of compile(), one for each output that has one; none of a model that was not compiled, which is trained
-            by the squared error in standard deviations.
+          losses: the losses of compile(), one for each output that has one. Empty for a model that was not compiled,
+            which is trained by the squared error in standard deviations.
         """
         if is_marked(self._model, OWN_UNITS):
             return "a saved model returns them so"
@@ -135,7 +138,7 @@ class _OutputsGraph:
 
     Attributes:
       tensors: float [B, outputs] each.
-      structure: their forms, as the model returns them.
+      structure: the same outputs in the structure that the model returns.
       trainable: names of the graph's placeholders of variables that are trained.
       adds_losses: whether layers add losses, such as regularisers.
     """

@@ -13,22 +13,23 @@ from ps_cluster.files.values import one_line
 from ps_cluster.installation import IMPORT_FOLDER
 
 COMPUTATION = "own_computation"
-"""The name scope of a network's forward pass, loss and gradients: TensorFlow's errors name the operation that failed."""
+"""The name scope of a network's forward pass, loss and gradients, by which TensorFlow's errors from there are known."""
 
-# Where code is that is not the user's: this package, and what is installed. Python's frozen modules begin with "<frozen".
-FOLDERS_OF_OTHERS = (
+# The folders of code that is not the user's: this package, the standard library and installed packages. The names of
+# Python's frozen modules begin with "<frozen".
+FOLDERS_WITHOUT_USER_CODE = (
     str(IMPORT_FOLDER / "ps_cluster"), "<frozen", *{sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")},
 )  # fmt: skip
 
-# Codes of TensorFlow's errors that the same values cause again: invalid argument, failed precondition, out of range,
-# unimplemented.
+# Codes of TensorFlow errors that occur again if the same values are computed again: invalid argument, failed
+# precondition, out of range, unimplemented.
 _SAME_AGAIN = {3, 9, 11, 12}
-# How paragraphs of a TensorFlow error begin that only say where the graph was built.
+# The beginnings of paragraphs that only say where the graph was built.
 _PLACE = re.compile(r'\s*(Graph execution error:|Detected at node|File ")')
 _FILE = re.compile(r'File "([^"]+)", line (\d+)')
 _COUNT = re.compile(r"\d+ root error\(s\) found\.")
 _CODE = re.compile(r"^(\(\d+\) [A-Z_]+:|\{\{function_node \S+\}\})\s*")
-# How lines begin that follow the reason: the operation, and the calls on whose way the error came here.
+# The beginnings of lines that follow the reason: they name the operation, and the calls that passed the error on.
 _TRAIL = re.compile(r"\[\[|Additional GRPC error information|:?\{\w|:[A-Z_]+:|\d+ (successful|derived)")
 _END = re.compile(r"\s*\[(\[\{\{node .*|Op:\w+\].*)$")
 _NODE = re.compile(rf"{COMPUTATION}/(?:gradient_tape/)?([\w./-]+)")
@@ -36,7 +37,7 @@ _CHARACTERS = 300
 
 
 def reason_of(error: BaseException) -> str:
-    """Return what an error of TensorFlow says, on one line, without the stack of where the graph was built."""
+    """Return the reason in an error of TensorFlow, on one line, without the stack trace of the graph's construction."""
     paragraphs = str(error).split("\n\n")
     text = "\n".join(one for one in paragraphs if not _PLACE.match(one)) or str(error)
     reason: list[str] = []
@@ -52,13 +53,14 @@ def failure_of_computation(error: BaseException, *, anywhere: bool = False) -> s
     """Return what failed in the user's own computation, and where, on one line; None for any other error.
 
     Args:
-      anywhere: nothing but the user's computation was computed. Otherwise its operations are known by their scope.
+      anywhere: if True, only the user's computation was running, so any failure is one of it. If False, its operations
+        are recognised by their scope.
     """
     text = str(error)
     if getattr(error, "error_code", None) not in _SAME_AGAIN or not (anywhere or COMPUTATION in text):
         return None
     layers = [path.rpartition("/")[0] for path in _NODE.findall(text) if "/" in path]
-    lines = [(file, line) for file, line in _FILE.findall(text) if not file.startswith(FOLDERS_OF_OTHERS)]
+    lines = [(file, line) for file, line in _FILE.findall(text) if not file.startswith(FOLDERS_WITHOUT_USER_CODE)]
     places = [f"in '{layers[0]}'"] if layers else []
     places += [f"{Path(file).name}:{line}" for file, line in lines[-1:]]
     where = f" ({', '.join(places)})" if places else ""

@@ -1,7 +1,7 @@
-"""Find out which embeddings of a network can travel by rows.
+"""Find out which embeddings of a network can be tables, whose rows travel one by one.
 
-The rows of a table are pulled for each step, so the ids of its batch have to be known before the weights are: everything
-between the inputs and the layer has to be free of weights. This is read off the graph of a forward pass.
+The rows of a table are pulled for each step, so the ids of the step's batch have to be known before the weights are. So
+nothing between the inputs and the layer may depend on weights. The graph of a forward pass shows whether that is so.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ def find_tables(
 ) -> Tables:
     """Return the tables of a network: its embeddings of at least `rows_from` rows whose ids depend on no weight.
 
-    A `DynamicEmbedding` that is trained is always one.
+    A `DynamicEmbedding` that is trained is always a table.
 
     Args:
-      against: why no embedding can be a table; None if nothing speaks against it.
-      say: called with a line for each large embedding that is no table, which says why it travels whole.
+      against: the reason why no embedding of this run can be a table; None if there is none.
+      say: called with a line for each large embedding that can't be a table. The line gives the reason.
     Raises:
       UserError: a DynamicEmbedding can't be a table.
     """
@@ -41,13 +41,13 @@ def find_tables(
                 raise _untrainable(layer, against)
             found.append(layer)
         elif type(layer) is keras.layers.Embedding and layer.input_dim >= rows_from and layer.trainable:
-            if reason := against or _unfit(layer):
+            if reason := against or _why_unfit(layer):
                 say(f"the Embedding '{layer.name}' travels whole: {reason}")
             else:
                 found.append(layer)
     while found:
         tables = Tables(found)
-        reasons = _why_not(FlatNetwork(model, tables=tables), spec)
+        reasons = _unfit_tables(FlatNetwork(model, tables=tables), spec)
         if not reasons:
             return tables
         for layer, reason in reasons:
@@ -63,8 +63,8 @@ def _untrainable(layer: DynamicEmbedding, reason: str) -> UserError:
     return UserError(f"model.name: its DynamicEmbedding '{layer.name}' can't be trained like this: {reason}")
 
 
-def _unfit(layer: keras.layers.Embedding) -> str:
-    """Return why an embedding can't travel by rows, as far as the layer itself tells; "" if nothing speaks against it."""
+def _why_unfit(layer: keras.layers.Embedding) -> str:
+    """Return why an embedding can't be a table, as far as the layer alone shows; "" if it shows no reason."""
     if layer.embeddings_regularizer is not None or layer.activity_regularizer is not None:
         return "it has a regulariser, which needs all rows"
     if layer.lora_enabled or layer.quantization_mode is not None:
@@ -72,8 +72,8 @@ def _unfit(layer: keras.layers.Embedding) -> str:
     return ""
 
 
-def _why_not(network: FlatNetwork, spec: ExampleSpec) -> list[tuple[TableLayer, str]]:
-    """Return the tables that can't travel by rows, with the reason."""
+def _unfit_tables(network: FlatNetwork, spec: ExampleSpec) -> list[tuple[TableLayer, str]]:
+    """Return the layers of the network's tables that can't be tables, with the reasons."""
     spec_of = tf.TensorSpec
     inputs = {name: spec_of([None, *field.shape], field.network_dtype) for name, field in spec.inputs.items()}
     vectors = spec_of([network.weights.length]), spec_of([network.statistics.length])
@@ -87,7 +87,7 @@ def _why_not(network: FlatNetwork, spec: ExampleSpec) -> list[tuple[TableLayer, 
         depends.extend(_comes_from(call.ids, values) for call in found)
         inner.extend(call.ids.graph is not values[0].graph for call in found)
 
-    forward.get_concrete_function(inputs, *vectors, spec_of([]))  # the last one is what the tables answer
+    forward.get_concrete_function(inputs, *vectors, spec_of([]))  # the last one: see `calls`
     reasons = []
     for table in network.tables.tables:
         of_table = [index for index, call in enumerate(calls) if call.table is table]

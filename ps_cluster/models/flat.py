@@ -59,18 +59,18 @@ class FlatLayout:
         return tf.concat([tf.reshape(tf.cast(t, tf.float32), [-1]) for t in tensors], axis=0)
 
     def factors(self, rules: Iterable[tuple[str, float]]) -> np.ndarray:
-        """Return float32 [length]: for each weight the factor of the first pattern in its variable's path, else 1.
+        """Return float32 [length]: for each weight the factor of the first pattern in its variable's path, or 1.
 
-        In a pattern, `?` is any character and `*` any number of them.
+        In a pattern, `?` stands for any character, and `*` for any number of characters.
         """
         rules = [(f"*{pattern}*", factor) for pattern, factor in rules]
         chosen = [next((factor for glob, factor in rules if fnmatchcase(path, glob)), 1.0) for path in self.paths]
         return np.repeat(np.array(chosen, np.float32), self.sizes)
 
     def matrices(self, patterns: Sequence[str]) -> list[tuple[int, int, int]]:
-        """Return begin, rows and columns of each variable of two axes or more whose path has one of the patterns.
+        """Return (begin, rows, columns) of each variable with at least two axes and one of the patterns in its path.
 
-        Its last axis, of units or filters, is that of the columns.
+        The last axis, of units or filters, has the columns. All other axes together have the rows.
         """
         begins = np.cumsum([0, *self.sizes])
         return [
@@ -88,8 +88,8 @@ def statistics_of(model: keras.Model) -> list[keras.Variable]:
 def kept_shares(model: keras.Model) -> np.ndarray:
     """Return float32 [m]: the share of each statistic's old value that a batch in training mode keeps.
 
-    That is the layer's momentum for moving mean and variance of a BatchNormalization, and 1 for a frozen weight. Of any
-    other variable the newest value that a step has computed is taken whole: its share is 0, which is stable.
+    The share is the layer's momentum for the moving mean and variance of a BatchNormalization, and 1 for a frozen
+    weight. Any other variable takes the newest value that a step has computed: its share is 0, which is stable.
     """
     layers = layers_of(model)
     shares = {
@@ -115,7 +115,7 @@ def assign(model: keras.Model, weights: np.ndarray, statistics: np.ndarray, keye
     """Copy flat vectors into a model's variables.
 
     Args:
-      keyed: what a checkpoint has of the tables of keys (server/keyed_tables.py), int64; None without such tables.
+      keyed: the state of the tables of keys in a checkpoint (server/keyed_tables.py), int64; None without such tables.
     Raises:
       ValueError: a vector's length is not that of the model's variables.
     """
@@ -131,22 +131,22 @@ def assign(model: keras.Model, weights: np.ndarray, statistics: np.ndarray, keye
     layers = [layer for layer in layers_of(model) if isinstance(layer, DynamicEmbedding) and layer.trainable]
     ends = np.cumsum([layer.form.state_size for layer in layers])
     if (0 if keyed is None else keyed.size) != (ends[-1] if layers else 0):
-        raise ValueError(f"{model.name} has other tables of keys than were given")
+        raise ValueError(f"the tables of keys of {model.name} have a different size than the given state")
     for layer, part in zip(layers, np.split(keyed, ends[:-1]) if keyed is not None else ()):
         layer.keys.assign(part.reshape(layer.form.buckets, -1)[:, : layer.form.ways].ravel())
 
 
 def as_arguments(inputs: Mapping[str, Any]) -> Any:
-    """Return inputs as a Keras model takes them: a single one by itself, several by name."""
+    """Return inputs as a Keras model takes them: a single input by itself, several inputs by name."""
     return next(iter(inputs.values())) if len(inputs) == 1 else dict(inputs)
 
 
 class Forward(NamedTuple):
     """The result of a forward pass in training mode."""
 
-    outputs: Any  # float32 [B, outputs] of a whole network, or a list or dictionary of such, as the model has them
-    fresh: tf.Tensor  # float32 [m], the new statistics less `keep` times those given
-    losses: list[tf.Tensor]  # [] each: of regularisers, and what layers have added
+    outputs: Any  # of a whole network: float32 [B, outputs], or several such tensors in the structure that it returns
+    fresh: tf.Tensor  # float32 [m], the new statistics minus `keep` times the given ones
+    losses: list[tf.Tensor]  # [] each: the losses of regularisers, and those that layers have added
 
 
 class FlatNetwork:
@@ -156,11 +156,13 @@ class FlatNetwork:
     it can be applied to other statistics than those that the step was given.
 
     Attributes:
-      model: the model that it was made of.
-      keep: float32 [m], see `kept_shares`. Only `trace` knows of a layer that is called several times a step.
-      tables: the embedding tables, whose variables are not among the n weights: a step gets only the rows that it needs.
-      variables: the trainable variables that are not tables. weights: their layout in the vector [n].
-      all_weights: the layout of all trainable variables, in which a checkpoint has them.
+      model: the Keras model.
+      keep: float32 [m], see `kept_shares`. Before `trace` it takes each layer to be called once in a step.
+      tables: the embedding tables. Their variables are not among the n weights: a step gets only the rows that it
+        needs.
+      variables: the trainable variables that are not tables.
+      weights: the layout of `variables` in the vector [n].
+      all_weights: the layout of all trainable variables in a checkpoint.
     """
 
     def __init__(
@@ -169,8 +171,8 @@ class FlatNetwork:
         """Lay out the variables.
 
         Args:
-          seeds_before: how many random states the layers before have, where this is a part of a network.
-          to_float32: return outputs in float32, else as the layers do.
+          seeds_before: the number of random states in earlier parts, if the model is a part of a network.
+          to_float32: convert outputs to float32. Otherwise they keep the dtype of the layers.
         """
         self.model = model
         self._seeds_before = seeds_before
@@ -193,9 +195,9 @@ class FlatNetwork:
         ]
 
     def trace(self, spec: ExampleSpec, batch_size: int | None = None) -> Any:
-        """Return the graph of a step's forward pass, a `Forward`. Take into `keep` how often it moves each statistic.
+        """Return the graph of a step's forward pass, whose result is a `Forward`. Adapt `keep` to the layers' calls.
 
-        A layer that is called n times moves its statistics n times, so that they keep the n-th power of its momentum.
+        A layer that is called n times moves its statistics n times, so they keep the n-th power of its momentum.
 
         Args:
           batch_size: the number of examples; None leaves it open.
@@ -216,7 +218,7 @@ class FlatNetwork:
 
     @property
     def has_changing_statistics(self) -> bool:
-        """True if a batch may change a statistic. Only `trace` finds out whether, and how often, one does."""
+        """True if a batch may change a statistic. It is exact only after `trace`, which counts the changes."""
         return bool(np.any(self.keep < 1))
 
     def values_of(self, weights: tf.Tensor) -> list[tf.Tensor]:
@@ -237,11 +239,12 @@ class FlatNetwork:
           weights: [n] in any float dtype; with tables, followed by the rows of each group, one after the other.
           statistics: float32 [m].
           inputs: name → raw examples [B, ...].
-          random_state: int32 [2], seed of dropout and the like. Keras keeps it in a variable of the layer, which would
-            depend on who ran which step before; passed in, it can be computed from the step id.
+          random_state: int32 [2], the random state of dropout and the like. Keras would keep it in a variable of the
+            layer, which depends on the steps that the process ran before. As an argument, it depends only on the step
+            id.
           rows: which rows of the tables follow the weights, see `rows_of`.
         Raises:
-          ValueError: the forward pass is no function of what it is given, see `PureScope`.
+          ValueError: the forward pass depends on something else than these arguments, see `PureScope`.
         """
         dense, *of_groups = self.split_rows(weights, rows)
         return self._forward(dense, statistics, inputs, random_state, self.tables.reading(of_groups, rows))
@@ -272,14 +275,15 @@ class FlatNetwork:
         return [tf.ensure_shape(dense, [self.weights.length]), *shaped]
 
     def rows_of(self, inputs: Mapping[str, tf.Tensor], random_state: tf.Tensor, servers: int) -> Rows:
-        """Return the rows that a step of these inputs looks up. Arguments as for `forward`.
+        """Return the rows that a step with these inputs looks up, for this number of parameter servers.
 
-        This runs the forward pass without any values. TensorFlow leaves out of the graph what does not lead to ids.
+        The arguments are as for `forward`. The forward pass is traced with zeros as weights, and TensorFlow then
+        removes everything from the graph that does not lead to ids.
         """
         if not self.tables:
             return NO_ROWS
         weights, statistics = tf.zeros([self.weights.length]), tf.zeros([self.statistics.length])
-        calls, _ = self.calls(inputs, random_state, weights, statistics, tf.constant(0.0))
+        calls, _ = self.calls(inputs, random_state, weights, statistics, value=tf.constant(0.0))
         return self.tables.rows_of(calls, servers)
 
     def calls(
@@ -288,15 +292,15 @@ class FlatNetwork:
         random_state: tf.Tensor,
         weights: tf.Tensor,
         statistics: tf.Tensor,
-        vector: tf.Tensor,
+        value: tf.Tensor,
     ) -> tuple[list[TableCall], list[keras.Variable]]:
-        """Return the calls of a forward pass in their order, and the variables that it reads and was not given.
+        """Return the calls of tables in a forward pass, in order, and the variables that it reads but was not given.
 
         Args:
-          vector: [], each number of the vectors with which calls are answered. The others as for `forward`.
+          value: [], the value of all numbers that the calls return. The other arguments are as for `forward`.
         """
         calls: list[TableCall] = []
-        look_up = self.tables.recording(calls, vector)
+        look_up = self.tables.recording(calls, value)
         scope, *_ = self._run(weights, statistics, inputs, random_state, look_up)
         return calls, scope.unknown
 
@@ -330,6 +334,6 @@ class FlatNetwork:
 
 
 def _in_float32(output: tf.Tensor) -> tf.Tensor:
-    """Return an output in float32, with its mask. (Of an output in bfloat16 Keras's losses don't take the scores either.)"""
+    """Return an output in float32, with its mask. Its scores are dropped: Keras's losses ignore those in bfloat16."""
     _, mask = notes_of(output)
     return output if output.dtype == tf.float32 else with_notes(tf.cast(output, tf.float32), [None, mask])

@@ -1,8 +1,9 @@
-"""Layers that compute the same as Keras's, faster.
+"""Compute the same as some of Keras's layers, but faster.
 
-Keras 3 builds batch normalisation of single operations in float32; TensorFlow builds GELU and SiLU of single operations in
-the dtype of their input; and oneDNN's bfloat16 kernel for the gradient of a convolution's filters runs at half the speed of
-its others (measured without AMX). On one thread GELU takes 14 instead of 72 ms of a step of airbench.
+Keras 3 composes batch normalisation of single operations in float32. TensorFlow composes GELU and SiLU of single
+operations in the dtype of their input. oneDNN's bfloat16 kernel for the gradient of a convolution's filters runs at
+half the speed of its other kernels (measured without AMX). In a step of airbench on one thread, GELU takes 14 ms
+instead of 72.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ import keras
 import tensorflow as tf
 
 CHEAP_ACTIVATIONS = ("linear", "relu", "sigmoid", "softmax")  # one operation already
-WIDE = 256  # channels; with 64 the copies cost as much as the products gain
+WIDE = 256  # channels; with 64, the copies take as much time as the matrix products save
 
 
 def with_fused_layers(model: keras.Model) -> keras.Model:
-    """Return a model that computes the same as `model`, to compute with. Save the original: Keras can't load the copy.
+    """Return a model that computes the same as `model`, but faster. Save the original, as Keras can't load the copy.
 
-    The copy shares all layers that stay as they are. There is no copy where nothing can be fused, or where a class of a
-    user's own decides what is computed.
+    The copy shares all layers that are not replaced. If none can be replaced, or the model is a class of the user,
+    `model` itself is returned.
     """
-    by_layers_alone = type(model).__module__.startswith("keras.")
-    if not by_layers_alone or all(_fused_type(layer) is type(layer) for layer in model.layers):
+    is_keras_class = type(model).__module__.startswith("keras.")
+    if not is_keras_class or all(_fused_type(layer) is type(layer) for layer in model.layers):
         return model
 
     def clone(layer: keras.Layer) -> keras.Layer:
@@ -36,7 +37,7 @@ def with_fused_layers(model: keras.Model) -> keras.Model:
     if [variable.path for variable in copy.variables] != [variable.path for variable in model.variables]:
         return model
     for own, other in zip(copy.variables, model.variables, strict=True):
-        own.trainable = other.trainable  # a layer's configuration does not have a flag of a single variable
+        own.trainable = other.trainable  # a layer's configuration does not contain the flags of single variables
     return copy
 
 
@@ -46,12 +47,13 @@ def _fused_type(layer: keras.Layer) -> type[keras.Layer]:
     if type(layer) is keras.layers.Activation:
         of_keras = getattr(layer.activation, "__module__", "").startswith("keras.")
         return CompiledActivation if of_keras and layer.activation.__name__ not in CHEAP_ACTIVATIONS else type(layer)
-    if type(layer) is keras.layers.Conv2D and _multiplies_better(layer):
+    if type(layer) is keras.layers.Conv2D and _is_faster_by_products(layer):
         return WideConvolution
     return type(layer)
 
 
-def _multiplies_better(layer: keras.layers.Conv2D) -> bool:
+def _is_faster_by_products(layer: keras.layers.Conv2D) -> bool:
+    """Return whether matrix products compute the kernel gradient of a layer correctly, and faster than oneDNN."""
     plain = layer.padding == "same" and {*layer.strides, *layer.dilation_rate, layer.groups} == {1}
     odd = all(size % 2 for size in layer.kernel_size)
     return plain and odd and layer.compute_dtype == "bfloat16" and layer.kernel.shape[2] >= WIDE
@@ -61,7 +63,7 @@ class FusedBatchNormalization(keras.layers.BatchNormalization):
     """`keras.layers.BatchNormalization` over the last axis of images, by TensorFlow's fused kernel."""
 
     def call(self, inputs: tf.Tensor, training: bool | None = None, mask: tf.Tensor | None = None) -> tf.Tensor:
-        """Return `inputs` [B, height, width, channels] normalised, in the layer's compute dtype; others as Keras does."""
+        """Return `inputs` [B, height, width, channels] normalised, in the layer's dtype. Keras computes all others."""
         if inputs.shape.rank != 4 or self.axis not in (-1, 3) or self.renorm or mask is not None:
             return super().call(inputs, training=training, mask=mask)
         training = training and self.trainable

@@ -1,4 +1,4 @@
-"""Judge a network's outputs, as graph code: by the loss and metric of each objective, or by those of the model's compile()."""
+"""Judge a network's outputs in a graph, by the loss and metric of an objective or by the loss of compile()."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from ps_cluster.models.ends import NetworkEnd
 from ps_cluster.models.keras_losses import compares_classes
 from ps_cluster.models.marks import OWN_UNITS, PROBABILITIES, SCORES, UNITS, followed_by, is_marked, with_mark
 
-_SMALLEST = 1e-30  # probability whose logarithm is taken
-Compared = tuple[tf.Tensor, tf.Tensor]
-# Keras's 200 thresholds of an area under a curve are 0.005 apart. Where positives are rare, most predictions are below the
-# first of them, and the area comes out too small. More of them cost nothing, unless each of many labels has its own.
+_SMALLEST = 1e-30  # the smallest probability whose logarithm is taken
+Compared = tuple[tf.Tensor, tf.Tensor]  # truth and prediction
+# Keras's 200 thresholds of an area under a curve are 0.005 apart. Where positives are rare, most predictions are below
+# the first threshold, and the area comes out too small. More thresholds cost nothing, unless each of many labels has
+# its own.
 _THRESHOLDS, _THRESHOLDS_OF_LABELS = 2000, 200
 
 
@@ -31,8 +32,9 @@ def judge_of(
     """Return the judge of a data set's objective, with the loss of the model's compile() if it has one.
 
     Args:
-      training: has label smoothing and the weights of classes; None to score without both.
-      model: the network whose outputs are judged; None if they are scores, one for each class, or standard deviations.
+      training: the settings of label smoothing and class weights; None to score without both.
+      model: the network whose outputs are judged. None: the outputs are scores, one for each class, or standard
+        deviations.
     """
     if model is None:
         return OBJECTIVES[spec.objective].judge()(spec, training)
@@ -65,7 +67,7 @@ def _judge_of_several_targets(
 
 
 def zero_targets(spec: ExampleSpec, examples: int = 1) -> Any:
-    """Return packed targets of some examples, all zero, to build or check a loss."""
+    """Return zeros in the form of the packed targets of some examples, to build or check a loss."""
     fields = {name: one.target for name, one in spec.targets.items()}
     zeros = {name: tf.zeros([examples, *field.shape], field.dtype) for name, field in fields.items()}
     return zeros if spec.others else zeros[TARGET]
@@ -77,7 +79,7 @@ class LossAndMetric(ABC):
     Attributes:
       gives_scores: whether outputs that are not probabilities are scores of classes or labels.
       of_probabilities: whether the outputs are probabilities, not scores.
-      needs_mark: whether nothing but the loss says that they are.
+      needs_mark: whether only the loss shows that they are probabilities, so that the saved model needs a mark.
     """
 
     gives_scores = False
@@ -91,24 +93,24 @@ class LossAndMetric(ABC):
         self._smoothing = training.label_smoothing if training else 0.0
 
     def adapt_to(self, end: NetworkEnd, losses: Mapping[int, keras.Loss]) -> None:
-        """Adapt to what the outputs are. `losses`: of compile(), by the index of their output; none without compile()."""
+        """Adapt to what the outputs are. `losses`: index of an output → its loss of compile(); empty without one."""
         if losses:
             self.of_probabilities = end.gives_probabilities(losses.get(end.place))
-            self.needs_mark = self.of_probabilities and end.is_estimate and not end.is_marked
+            self.needs_mark = self.of_probabilities and not end.ends_in_probabilities and not end.is_marked
 
     @property
     def of_first(self) -> LossAndMetric:
-        """The judge of the output that is the prediction, and of its target alone."""
+        """The judge of only the output that is the prediction, and its target."""
         return self
 
     def predicting(self, outputs: Any) -> tf.Tensor:
-        """Return that of several outputs which is the prediction."""
+        """Return the one of several outputs that is the prediction."""
         found: tf.Tensor = keras.tree.flatten(outputs)[0]
         return found
 
     @property
     def reading(self) -> str:
-        """How outputs or targets are interpreted, in words, where there is a choice."""
+        """How outputs or targets are interpreted, as a text for users; "" if there is no choice."""
         return ""
 
     def targets(self, rows: tf.Tensor) -> tf.Tensor:
@@ -116,7 +118,7 @@ class LossAndMetric(ABC):
         return tf.cast(rows, tf.float32)
 
     def weights(self, targets: tf.Tensor, given: tf.Tensor | None) -> tf.Tensor | None:
-        """Return the weight of each example, [B]; None if all count alike. `given`: the weights of the data set, [B]."""
+        """Return the weight of each example, [B]; None if all count alike. `given`: the data set's weights, [B]."""
         return None if given is None else tf.cast(given, tf.float32)
 
     def scaled(self, targets: tf.Tensor) -> tf.Tensor:
@@ -136,7 +138,7 @@ class LossAndMetric(ABC):
         """Return the predictions, [B, outputs]: probabilities, or values in the target's units."""
 
     def further_metrics(self) -> dict[str, keras.Metric]:
-        """Return new metrics of Keras by their names in rows, those of `Objective.further_metrics`."""
+        """Return new metrics of Keras by the names of `Objective.further_metrics`, under which they are recorded."""
         return {}
 
     def compared(self, targets: tf.Tensor, outputs: Any) -> Compared | None:
@@ -144,28 +146,28 @@ class LossAndMetric(ABC):
         return None
 
     def kept(self, targets: tf.Tensor, outputs: Any) -> dict[str, tf.Tensor]:
-        """Return what the results (`Objective.results`) are computed from: name → [B, ...]; empty if there are none."""
+        """Return the arrays from which `Objective.results` are computed: name → [B, ...]; empty if there are none."""
         return {}
 
     def outputs_of(self, prediction: tf.Tensor) -> tf.Tensor:
-        """Return outputs that have this prediction, so that a mean of predictions can be judged."""
+        """Return outputs that would give this prediction, so that a mean of predictions can be judged."""
         return self.scaled(prediction)
 
     def final(self, outputs: Any) -> Any:
-        """Return the outputs of the saved model for these outputs."""
+        """Convert outputs to those that the saved model returns."""
         return outputs
 
     def as_probabilities(self, outputs: Any) -> Any:
-        """Return the saved model's outputs as probabilities, in the same structure; those of a regression as they are."""
+        """Return outputs as probabilities, in the same structure; for a regression, the saved model's outputs."""
         return self.final(outputs)
 
     def finished(self, model: keras.Model) -> keras.Model:
         """Return the model to save. Its last layer says what its outputs are, if no other layer does."""
         if self.needs_mark:
             return with_mark(model, PROBABILITIES, self._inputs)
-        # A model class of a user is not wrapped.
-        of_layers = self.gives_scores and not self.of_probabilities and getattr(model, "inputs", None)
-        return with_mark(model, SCORES, self._inputs) if of_layers and not is_marked(model, SCORES) else model
+        # A model that is a class of the user is not wrapped in another model.
+        can_be_marked = self.gives_scores and not self.of_probabilities and getattr(model, "inputs", None)
+        return with_mark(model, SCORES, self._inputs) if can_be_marked and not is_marked(model, SCORES) else model
 
     def loss(
         self,
@@ -174,10 +176,10 @@ class LossAndMetric(ABC):
         weights: tf.Tensor | None = None,
         part: MicroBatch | None = None,
     ) -> tf.Tensor:
-        """Return the loss of a batch, []: the mean. Weighted, it is the weighted sum over the batch's size, as in Keras.
+        """Return the loss of a batch, []: the mean, or with weights the weighted sum divided by B, as in Keras.
 
         Args:
-          part: the factors of a micro-batch, with which the mean over the micro-batches is the loss of the batch.
+          part: the factors of a micro-batch, by which the mean over the micro-batches becomes the loss of the batch.
         """
         losses = self.losses(targets, outputs)
         return tf.reduce_mean(losses if weights is None else losses * weights)
@@ -198,7 +200,7 @@ class ClassificationJudge(LossAndMetric):
         return tf.cast(rows, tf.int32)
 
     def weights(self, targets: tf.Tensor, given: tf.Tensor | None) -> tf.Tensor | None:
-        """Return the examples' own weights times those of their classes."""
+        """Return the weights of the examples times those of their classes."""
         given = super().weights(targets, given)
         if self._of_classes is None:
             return given
@@ -212,7 +214,7 @@ class ClassificationJudge(LossAndMetric):
         return tf.nn.softmax_cross_entropy_with_logits(smoothed, scores)
 
     def metric(self, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
-        """Return 1 where the largest output is that of the label. The argmax of NaN is 0, so NaN is ruled out first."""
+        """Return 1 where the output of the label is the largest. The argmax of NaN is 0, so NaN is excluded first."""
         sound = tf.reduce_all(tf.math.is_finite(outputs), axis=-1)
         return tf.cast(sound & (tf.argmax(outputs, -1, tf.int32) == targets), tf.float32)
 
@@ -235,23 +237,25 @@ class ClassificationJudge(LossAndMetric):
         return {"log_loss": keras.metrics.CategoricalCrossentropy(), "f1": keras.metrics.F1Score(average="macro")}
 
     def compared(self, targets: tf.Tensor, outputs: Any) -> Compared | None:
-        """Return the rows of the labels and the probabilities, [B, classes]; of two classes only those of the second."""
+        """Return one-hot labels and probabilities, [B, classes]; for two classes only the second column, [B, 1]."""
         return _of_second(tf.one_hot(targets, self.outputs)), _of_second(_without_nan(self.prediction(outputs)))
 
     def kept(self, targets: tf.Tensor, outputs: tf.Tensor) -> dict[str, tf.Tensor]:
         """Return labels int32 [B] and probabilities float32 [B].
 
         "predicted" is -1, and the probabilities 0, where an output is not finite. All probabilities of many classes
-        would take too much room: kept are those of the predicted class ("confidence") and of the right one.
+        would take too much space. So only those of the predicted class ("confidence") and of the true one ("of_target")
+        are kept.
         """
         return _kept_of_classes(targets, outputs, self.prediction(outputs))
 
 
 class OneOutputJudge(ClassificationJudge):
-    """Two classes that one number distinguishes, [B, 1]: the score, or the probability, of the second class.
+    """Judges two classes by one number, [B, 1]: the score, or the probability, of the second class.
 
-    The score of the first class is 0. So this is a classification of two outputs whose threshold is a score of 0, which is a
-    probability of 1/2. Targets are float32 [B, 1], 0 or 1, as Keras's losses and metrics take them for such a network.
+    The score of the first class counts as 0. So this is a classification with two outputs. The threshold is a score of
+    0, which is a probability of 1/2. Targets are float32 [B, 1], 0 or 1, as Keras's losses and metrics take them for
+    such a network.
     """
 
     def adapt_to(self, end: NetworkEnd, losses: Mapping[int, keras.Loss]) -> None:
@@ -259,8 +263,8 @@ class OneOutputJudge(ClassificationJudge):
         for loss in losses.values():
             if compares_classes(loss):
                 raise ValueError(
-                    f"the loss of its compile() ({loss.name}) compares classes with each other, and it returns 1 number: end "
-                    "it with Dense(2), or take binary_crossentropy"
+                    f"the loss of its compile() ({loss.name}) compares classes with each other, but the network "
+                    "returns 1 number: end it with Dense(2), or take binary_crossentropy"
                 )
         super().adapt_to(end, losses)
 
@@ -301,8 +305,8 @@ class OneOutputJudge(ClassificationJudge):
         """Return the scores, or the probabilities, of both classes, [B, 2]."""
         if not self.of_probabilities:
             return tf.concat([tf.zeros_like(outputs), outputs], axis=-1)
-        shares = _shares(outputs)
-        return tf.concat([1 - shares, shares], axis=-1)
+        of_second = _clipped(outputs)
+        return tf.concat([1 - of_second, of_second], axis=-1)
 
 
 class MultiLabelJudge(LossAndMetric):
@@ -316,13 +320,13 @@ class MultiLabelJudge(LossAndMetric):
         return tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(smoothed, scores), axis=-1)
 
     def metric(self, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
-        """Return the share of labels that are right, with a threshold of probability 1/2."""
+        """Return the share of labels that are predicted correctly, with a threshold of probability 1/2."""
         given = outputs > (0.5 if self.of_probabilities else 0.0)
         right = tf.math.is_finite(outputs) & (given == (targets > 0.5))
         return tf.reduce_mean(tf.cast(right, tf.float32), axis=-1)
 
     def prediction(self, outputs: tf.Tensor) -> tf.Tensor:
-        return _shares(outputs) if self.of_probabilities else tf.sigmoid(outputs)
+        return _clipped(outputs) if self.of_probabilities else tf.sigmoid(outputs)
 
     def as_probabilities(self, outputs: Any) -> Any:
         return keras.tree.map_structure(self.prediction, outputs)
@@ -352,7 +356,7 @@ def _of_second(rows: tf.Tensor) -> tf.Tensor:
 
 
 def _without_nan(probabilities: tf.Tensor) -> tf.Tensor:
-    """Return probabilities in which those that are not finite are 0: Keras's metrics refuse to count them."""
+    """Replace probabilities that are not finite by 0, because Keras's metrics refuse them."""
     return tf.where(tf.math.is_finite(probabilities), probabilities, 0.0)
 
 
@@ -376,8 +380,8 @@ def _log_odds(probabilities: tf.Tensor) -> tf.Tensor:
     return _logarithms(probabilities) - _logarithms(1 - probabilities)
 
 
-def _shares(outputs: tf.Tensor) -> tf.Tensor:
-    """Return outputs that estimate probabilities as such: a network without an activation can leave 0 to 1."""
+def _clipped(outputs: tf.Tensor) -> tf.Tensor:
+    """Limit probabilities to 0..1, which a network without an activation may leave. What is not finite becomes NaN."""
     return tf.where(tf.math.is_finite(outputs), tf.clip_by_value(outputs, 0.0, 1.0), math.nan)
 
 
@@ -389,9 +393,9 @@ def _labels(targets: tf.Tensor) -> tf.Tensor:
 class RegressionJudge(LossAndMetric):
     """Mean squared error over the target's values, in units of their standard deviation over the training examples.
 
-    The network's outputs are standardised: 0 is the training examples' mean, 1 a standard deviation more. So learning
-    rates need not know the target's units. Where that would change what is learned (`NetworkEnd.why_own_units`), targets
-    and outputs are in the target's own units. The metric is the mean absolute error in the target's own units.
+    The network's outputs are standardised: 0 is the training examples' mean, 1 is one standard deviation more. So one
+    learning rate suits all units. Where standardising would change what is learned (`NetworkEnd.why_own_units`),
+    targets and outputs are in the target's own units. The metric is the mean absolute error in the target's own units.
     """
 
     def __init__(self, spec: ExampleSpec, training: TrainingSettings | None = None):
@@ -417,7 +421,7 @@ class RegressionJudge(LossAndMetric):
         return tf.reduce_mean(tf.square(outputs - self.scaled(targets)), axis=-1)
 
     def scaled(self, targets: tf.Tensor) -> tf.Tensor:
-        """Return the targets less their mean, in standard deviations, float32."""
+        """Return the targets minus their mean, in standard deviations, float32."""
         return tf.cast((tf.cast(targets, tf.float64) - self._mean) / self._std, tf.float32)
 
     def metric(self, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
@@ -432,9 +436,9 @@ class RegressionJudge(LossAndMetric):
         return {"rmse": keras.metrics.RootMeanSquaredError(), "r2": keras.metrics.R2Score()}
 
     def compared(self, targets: tf.Tensor, outputs: Any) -> Compared | None:
-        """Return targets and predictions in the target's own units, less the training examples' mean, [B, outputs].
+        """Return targets and predictions in the target's own units, minus the training examples' mean, [B, outputs].
 
-        Both metrics are the same without the mean, and float32 would lose small differences of large numbers.
+        The mean does not change the metrics, and with it float32 could lose small differences of large numbers.
         """
         predicted = tf.cast(outputs, tf.float64) * self._std + self._mean
         return tf.cast(targets - self._center, tf.float32), tf.cast(predicted - self._center, tf.float32)
@@ -474,14 +478,14 @@ class NextByteJudge(LossAndMetric):
         return self.losses(targets, outputs) / math.log(2)
 
     def prediction(self, outputs: tf.Tensor) -> tf.Tensor:
-        """Return the scores as they are: a softmax would be of each place by itself."""
+        """Return the scores as they are. A softmax would be needed for each place separately."""
         return outputs
 
 
 class CompiledJudge(LossAndMetric):
-    """Judges by the loss that a user's model was compiled with; metric and prediction are the objective's.
+    """Judges by the loss that a user's model was compiled with; metric and prediction are those of the objective.
 
-    A model may have several outputs, which are all judged against the one target. The first of them is the prediction.
+    A model may have several outputs, which are all judged against the same target. The first of them is the prediction.
     """
 
     def __init__(self, objective: LossAndMetric, loss: CompiledLoss):
@@ -511,7 +515,7 @@ class CompiledJudge(LossAndMetric):
         return self._loss(self.scaled(targets), outputs, weights, part)
 
     def losses(self, targets: Any, outputs: Any) -> tf.Tensor:
-        """Return the mean loss of the batch for each example: Keras's losses may be of a batch as a whole."""
+        """Return the mean loss of the batch for every example, because a loss may be defined only for whole batches."""
         examples = tf.shape(keras.tree.flatten(outputs)[0])[:1]
         return tf.fill(examples, self._loss.mean(self.scaled(targets), outputs))
 
@@ -549,8 +553,8 @@ class CompiledJudge(LossAndMetric):
 class JudgeOfSeveralTargets(CompiledJudge):
     """Judges each output against a target of its own; metric and prediction are those of the first target.
 
-    Packed targets are given by the names of their arrays. All other methods take a tuple with the targets of each output,
-    as `keras.tree.flatten` orders the outputs.
+    `targets` takes the packed targets by the names of their arrays. All other methods take a tuple with the targets of
+    each output, in the order of `keras.tree.flatten`.
     """
 
     def __init__(self, judges: Mapping[str, LossAndMetric], first: LossAndMetric, loss: CompiledLoss):
@@ -558,7 +562,7 @@ class JudgeOfSeveralTargets(CompiledJudge):
 
         Args:
           judges: name of an array of targets → the judge of its output, in the order of the outputs.
-          first: that of them whose metric and prediction count.
+          first: the one of them that gives metric and prediction.
         """
         super().__init__(first, loss)
         self._judges = judges
@@ -583,7 +587,7 @@ class JudgeOfSeveralTargets(CompiledJudge):
         return self._of_each(outputs, [judge.as_probabilities for judge in self._judges.values()])
 
     def finished(self, model: keras.Model) -> keras.Model:
-        """Return the model as it is, where its layers say what the output is: a mark changes the names of outputs."""
+        """Return the model to save, with a mark only if it needs one, because a mark changes the names of outputs."""
         return super().finished(model) if self.of_first.needs_mark else model
 
     def _predicted_target(self, targets: tuple[tf.Tensor, ...]) -> tf.Tensor:

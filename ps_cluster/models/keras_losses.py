@@ -1,4 +1,4 @@
-"""Tell what Keras's own losses and metrics take: probabilities or scores, labels or rows, and targets in any units."""
+"""Find out what Keras's own losses and metrics take: probabilities or scores, labels or rows, targets in any units."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _OF_SEVERAL_CLASSES = (
 _OF_SCORES = (
     keras.losses.hinge, keras.losses.squared_hinge, keras.losses.categorical_hinge, keras.losses.circle, keras.losses.ctc,
 )  # fmt: skip
-# Losses whose minimum moves and grows with the targets: d(a y + b, a o + b) = c d(y, o). A network can therefore be trained
-# on standardised targets, and returns the same once its outputs are turned back. Not among them: Huber and log-cosh, which
-# have a width in the target's units; relative errors, logarithms, Poisson, cosine and Kullback-Leibler, for which the place
-# of zero matters; and all losses that take labels.
+# Losses that allow other units: d(a y + b, a o + b) = c d(y, o). A network trained on standardised targets therefore
+# returns the same once its outputs are converted back. Other losses don't allow them: Huber and log-cosh have a width
+# in the target's units; for relative errors, logarithms, Poisson, cosine and Kullback-Leibler the place of zero
+# matters; and the rest takes labels.
 _IN_ANY_UNITS = (keras.losses.mean_squared_error, keras.losses.mean_absolute_error)
 # Base classes, which say nothing about the targets of a class that a user derives from them.
 _BASES = (keras.losses.Loss, keras.metrics.Metric, keras.metrics.Mean, keras.metrics.Sum)
 
 
 def is_of_keras(found: Any) -> bool:
-    """Return whether a class, a function, or an object's class is Keras's own, so that it is known what it computes."""
+    """Return whether a class, a function or an object's class is Keras's own, so that what it computes is known."""
     kind = found if hasattr(found, "__qualname__") else type(found)
     return getattr(kind, "__module__", "").startswith("keras.")
 
@@ -44,7 +44,7 @@ def compares_classes(loss: keras.Loss) -> bool:
 
 
 def takes_any_units(loss: keras.Loss) -> bool:
-    """Return whether the best network for standardised targets is the best one for the targets by a loss of Keras."""
+    """Return whether, by this loss, the best network for standardised targets is the best one for the targets too."""
     return is_of_keras(loss) and wrapped_by(loss) in _IN_ANY_UNITS
 
 
@@ -57,10 +57,10 @@ def loss_takes_probabilities(loss: keras.Loss) -> bool:
 
 
 def metric_takes_probabilities(metric: keras.Metric) -> bool:
-    """Return whether a metric of Keras is right for probabilities only, because no setting says that it takes scores.
+    """Return whether a metric of Keras is right only for probabilities.
 
-    Those are metrics that compare with a threshold of 1/2, or with many between 0 and 1, and logarithms of probabilities.
-    A threshold or a `from_logits` that the user has set refers to what the network returns, as in Keras.
+    Such metrics compare with a threshold of 1/2, or with many thresholds between 0 and 1, or take logarithms of
+    probabilities. A threshold or a `from_logits` that the user has set refers to what the network returns, as in Keras.
     """
     if not is_of_keras(metric):
         return False
@@ -76,19 +76,19 @@ def metric_takes_probabilities(metric: keras.Metric) -> bool:
 
 
 def target_for(judging: keras.Loss | keras.Metric, targets: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
-    """Return targets as a loss or a metric takes them: a row for each label where it compares targets with outputs."""
-    if targets.dtype == tf.float64:  # a user's own may compute in float32 only, as Keras does
+    """Return targets as a loss or metric takes them: labels become one-hot rows if it compares them place by place."""
+    if targets.dtype == tf.float64:  # a user's loss may compute in float32 only, as Keras does
         targets = tf.cast(targets, tf.float32)
     is_label = targets.dtype.is_integer and targets.shape.rank == 1
     return tf.one_hot(targets, output.shape[-1]) if is_label and _takes_rows(judging) else targets
 
 
 def _takes_rows(judging: keras.Loss | keras.Metric) -> bool:
-    """Return whether it is Keras's own and compares targets with outputs, place by place. A user's own takes labels."""
+    """Return whether a loss or metric of Keras compares targets with outputs place by place. A user's gets labels."""
     if hasattr(judging, "sparse_y_true"):  # intersection over union
         return not judging.sparse_y_true
     function = wrapped_by(judging)
-    if isinstance(function, keras.Loss):  # as a metric
+    if isinstance(function, keras.Loss):  # a loss that is used as a metric
         return _takes_rows(function)
     found = function or next(kind for kind in type(judging).__mro__ if is_of_keras(kind))
     return is_of_keras(found) and found not in _BASES and not found.__name__.lower().startswith("sparse")

@@ -2,9 +2,9 @@
 
     key, int64  ──hash──►  one of `buckets`  ──compare with the keys there──►  one of its `ways` places, or none
 
-A key's row can only be in the key's bucket, as in a set-associative cache. So the content of a table is a few arrays of fixed
-shapes, which a checkpoint holds as they are, and the longest unused row is found by looking at a single bucket. The launcher
-imports this module, so it needs no TensorFlow.
+A key's row can only be in the key's bucket, as in a set-associative cache. So the content of a table is a few arrays of
+fixed shapes, which a checkpoint contains as they are, and the longest unused row is found in a single bucket. The
+launcher imports this module, so it must not import TensorFlow.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from ps_cluster.config.lazy import tf
 
-EMPTY = -(2**63)  # the key of a place without a row, and of no row
+EMPTY = -(2**63)  # the key of a place without a row; no row can have it
 WAYS = 16  # places in a bucket
 _STEP = 0x9E3779B97F4A7C15 - 2**64  # as an int64
 _FACTORS = ((30, 0xBF58476D1CE4E5B9 - 2**64), (27, 0x94D049BB133111EB - 2**64))
@@ -26,15 +26,15 @@ _BITS = 24  # random bits of an initial value; float32 has as many
 class KeyedRows:
     """The form of a table whose rows are found by their keys.
 
-    A place has the number bucket * ways + way.
+    The places are numbered: way w of bucket b is place b * ways + w.
 
     Attributes:
-      name: that of the layer.
-      buckets, ways: the table has buckets * ways places.
-      width: the numbers in a row.
+      name: the name of the layer.
+      buckets, ways: the number of buckets, and of places in each bucket.
+      width: how many numbers a row has.
       seed, scale: initial values are uniform between -scale and scale.
-      admit_after: a key gets a row when it is pushed for this time.
-      expire_after: a row ends after as many versions without use; None: it never does.
+      admit_after: a key gets its row when it is pushed for the `admit_after`-th time.
+      expire_after: a row ends after this many versions without an update; None: rows do not expire.
     """
 
     name: str
@@ -52,17 +52,17 @@ class KeyedRows:
 
     @property
     def columns(self) -> int:
-        """The keys that a server keeps for each bucket: those with a row, then those that wait for admission."""
+        """How many keys a server keeps for each bucket: those with a row, then those that wait for admission."""
         return self.ways * (1 if self.admit_after == 1 else 2)
 
     @property
     def state_columns(self) -> int:
-        """The numbers that a checkpoint has of each bucket (server/keyed_tables.py)."""
+        """How many numbers a checkpoint has for each bucket, besides rows and slots (server/keyed_tables.py)."""
         return 3 * self.columns + 1
 
     @property
     def state_size(self) -> int:
-        """The length of what a checkpoint has of the table besides rows and slots."""
+        """How many numbers a checkpoint has for the table, besides rows and slots."""
         return self.buckets * self.state_columns
 
     def bucket_of(self, keys: tf.Tensor) -> tf.Tensor:
@@ -70,18 +70,19 @@ class KeyedRows:
         return tf.math.floormod(_mixed(keys), self.buckets)
 
     def columns_of(self, keys: tf.Tensor, buckets: tf.Tensor, table: tf.Tensor) -> tf.Tensor:
-        """Return where each key is in its bucket, int64 [k]; -1 if it is not there.
+        """Return the column of each key in its bucket, int64 [k]; -1 if the bucket does not have the key.
 
         Args:
-          keys: int64 [k]. buckets: int64 [k], the index of the bucket of each key in `table`.
-          table: int64 [buckets, columns], the keys that are there.
+          keys: int64 [k].
+          buckets: int64 [k], the index of each key's bucket in `table`.
+          table: int64 [buckets, columns], the keys that the buckets have.
         """
         is_there = tf.equal(tf.gather(table, buckets), keys[:, None]) & tf.not_equal(keys, EMPTY)[:, None]
         column = tf.argmax(tf.cast(is_there, tf.int8), axis=1)
         return tf.where(tf.reduce_any(is_there, axis=1), column, -1)
 
     def initial(self, keys: tf.Tensor) -> tf.Tensor:
-        """Return the initial row of each key, float32 [k, width]: a function of seed and key alone. `keys`: int64 [k]."""
+        """Return the initial row of each key, float32 [k, width]: a function of seed and key. `keys`: int64 [k]."""
         seed = _mixed(tf.constant(self.seed, tf.int64))
         counters = _mixed(keys + seed)[:, None] + _STEP * tf.range(1, self.width + 1, dtype=tf.int64)
         bits = _shifted(_mixed(counters), 64 - _BITS)
@@ -90,11 +91,11 @@ class KeyedRows:
 
 @dataclass(frozen=True)
 class KeyedPart:
-    """A server's part of a keyed table at the start: the buckets whose number, modulo the number of servers, is its index.
+    """A server's part of a keyed table at the start: the buckets whose number modulo `servers` is its index.
 
     Attributes:
-      form: of the whole table.
-      keys: int64 [places of the part]; EMPTY where no row is.
+      form: the form of the whole table.
+      keys: int64 [places of the part]; EMPTY where there is no row.
       index, servers: the index of the server, and the number of servers.
     """
 
@@ -104,7 +105,7 @@ class KeyedPart:
     servers: int = 1
 
     def of_server(self, index: int, servers: int) -> KeyedPart:
-        """Return the part of one of some servers, from the part of a single one."""
+        """Return the part of one of several servers. This part has to be the whole table, that of a single server."""
         return KeyedPart(self.form, self.keys.reshape(-1, self.form.ways)[index::servers].ravel(), index, servers)
 
 
@@ -115,12 +116,12 @@ def fingerprints(words: tf.Tensor) -> tf.Tensor:
 
 
 def _mixed(keys: tf.Tensor) -> tf.Tensor:
-    """Return numbers that look random, int64 (the finaliser of SplitMix64: Steele et al. 2014, doi:10.1145/2660193.2660195)."""
+    """Return int64 numbers that look random: SplitMix64's finaliser (Steele et al. 2014, 10.1145/2660193.2660195)."""
     for shift, factor in _FACTORS:
         keys = tf.bitwise.bitwise_xor(keys, _shifted(keys, shift)) * factor
     return tf.bitwise.bitwise_xor(keys, _shifted(keys, 31))
 
 
 def _shifted(bits: tf.Tensor, shift: int) -> tf.Tensor:
-    """Return 64 bits shifted to the right, filled up with 0. TensorFlow fills up those of an int64 with its sign."""
+    """Shift 64 bits to the right, and fill up with 0. TensorFlow's shift of an int64 fills up with the sign."""
     return tf.bitwise.bitwise_and(tf.bitwise.right_shift(bits, tf.constant(shift, tf.int64)), 2 ** (64 - shift) - 1)

@@ -1,7 +1,7 @@
-"""Look up words and numbers in constants of a graph, where Keras's layers have a table in one process.
+"""Look up words and numbers in constants of a graph, in place of the tables of Keras's layers.
 
-`StringLookup`, `IntegerLookup` and `TextVectorization` keep what they have learned in a table, which is a resource of the
-process that built the model. A worker does not have it. The constants go to each worker with the graph.
+`StringLookup`, `IntegerLookup` and `TextVectorization` keep their vocabulary in a table, which is a resource of the
+process that built the model. Workers do not have it. Constants are sent to each worker with the graph.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TABLE = "lookup_table"  # the attribute of Keras's layers
 
 @contextlib.contextmanager
 def constant_tables(model: keras.Model) -> Iterator[None]:
-    """Let the layers of a model look up in constants, within the block. Elsewhere they keep their tables."""
+    """Let the layers of a model use constants instead of their tables within the block."""
     layers = [
         layer for layer in layers_of(model) if isinstance(layer, keras.layers.StringLookup | keras.layers.IntegerLookup)
     ]
@@ -39,14 +39,14 @@ class ConstantTable:
     """The content of a `tf.lookup.StaticHashTable`, in the order of its keys' hashes."""
 
     def __init__(self, name: str, table: Any):
-        """Copy the content. Raises ValueError if there is none. `name`: of the layer that has the table."""
+        """Copy the content of `table`. Raises ValueError if it is empty. `name`: the name of the layer."""
         with tf.init_scope():
             try:
                 keys, values = (one.numpy() for one in table.export())
             except tf.errors.OpError:
                 keys = values = np.zeros(0)
             if not len(keys):
-                raise ValueError(f"layer '{name}' has no vocabulary: call its adapt(), or give it one, before")
+                raise ValueError(f"layer '{name}' has no vocabulary: call its adapt(), or give it one")
             hashes = _hashes(tf.constant(keys)).numpy()
         order = np.argsort(hashes)
         self._hashes, self._keys, self._values = hashes[order], keys[order], values[order]

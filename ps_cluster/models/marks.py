@@ -1,6 +1,6 @@
-"""The layers at the end of saved models that say what the outputs are, where the layers before them don't.
+"""Mark what the outputs of saved models are by layers at their ends, where no other layer shows it.
 
-Saved models carry the names of these layers, so each is a name that nobody else gives to a layer.
+A mark is recognised by its name in the saved model. So each name is one that nobody else gives to a layer.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from ps_cluster.private_names import copy_compiled, layers_of, made_by
 
 UNITS = "ps_cluster_units"  # turns a regression's standard deviations into the target's units
 OWN_UNITS = "ps_cluster_own_units"  # does nothing: the outputs of a regression are in the target's units
-SCORES = "ps_cluster_scores_not_probabilities"  # does nothing
-PROBABILITIES = "ps_cluster_probabilities"  # does nothing: only the loss says that the outputs are probabilities
+SCORES = "ps_cluster_scores_not_probabilities"  # does nothing: the outputs are scores
+PROBABILITIES = "ps_cluster_probabilities"  # does nothing: the outputs are probabilities, which only the loss showed
 MARKS = (UNITS, OWN_UNITS, SCORES, PROBABILITIES)
 
 
@@ -30,7 +30,7 @@ def followed_by(model: keras.Model, layer: keras.Layer, inputs: Mapping[str, Fie
     """Return a model whose outputs go through one more layer.
 
     Args:
-      inputs: the fields of the examples. A subclassed model learns the form of its inputs only from an example.
+      inputs: the fields of the examples. A subclassed model does not know them itself.
     """
     if not getattr(model, "inputs", None):
         given = {name: keras.Input(field.shape, name=name, dtype=field.network_dtype) for name, field in inputs.items()}
@@ -68,8 +68,8 @@ def without_units(model: keras.Model) -> keras.Model:
         model = bare
     if has_units(model):
         raise ValueError(
-            f"the layer '{UNITS}' of a saved regression is within it, where standard deviations are trained: take the "
-            "saved model without its last layer (docs/extending.md#your-own-network)"
+            f"it contains the layer '{UNITS}' of a saved regression, but the outputs that are trained have to be in "
+            "standard deviations: leave out the last layer of the saved model (docs/extending.md#your-own-network)"
         )
     return model
 
@@ -84,7 +84,7 @@ def _is_units(layer: keras.Layer) -> bool:
 
 
 def _ends_of(model: keras.Model) -> tuple[Any, Any]:
-    """Return the symbolic inputs and outputs of a model that has some."""
-    if isinstance(model, keras.Sequential):  # has no `input` before it is called
+    """Return the symbolic inputs and outputs of a model that has them."""
+    if isinstance(model, keras.Sequential):  # a Sequential has no `input` before it is called
         return model.inputs[0], model.outputs[0]
     return model.input, model.output

@@ -13,14 +13,14 @@ from ps_cluster.models.compiled import CompiledMetrics
 from ps_cluster.models.judges import LossAndMetric
 from ps_cluster.private_names import mode_of_metric
 
-MOST_COLLECTED = 2**20  # numbers of truth that are collected before the metrics are updated: 4 MB
+MOST_COLLECTED = 2**20  # how many numbers of truth are collected before the metrics are updated: 4 MB
 
 
 def further_metrics(judge: LossAndMetric, compiled: CompiledMetrics) -> dict[str, keras.Metric]:
-    """Return new metrics of an objective by name. Of those that compile() has too, by name or class, compile()'s stay.
+    """Return new metrics of an objective by name, without those whose name or class a metric of compile() has.
 
     Args:
-      compiled: built.
+      compiled: the metrics of compile(), which have to be built.
     """
     of_user = compiled.metrics
     taken = {*of_user, *(type(metric) for metric in of_user.values())}
@@ -28,9 +28,9 @@ def further_metrics(judge: LossAndMetric, compiled: CompiledMetrics) -> dict[str
 
 
 def scored_metrics(judge: LossAndMetric, compiled: CompiledMetrics) -> dict[str, Literal["max", "min"] | None]:
-    """Return the names of all metrics that are scored besides the objective's and the loss, and which values are better.
+    """Return the metrics that are scored besides the objective's metric and the loss: name → which values are better.
 
-    The value is None where Keras does not know it. `compiled`: built.
+    The value is None where Keras does not know it. `compiled`: the metrics of compile(), which have to be built.
     """
     return {
         name: mode_of_metric(metric) for name, metric in (further_metrics(judge, compiled) | compiled.metrics).items()
@@ -38,19 +38,19 @@ def scored_metrics(judge: LossAndMetric, compiled: CompiledMetrics) -> dict[str,
 
 
 class ObjectiveMetrics:
-    """The further metrics of an objective, over examples that come in batches.
+    """The further metrics of an objective, accumulated over batches.
 
     Batches are collected, because an update of Keras's metrics takes as long for 50 examples as for 5,000.
     """
 
     def __init__(self, judge: LossAndMetric, compiled: CompiledMetrics):
-        """Create the metrics of a judge when they are first needed. `compiled`: those of the model's compile()."""
+        """Remember the judge, which creates the metrics when they are first needed. `compiled`: those of compile()."""
         self._judge, self._compiled = judge, compiled
         self._metrics: Mapping[str, keras.Metric] | None = None
         self._batches: list[tuple[tf.Tensor, tf.Tensor]] = []
 
     def add(self, truth: tf.Tensor, predicted: tf.Tensor) -> None:
-        """Add a batch, as `LossAndMetric.compared` returns it. The metrics of compile() must have been updated before."""
+        """Add a batch, as `LossAndMetric.compared` returns it. Call this after the metrics of compile() are updated."""
         self._batches.append((truth, predicted))
         if sum(math.prod(batch.shape) for batch, _ in self._batches) >= MOST_COLLECTED:
             self._update()

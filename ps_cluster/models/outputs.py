@@ -13,13 +13,13 @@ from ps_cluster.private_names import made_by
 
 
 def target_names(model: keras.Model, outputs: Any, spec: ExampleSpec) -> list[str]:
-    """Return the name of the array with the targets of each output, in the order of `keras.tree.flatten`.
+    """Return, for each output, the name of the array with its targets, in the order of `keras.tree.flatten`.
 
-    Targets without names of their own are for the outputs in the order in which the model returns them.
+    Targets without names belong to the outputs in the order in which the model returns them.
 
     Args:
-      outputs: as the model returns them.
-      spec: of examples with several targets.
+      outputs: the outputs in the structure that the model returns.
+      spec: the form of examples with several targets.
     Raises:
       ValueError: an output has no target, or a target no output.
     """
@@ -37,7 +37,7 @@ def target_names(model: keras.Model, outputs: Any, spec: ExampleSpec) -> list[st
 
 
 def _output_names(model: keras.Model, outputs: Any) -> list[str]:
-    """Return the name of each output: its key, or that of the layer it comes from; "" where it has none."""
+    """Return the name of each output: its key, or the name of the layer that made it; "" if it has neither."""
     if isinstance(outputs, Mapping) and not any(keras.tree.is_nested(output) for output in outputs.values()):
         found: list[str] = keras.tree.flatten({name: name for name in outputs})
         return found
@@ -47,6 +47,6 @@ def _output_names(model: keras.Model, outputs: Any) -> list[str]:
 
 
 def _layer_name(output: keras.KerasTensor) -> str:
-    """Return the name of the layer that an output comes from, before any mark of this package."""
+    """Return the name of the layer that made an output. Marks of this package are skipped."""
     layer, given = made_by(output)
     return _layer_name(given[0]) if layer.name in MARKS else str(layer.name)

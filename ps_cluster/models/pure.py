@@ -11,7 +11,8 @@ import tensorflow as tf
 
 from ps_cluster.private_names import layers_of, seed_generators_of
 
-# Odd, and spread over all bits: neither a layer nor a step draws what its neighbour draws (Knuth, TAOCP 3, 6.4).
+# An odd number with evenly spread bits, so that neighbouring layers and steps draw different numbers (Knuth, TAOCP 3,
+# 6.4).
 _GOLDEN = 0x9E3779B1
 
 
@@ -25,7 +26,7 @@ def seeds_of(model: keras.Model) -> list[keras.Variable]:
 def seed_states(random_state: tf.Tensor, count: int) -> list[tf.Tensor]:
     """Return a state, int64 [2], for each of `count` SeedGenerators: a different one for each generator and step.
 
-    A generator adds 1 to the second number at each draw. So the steps are far apart in this number.
+    A generator adds 1 to the second number at each draw. So the second numbers of different steps are far apart.
 
     Args:
       random_state: int32 [2], the seed of the run and the step id.
@@ -38,7 +39,7 @@ def seed_states(random_state: tf.Tensor, count: int) -> list[tf.Tensor]:
 
 
 class PureScope(keras.StatelessScope):
-    """A scope in which variables have given values. It notes what makes a pass depend on anything else."""
+    """A scope in which variables have given values. It records what makes a pass depend on anything else."""
 
     def __init__(self, state_mapping: Sequence[tuple[Any, Any]], collect_losses: bool = False):
         super().__init__(state_mapping, collect_losses=collect_losses)
@@ -47,7 +48,7 @@ class PureScope(keras.StatelessScope):
         self._times: Counter[int] = Counter()
 
     def add_update(self, update: tuple[keras.Variable, tf.Tensor]) -> None:
-        """Take in a variable and its new value."""
+        """Record the new value of a variable."""
         self._times[id(update[0])] += 1
         super().add_update(update)
 
@@ -56,7 +57,7 @@ class PureScope(keras.StatelessScope):
         return self._times[id(variable)]
 
     def get_current_value(self, variable: keras.Variable) -> tf.Tensor | None:
-        """Return the value of a variable. A variable without a given value is noted.
+        """Return the value of a variable; None if it has no given value, which is recorded.
 
         No gradient flows through a value that a layer has assigned, as none flows through an assigned variable.
         """
@@ -69,7 +70,7 @@ class PureScope(keras.StatelessScope):
 
     @property
     def unknown(self) -> list[keras.Variable]:
-        """The variables that were read and have no given value."""
+        """The variables that were read but have no given value."""
         return list(self._unknown.values())
 
     def after(self, variable: keras.Variable) -> tf.Tensor:
@@ -80,15 +81,15 @@ class PureScope(keras.StatelessScope):
         return self.state_mapping.get(id(variable)) is not self._given.get(id(variable))
 
     def check(self, model: keras.Model) -> None:
-        """Raise ValueError, with the variable's name, where the pass in this scope was not a function of its values.
+        """Raise ValueError, with the variable's name, if the pass in this scope was not a function of the given values.
 
-        Raised here and not where it happens, because Keras writes much around an error within a layer.
+        The error is not raised where it happens, because Keras adds a long text to an error within a layer.
         """
         for variable in self._unknown.values():
             if "seed_generator" in variable.path:
                 raise ValueError(
                     "it draws random numbers without a seed of its own: give the layer a keras.random.SeedGenerator as "
-                    "an attribute, and draw with seed=that"
+                    "an attribute, and draw with this generator as `seed`"
                 )
             raise ValueError(f"it uses the variable '{variable.path}', which is not among the model's own variables")
         statistics = {id(v) for v in model.non_trainable_variables if v.dtype == "float32"}
@@ -106,7 +107,7 @@ class PureScope(keras.StatelessScope):
 def infer(model: keras.Model, inputs: Any) -> Any:
     """Return the outputs of a model outside of training. Its variables stay as they are.
 
-    Layers that draw random numbers even then draw the same ones for every batch, so a score can be repeated.
+    Layers that draw random numbers even then draw the same ones for every batch, so that scores are reproducible.
     """
     seeds = seeds_of(model)
     own = {id(seed) for seed in seeds}

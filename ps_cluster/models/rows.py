@@ -1,4 +1,4 @@
-"""The rows of embedding tables that a step needs. The launcher imports this module, so it needs no TensorFlow."""
+"""The rows of embedding tables that a step needs. The launcher imports this module without TensorFlow."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ class Rows(NamedTuple):
     """The distinct rows that a step looks up. Each field has a tensor for each group of tables; without tables, none.
 
     Attributes:
-      ids: int64 [u], the rows' numbers within the group, or their keys, in the order of the servers that have them.
-      places: int32 [k], the index in `ids` of each id that is looked up.
+      ids: int64 [u], the numbers of the rows within the group, or their keys, sorted by the servers that have the rows.
+      places: int32 [k], for each id that is looked up, its index in `ids`.
       sizes: int32 [calls], how many ids each call of a table's layer looks up.
       counts: int32 [servers], how many of the rows each server has.
     """

@@ -1,4 +1,4 @@
-"""Load models that Keras has saved: to continue from their weights, or to predict with the model that a run has left."""
+"""Load models that Keras has saved: to continue from their weights, or to predict with the best model of a run."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from ps_cluster.private_names import copy_compiled, layers_of
 def load_saved(file: Path, spec: ExampleSpec) -> keras.Model:
     """Return the model of a .keras file, with its loss and metrics.
 
-    Keras's safe mode stays on. Layers of a user's own are looked up in the files of code that the user has named. A
-    regression that no run has saved returns its values in the target's units, as Keras's own models do.
+    Keras's safe mode stays on. Layers that Keras does not know are looked up in the files of code that the user has
+    named. A regression that was not saved by a run is taken to return the target's units, as any model of Keras does.
 
     Raises:
-      ValueError, TypeError: the file holds no model, or a model with a layer or loss that is in none of those files.
+      ValueError, TypeError: the file contains no model, or a model with a layer or loss that is in none of those files.
     """
     return in_own_units(load_finished(file, compiled=True), spec)
 
 
 def in_own_units(model: keras.Model, spec: ExampleSpec) -> keras.Model:
-    """Return a model of a user, marked as one that returns a regression's values in the target's units."""
+    """Return a user's model. A regression without a mark is marked as one that returns the target's units."""
     if not OBJECTIVES[spec.objective].has_units or has_units(model) or is_marked(model, OWN_UNITS):
         return model
     marked = with_mark(model, OWN_UNITS, spec.inputs)
@@ -38,17 +38,17 @@ def in_own_units(model: keras.Model, spec: ExampleSpec) -> keras.Model:
 
 
 def load_finished(file: Path, *, compiled: bool = False) -> keras.Model:
-    """Return the model of a .keras or .h5 file as it is. Safe mode and errors as in `load_saved`.
+    """Return the model of a .keras or .h5 file as it is. Safe mode and errors are as in `load_saved`.
 
     Args:
       compiled: whether its loss and metrics are loaded too.
     Raises:
-      UserError: it belongs to another user, and this user has not named it by --code.
+      UserError: the file belongs to another user of the machine, and was not named by --code.
     """
     if untrusted.is_foreign(file) and not user_code.is_trusted(file):
         raise UserError(
-            f"'{file}' belongs to {untrusted.name_of(file.stat().st_uid)}, and a model may run code: copy it if you trust "
-            f"it, or add --code '{file}'"
+            f"'{file}' belongs to {untrusted.name_of(file.stat().st_uid)}, and a model may run code: copy it if you "
+            f"trust it, or add --code '{file}'"
         )
     custom = user_code.defined_in_trusted()
     return keras.models.load_model(file, custom_objects=custom, compile=compiled, safe_mode=True)
@@ -65,8 +65,8 @@ def in_float32(model: keras.Model) -> keras.Model:
 def predicting(model: keras.Model, spec: ExampleSpec) -> keras.Model:
     """Return a finished model with predictions as its only output, [B, outputs]: probabilities, or a target's values.
 
-    A model that a user has compiled for probabilities has them already. Of several outputs, that for the target is the
-    prediction, or the first if they have no targets of their own.
+    Outputs that are probabilities already get no activation. Of several outputs, the one for the target is the
+    prediction, or the first one if all are for the same target.
     """
     end = NetworkEnd(model, spec)
     is_done, layers = end.gives_probabilities(), keras.layers
@@ -75,7 +75,7 @@ def predicting(model: keras.Model, spec: ExampleSpec) -> keras.Model:
     last = layers.Activation("linear" if is_done else activation, dtype="float32", name="predictions")
     model = followed_by(model, last, spec.inputs)
     prediction = keras.tree.flatten(model.output)[end.place]
-    if is_done and end.is_estimate:
+    if is_done and not end.ends_in_probabilities:
         prediction = layers.ReLU(max_value=1.0, dtype="float32", name="within_0_and_1")(prediction)
     if is_one_of_two:
         of_first = layers.Rescaling(-1.0, 1.0, dtype="float32", name="of_first_class")(prediction)

@@ -31,7 +31,7 @@ class Block:
       layers: their names, in order.
       weights: how many trainable numbers they have.
       sends: how many numbers they return for each example.
-      output: the Keras tensor, or the structure of such, that they return.
+      output: the Keras tensor that they return, or a structure of several.
     """
 
     layers: tuple[str, ...]
@@ -46,13 +46,13 @@ def blocks_of(model: keras.Model) -> list[Block]:
     A network can be cut where one tensor of floats crosses, and where no layer with variables is used on both sides.
 
     Raises:
-      ValueError: its layers can't be told apart, or would not do the same on both sides of a cut.
+      ValueError: the network is a class of the user, or a layer makes a mask.
     """
     graph = graph_of(model)
     for layer in layers_of(model):
         if isinstance(layer, keras.layers.Masking) or getattr(layer, "mask_zero", False):
             raise ValueError(f"layer '{layer.name}' makes a mask, which would not cross from worker to worker")
-    nodes = sorted(calls_of(graph) or [], key=lambda node: not node.is_input)  # each after those that it needs
+    nodes = sorted(calls_of(graph) or [], key=lambda node: not node.is_input)  # each comes after those that it needs
     ends = [end for end in range(1, len(nodes)) if _can_be_cut(graph, nodes, end)]
     blocks = []
     for begin, end in pairwise([0, *ends, len(nodes)]):
@@ -67,15 +67,16 @@ def blocks_of(model: keras.Model) -> list[Block]:
 
 
 def balanced(blocks: Sequence[Block], parts: int) -> list[int]:
-    """Return the first block of each part: of all ways to cut, the one with the least sum of squared weights.
+    """Return the index of the first block of each part, for the most balanced way to cut a network.
 
-    Of several such ways it takes the one that sends least. Each part has weights.
+    This is the way for which the sum of the squares of the parts' numbers of weights is least, and of several such ways
+    the one that sends least. Each part has weights.
 
     Args:
-      parts: at most as many as there are blocks with weights.
+      parts: the number of parts, at most that of the blocks with weights.
     """
     until = [0, *accumulate(block.weights for block in blocks)]
-    # The end of the parts so far → the cost of the best way there, and its first blocks.
+    # The end of the parts so far → the cost of the best way to cut up to there, and the first blocks of its parts.
     best: dict[int, tuple[tuple[int, int], list[int]]] = {0: ((0, 0), [])}
     for _ in range(parts):
         longer: dict[int, tuple[tuple[int, int], list[int]]] = {}
@@ -93,22 +94,24 @@ class StagedNetwork:
     """A network in stages, as a function of a vector of weights and a vector of statistics for each stage.
 
     Attributes:
-      parts: of each stage.
-      last: the device whose stage returns the outputs.
-      stages: they share the layers of the network, and so its variables.
+      parts: the share of each stage.
+      output_device: the device whose stage returns the outputs.
+      stages: a network for each stage. They share the layers of the whole network, and so its variables.
     """
 
     def __init__(self, whole: FlatNetwork, blocks: Sequence[Block], firsts: Sequence[int], devices: Sequence[str]):
         """Cut a network.
 
         Args:
-          firsts: the first of its `blocks` of each stage. devices: of each stage.
+          blocks: the blocks of the network.
+          firsts: the index of the first block of each stage.
+          devices: the device of each stage.
         Raises:
-          ValueError: the variables of the stages, in order, are not those of the network.
+          ValueError: the variables of the stages, end to end, are not those of the network.
         """
         graph = graph_of(whole.model)
         tensors = [graph.input, *(blocks[first - 1].output for first in firsts[1:]), graph.output]
-        self.last = devices[-1]
+        self.output_device = devices[-1]
         self.stages: list[FlatNetwork] = []
         self.parts: list[NetworkPart] = []
         weights = statistics = seeds = 0
@@ -116,7 +119,7 @@ class StagedNetwork:
         for device, (before, after), (begin, end) in zip(devices, *ends, strict=True):
             model = keras.Model(before, after, name=f"{whole.model.name}_stage_{len(self.stages) + 1}")
             stage = FlatNetwork(model, seeds_before=seeds, to_float32=end == len(blocks))
-            # Of the whole network's trace: a layer may be called several times a step.
+            # `keep` is from the trace of the whole network, because a layer may be called several times in a step.
             stage.keep = whole.keep[statistics : statistics + stage.statistics.length]
             layers = ", ".join(layer for block in blocks[begin:end] for layer in block.layers)
             positions = np.arange(weights, weights + stage.weights.length)
@@ -133,31 +136,32 @@ class StagedNetwork:
         inputs: Mapping[str, tf.Tensor],
         random_state: tf.Tensor,
     ) -> Forward:
-        """Run the forward pass; see `FlatNetwork.forward`. Of each stage are weights, statistics, and the fresh ones."""
+        """Run the forward pass like `FlatNetwork.forward`. Weights, statistics and fresh parts are lists by stage."""
         passes: list[Forward] = []
         for stage, part, vector, own in zip(self.stages, self.parts, weights, statistics, strict=True):
 
             def compute(vector: tf.Tensor, *arrived: tf.Tensor) -> Forward:
                 given = {"activations": arrived[0]} if arrived else inputs
                 passed = stage.forward(vector, own, given, random_state)  # noqa: B023 (it is called in this turn)
-                return passed._replace(fresh=tf.stop_gradient(passed.fresh))  # else zeros would go back through it
+                return passed._replace(fresh=tf.stop_gradient(passed.fresh))  # or zeros would flow back through it
 
-            crossing = [passes[-1].outputs] if passes else []  # a single tensor, as nothing is cut elsewhere
+            crossing = [passes[-1].outputs] if passes else []  # a single tensor: networks are cut only there
             passes.append(on_device(part.device, compute, vector, *crossing))
         losses = [loss for passed in passes for loss in passed.losses]
         return Forward(passes[-1].outputs, [passed.fresh for passed in passes], losses)
 
 
 def _check_variables(model: keras.Model, parts: Sequence[keras.Model]) -> None:
-    """Raise ValueError where the flat vectors of the parts, end to end, would not be those of the model."""
+    """Raise ValueError if the flat vectors of the parts, end to end, would not be those of the model."""
     for of in (lambda one: one.trainable_variables, statistics_of, seeds_of):
         own, cut = [v.path for v in of(model)], [v.path for part in parts for v in of(part)]
         if own != cut:
             first = next((path for path, other in zip(own, cut) if path != other), model.name)
-            raise ValueError(f"mode layers can't cut it: in its order of variables, '{first}' is of another part")
+            raise ValueError(f"mode layers can't cut it: in its order of variables, '{first}' belongs to another part")
 
 
 def _can_be_cut(graph: Any, nodes: Sequence[Any], end: int) -> bool:
+    """Return whether a network can be cut between its nodes `end` - 1 and `end`."""
     before, after = (
         {id(node.operation) for node in part if getattr(node.operation, "variables", ())}
         for part in (nodes[:end], nodes[end:])

@@ -1,11 +1,13 @@
 """The embedding tables of a network that travel by rows: a step is computed with only the rows of its batch.
 
     a step      ids of the batch ──►  distinct rows, in the order of the servers that have them       (`Tables.rows_of`)
-    forward     each lookup takes its vectors from the rows that were pulled, not from the layer      (`Tables.replaced`)
+    forward     each lookup takes its vectors from the rows that were pulled, not from the layer
+    (`Tables.replaced`)
 
-A table is a large `keras.layers.Embedding` (see finding_tables.py). All tables of one width are one group: they lie one below
-the other, and a row is numbered within its group. So a step looks up, pulls and changes the rows of all of them at once.
-A `DynamicEmbedding` is a group of its own, and its rows are named by their keys instead (keyed_rows.py).
+A table is a large `keras.layers.Embedding` (see finding_tables.py). All tables of one width form a group: their rows
+follow each other, and are numbered within the group. So a step looks up, pulls and changes the rows of all of them at
+once. A `DynamicEmbedding` is a group of its own, and its rows are identified by keys instead of numbers
+(keyed_rows.py).
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ LookUp: TypeAlias = Callable[[TableLayer, tf.Tensor], tf.Tensor]
 
 @dataclass(frozen=True)
 class Table:
-    """An embedding layer whose rows travel.
+    """An embedding layer whose rows travel one by one.
 
     Attributes:
       layer: the layer.
@@ -66,12 +68,12 @@ class TableCall(NamedTuple):
 
 
 class Tables:
-    """The tables of a network, in groups of equal width, and each table of keys in a group of its own, after the others.
+    """The tables of a network, in groups of equal width. Each table of keys is a group of its own, after the others.
 
     Attributes:
       tables: in the order of the network's layers.
       widths: the width of each group.
-      keyed: the tables of keys by the number of their group.
+      keyed: number of a group → the table of keys that is this group.
     """
 
     def __init__(self, layers: Sequence[TableLayer] = ()):
@@ -106,20 +108,20 @@ class Tables:
 
     @property
     def keyed_size(self) -> int:
-        """The numbers that a checkpoint has of tables of keys besides rows and slots."""
+        """How many numbers a checkpoint has for the tables of keys, besides rows and slots."""
         return sum(layer.form.state_size for layer in self.keyed.values())
 
     def is_table(self, variable: keras.Variable) -> bool:
         return any(variable is own for own in self.variables)
 
     def take_values(self) -> tuple[np.ndarray, ...]:
-        """Return the rows of each group, float32 [rows, width], and free those of the layers, which no step reads."""
+        """Return the rows of each group, float32 [rows, width], and free the layers' variables, which no step reads."""
         sizes = [sum(table.rows for table in self.tables if table.group == group) for group in range(len(self.widths))]
         values = tuple(np.empty([rows, width], np.float32) for rows, width in zip(sizes, self.widths, strict=True))
         for table in self.tables:
             variable = table.layer.embeddings.value
             values[table.group][table.first : table.first + table.rows] = variable
-            # To destroy the variable would free nothing, as Keras refers to it. So it gets an empty value.
+            # Keras refers to the variable, so destroying it would free nothing. It gets an empty value instead.
             tf.raw_ops.AssignVariableOp(resource=variable.handle, value=tf.zeros([0, table.width]))
         return values
 
@@ -155,7 +157,7 @@ class Tables:
         return look_up
 
     def rows_of(self, calls: Sequence[TableCall], servers: int) -> Rows:
-        """Return the distinct rows of some calls. A step with an id that its table does not have fails."""
+        """Return the distinct rows that calls look up, for this number of servers. A step with an invalid id fails."""
         ids, places, sizes, counts = [], [], [], []
         for group in range(len(self.widths)):
             asked = [call for call in calls if call.table.group == group]
@@ -179,8 +181,8 @@ class Tables:
         The layers have to be called in the same order as in the pass from which `rows` was computed.
 
         Args:
-          values: [u, width] of each group, the distinct rows.
-          rows: their numbers, and what each call looks up.
+          values: for each group its distinct rows, [u, width].
+          rows: the numbers of these rows, and which of them each call looks up.
         """
         # One gather and one split for all calls: the gradient of a slice would be as large as all vectors together.
         vectors = [
@@ -201,7 +203,7 @@ class Tables:
 
 
 def _checked_keys(calls: Sequence[TableCall]) -> tf.Tensor:
-    """Return the keys of all calls of one table of keys, int64 [k]."""
+    """Return the keys of all calls of one table of keys, int64 [k]. A step with a reserved key fails."""
     keys = tf.concat([call.ids for call in calls], 0)
     reserved = tf.boolean_mask(keys, tf.equal(keys, EMPTY))
     message = f"keys of the DynamicEmbedding layer {calls[0].table.layer.name} that are reserved:"
@@ -211,9 +213,9 @@ def _checked_keys(calls: Sequence[TableCall]) -> tf.Tensor:
 
 
 def _numbered_in_group(calls: Sequence[TableCall], sizes: tf.Tensor) -> tf.Tensor:
-    """Return the rows of all calls of one group, int64 [sum of sizes], by their numbers in the group.
+    """Return the numbers, within the group, of the rows in all calls of one group: int64 [sum of sizes].
 
-    The ids of all calls are checked at once: 26 tables with a check each would make a graph that takes seconds to build.
+    The ids of all calls are checked at once, because the graph of 26 tables with a check each takes seconds to build.
     """
     ids = tf.concat([call.ids for call in calls], 0)
     call_of = tf.searchsorted(tf.cumsum(sizes), tf.range(tf.size(ids)), side="right")
@@ -222,13 +224,15 @@ def _numbered_in_group(calls: Sequence[TableCall], sizes: tf.Tensor) -> tf.Tenso
         for numbers in ([call.table.rows for call in calls], [call.table.first for call in calls])
     )
     outside = (ids < 0) | (ids >= rows)
-    wrong = tf.maximum(tf.reduce_max(tf.where(outside, call_of, 0)), 0)  # a call; the maximum of nothing is below 0
+    wrong = tf.maximum(
+        tf.reduce_max(tf.where(outside, call_of, 0)), 0
+    )  # one such call; the maximum of no numbers is negative
     messages = [
         f"ids outside of 0 to {call.table.rows - 1}, the rows of the Embedding layer {call.table.layer.name}:"
         for call in calls
     ]
-    told = [tf.gather(tf.constant(messages), wrong), tf.boolean_mask(ids, outside & tf.equal(call_of, wrong))]
-    inside = tf.raw_ops.Assert(condition=tf.reduce_all(~outside), data=told, summarize=5)
+    message = [tf.gather(tf.constant(messages), wrong), tf.boolean_mask(ids, outside & tf.equal(call_of, wrong))]
+    inside = tf.raw_ops.Assert(condition=tf.reduce_all(~outside), data=message, summarize=5)
     with tf.control_dependencies([inside]):
         return ids + first
 

@@ -1,4 +1,4 @@
-"""Check a network that a user brings: build it, and refuse by name whatever training here would lose."""
+"""Check a network that a user brings: build it, and refuse by name everything in it that training here would ignore."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _TRAINING_METHODS = ("train_step", "compute_loss", "compute_metrics", "fit")
 
 
 def check_network(model: Any, spec: ExampleSpec) -> keras.Model:
-    """Return a user's model, built, and without units of a run that has saved it. Check that it can be trained here.
+    """Check that a user's model can be trained here. Return it, built, and without the units that a run has added.
 
     Raises:
-      ValueError: it can't; says why.
+      ValueError: it can't be trained here. The message says why.
     """
     if not isinstance(model, keras.Model):
         returned = "nothing (is there a 'return'?)" if model is None else f"{type(model).__name__}"
@@ -38,13 +38,14 @@ def check_network(model: Any, spec: ExampleSpec) -> keras.Model:
     model = without_units(model)
     _check_class(model)
     _check_variables(model)
-    # Its losses and metrics stay. But a copy of it, or the saved model, would name them, and Keras reads none of a user's.
+    # The losses and metrics stay. But without this, a copy or a saved model would refer to them, and Keras can't load
+    # those of a user.
     model.compiled = False
     graph = FlatNetwork(model).trace(spec)
     if resources := [one for one in graph.captured_inputs if one.dtype == tf.resource]:
         raise ValueError(
-            f"it reads tf.Variables or tables of its own ({len(resources)} in all), which workers don't have: make them by the "
-            "layer's add_weight, or constants"
+            f"it reads tf.Variables or tables of its own ({len(resources)} in all), which workers don't have: make "
+            "them by the layer's add_weight, or constants"
         )
     outputs = graph.structured_outputs.outputs
     check_outputs(model, spec, outputs)
@@ -88,7 +89,7 @@ def _check_variables(model: keras.Model) -> None:
 
 
 def _check_scores(model: keras.Model, spec: ExampleSpec, scores: tf.Tensor) -> None:
-    """Raise ValueError where the loss or the metric takes scores and would be given probabilities.
+    """Raise ValueError if the loss or the metric takes scores but would get probabilities.
 
     Args:
       scores: the output for the target, in the graph of a step.
@@ -105,16 +106,15 @@ def _check_scores(model: keras.Model, spec: ExampleSpec, scores: tf.Tensor) -> N
         raise ValueError(f"'{where}' is a softmax of one number, which is always 1: take sigmoid, or Dense(2)")
     if not has_loss(model):
         raise ValueError(
-            f"'{where}' returns probabilities ({kind}), where scores are expected: leave {kind} out, or compile() it with "
-            "a loss that takes probabilities"
+            f"'{where}' returns probabilities ({kind}), where scores are expected: leave {kind} out, or compile() it "
+            "with a loss that takes probabilities"
         )
 
 
 def _check_compiled(model: keras.Model, spec: ExampleSpec, outputs: Any) -> None:
     """Raise ValueError for a loss or metric of compile() that fails on a batch of zeros."""
-    size = (
-        max(one.outputs for one in spec.targets.values()) + 2
-    )  # of no other length, so that none is broadcast over another
+    # A batch size that differs from the length of every other axis, so that nothing is broadcast by mistake.
+    size = max(one.outputs for one in spec.targets.values()) + 2
     judge = judge_of(spec, model=model)
     targets = judge.targets(zero_targets(spec, size))
     zeros = keras.tree.map_structure(lambda output: tf.zeros([size, *output.shape[1:]]), outputs)
@@ -144,7 +144,7 @@ def check_outputs(model: keras.Model, spec: ExampleSpec, outputs: Any) -> None:
 
 
 def _check_each_output(model: keras.Model, spec: ExampleSpec, outputs: Any) -> None:
-    """Raise ValueError if an output is not what its target asks for, or has no loss."""
+    """Raise ValueError if an output does not fit its target, or has no loss."""
     if not has_loss(model):
         raise ValueError(f"the data has {len(spec.targets)} targets: compile() it with a loss for each output")
     for array, output in zip(target_names(model, outputs, spec), keras.tree.flatten(outputs), strict=True):
@@ -156,7 +156,7 @@ def _check_each_output(model: keras.Model, spec: ExampleSpec, outputs: Any) -> N
 
 
 def _advice(spec: ExampleSpec, shapes: Sequence[tuple[int | None, ...]]) -> str:
-    """Return what to do about outputs of these shapes, which the data set does not ask for."""
+    """Return advice for outputs of these shapes, which do not fit the data set."""
     end = "end it with " + " or ".join(f"Dense({count})" for count in OBJECTIVES[spec.objective].numbers(spec))
     if OBJECTIVES[spec.objective].has_units and spec.outputs == 1 and any(shape[-1:] > (1,) for shape in shapes):
         # Targets are floats. With Keras's losses, floats may be classes too.
@@ -182,8 +182,8 @@ def unused_parts(model: keras.Model, config: RunConfig) -> Iterator[str]:
     made = getattr(getattr(model, "optimizer", None), "iterations", None)
     if made is not None and (updates := int(made)):
         yield (
-            f"model.name: the optimizer of compile() has made {updates:,} update{'s' * (updates > 1)}: what it keeps of them "
-            "(moments) is not used, and begins anew"
+            f"model.name: the optimizer of compile() has made {updates:,} update{'s' * (updates > 1)}: its moments are "
+            "not used, and begin anew"
         )
     smoothing = config.training.label_smoothing
     if has_loss(model) and smoothing:
@@ -191,15 +191,16 @@ def unused_parts(model: keras.Model, config: RunConfig) -> Iterator[str]:
 
 
 def check_image_sizes(model: keras.Model, config: RunConfig) -> None:
-    """Raise UserError if images are to be smaller at first, and the network takes images of one size only.
+    """Raise UserError if images are to be smaller at first, but the network takes images of only one size.
 
-    Only the graph of a network says so. A class of a user's own has none, and its `call` fails in the first step.
+    This is only known of a network with symbolic inputs. A class of the user has none, and fails in its first step.
     """
     if not config.schedule.image_scales:
         return
     shapes = [given.shape[1:] for given in keras.tree.flatten(getattr(model, "inputs", None) or ())]
     if fixed := [shape for shape in shapes if len(shape) == 3 and None not in shape]:
         raise UserError(
-            f"schedule.image_scales: model.name '{config.model.name}' takes images of {'x'.join(map(str, fixed[0]))} alone: "
-            "set it to [], or build the network with keras.Input((None, None, channels))"
+            f"schedule.image_scales: model.name '{config.model.name}' only takes images of "
+            f"{'x'.join(map(str, fixed[0]))}: set this to [], or build the network with "
+            "keras.Input((None, None, channels))"
         )

@@ -20,18 +20,19 @@ from ps_cluster.models.flat import FlatLayout, FlatNetwork, Forward, statistics_
 from ps_cluster.models.pure import seeds_of
 from ps_cluster.models.rows import NO_ROWS, Rows
 
-# Layers whose kernel and bias have the units or filters as last axis, and the argument that is their number.
+# Layers whose kernel and bias have units or filters as their last axis → the argument that is the number of these.
 _WIDTH_ARGUMENTS = {
     keras.layers.Dense: "units",
     keras.layers.Conv1D: "filters",
     keras.layers.Conv2D: "filters",
     keras.layers.Conv3D: "filters",
 }
-# Functions of each output by itself. A softmax is none: it needs all of them.
+# Activations that compute each output separately. A softmax is not among them, because it needs all outputs.
 _OF_ONE_OUTPUT = (
     "elu", "exponential", "gelu", "hard_sigmoid", "hard_silu", "leaky_relu", "linear", "mish", "relu", "relu6", "selu",
     "sigmoid", "silu", "softplus", "softsign", "tanh",
 )  # fmt: skip
+# Regularisers whose penalty is a sum over the weights, so that the penalties of the parts add up to that of the layer.
 _SUMS_OVER_WEIGHTS = (type(None), keras.regularizers.L1, keras.regularizers.L2, keras.regularizers.L1L2)
 
 
@@ -44,7 +45,7 @@ class DividedLayer(keras.layers.Layer):
     """
 
     def __init__(self, whole: keras.layers.Layer, devices: Sequence[str]):
-        # Without autocast it sees weights in their own dtype; each part casts them, and its input, on its device.
+        # Without autocast this layer gets weights in their own dtype. Each part casts them and its input on its device.
         super().__init__(name=whole.name, dtype=whole.dtype_policy, autocast=False)
         self.supports_masking = whole.supports_masking
         self.compute_output_shape = whole.compute_output_shape
@@ -61,21 +62,22 @@ class DividedLayer(keras.layers.Layer):
         ]
 
     def build(self, shape: tuple[int | None, ...]) -> None:
-        """Make the weights of all parts. `shape`: of the input, [B, ...]."""
+        """Create the weights of all parts. `shape`: the shape of the input, [B, ...]."""
         for part in self.parts:
             part.build(shape)
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Return the outputs of all units, [B, ..., units], on the device of the caller; penalties of weights are added."""
+        """Return the outputs of all units, [B, ..., units], on the caller's device. Add the penalties of weights."""
         outputs = []
         for part, device in zip(self.parts, self._devices, strict=True):
             values = [variable.value for variable in part.trainable_variables]
-            output, *penalties = on_device(device, lambda *given, part=part: self._of(part, *given), inputs, *values)
+            output, *penalties = on_device(device, lambda *given, part=part: self._run(part, *given), inputs, *values)
             outputs.append(output)
             self.add_loss(penalties)
         return tf.concat(outputs, -1)
 
-    def _of(self, part: keras.layers.Layer, inputs: tf.Tensor, *values: tf.Tensor) -> list[tf.Tensor]:
+    def _run(self, part: keras.layers.Layer, inputs: tf.Tensor, *values: tf.Tensor) -> list[tf.Tensor]:
+        """Return the output of a part with these values of its variables, and their penalties, [] each."""
         with keras.StatelessScope(zip(part.trainable_variables, values)):
             output = part(inputs)
         return [output, *(penalty(value) for penalty, value in zip(self._penalties, values) if penalty)]
@@ -85,8 +87,8 @@ class WideNetwork(FlatNetwork):
     """A network whose wide layers are in parts, as a function of a flat vector of weights for each device.
 
     Attributes:
-      parts: of each device.
-      last: the first device, which returns the outputs.
+      parts: the share of each device.
+      output_device: the device that returns the outputs: the first one.
     """
 
     def __init__(self, whole: FlatNetwork, devices: Sequence[str], least_units: int):
@@ -96,7 +98,7 @@ class WideNetwork(FlatNetwork):
           devices: the first one has the layers that stay whole.
           least_units: layers with fewer units or filters stay whole.
         Raises:
-          ValueError: it is a class of its own, has no such layer, or could not be put together again.
+          ValueError: the network is a class of the user, has no layer to cut, or a layer uses the weights of another.
         """
         model, least = whole.model, max(least_units, len(devices))
         graph_of(model)
@@ -104,8 +106,8 @@ class WideNetwork(FlatNetwork):
         if not self.cut:
             raise ValueError(f"it has no Dense or convolution layer with {least} units or more that can be cut")
         super().__init__(keras.models.clone_model(model, clone_function=lambda layer: self.cut.get(layer.name, layer)))
-        self.keep = whole.keep  # of the whole network's trace: a layer may be called several times a step
-        self.last = devices[0]
+        self.keep = whole.keep  # from the trace of the whole network, because a layer may be called several times
+        self.output_device = devices[0]
         places = self._places(model)
         variables = self.model.trainable_variables
         self._numbers = [
@@ -129,7 +131,7 @@ class WideNetwork(FlatNetwork):
             raise ValueError("mode width can't cut it: a layer uses the weights of another one")
 
     def _places(self, model: keras.Model) -> dict[int, tuple[int, np.ndarray]]:
-        """Return, by the id of each trainable variable, its device's number, and its positions in the whole vector."""
+        """Return id of a trainable variable → the number of its device, and its positions in the whole vector."""
         layout = FlatLayout.of(model.trainable_variables)
         of_whole = zip(model.trainable_variables, np.split(np.arange(layout.length), np.cumsum(layout.sizes)[:-1]))
         places = {id(variable): (0, positions) for variable, positions in of_whole}
@@ -142,7 +144,7 @@ class WideNetwork(FlatNetwork):
         return places
 
     def values_of(self, weights: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Return the variables' tensors from the vector of each device, each on its device."""
+        """Return the variables' tensors from the vectors of the devices, each tensor on its device."""
         values: dict[int, tf.Tensor] = {}
         for part, numbers, vector in zip(self.parts, self._numbers, weights, strict=True):
             values |= zip(numbers, on_device(part.device, part.layout.split, vector))
@@ -156,19 +158,19 @@ class WideNetwork(FlatNetwork):
         random_state: tf.Tensor,
         rows: Rows = NO_ROWS,
     ) -> Forward:
-        """Run the forward pass; see `FlatNetwork.forward`. Of each device are weights, statistics, and the fresh ones."""
+        """Run the forward pass like `FlatNetwork.forward`. Weights, statistics and fresh parts are lists by device."""
         passed = super().forward(weights, statistics[0], inputs, random_state)
-        return passed._replace(fresh=[passed.fresh, *statistics[1:]])  # those are empty
+        return passed._replace(fresh=[passed.fresh, *statistics[1:]])  # other devices have no statistics
 
     def _layers_on(self, device: int) -> str:
-        """Return the layers of a device, by its number, with the units that it has of each."""
+        """Return the layers of the device with this number, and which units it has of each, for the log."""
         found = [f"{name} {layer.ends[device]}-{layer.ends[device + 1] - 1}" for name, layer in self.cut.items()]
         whole = [layer.name for layer in self.model.layers if layer.name not in self.cut and layer.variables]
         return ", ".join(found) + (f"; whole: {', '.join(whole)}" if whole and not device else "")
 
 
 def can_be_divided(layer: keras.layers.Layer, least_units: int) -> bool:
-    """Return whether each output of a layer depends only on the weights of its own unit, and there are enough units."""
+    """Return whether a layer has enough units, and each output depends only on the weights of its own unit."""
     if type(layer) not in _WIDTH_ARGUMENTS or getattr(layer, _WIDTH_ARGUMENTS[type(layer)]) < least_units:
         return False
     activation, variables = layer.activation, layer.variables

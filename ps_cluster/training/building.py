@@ -155,4 +155,4 @@ def make_store(
 
 def first_examples(dataset: PackedDataset) -> dict[str, np.ndarray]:
     """Return the inputs of the first training examples, which may determine initial weights."""
-    return {name: np.asarray(rows[: networks.EXAMPLES]) for name, rows in dataset.inputs("train").items()}
+    return {name: np.asarray(rows[: networks.MOST_EXAMPLES]) for name, rows in dataset.inputs("train").items()}

@@ -70,7 +70,7 @@ class SplitStep(TrainStep):
                 for number, (batch, part) in enumerate(zip(batches, parts, strict=True))
             )
         )
-        with tf.device(self._parted.last):
+        with tf.device(self._parted.output_device):
             loss, metric, count = _mean(losses), tf.add_n(metrics), tf.add_n(examples)
         results = []
         of_parts = zip(self.parts, self._clips, zip(*gradients), zip(*fresh), strict=True)
@@ -109,7 +109,7 @@ class SplitStep(TrainStep):
         """Return loss, metric and number of examples of a micro-batch, and each part's gradient and fresh statistics."""
         # A single micro-batch has the random state of a `TrainStep`. Several have different random states.
         draws = tf.cast(step, tf.int32) * self._micro_batches + number
-        with tf.device(self._parted.last), tf.name_scope(COMPUTATION):
+        with tf.device(self._parted.output_device), tf.name_scope(COMPUTATION):
             with tf.GradientTape() as tape:
                 tape.watch(weights)
                 random_state = tf.stack([self._config.training.seed, draws])

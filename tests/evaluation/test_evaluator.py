@@ -482,7 +482,7 @@ def test_copied_checkpoints_are_scored_with_the_configuration_they_carry(run_dir
 
 def test_checkpoint_of_another_network_is_refused_in_a_line(run_dir, network):
     save(run_dir, 10, network[1][:-1])
-    with pytest.raises(UserError, match=r"^checkpoint of step 10 is of another network: .*weights.*$"):
+    with pytest.raises(UserError, match=r"^checkpoint of step 10 belongs to another network: .*weights.*$"):
         evaluate(run_dir.root, once=True, notify=print)
 
 

@@ -1,6 +1,6 @@
 """Give the command line bad input, in a process with limited memory and time, and check the error message.
 
-One process runs all commands in turn, because starting Python takes longer than most of them.
+One process runs all commands in turn, because starting Python takes longer than most commands.
 """
 
 from __future__ import annotations
@@ -29,27 +29,30 @@ import psutil
 from ps_cluster.data.sets import synthetic
 
 PROJECT = Path(__file__).parents[2]
-MOST_MEMORY = 400 * 2**20  # bytes more than before
-MOST_CPU_S = 10.0  # CPU seconds; a busy machine takes more of them
+MOST_MEMORY = 400 * 2**20  # bytes that a command may take in addition
+MOST_CPU_S = 10.0  # CPU seconds; on a busy machine a command takes more of them
 HANGS_S = 100.0
 MOST_CHARACTERS = 2000
 
 
 @dataclass(frozen=True)
-class Told:
+class CommandResult:
     """The result of a command."""
 
     exit_code: int
     stdout: str
     stderr: str
-    traceback: str  # of an unexpected exception, else ""
+    traceback: str  # of an unexpected exception; "" if there was none
     cpu_s: float
-    memory: int  # bytes more than before, at the peak
+    memory: int  # additional bytes at the peak
 
 
 @dataclass(frozen=True)
 class Row:
-    """Bad input: a command, and what its error must name. `files`: name → content, beside those of `make_folder`."""
+    """Bad input: a command, and the parts that its error must have.
+
+    `files`: name → content of files that are written in addition to those of `make_folder`.
+    """
 
     command: str | Sequence[str]
     says: Sequence[str] = ()
@@ -61,8 +64,8 @@ class Row:
         return self.command.split() if isinstance(self.command, str) else list(self.command)
 
     def __str__(self) -> str:
-        told = " ".join([*self.arguments, *map(repr, self.files.values()), *map(repr, self.environment.values())])
-        return told[:100].encode("ascii", "backslashreplace").decode()
+        text = " ".join([*self.arguments, *map(repr, self.files.values()), *map(repr, self.environment.values())])
+        return text[:100].encode("ascii", "backslashreplace").decode()
 
 
 def make_folder(folder: Path) -> Path:
@@ -104,16 +107,16 @@ def _archive_of_wrong_shape(path: Path) -> None:
 
 
 class Commands:
-    """The process that runs commands; started with the first command, and again after one that hung.
+    """The process that runs commands. It is started at the first command, and again after a command that hung.
 
-    Its cache is its own, because the generated data set is small there.
+    It has a separate cache, because its generated data set is small.
     """
 
     def __init__(self, cache: Path) -> None:
         self._environment = os.environ | {"PS_CLUSTER_CACHE": str(cache)}
         self._process: subprocess.Popen | None = None
 
-    def run(self, folder: Path, arguments: Sequence[str], environment: Mapping[str, str]) -> Told:
+    def run(self, folder: Path, arguments: Sequence[str], environment: Mapping[str, str]) -> CommandResult:
         if self._process is None:
             argv = [sys.executable, "-m", "tests.helpers.bad_input"]
             self._process = subprocess.Popen(
@@ -130,7 +133,7 @@ class Commands:
             self.close()
             raise AssertionError(f"{arguments} ended the process that ran it")
         assert not psutil.Process(self._process.pid).children(), "a process is left behind"
-        return Told(**json.loads(answer))
+        return CommandResult(**json.loads(answer))
 
     def close(self) -> None:
         if self._process is not None:
@@ -140,7 +143,7 @@ class Commands:
 
 
 def _files(folder: Path) -> set[Path]:
-    """Return all that is in a folder, but for what Python keeps of a module that it has read."""
+    """Return everything in a folder, except the files that Python writes when it imports a module."""
     return {path for path in folder.rglob("*") if "__pycache__" not in path.parts}
 
 
@@ -149,11 +152,11 @@ def assert_told(row: Row, folder: Path, commands: Commands) -> None:
     for name, content in row.files.items():
         (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     before = _files(folder)
-    told = commands.run(folder, row.arguments, row.environment)
-    assert_one_line(told.exit_code, told.stderr, row.says)
-    assert not told.traceback, told.traceback
-    assert all(character == "\n" or character.isprintable() for character in told.stdout + told.stderr), told
-    assert told.memory < MOST_MEMORY and told.cpu_s < MOST_CPU_S, told
+    result = commands.run(folder, row.arguments, row.environment)
+    assert_one_line(result.exit_code, result.stderr, row.says)
+    assert not result.traceback, result.traceback
+    assert all(character == "\n" or character.isprintable() for character in result.stdout + result.stderr), result
+    assert result.memory < MOST_MEMORY and result.cpu_s < MOST_CPU_S, result
     assert _files(folder) == before
 
 
@@ -166,16 +169,16 @@ def assert_one_line(exit_code: int, stderr: str, says: Sequence[str]) -> None:
 
 
 def serve() -> None:
-    """Run the commands that come in, one JSON object per line, and answer each with its result."""
+    """Run the commands on standard input, one JSON object per line, and write the result of each."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-    synthetic.generate = partial(synthetic.generate, 200, 50)  # all of it takes five seconds
+    synthetic.generate = partial(synthetic.generate, 200, 50)  # the whole data set takes five seconds
     for line in sys.stdin:
         request = json.loads(line)
         answers.write(json.dumps(asdict(_run(**request))) + "\n")
         answers.flush()
 
 
-def _run(folder: str, arguments: list[str], environment: dict[str, str]) -> Told:
+def _run(folder: str, arguments: list[str], environment: dict[str, str]) -> CommandResult:
     from click.testing import CliRunner
 
     from ps_cluster.cli.main import main
@@ -187,7 +190,7 @@ def _run(folder: str, arguments: list[str], environment: dict[str, str]) -> Told
     with peak_of() as peak:
         result = CliRunner().invoke(main, arguments, env={"TF_CONFIG": None, "KERAS_HOME": folder} | environment)
     clean = isinstance(result.exception, SystemExit | None)
-    return Told(
+    return CommandResult(
         exit_code=result.exit_code,
         stdout=result.stdout,
         stderr=result.stderr,
@@ -207,7 +210,7 @@ class Peak:
 
 @contextmanager
 def peak_of() -> Iterator[Peak]:
-    """Yield the cost of the block; end it with a MemoryError before it takes the machine's memory."""
+    """Yield the cost of the block. A MemoryError ends the block before it takes too much of the machine's memory."""
     usual, began, peak = _memory("VmRSS"), time.process_time(), Peak()
     Path("/proc/self/clear_refs").write_text("5")  # resets the kernel's peak
     resource.setrlimit(resource.RLIMIT_AS, (_memory("VmSize") + 2 * MOST_MEMORY, resource.RLIM_INFINITY))

@@ -1,15 +1,17 @@
-"""Check from a ledger which updates workers had seen when they began a step."""
+"""Find out from a ledger which updates the workers had seen when they began their steps."""
 
 import numpy as np
 
 
 def unseen(rows, lag):
-    """Return the updates that a worker had not seen when it began a step, against a clock bound of `lag`.
+    """Return where a worker began a step too early for a clock bound of `lag`.
 
     Args:
       rows: "worker", "version" and "staleness" of all updates, as vectors by name.
     Returns:
-      A list of (worker, its clock when it began, another worker, that one's updates due, and those seen).
+      A list of (worker, its clock when it began the step, another worker, how many updates of the other worker it
+        should
+      have seen, how many it had seen).
     """
     order = np.argsort(rows["version"])
     workers, made = (np.asarray(rows[name])[order] for name in ("worker", "version"))

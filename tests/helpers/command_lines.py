@@ -1,4 +1,4 @@
-"""Read command lines of documents without carrying them out."""
+"""Check command lines in documents without running them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ps_cluster.cli.main import main
 
 
 def assert_sound(words: Sequence[str]) -> None:
-    """Assert that the program takes these words and, of a command with --dry-run, that its configuration is valid."""
+    """Assert that the program accepts these words and, if there is a --dry-run, that the configuration is valid."""
     context = _read(words)
     options = {parameter.name for parameter in context.command.params}
     if "dry_run" in options and not context.params.get("runs"):
@@ -20,7 +20,7 @@ def assert_sound(words: Sequence[str]) -> None:
 
 
 def _read(words: Sequence[str]) -> click.Context:
-    """Return the context of a command line that was read and not carried out."""
+    """Parse a command line without running it, and return its context."""
     context = main.make_context("ps-cluster", list(words))
     while isinstance(context.command, click.Group):
         name, command, rest = context.command.resolve_command(context, [*context._protected_args, *context.args])

@@ -12,11 +12,11 @@ from ps_cluster.data.sets import cifar
 
 LETTERS = tuple("abcdefghij")
 KINDS = {"cifar10": "real", "synthetic": "synthetic"}
-CIFAR_ROWS = 100  # of a batch of the made-up CIFAR sets (tests/data/conftest.py), where the official ones have 10,000
+CIFAR_ROWS = 100  # images in a file of the made-up CIFAR sets (tests/data/conftest.py); an official file has 10,000
 
 
 def contents_of(arrays: tuple, classes: tuple = LETTERS) -> Contents:
-    """Return training images and labels, then those to test, as contents of a data set."""
+    """Return contents of a data set. `arrays`: training images and labels, then test images and labels."""
     images, labels, test_images, test_labels = arrays
     splits = {"train": {"image": images, "target": labels}, "test": {"image": test_images, "target": test_labels}}
     return Contents(replace(cifar.SPEC, classes=classes), splits)
@@ -29,7 +29,7 @@ def pack_images(directory: Path, name: str, classes: tuple, arrays: tuple, sourc
 def only_named(
     name: str = "synthetic", directory: Path = Path("/data"), train: int = 100, test: int = 10
 ) -> PackedDataset:
-    """Return a data set of which no file exists."""
+    """Return a data set that has no files."""
     return PackedDataset(name, KINDS[name], directory, cifar.SPEC, train, test)
 
 
@@ -40,5 +40,5 @@ def random_images(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 
 def arrays_of(contents: Contents) -> tuple[np.ndarray, ...]:
-    """Return training images and labels, then those to test."""
+    """Return training images and labels, then test images and labels."""
     return tuple(contents.arrays[split][name] for split in ("train", "test") for name in ("image", "target"))

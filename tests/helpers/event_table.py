@@ -1,6 +1,6 @@
-"""Tell a table of events to the launcher's rules, and note what they decide. No process, no file, no clock.
+"""Pass a table of events to the launcher's rules, and record what they decide, without processes, files or a clock.
 
-An event is a method of `Decisions` and what it is told.
+An event is a method of `Decisions` with its arguments.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system.supervisor import TaskExit
 
 
-class ToldRun:
-    """A run that goes as the table says. Its cluster obeys each action at once, and answers it as the loop does.
+class ScriptedRun:
+    """A run in which the events of a table happen. Its cluster obeys each action at once, and answers as the loop does.
 
     A process that is killed ends when the table says so.
 
     Args:
       stop_takes_s: how long it takes to stop tasks.
-      patience: scored checkpoints without a better accuracy, after which training stops early.
+      patience: training stops early after this many scored checkpoints without a better accuracy.
       ended_at: the last update of an earlier session that ended in order.
     Attributes:
-      actions: all so far.
+      actions: all actions so far.
     """
 
     def __init__(
@@ -62,14 +62,14 @@ class ToldRun:
         self._start()
 
     def look(self, at_s, *events):
-        """Let time pass until then, with two looks a second, and tell these events in the last one."""
+        """Let time pass until `at_s`, with two looks a second, and report these events in the last one."""
         while self.now < at_s - LOOK_EVERY_S:
             self.now += LOOK_EVERY_S
             self._pass_time()
         self.now = max(self.now, at_s)
         for event in events:
-            if (told := event(self)) is not None:
-                self.tell(*told)
+            if (decide_and_facts := event(self)) is not None:
+                self.tell(*decide_and_facts)
         self._pass_time()
 
     def _pass_time(self):
@@ -144,7 +144,7 @@ def task(name):
 
 
 def in_words(action):
-    """Return a notice's line; "failed, 1: message" of an ending; "RestartTask(worker-0)" of other actions."""
+    """Return an action as text: a notice's line, "failed, 1: message" of an ending, or e.g. "RestartTask(worker-0)"."""
     match action:
         case ea.Notice(line):
             return str(line)
@@ -156,7 +156,7 @@ def in_words(action):
 
 
 def follows(action, expected):
-    """Return whether an action is the expected one: whole, but for a line that a user reads."""
+    """Return whether an action is the expected one. Only of a line for users, a part is enough."""
     match action:
         case ea.Notice(line):
             return expected in str(line) and expected.partition("(")[0] not in ACTION_NAMES
@@ -168,7 +168,7 @@ def follows(action, expected):
 ACTION_NAMES = {kind.__name__ for kind in get_args(ea.Action)}
 
 
-# Events of a table: functions of the run, which knows the pids.
+# Events of a table. They are functions of the run, which knows the pids.
 
 
 def row(applied, phase="training", written=0, wait_s=0.0):
@@ -190,7 +190,7 @@ def died(name, code=1, line="out of luck", **fields):
 
 
 def freezes(name):
-    """A process is stopped (SIGSTOP), or goes on if it was."""
+    """A process is stopped (SIGSTOP), or continues if it was stopped."""
     return lambda run: run.frozen.symmetric_difference_update({task(name)})
 
 
@@ -238,7 +238,7 @@ def ctrl_c(_):
 
 
 def scale_to(workers):
-    """The user asks for so many workers."""
+    """The user asks for this number of workers."""
     return lambda _: (Decisions.scale_requested, workers)
 
 

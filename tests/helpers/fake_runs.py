@@ -1,4 +1,4 @@
-"""Finished run directories with generated numbers, in the real file formats."""
+"""Write finished run directories with generated numbers, in the real file formats."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FAKE_COLUMNS = (
 class Fake:
     """The contents of a fake run. `scores`: (test accuracy or error, train seconds, examples).
 
-    The last `broken` of them have a loss that is not finite, and no error.
+    The last `broken` scores have a loss that is not finite, and no error.
     """
 
     settings: dict[str, Any]
@@ -40,7 +40,7 @@ class Fake:
     broken: int = 0
     machine: dict[str, Any] | None = None
     rows: tuple[tuple[float, ...], ...] = ()
-    """Of the ledger: the values of FAKE_COLUMNS. Times are seconds since START."""
+    """The rows of the ledger: values of FAKE_COLUMNS. Times are seconds since START."""
     metric: str = "accuracy"
     unit: str = "images"
     guess: float | None = 0.1
@@ -51,7 +51,7 @@ def config_of(settings: dict[str, Any]) -> RunConfig:
         "data.dataset": "cifar10", "model.name": "tutorial_cnn", "model.precision": "float32",
         "cluster.pin_workers": False,
     }  # fmt: skip
-    config = build_config(None, fixed | settings)  # with rates of its mode, which a chosen method would leave out
+    config = build_config(None, fixed | settings)  # has the rates of its mode, which a chosen method would remove
     if "staleness.method" in settings or config.staleness.method == "none":
         return config
     return config.with_values({"staleness.method": "none"})
@@ -116,7 +116,7 @@ def _ledger(fake: Fake) -> str:
 
 
 def simulated_rows(*, mode: str, slow: float, seed: int, updates: int = 240) -> tuple[tuple[float, ...], ...]:
-    """A ledger as a cluster of three workers would leave it, the last of them `slow` times slower."""
+    """Return the ledger of a simulated cluster of three workers, the last of which is `slow` times slower."""
     random = np.random.default_rng(seed)
     own_steps = [0.030, 0.032, 0.031]
     if mode == "sync-ps":
@@ -125,7 +125,7 @@ def simulated_rows(*, mode: str, slow: float, seed: int, updates: int = 240) -> 
 
 
 def _step(random: np.random.Generator, own: float, factor: float) -> tuple[float, float, float]:
-    """Seconds to pull, to have computed and to push."""
+    """Return the seconds from the start of a step until it has pulled, computed and pushed."""
     compute = own * random.uniform(0.9, 1.2)
     return 0.004, 0.004 + compute, 0.004 + compute * factor
 

@@ -1,8 +1,8 @@
-"""A clock that only sleeping moves."""
+"""Provide a clock that only moves when somebody sleeps."""
 
 
 class FakeTime:
-    """`clock()` returns seconds; `sleep` moves it, and calls what is due: `at(seconds, function)`."""
+    """A clock that only `sleep` moves. `sleep` also calls the functions of `at(seconds, function)` that are due."""
 
     def __init__(self):
         self.now_s = 0.0

@@ -17,7 +17,7 @@ def ledger_rows(run_dir):
 
 
 def update_columns(run_dir, *names):
-    """Return columns of the ledger as vectors: by default those on worker, version and staleness."""
+    """Return columns of the ledger as vectors, by default worker, version and staleness."""
     names = names or ("worker", "version", "staleness")
     return {name: np.array([int(row[name]) for row in ledger_rows(run_dir)]) for name in names}
 
@@ -32,7 +32,7 @@ def restarts(summary):
 
 
 def assert_ledger_is_exact(summary, total=None, gradients=1):
-    """Assert that the summary's proof and counts are exact. `total`: updates of the run; None if it was stopped."""
+    """Assert that the summary's proof and counts are exact. `total`: the updates of the run; None if it was stopped."""
     updates = summary["updates"]
     assert summary["outcome"] == ("stopped" if total is None else "completed")
     total = total or updates["applied"]

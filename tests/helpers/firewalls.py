@@ -1,4 +1,4 @@
-"""Tell whether a host allows rules of the firewall. Asks a system program, not the code that is tested."""
+"""Find out whether a host allows rules of the firewall, by a system program and not by the code that is tested."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ table inet asked {
 
 
 def why_no_firewall(machine: Host) -> str | None:
-    """Return why a host allows no rules that end with their process; None where it does."""
+    """Return why a host does not allow rules that end with their process; None if it does."""
     if (nft := shutil.which("nft")) is None:
-        return "no program nft here: apt-get install nftables"
-    asked = machine.popen([nft, "-f", "-"], stdin=subprocess.PIPE, stderr=subprocess.PIPE)
-    said = asked.communicate(_RULES, timeout=20)[1].decode().splitlines()
-    return f"this kernel's firewall allows it not: {said[0]}" if asked.returncode else None
+        return "there is no program nft: apt-get install nftables"
+    process = machine.popen([nft, "-f", "-"], stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+    errors = process.communicate(_RULES, timeout=20)[1].decode().splitlines()
+    return f"this kernel's firewall does not allow it: {errors[0]}" if process.returncode else None

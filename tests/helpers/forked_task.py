@@ -1,4 +1,4 @@
-"""Print what a forked process sees of itself, as JSON, then end as its argument says: `exit 3`, `raise`, `wait`."""
+"""Print what a forked process sees of itself as JSON, then do what the argument says: `exit 3`, `raise` or `wait`."""
 
 import gc
 import json

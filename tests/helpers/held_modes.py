@@ -1,8 +1,8 @@
 """Modes `asynchronous` and `bounded` whose workers a test can hold at a point of a step, to kill them there.
 
-The variable HELD_STEPS says where: "<point>:<worker>:<step id>,…@<folder>". At its first step from that id on, the worker
-writes its index and pid into `folder/point`, and waits until there is a file `folder/point.go_on`. The points: `before_pull`
-(of the first step of a dispatch), `computed` and `applied`.
+The variable HELD_STEPS says where: "<point>:<worker>:<step id>,…@<folder>". At its first step from that id on, the
+worker writes its index and pid into `folder/point`, and waits until there is a file `folder/point.go_on`. The points
+are `before_pull` (only in the first step of a dispatch), `computed` and `applied`.
 """
 
 import os
@@ -33,7 +33,7 @@ def mode(name):
 
 
 def hold(point, step):
-    """Return operations that hold the worker which runs them, where the variable asks for it."""
+    """Return operations that hold the worker that runs them, if HELD_STEPS says so."""
     points, _, folder = os.environ["HELD_STEPS"].partition("@")
     places = {
         name: (int(worker), int(first)) for name, worker, first in (place.split(":") for place in points.split(","))
@@ -44,7 +44,7 @@ def hold(point, step):
     marker = os.path.join(folder, point)
 
     def missing(path, now):
-        # With a constant path TensorFlow would fold the look at the disk into a constant: one look for all steps.
+        # With a constant path, TensorFlow would look at the disk once and fold the result into a constant.
         changing = tf.strings.join([path, tf.strings.substr(tf.strings.as_string(now), 0, 0)])
         return tf.equal(tf.size(tf.io.matching_files(changing)), 0)
 

@@ -14,9 +14,9 @@ class _Sources(HTMLParser):
 
 
 def loaded_by(page: str, *, has_script: bool = False) -> list[str]:
-    """Return everything that a browser would load, and assert that nothing of it runs code or hides in a style.
+    """Return everything that a browser would load. Assert that the page runs no code, and that its styles load nothing.
 
-    `has_script`: scripts within the page are allowed; what is loaded by `src` is returned in either case.
+    `has_script`: scripts in the page are allowed. What a script loads by `src` is returned in either case.
     """
     sources = _Sources()
     sources.feed(page)

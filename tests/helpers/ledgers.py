@@ -1,4 +1,4 @@
-"""Make rows of a ledger, and journals with them."""
+"""Create rows of a ledger, and journals that contain them."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +12,7 @@ from ps_cluster.runs.rows import MOST_INDEX
 
 
 def rows_of(steps, **columns) -> np.ndarray:
-    """Return a row for each of `steps`. `columns`: by name, one value for all rows or one per row; others are 0."""
+    """Return a row for each of `steps`. `columns`: name → one value for all rows, or one per row. Others are 0."""
     rows = np.zeros(len(steps), ROW)
     for name, values in ({"step": steps} | columns).items():
         rows[name] = values
@@ -36,7 +36,7 @@ def random_rows(count: int, seed: int = 0) -> np.ndarray:
 
 
 def write_journal(path: Path, rows: np.ndarray) -> list[Piece]:
-    """Write a journal with exactly `rows` to `path`; return it as the history of a shard."""
+    """Write a journal with exactly `rows` to `path`, and return it as the history of a shard."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     journal = Journal(path)
@@ -47,7 +47,7 @@ def write_journal(path: Path, rows: np.ndarray) -> list[Piece]:
 
 
 def state(step: int, arrays: Mapping[str, np.ndarray], meta: CheckpointMeta) -> Checkpoint:
-    """Return a state that says where the rows are that its shards have accepted: in journals of leader 0."""
+    """Return a state which says that the rows of its shards are in the journals of leader 0."""
     accepted = arrays["counts"][:, COUNTS.index("accepted")].tolist() if "counts" in arrays else [0]
     own = LeaderStretch(step=step, rows=accepted, checksums=[0] * len(accepted))
     return Checkpoint(step, arrays, meta.model_copy(update={"leaders": [own]}))

@@ -1,4 +1,4 @@
-"""Make the directory of a run that has left a model, without a training."""
+"""Create the directory of a run that has a best model, without training one."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ SHAPE, CLASSES = (12, 10, 3), ("ant", "bee", "cat")
 
 
 def leave_run(root: Path, dataset: PackedDataset, model: keras.Model, name: str = "synthetic", **settings) -> RunDir:
-    """Write what a training on a packed data set would have left. `name`: of the data set, as users give it."""
+    """Write the files that a training would leave. `name`: the name of the data set, as users give it."""
     run_dir = RunDir.create(root)
     named = DATASETS.named_by_user(name, Path.cwd())
     write_whole(run_dir.config, build_config(None, {"data.dataset": named, **settings}).to_yaml())
@@ -75,7 +75,7 @@ def leave_table_run(folder: Path) -> RunDir:
 
 
 def table_network() -> keras.Model:
-    """Return a network of both inputs of the table: ten times the standardised number, plus 100 times the code."""
+    """Return a network with the table's two inputs: ten times the standardised number, plus 100 times the code."""
     numbers, categories = keras.Input([1], name="numbers"), keras.Input([1], name="categories", dtype="int32")
     code = keras.layers.Embedding(3, 1, embeddings_initializer="zeros", name="codes")
     ten = keras.layers.Dense(1, use_bias=False, name="ten")

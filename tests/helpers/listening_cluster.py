@@ -1,7 +1,7 @@
-"""A launcher and tasks without TensorFlow; every task listens on every interface, as a TensorFlow server does.
+"""Run a launcher and tasks without TensorFlow. Each task listens on every interface, as a TensorFlow server does.
 
-listening_cluster.py launch RUN_DIR DATA_DIR SETTING                  holds the cluster until its standard input ends
-listening_cluster.py task --run-dir … --type … --index …    writes the file `reached` when every other one answered
+listening_cluster.py launch RUN_DIR DATA_DIR SETTING         keep the cluster running until the standard input ends
+listening_cluster.py task --run-dir … --type … --index …     write the file `reached-…` once all tasks have answered
 """
 
 import json
@@ -67,7 +67,7 @@ def reach(address: str) -> None:
         try:
             return socket.create_connection((host, int(port)), timeout=5).close()
         except ConnectionRefusedError:
-            time.sleep(0.02)  # it may still be starting
+            time.sleep(0.02)  # the task may still be starting
 
 
 if __name__ == "__main__":

@@ -14,14 +14,15 @@ from ps_cluster.config.tasks import Task
 from tests.helpers.manifests import pods_of
 
 PROJECT = Path(__file__).resolve().parents[2]
-OF_THE_IMAGE = ("PATH", "OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")  # the image has a system that fits its processor
+# Variables that describe the system. A real pod has those of its image.
+OF_THE_IMAGE = ("PATH", "OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
 
 
 class LocalPods:
-    """Starts a pod's container: exactly its command and environment, with other names for hosts and folders.
+    """Starts containers with exactly their commands and environments, but other names for hosts and folders.
 
-    A claim is a folder for all pods, an emptyDir one that begins empty with each pod. The cache is that of the tests, to
-    save the time of packing the same data.
+    A claim is a folder for all pods. An emptyDir is a new folder for each pod. All pods use the cache of the tests, so
+    that the same data is not packed again.
     """
 
     def __init__(self, documents, root):
@@ -63,7 +64,7 @@ class LocalPods:
             )  # fmt: skip
 
     def outputs(self):
-        """Return the last lines of all pods, for the message of a test that fails."""
+        """Return the last lines that each pod has written, for the message of a test that fails."""
         return "\n".join(
             f"{file.parent.name}: {line}"
             for file in sorted(self._root.glob("*/output"))
@@ -81,7 +82,7 @@ class LocalPods:
         return folder
 
     def _here(self, text, places):
-        """Return a value of the manifest with the names of this machine."""
+        """Return a value of the manifest, with folders and addresses of this machine."""
         for place, folder in places.items():
             if text == place or text.startswith(f"{place}/"):
                 return f"{folder}{text.removeprefix(place)}"

@@ -1,4 +1,4 @@
-"""Train in this process as a cluster does, with the real session, ledger, sampler and proof, but without a network."""
+"""Train in this process like a cluster, with the real session, ledger, sampler and proof, but without connections."""
 
 import os
 from dataclasses import dataclass
@@ -63,7 +63,7 @@ SETTINGS = {
 
 @dataclass(frozen=True)
 class Trained:
-    """What a training has left: the result with its proof, and a row for each update that was computed again."""
+    """The outcome of a training: the result with its proof, and a row for each update that was computed again."""
 
     result: TrainingResult
     recomputed: list[RecomputedRow]
@@ -78,7 +78,7 @@ def train(folder: Path, accelerator: str | None = None, **values) -> Trained:
 
     Args:
       accelerator: the device of this process that computes the network; None: its processor.
-      values: settings beside SETTINGS; those of TABLES give the network an embedding table.
+      values: settings in addition to SETTINGS. Those of TABLES give the network an embedding table.
     """
     folder.mkdir()
     network = folder / "net.py"
@@ -118,7 +118,7 @@ def _train_in_workspace(config, run_dir, dataset, accelerator):
     start.begin(resume=False)
     with (
         mock.patch.object(placement, "device_name", lambda task, device=CPU: LOCAL_DEVICE),
-        # Updates are computed again when the training is over: as if that took no time.
+        # Here updates are computed again only after the training, so the sampler must not wait for that.
         mock.patch.object(UpdateSampler, "is_cheap", lambda sampler: True),
     ):
         session = start.build([LOCAL_DEVICE] * config.shards, LOCAL_DEVICE)

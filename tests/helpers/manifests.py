@@ -32,10 +32,10 @@ class Pods(NamedTuple):
         return self.container["command"]
 
     def environment(self, index):
-        """Return the environment of a pod's container, with values put in as Kubernetes does."""
+        """Return the environment of a pod's container, with references replaced as Kubernetes does."""
         found = {}
         for variable in self.container["env"]:
-            value = variable.get("value", str(index))  # the only field that is asked for is the pod's index
+            value = variable.get("value", str(index))  # the only value from a field is the pod's index
             found[variable["name"]] = re.sub(r"\$\((\w+)\)", lambda name: found[name[1]], value)
         return found
 
@@ -48,12 +48,12 @@ def deployment(changes=None, *, name="mine", **more):
 
 
 def rendered(kind, asked):
-    """Return the documents of a kind as kubectl reads them."""
+    """Return the documents of a kind of manifest as kubectl reads them. `asked`: the deployment."""
     return list(yaml.safe_load_all(KINDS[kind].manifests(asked)))
 
 
 def pods_of(documents):
-    """Return the pods that the operator of a manifest makes, role after role."""
+    """Return the pods that Kubernetes or an operator creates for a manifest, role after role."""
     return [
         pods
         for document in documents

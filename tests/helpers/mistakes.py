@@ -1,4 +1,4 @@
-"""Mistakes that the proof of a run has to find. Each is a context in which training has that one mistake, and no other."""
+"""Define mistakes that the proof of a run has to find. Each is a context in which training makes only that mistake."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -20,23 +20,21 @@ from ps_cluster.training.split_step import SplitStep
 from ps_cluster.training.step import TrainBatch, TrainStep
 from ps_cluster.training.worker_state import ErrorFeedback
 
-STEP = 10  # at which a mistake is made that is made once
+STEP = 10  # the step of those mistakes that are made only once
 
 Mistake = Callable[[], AbstractContextManager[object]]
 MISTAKES: dict[str, Mistake] = {}
 
 
 def _changes(*places: tuple[object, str]) -> Callable[[Callable], Callable]:
-    """Register a mistake: the methods at `places` are replaced by one that is given the right one first."""
+    """Register a mistake: a function that replaces the methods at `places`, and gets the right method first."""
 
     def register(wrong: Callable) -> Callable:
         @contextmanager
         def mistaken() -> Iterator[None]:
             with ExitStack() as stack:
                 for owner, name in places:
-                    stack.enter_context(
-                        mock.patch.object(owner, name, _given_the_right_one(getattr(owner, name), wrong))
-                    )
+                    stack.enter_context(mock.patch.object(owner, name, _with_right(getattr(owner, name), wrong)))
                 yield
 
         MISTAKES[wrong.__name__.replace("_", " ")] = mistaken
@@ -45,8 +43,8 @@ def _changes(*places: tuple[object, str]) -> Callable[[Callable], Callable]:
     return register
 
 
-def _given_the_right_one(right: Callable, wrong: Callable) -> Callable:
-    """Return a function or method that calls `wrong` with the right one before its own arguments."""
+def _with_right(right: Callable, wrong: Callable) -> Callable:
+    """Return a function or method that calls `wrong` with `right` before its own arguments."""
 
     def method(*arguments, **named):
         return wrong(right, *arguments, **named)

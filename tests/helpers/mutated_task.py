@@ -1,6 +1,6 @@
-"""Run tasks with one mistake in them, which the proof has to find.
+"""Run tasks that make a mistake, which the proof has to find.
 
-python -m tests.helpers.mutated_task MISTAKE RUN_DIR     (the launcher; what it starts has more arguments)
+python -m tests.helpers.mutated_task MISTAKE RUN_DIR           (the launcher; its tasks have more arguments)
 python -m tests.helpers.mutated_task MISTAKE RUN_DIR alone     (one task of the cluster that TF_CONFIG describes)
 """
 
@@ -51,7 +51,7 @@ if __name__ == "__main__":
         sys.exit(run(mistake, Path(arguments[0])))
     if arguments[1:] == ["alone"]:
         run_alone(mistake, Path(arguments[0]))
-    from tests.helpers.mistakes import MISTAKES  # imports TensorFlow, which only the tasks may
+    from tests.helpers.mistakes import MISTAKES  # imports TensorFlow, which only tasks may import
 
     with MISTAKES[mistake.replace("_", " ")]():
         task.main(arguments)

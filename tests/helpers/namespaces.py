@@ -1,4 +1,4 @@
-"""Check which namespaces this system allows, and run processes that are allowed less."""
+"""Check which namespaces this system allows, and run processes that are allowed fewer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LIBC = ctypes.CDLL(None)
 
 
 def as_ordinary_user():
-    """Give up, in a process about to start, the right to make a network namespace without a user namespace."""
+    """Give up, in a process about to start, the right to create a network namespace without a user namespace."""
     LIBC.prctl(PR_CAPBSET_DROP, CAP_SYS_ADMIN, 0, 0, 0)
 
 
@@ -22,11 +22,11 @@ def as_ourselves():
 
 
 def why_not(*unshare_options, rights=as_ourselves) -> str | None:
-    """Return why this system does not allow `unshare` with these options, None if it does. Asks a system program."""
+    """Return why this system does not allow `unshare` with these options; None if it does. Uses a system program."""
     if not shutil.which("unshare"):
-        return "no unshare(1) here that could tell whether this system allows a private network"
-    asked = subprocess.run(["unshare", *unshare_options, "true"], capture_output=True, text=True, preexec_fn=rights)
-    return f"this system does not allow it: {asked.stderr.strip()}" if asked.returncode else None
+        return "there is no unshare(1), which could show whether this system allows a private network"
+    tried = subprocess.run(["unshare", *unshare_options, "true"], capture_output=True, text=True, preexec_fn=rights)
+    return f"this system does not allow it: {tried.stderr.strip()}" if tried.returncode else None
 
 
 def skip_unless_allowed(rights):
@@ -35,7 +35,7 @@ def skip_unless_allowed(rights):
 
 
 def refused(argv):
-    """Return a command that runs `argv` as on a system that allows no network namespace."""
+    """Return a command that runs `argv` as if the system allowed no network namespace."""
     if why_not("--user", "--map-root-user"):
         if why_not("--net") is None:
             pytest.skip("an administrator of this system is always allowed a private network")

@@ -17,7 +17,7 @@ with socket.create_server(("", 2222)) as server:
     while data := connection.recv(1 << 16):
         connection.sendall(data)
 """
-# Sends as many bytes as asked for, waits for them to come back, and says how long that took. Then it waits for more.
+# Sends the given number of bytes, waits for them to come back, and prints how long that took. Then it waits for more.
 ASK = """
 import socket, sys, time
 connection, began, left = socket.create_connection((sys.argv[1], 2222), 10), time.monotonic(), int(sys.argv[2])
@@ -48,32 +48,32 @@ def skip_without_hosts():
 
 
 def python(host, code, *arguments):
-    """Start a program on a host; it can be read from and written to."""
+    """Start a program on a host, with pipes for its standard input and output."""
     argv = [sys.executable, "-I", "-S", "-c", code, *map(str, arguments)]
     return host.popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
 
 
 def echo(host):
-    """Start a program on a host that sends back what it gets at port 2222."""
+    """Start a program on a host that sends back everything that it receives at port 2222."""
     process = python(host, ECHO)
     assert process.stdout.readline() == b"listening\n"
     return process
 
 
 def ask(host, other, size=1):
-    """Return a program on `host` that is connected with the echo on `other`, and the seconds that `size` bytes took."""
+    """Connect a program on `host` with the echo on `other`. Return it, and the seconds that `size` bytes took."""
     process = python(host, ASK, other.name, size)
     return process, float(process.stdout.readline())
 
 
 def heard(process, within_s):
-    """Return what the program hears on its connection: "ended", "silent", or an error."""
+    """Return what the program receives on its connection: "data", "ended", "silent", or an error."""
     process.stdin.write(f"{within_s}\n".encode())
     return process.stdout.readline().decode().strip()
 
 
 def can_reach(host, other, port, within_s=2.0):
-    """Return whether a connection from a host to this port of `other`, a host or a name, can be made."""
+    """Return whether `host` can connect to this port of `other`, which is a host or an address."""
     address = other if isinstance(other, str) else other.address
     try:
         run_in(host.network, sys.executable, "-I", "-S", "-c", CONNECT, address, str(port), str(within_s))

@@ -1,4 +1,4 @@
-"""Train a Keras model on this process's own device by the package's graph of pull, compute and push."""
+"""Train a Keras model in this process with the package's graph of pull, compute and push."""
 
 import os
 
@@ -28,7 +28,7 @@ PLAIN = {
 
 
 class GivenBatches(TrainStep):
-    """A step on rows that are given: name of a field → array [steps, B, ...]."""
+    """Steps on given batches. `rows`: name of a field → array [steps, B, ...]."""
 
     def __init__(self, rows, *arguments, **named):
         super().__init__(*arguments, **named)
@@ -43,7 +43,7 @@ class GivenBatches(TrainStep):
 
 
 class Alone:
-    """The graph of a worker's steps without a parameter server; its update is w - rate * gradient."""
+    """The graph of a worker's steps without a parameter server. An update is w - rate * gradient."""
 
     def __init__(self, model, spec, rows, settings=None):
         self.config = build_config(overrides=PLAIN | {"training.steps": len(rows["target"])} | (settings or {}))
@@ -64,7 +64,7 @@ class Alone:
 
 
 class OneWorker(Alone):
-    """A worker and its parameter server in this process. Its working directory has to be one to write in."""
+    """A worker and its parameter server in this process. The working directory must be writable."""
 
     def __init__(self, *of_a_step):
         super().__init__(*of_a_step)

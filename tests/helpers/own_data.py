@@ -1,4 +1,4 @@
-"""Pack data that users bring by its path, in a cache of the test."""
+"""Pack data that users bring as a path, in a cache of the test."""
 
 import json
 from pathlib import Path
@@ -15,15 +15,15 @@ from ps_cluster.errors import UserError
 
 
 def packed(path: Path, **settings) -> tuple[PackedDataset, list[str]]:
-    """Return the packed copy of what is at a path, and the lines that were told."""
-    name, told = DATASETS.named_by_user(str(path), Path.cwd()), []
+    """Return the packed copy of the data at a path, and the lines for the user."""
+    name, lines = DATASETS.named_by_user(str(path), Path.cwd()), []
     chosen = DATASETS[name].Settings(dataset=name, **settings)
     cache = (path.parent if path.parent.is_dir() else path) / "cache"
-    return sources.resolve(chosen, cache, notify=told.append), told
+    return sources.resolve(chosen, cache, notify=lines.append), lines
 
 
 def refused(path: Path, **settings) -> str:
-    """Return the line with which data is refused."""
+    """Return the message with which the data at a path is refused."""
     with pytest.raises(UserError) as error:
         packed(path, **settings)
     assert "\n" not in str(error.value) and not list(path.parent.glob("cache/**/dataset.json"))
@@ -31,7 +31,7 @@ def refused(path: Path, **settings) -> str:
 
 
 def save_hugging_face(path: Path, features: dict, *batches: pa.RecordBatch, files: int = 1, options=None) -> Path:
-    """Write a folder as `save_to_disk` of Hugging Face's library does. `features`: column → what it is."""
+    """Write a folder like `save_to_disk` of Hugging Face's library. `features`: column → its description."""
     path.mkdir(parents=True)
     names = [f"data-{number}.arrow" for number in range(files)]
     for number, name in enumerate(names):

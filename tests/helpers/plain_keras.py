@@ -1,4 +1,4 @@
-"""Train a network beside plain Keras on the same batches, and tell how far the two are apart."""
+"""Train a network here and by plain Keras on the same batches, and return how far the results are apart."""
 
 from dataclasses import replace
 
@@ -33,17 +33,18 @@ def spec_of(*inputs, weighted=False):
 
 
 def stack(*layers, of="row"):
-    """A network of one input: the layers, and scores."""
+    """Return a network with one input: the layers, then scores."""
     return keras.Sequential([keras.Input(SHAPES[of], dtype=str(ROWS[of].dtype)), *layers, LAYERS.Dense(3)])
 
 
 def differences(build, inputs, settings=None, *, optimizer=None, loss=SCORES, weighted=False, learned=None, **fit):
-    """Train by both, from the same weights, with the same random states; return the largest difference of each update.
+    """Train both from the same weights with the same random states. Return the largest difference of each update.
 
     Args:
-      optimizer: with one, a parameter server applies the rule that the settings name; without, both take steps of SGD.
-      loss: that Keras is compiled with, unless the model is compiled already.
-      learned: other targets than three classes: the fields of the specification, and the rows [UPDATES, BATCH, ...].
+      optimizer: Keras's optimizer. A parameter server applies the rule that the settings name. None: both use plain
+        SGD.
+      loss: the loss for Keras, unless the model is compiled already.
+      learned: targets other than three classes: the fields of the specification, and the rows [UPDATES, BATCH, ...].
     """
     keras.utils.set_random_seed(0)
     fields, targets = learned or ({}, ROWS["target"])
@@ -74,5 +75,5 @@ def compared(worker, plain, inputs, rows, step, fit):
     plain.train_on_batch(given if len(given) > 1 else given[inputs[0]], target, weight, class_weight)
     own = (flatten(plain.trainable_variables), flatten(statistics_of(plain)))
     found = worker.step(step)
-    assert all(np.isfinite(one).all() for one in (*found, *own)), "Python's max passes over what is no number"
+    assert all(np.isfinite(one).all() for one in (*found, *own)), "Python's max would ignore NaN"
     return max(float(np.abs(one - other).max(initial=0)) for one, other in zip(found, own, strict=True))

@@ -1,4 +1,4 @@
-"""Plant modules in a folder, and see which of them were run."""
+"""Plant modules in a folder, and find out which of them were run."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ NAMES = (
 
 
 def plant(folder: Path) -> None:
-    """Write modules with the names of those that this package's processes import. Each leaves a mark when it is run."""
+    """Write modules with names that this package's processes import. Each leaves a mark when it is run."""
     for name in NAMES:
         (folder / f"{name}.py").write_text(f"open({str(folder)!r} + '/run-' + __name__, 'w').close()\n")
 

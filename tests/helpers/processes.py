@@ -29,13 +29,13 @@ def assert_none_left(run_dir: Path, within_s: float = 10.0) -> None:
 
 
 def has_heard(pid: int, number: int) -> bool:
-    """Return whether this signal no longer waits for the process to take it."""
+    """Return whether the process has taken this signal, so that it is no longer pending."""
     waiting = re.search(r"^ShdPnd:\s+(\w+)$", Path(f"/proc/{pid}/status").read_text(), re.M)
     return waiting is not None and not int(waiting[1], 16) >> (number - 1) & 1
 
 
 def wait_until(condition: Callable[[], object], within_s: float = 120.0, every_s: float = 0.02) -> None:
-    """Wait until `condition` holds, and look every `every_s` seconds; fail if it does not within `within_s` seconds."""
+    """Wait until `condition` holds, which is checked every `every_s` seconds. Fail after `within_s` seconds."""
     deadline = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline, f"not within {within_s} s: {condition}"

@@ -13,18 +13,18 @@ _MODELS = {
 
 
 def check_of_kubernetes(document):
-    """Raise where Kubernetes' own schema has no such object: unknown fields too."""
+    """Raise if a document does not fit Kubernetes' own schema, or has unknown fields."""
     kubernetes_validate.validate(document, _KUBERNETES, strict=True)
 
 
 def check_pod(template):
-    """Raise where the template of a pod is none."""
+    """Raise if the template of a pod is not a valid one."""
     check_of_kubernetes({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": template["spec"]})
 
 
 def check_of_operator(document):
-    """Raise where a JobSet, TrainJob or TrainingRuntime has wrong types, or fields that the model does not have."""
+    """Raise if a JobSet, TrainJob or TrainingRuntime has wrong types, or fields that the model does not have."""
     home, name = _MODELS[document["kind"]].split(".")
-    # Imported here: it takes a second, which every process of pytest would need to collect the tests.
+    # Imported here, because it takes a second, which each process of pytest would need while it collects the tests.
     model = getattr(importlib.import_module(f"kubeflow_trainer_api.models.{home}"), name).from_dict(document)
     assert model.to_dict() == document  # a model leaves out the fields that it does not know

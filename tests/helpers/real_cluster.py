@@ -14,38 +14,39 @@ from tests.helpers.processes import assert_none_left, wait_until
 
 PROJECT = Path(__file__).resolve().parents[2]
 SMALL = {"--dataset": "synthetic", "--model": "mlp", "--batch-size": "32", "--precision": "float32"}
-LIMIT_S = 270  # below the limit of pytest for a test, so that the test says what it waited for
-# Adam divides by the gradient's size and so amplifies rounding errors; with momentum they stay small for a few updates.
+LIMIT_S = 270  # less than pytest's limit for a test, so that the test itself says what it waited for
+# Adam divides by the gradient's size, which amplifies rounding errors. With momentum they stay small for a few updates.
 MOMENTUM = ("--set", "optimizer.rule=momentum", "--set", "optimizer.learning_rate=0.02")
-# A save waits for the steps under way, and the next one comes after 20 times its duration.
+# A save waits for the steps under way, and the next save follows after 20 times its duration.
 SNAPSHOTS = ("--set", "checkpoints.snapshot_every_seconds=0.5", "--set", "cluster.steps_per_dispatch=1")
 ELASTIC = ("--set", "optimizer.rule=sgd", "--set", "optimizer.learning_rate=0.05")
 
 
 def small(*options, draws=False):
-    """Return the options of a small training: `options`, and of SMALL those that they don't give.
+    """Return the options of a small training: `options`, and those of SMALL that are missing there.
 
-    `draws`: whether its results are drawn, which takes a second.
+    `draws`: whether the results are drawn as a picture, which takes a second.
     """
     usual = (part for name, value in SMALL.items() if name not in options for part in (name, value))
     return (*usual, *options, *(() if draws else ("--set", "evaluation.draw_results=false")))
 
 
-# A company's machines have such variables. Nobody listens there, and no connection between tasks may need it.
+# A company's machines may have such variables. No program listens at this port, and no connection between tasks may
+# need it.
 BEHIND_A_PROXY = dict.fromkeys(("http_proxy", "https_proxy", "grpc_proxy"), "http://127.0.0.1:9")
 
-# Examples in a step of a worker, for what does not depend on how much it computes.
+# A small batch, for tests that do not depend on how much a step computes.
 FEW_EXAMPLES = ("--batch-size", 8)
 
 
 def unhurried(workers=3, seconds=0.1):
-    """Return options for a long training that needs little CPU: every worker waits `seconds` in each step."""
+    """Return options for a long training that needs little CPU time: each worker waits `seconds` in each step."""
     slow = ";".join(f"{worker}:+{seconds}s" for worker in range(workers))
     return *FEW_EXAMPLES, "--set", f"cluster.straggler={slow}"
 
 
 def start(*arguments, env=None):
-    """Start `python cli.py …` in a session of its own, as a terminal does."""
+    """Start `python cli.py …` in a new session, as a terminal does."""
     return subprocess.Popen(
         [sys.executable, "cli.py", *map(str, arguments)], cwd=PROJECT, text=True, env=os.environ | (env or {}),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
@@ -53,14 +54,14 @@ def start(*arguments, env=None):
 
 
 def start_run(run_dir, *options, resume=False, env=None):
-    """Start a small training in `run_dir`, or resume the one that is there."""
+    """Start a small training in `run_dir`, or resume the run that is there."""
     return (
         start("run", "--resume", run_dir) if resume else start("run", "--run-dir", run_dir, *small(*options), env=env)
     )
 
 
 def pasted(commands: str, folder: Path, environment: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Run commands in a folder that has cli.py; return what they print."""
+    """Run shell commands in a folder that has cli.py. Return what they print."""
     if not (folder / "cli.py").is_symlink():
         (folder / "cli.py").symlink_to(PROJECT / "cli.py")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -69,32 +70,32 @@ def pasted(commands: str, folder: Path, environment: Mapping[str, str] = Mapping
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
     )  # fmt: skip
     try:
-        told, _ = process.communicate(timeout=LIMIT_S)
+        output, _ = process.communicate(timeout=LIMIT_S)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-    assert process.returncode == 0, told[-3000:]
+    assert process.returncode == 0, output[-3000:]
     assert_none_left(folder)
-    return told
+    return output
 
 
 def finish(process, expected=0):
-    """Wait for the end; return the standard output."""
+    """Wait for the end of a process. Return its standard output."""
     output, errors = process.communicate(timeout=LIMIT_S)
     assert process.returncode == expected, f"exit code {process.returncode}\n{output[-3000:]}\n{errors[-3000:]}"
     return output
 
 
 def run(run_dir, *options):
-    """Run a small training from start to end; return its summary."""
+    """Run a small training from start to end. Return its summary."""
     finish(start_run(run_dir, *options))
     assert_none_left(run_dir)
     return summary_of(run_dir)
 
 
 def rows(run_dir):
-    """Return the complete rows of metrics/progress.jsonl so far, the newest with the work of each process."""
+    """Return the complete rows of metrics/progress.jsonl so far. The newest also has the work of each process."""
     path, work = (run_dir / "metrics" / name for name in ("progress.jsonl", "work.json"))
     if not path.exists():
         return []
@@ -108,7 +109,7 @@ def wait_for_training(run_dir, updates=1, within_s=LIMIT_S):
 
 
 def tasks(run_dir):
-    """Return (type, index) → the newest process's row of cluster.json."""
+    """Return (type, index) → the task in cluster.json, with its newest process."""
     return {(t["type"], t["index"]): t for t in json.loads((run_dir / "cluster.json").read_text())["tasks"]}
 
 
@@ -117,19 +118,19 @@ def summary_of(run_dir):
 
 
 def stop(process):
-    """End the training early; return the standard output."""
+    """End the training early. Return the standard output."""
     process.send_signal(signal.SIGINT)
     return finish(process)
 
 
 def wait_for_snapshots(run_dir, number=1):
-    """Wait until there are `number` snapshots: with two, a test may damage one."""
+    """Wait until there are `number` snapshots. If there are two, a test can damage one."""
     found = run_dir / "snapshots"
     wait_until(lambda: len(list(found.glob("step-*.safetensors"))) >= number, within_s=LIMIT_S, every_s=0.1)
 
 
 def wait_until_it_trains_without(run_dir, pids):
-    """Wait until these processes have been replaced and training goes on."""
+    """Wait until these processes have been replaced and training continues."""
     wait_until(lambda: not pids & {task["pid"] for task in tasks(run_dir).values()}, every_s=0.1)
     seen = len(rows(run_dir))
 
@@ -141,6 +142,6 @@ def wait_until_it_trains_without(run_dir, pids):
 
 
 def worked_since(run_dir, index, old_pids):
-    """Return the updates of this worker's processes other than `old_pids`."""
+    """Return the number of updates by this worker's processes, without those of `old_pids`."""
     workers = rows(run_dir)[-1]["workers"]
     return sum(w["updates"] for w in workers if w["index"] == index and w["pid"] not in old_pids)

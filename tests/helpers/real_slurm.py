@@ -1,4 +1,4 @@
-"""A real Slurm of three nodes on this machine. Each is a host with an address of its own, which ends with its last process."""
+"""Run a real Slurm with three nodes on this machine. A node is a host with an address of its own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.helpers.processes import wait_until
 _PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol", "squeue", "srun")
 _READY_S = 30.0
-# Requeued jobs wait until their credentials have expired; the usual two minutes are nothing for a test.
+# Requeued jobs wait until their credentials have expired, so these expire sooner than after the usual two minutes.
 _CONFIGURATION = """\
 ClusterName=tests
 SlurmctldHost={machine}({address})
@@ -46,7 +46,7 @@ PartitionName=usual Nodes=ALL Default=YES GraceTime=20
 
 
 class RealSlurm:
-    """The programs of Slurm, run on the first node."""
+    """Runs the programs of Slurm on the first node."""
 
     def __init__(self, folder: Path, nodes: list[Host]):
         self.nodes = [node.name for node in nodes]
@@ -54,7 +54,7 @@ class RealSlurm:
         self._environment = os.environ | {"SLURM_CONF": str(folder / "slurm.conf"), "PATH": _PATH}
 
     def ask(self, program: str, *arguments: object) -> str:
-        """Run a program of Slurm; return what it prints."""
+        """Run a program of Slurm. Return what it prints."""
         argv = [_found(program), *map(str, arguments)]
         network = self._hosts[0].network
         ended = subprocess.run(
@@ -65,16 +65,16 @@ class RealSlurm:
         return ended.stdout
 
     def job(self, number: str) -> dict[str, str]:
-        """Return what `scontrol` tells about a job, by name."""
-        told = self.ask("scontrol", "--oneliner", "show", "job", number)
-        return dict(part.partition("=")[::2] for part in told.split())
+        """Return the fields that `scontrol` shows of a job, by name."""
+        shown = self.ask("scontrol", "--oneliner", "show", "job", number)
+        return dict(part.partition("=")[::2] for part in shown.split())
 
     def submit(self, script: Path, *options: object) -> str:
-        """Return the number of the job."""
+        """Submit a job. Return its number."""
         return self.ask("sbatch", "--parsable", *options, script).strip()
 
     def start(self) -> None:
-        """Start the daemons, and wait until every node is there."""
+        """Start the daemons, and wait until all nodes are idle."""
         folder, (first, *_) = self._folder, self._hosts
         (folder / "state").mkdir()
         (folder / "key").write_bytes(os.urandom(128))
@@ -118,7 +118,7 @@ def _found(program: str) -> str | None:
 
 
 def skip_without_slurm() -> None:
-    """Skip where there are no packages of Slurm, or this system allows no nodes on one machine."""
+    """Skip the test if Slurm is not installed, or if this system does not allow several hosts on one machine."""
     if missing := [name for name in _PROGRAMS if _found(name) is None]:
         pytest.skip(f"no {', '.join(missing)} here: apt-get install slurm-wlm munge")
     if os.getuid() != 0:
@@ -128,7 +128,7 @@ def skip_without_slurm() -> None:
 
 @contextmanager
 def real_slurm(folder: Path) -> Iterator[RealSlurm]:
-    """Yield a Slurm that lives in `folder`; nothing of it is left after the block."""
+    """Yield a Slurm that keeps its files in `folder`. All its processes end with the block."""
     with hosts(3) as nodes:
         slurm = RealSlurm(folder, nodes)
         slurm.start()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def modules_in(saved: Path) -> set[str]:
-    """Return the packages whose classes it needs: {"keras"} if anybody can load it."""
+    """Return the packages whose classes a saved model needs: {"keras"} if Keras alone can load it."""
     with zipfile.ZipFile(saved) as file:
         return {
             name.partition(".")[0] for name in re.findall(r'"module": "([^"]+)"', file.read("config.json").decode())

@@ -1,7 +1,8 @@
 """A task without TensorFlow: `scripted_task.py '{"chief": "completes"}' --run-dir … --type … --index …`.
 
 Each behaviour below is a function; the JSON says which one each task type shows. Tests start hundreds of these
-processes. So it imports nothing of ours, which takes ten times as long as Python itself; the two that need it do so themselves.
+processes. So this file does not import the package, which takes ten times as long as Python itself. The two functions
+that need the package import it themselves.
 """
 
 import argparse
@@ -13,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-# The names of LAUNCHER_PID and LIFE in process_variables.py: test_launcher.py compares them.
+# The names of LAUNCHER_PID and LIFE in process_variables.py. test_launcher.py checks that they are equal.
 LAUNCHER_PID, LIFE = "PS_CLUSTER_LAUNCHER_PID", "PS_CLUSTER_LIFE"
 PR_SET_PDEATHSIG = 1
 USUAL = {"chief": "completes", "ps": "serves", "worker": "serves", "evaluator": "scores"}
@@ -186,7 +187,7 @@ class Run:
             file.write(json.dumps(row) + "\n")
 
     def times(self, applied):
-        """Return times in which all `applied` updates were applied at the start."""
+        """Return the times of a run whose `applied` updates were all applied at its start."""
         at = 0.0 if applied else None
         seconds = time.monotonic() - self.began
         stood = [[at, at]] if applied else []

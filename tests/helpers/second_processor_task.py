@@ -1,6 +1,6 @@
-"""Run tasks for which a second logical processor stands in for a GPU, and which log where each operation is.
+"""Run tasks that use a second logical processor in place of a GPU, and log the device of each operation.
 
-python -m tests.helpers.second_processor_task RUN_DIR KEY=VALUE…     (the launcher; what it starts has more arguments)
+python -m tests.helpers.second_processor_task RUN_DIR KEY=VALUE…     (the launcher; its tasks have more arguments)
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def do_task(arguments: list[str]) -> None:
 
     print(f"sees CUDA_VISIBLE_DEVICES={os.environ['CUDA_VISIBLE_DEVICES']}", flush=True)
     computing_device.FIRST_GPU, task.check_gpus = DEVICE, lambda environment: None
-    # For the server of a task; for tasks without one, what TensorFlow starts by itself.
+    # The first setting is for the server of a task, the second for the devices of a task without a server.
     two = {"CPU": 2}
     tf.compat.v1.ConfigProto = partial(tf.compat.v1.ConfigProto, device_count=two, log_device_placement=True)
     (processor,) = tf.config.list_physical_devices("CPU")

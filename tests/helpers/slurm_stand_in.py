@@ -1,4 +1,4 @@
-"""A stand-in for Slurm: `srun` that starts a step here, `scontrol` that knows the nodes, and a way to run a batch script."""
+"""Stand in for Slurm: `srun` starts a step here, `scontrol` knows the nodes, and `slurmd` runs a batch script."""
 
 import os
 import subprocess
@@ -22,7 +22,8 @@ SCONTROL = """#!/bin/bash
 echo "$*" >> "$SLURM_STAND_IN/scontrol"
 if [ "$1 $2" = "show hostnames" ]; then tr , '\\n' <<< "$3"; fi
 """
-# Starts the batch script, passes SIGTERM on to it alone, and stops what is left of the job when it has ended: steps by SIGTERM.
+# Starts the batch script, and passes SIGTERM on to it alone. When the script has ended, steps that are left get a
+# SIGTERM.
 SLURMD = """#!/bin/bash
 trap 'kill -TERM "$script"' TERM
 setsid bash "$1" &
@@ -43,15 +44,15 @@ exit "$code"
 
 
 class SlurmStandIn:
-    """Runs a script as Slurm does on the first node, with every node on this machine."""
+    """Runs a script as Slurm does on the first node. All nodes are on this machine."""
 
     def __init__(self, folder, script, nodes, room, others=MappingProxyType({})):
-        """Prepare.
+        """Write the script and the programs that it calls.
 
         Args:
-          nodes: their names, as in SLURM_JOB_NODELIST.
-          room: for how many tasks each has room, as Slurm writes it.
-          others: name -> content of other programs that the script finds.
+          nodes: the names of the nodes, as in SLURM_JOB_NODELIST.
+          room: how many tasks fit on each node, in the form of SLURM_TASKS_PER_NODE.
+          others: name -> content of further programs that the script can call.
         """
         self._folder, self._nodes, self._room = folder, nodes, room
         self._script = folder / "job.sbatch"

@@ -1,6 +1,6 @@
-"""The fork server, which stops itself between a fork and its answer if a file is there.
+"""Run a fork server that stops itself (SIGSTOP) between a fork and its answer if FILE exists.
 
-python -m tests.helpers.stopping_fork_server CHANNEL RUN_DIR FILE [empty]    empty: it imports nothing beforehand
+python -m tests.helpers.stopping_fork_server CHANNEL RUN_DIR FILE [empty]    empty: import nothing beforehand
 """
 
 import os

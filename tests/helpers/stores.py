@@ -1,4 +1,4 @@
-"""Make parameter stores on this process's own device, and minimise a quadratic with them."""
+"""Create parameter stores in this process, and minimise a quadratic function with them."""
 
 from contextlib import contextmanager
 
@@ -13,7 +13,7 @@ from ps_cluster.server.shard import ParameterShard
 from ps_cluster.server.store import ParameterStore
 
 LENGTH = 7
-NO_EXAMPLES = (np.int64(0), np.int64(0))  # number and checksum of the examples of a step that trains on none
+NO_EXAMPLES = (np.int64(0), np.int64(0))  # the number and the checksum of the examples of a step without examples
 
 
 def make_store(
@@ -58,9 +58,9 @@ def pull(store, worker=0):
 
 @contextmanager
 def eagerly():
-    """Run graphs operation by operation: to trace one takes some 100 ms, and to run it so some 5.
+    """Run graphs operation by operation, which takes some 5 ms. To trace a graph takes some 100.
 
-    What depends on the order in which a graph runs its operations is not seen so.
+    This does not show mistakes that depend on the order in which a graph runs its operations.
     """
     before = tf.config.functions_run_eagerly()
     tf.config.run_functions_eagerly(True)
@@ -71,7 +71,7 @@ def eagerly():
 
 
 def state_of(store):
-    """Return the arrays of a checkpoint."""
+    """Return the arrays that a checkpoint of the store has."""
     with eagerly():
         arrays, _ = store.snapshot([0] * len(store.shards), closed=0)
         return {
@@ -81,7 +81,7 @@ def state_of(store):
 
 
 def ledger_of(store):
-    """Return the rows of each shard in the order of their steps, and its counters, by name."""
+    """Return the rows of each shard in the order of their steps, and the counters of each shard by name."""
     with eagerly():
         ledgers = store.read_ledgers([0] * len(store.shards))
     counts = [dict(zip(COUNTS, own.tolist(), strict=True)) for own in ledgers.counts]

@@ -1,4 +1,4 @@
-"""Join hosts by an encrypted tunnel, with the configuration that docs/clusters.md gives; look at what the wire carries."""
+"""Join hosts by an encrypted tunnel, with the configuration of docs/clusters.md, and record the packets on the wire."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tests.helpers.real_cluster import PROJECT
 WIREGUARD_PORT, TCP, UDP = 51820, 6, 17
 
 _PAGE = PROJECT / "docs" / "clusters.md"
-_NAMES = "ABC"  # of the machines, in the page's placeholders for keys
-# Every interface here; a line for each packet: what the link says it is, and its bytes, in hexadecimal digits.
+_NAMES = "ABC"  # the names of the machines in the page's placeholders for keys
+# Records all interfaces: a line for each packet, with its protocol by the link and its bytes, in hexadecimal digits.
 _RECORD = """
 import socket, sys
 tap = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(3))
@@ -31,7 +31,7 @@ with open(sys.argv[1], "w", 1) as file:
 
 
 class Packet(NamedTuple):
-    """An IP packet. `protocol`: that of its content, of IPv6 what the first header says. `ports`: of TCP and UDP."""
+    """An IP packet. `protocol`: the protocol in its (first) header. `ports`: the ports of TCP and UDP, otherwise 0."""
 
     version: int
     protocol: int
@@ -40,10 +40,10 @@ class Packet(NamedTuple):
 
 
 def why_no_tunnel() -> str | None:
-    """Return why WireGuard can't be had here; None where it can."""
+    """Return why WireGuard can't be used on this machine; None if it can."""
     for program in ("wg", "wg-quick"):
         if not shutil.which(program):
-            return f"no program {program} here: apt-get install wireguard-tools"
+            return f"there is no program {program}: apt-get install wireguard-tools"
     if not (shutil.which("wireguard-go") or Path("/sys/module/wireguard").exists()):
         return "no WireGuard in this kernel, and no wireguard-go: apt-get install wireguard-go"
     return None if Path("/dev/net/tun").exists() else "no /dev/net/tun here"
@@ -51,8 +51,8 @@ def why_no_tunnel() -> str | None:
 
 def join(machines: Sequence[Host], folder: Path) -> None:
     """Bring up the page's wg0 on three hosts, with new keys and the hosts' addresses in place of the page's."""
-    private = [_said("wg", "genkey") for _ in _NAMES]
-    public = [_said("wg", "pubkey", given=key) for key in private]
+    private = [_output_of("wg", "genkey") for _ in _NAMES]
+    public = [_output_of("wg", "pubkey", given=key) for key in private]
     configurations = re.findall(r"```ini\n(.*?)```", _PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
     for machine, name, text in zip(machines, _NAMES, configurations, strict=True):
         for other, secret, known, peer in zip(_NAMES, private, public, machines, strict=True):
@@ -61,16 +61,16 @@ def join(machines: Sequence[Host], folder: Path) -> None:
         file = folder / name / "wg0.conf"
         file.parent.mkdir(mode=0o700)
         file.write_text(text)
-        # The control socket of wireguard-go is a file below /run named by the interface, and that is the same on all hosts.
+        # wireguard-go names its control socket below /run after the interface, which has the same name on all hosts.
         up = f"mount -t tmpfs none /run && wg-quick up '{file}'"
         ended = machine.popen(["/bin/sh", "-c", up], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         assert ended.stdout is not None
-        said = ended.stdout.read() if ended.wait(timeout=30) else b""
-        assert ended.returncode == 0, said.decode()
+        output = ended.stdout.read() if ended.wait(timeout=30) else b""
+        assert ended.returncode == 0, output.decode()
 
 
 class Recording:
-    """What all interfaces of a network carry, from the beginning of the block to its end."""
+    """Records the packets on all interfaces of a network, from the beginning of the block to its end."""
 
     def __init__(self, network: RunNetwork, file: Path):
         self._network, self._file = network, file
@@ -85,7 +85,7 @@ class Recording:
         self._process.communicate()
 
     def packets(self) -> list[Packet]:
-        """Return the IP packets so far. The rest is ARP."""
+        """Return the IP packets so far. All other packets are ARP."""
         lines = [line.split() for line in self._file.read_text().splitlines(keepends=True) if line.endswith("\n")]
         assert {kind for kind, _ in lines} <= {"0800", "86dd", "0806"}
         return [_packet(bytes.fromhex(content)) for kind, content in lines if kind != "0806"]
@@ -98,5 +98,5 @@ def _packet(content: bytes) -> Packet:
     return Packet(version, protocol, (int.from_bytes(ports[:2]), int.from_bytes(ports[2:])), content)
 
 
-def _said(*argv: str, given: str = "") -> str:
+def _output_of(*argv: str, given: str = "") -> str:
     return subprocess.run(argv, input=given, capture_output=True, text=True, check=True).stdout.strip()

@@ -1,4 +1,4 @@
-"""Act as another user of this machine for a while, and make a folder that all users reach."""
+"""Act as another user of this machine for a while, and create a folder that all users can reach."""
 
 import contextlib
 import os
@@ -16,7 +16,7 @@ SOMEBODY, SOMEBODY_ELSE = 54321, 54322
 
 @contextlib.contextmanager
 def as_user(uid):
-    """Run the block as user `uid`; skip the test where that is not allowed."""
+    """Run the block as user `uid`. Skip the test if that is not allowed."""
     if os.geteuid():
         pytest.skip("only root can be another user for a while")
     os.seteuid(uid)
@@ -30,7 +30,8 @@ def as_user(uid):
 def common(monkeypatch):
     """Yield a folder that every user can reach and write to, like /tmp.
 
-    The defaults are read from a copy beside it: other users may not be able to enter the folder of the checkout.
+    The default configuration is read from a copy, because other users may not be able to enter the folder of the
+    checkout.
     """
     above = Path(tempfile.mkdtemp(prefix="ps_cluster-test-"))
     above.chmod(0o755)

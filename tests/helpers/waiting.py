@@ -31,14 +31,14 @@ def identity(number):
 
 
 def admit(store, worker, left=2):
-    """Wait until the worker may begin a step. `left`: how many steps of its dispatch have not ended."""
+    """Wait until the worker may begin a step. `left`: how many steps of its dispatch have not ended yet."""
     store.shards[0].admit(identity(worker), identity(left))
 
 
 def bounded_step(store, seconds):
     """Return a step with the gradient of |w|^2 / 2 that takes `seconds(worker)` seconds.
 
-    Every step is the first of a dispatch that has another one.
+    Every step is the first of a dispatch of two steps.
     """
     first = store.shards[0]
 
@@ -51,7 +51,7 @@ def bounded_step(store, seconds):
         gradient = after([slept], pulled.weights)
         return store.push(step, pulled.versions, gradient, pulled.statistics, info)[0]
 
-    # Trace now, else the first worker traces while the others wait.
+    # Trace now. Otherwise the first worker would trace while the others wait.
     run.get_concrete_function(identity(0), row(worker=0), tf.constant(0.0, tf.float64))
 
     def until_taken(step, worker):

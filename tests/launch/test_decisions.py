@@ -14,7 +14,7 @@ from ps_cluster.installation import PROGRAM
 from ps_cluster.launch.stages import STAGES, RunLimits, RunStage
 from ps_cluster.runs.result_rows import EarlyStop
 from tests.helpers.event_table import (
-    ToldRun,
+    ScriptedRun,
     ctrl_c,
     died,
     evaluator_done,
@@ -38,7 +38,7 @@ class Story:
     run: dict[str, Any] = field(default_factory=dict)
 
     def check(self):
-        told = ToldRun(**self.run)
+        told = ScriptedRun(**self.run)
         for at_s, *events in self.looks:
             told.look(at_s, *events)
         assert len(told.actions) == len(self.follows), [in_words(action) for action in told.actions]
@@ -504,7 +504,7 @@ def test_the_actions_of_a_run(story):
 
 def test_only_a_run_whose_patience_has_run_out_says_that_it_was_stopped_early():
     def early_stop(*looks):
-        told = ToldRun(patience=2)
+        told = ScriptedRun(patience=2)
         for at_s, *events in (BEGINS, *looks):
             told.look(at_s, *events)
         return told.decisions.early_stop

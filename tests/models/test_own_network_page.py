@@ -147,7 +147,7 @@ def test_a_saved_regression_that_a_build_compiles_anew_has_its_units_once(made):
 def test_units_that_are_not_at_the_end_are_refused_by_name():
     saved = judge_of(REGRESSION).finished(keras.Sequential([keras.Input([2]), keras.layers.Dense(1)]))
     model = keras.Sequential([keras.Input([2]), saved, keras.layers.Dense(1)])
-    with pytest.raises(ValueError, match="'ps_cluster_units' of a saved regression is within it"):
+    with pytest.raises(ValueError, match="it contains the layer 'ps_cluster_units' of a saved regression"):
         check_network(model, REGRESSION)
 
 

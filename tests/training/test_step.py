@@ -181,6 +181,6 @@ def test_a_step_with_smaller_images_has_the_gradient_of_a_network_that_was_made_
 
 def test_a_network_for_images_of_one_size_is_refused_with_smaller_ones(tmp_path, monkeypatch):
     with pytest.raises(
-        UserError, match=r"schedule.image_scales: model.name 'tutorial_cnn' takes images of 32x32x3 alone"
+        UserError, match=r"schedule.image_scales: model.name 'tutorial_cnn' only takes images of 32x32x3: "
     ):
         steps_with_smaller_images(tmp_path, monkeypatch, **{"model.name": "tutorial_cnn"})

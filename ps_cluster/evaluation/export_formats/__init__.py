@@ -51,7 +51,7 @@ class Exported:
 
     @cached_property
     def of_raw_rows(self) -> Any:
-        """The model with the encoding of a table before it, so that it takes raw columns. Without a table: the model."""
+        """The model with a table's encoding before it, so that it takes raw columns. Without a table: the model."""
         return self.model if self.encoding is None else with_encoding(self.model, self.encoding)
 
     def raw(self, inputs: Inputs) -> Inputs:

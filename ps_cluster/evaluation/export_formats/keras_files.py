@@ -31,11 +31,8 @@ class KerasFile(ExportFormat):
 
         try:
             model = load_finished(path)
-        except (
-            TypeError,
-            ValueError,
-            NotImplementedError,
-        ):  # the file needs layers in the user's code, which has built the original too
+        except (TypeError, ValueError, NotImplementedError):
+            # The file needs layers that are in the user's code. That code has built the original too.
             again = Exported(exported.run, Predictor(exported.run).model)
             model = again.of_raw_rows if self.takes_raw_rows else again.model
             model.set_weights([np.zeros_like(values) for values in model.get_weights()])
@@ -53,7 +50,7 @@ class KerasFile(ExportFormat):
 
 
 class KerasH5(KerasFile):
-    """The .h5 format. It stores only layers, but the encoding of a table has other operations too, e.g. to take a column."""
+    """The .h5 format. It stores only layers, but a table's encoding has other operations too, e.g. to take a column."""
 
     name = "h5"
     title = "Keras's older file"

@@ -25,7 +25,7 @@ class OnnxFile(ExportFormat):
         from ps_cluster.evaluation.predictor import signature_of
         from ps_cluster.models.flat import as_arguments
 
-        # Keras patches tf2onnx for NumPy 2.
+        # Export by Keras's method, which patches tf2onnx for NumPy 2.
         signature = [as_arguments(signature_of(exported.spec))]
         exported.model.export(path, format="onnx", verbose=False, input_signature=signature)
 

@@ -33,7 +33,8 @@ class SavedModel(ExportFormat):
         def serve(**inputs: tf.Tensor) -> dict[str, tf.Tensor]:
             raw = exported.encoding is not None
             predictions = exported.of_raw_rows(as_arguments(inputs)) if raw else exported.graph(**inputs)
-            # The names are repeated for each example, because a server accepts only outputs with as many rows as the inputs.
+            # The names are repeated for each example, because a server accepts only outputs with as many rows as the
+            # inputs.
             classes = {"classes": tf.broadcast_to(names, tf.shape(predictions))} if exported.spec.classes else {}
             return {exported.output_name: predictions, **classes}
 
@@ -46,9 +47,8 @@ class SavedModel(ExportFormat):
         loaded = tf.saved_model.load(str(path / VERSION))
 
         def predictions(inputs: Inputs) -> np.ndarray:
-            serve = loaded.signatures[
-                "serving_default"
-            ]  # looked up here, because its variables are deleted together with `loaded`
+            # The signature is looked up here, because its variables are deleted together with `loaded`.
+            serve = loaded.signatures["serving_default"]
             found = serve(**{name: tf.constant(rows) for name, rows in exported.raw(inputs).items()})
             rows: np.ndarray = found[exported.output_name].numpy()
             return rows

@@ -18,11 +18,8 @@ from ps_cluster.quiet_import import without_lines
 if TYPE_CHECKING:
     from ps_cluster.evaluation.predictor import Inputs
 
-_COMPILER_LINES = (
-    "loc(",
-    "error: ",
-    "note: ",
-)  # parts of the compiler's lines, which are dropped because the exception contains the first reason
+# Parts of the compiler's lines, which are dropped because the exception contains the first reason.
+_COMPILER_LINES = ("loc(", "error: ", "note: ")
 _OPERATION = re.compile(r"'tf\.(\w+)'")
 
 

@@ -14,7 +14,7 @@ from ps_cluster.config.networks import Network, NetworkSettings
 from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec
 from ps_cluster.config.objectives import Field as ArrayField
 
-UNKNOWN = 127.5  # mean and deviation of pixels whose own are not known: they then go from -1 to 1
+UNKNOWN = 127.5  # mean and deviation of pixels for which they are not known, so that values go from -1 to 1
 
 
 def mean_and_std(field: ArrayField) -> tuple[list[float], list[float]]:
@@ -25,13 +25,13 @@ def mean_and_std(field: ArrayField) -> tuple[list[float], list[float]]:
 
 
 def scale_and_offset(field: ArrayField) -> tuple[list[float], list[float]]:
-    """Return what standardises each channel."""
+    """Return factor and summand that standardise each channel: 1 / deviation, and -mean / deviation."""
     mean, std = mean_and_std(field)
     return [1 / value for value in std], [-middle / value for middle, value in zip(mean, std, strict=True)]
 
 
 def pixels(image: ArrayField, *, any_size: bool = False) -> list[keras.layers.Layer]:
-    """Return the input `[B, *image.shape]`, 0..255, and its float32 normalisation per channel.
+    """Return the input layer of images `[B, *image.shape]`, 0..255, and a layer that standardises channels, float32.
 
     Args:
       any_size: leave height and width open.
@@ -46,7 +46,7 @@ def pixels(image: ArrayField, *, any_size: bool = False) -> list[keras.layers.La
 
 
 def inputs_of(examples: ExampleSpec) -> dict[str, keras.KerasTensor]:
-    """Return the input layers of examples of any form by name: int32 for codes, else float32."""
+    """Return name → input layer for examples of any form: int32 for codes, float32 for everything else."""
     return {
         name: keras.Input(field.shape, name=name, dtype="int32" if field.codes else "float32")
         for name, field in examples.inputs.items()
@@ -57,7 +57,7 @@ def flat_numbers(given: keras.KerasTensor, name: str, field: ArrayField) -> kera
     """Return an input of numbers as float32 [B, n], standardised."""
     width = math.prod(field.shape)
     flat = keras.layers.Reshape((width,), name=f"{name}_flat")(given)
-    if not field.mean and field.dtype != "uint8":  # of an unknown scale
+    if not field.mean and field.dtype != "uint8":  # its scale is not known
         return keras.layers.BatchNormalization(momentum=0.9, name=f"{name}_norm")(flat)
     scale, offset = scale_and_offset(field)
     times = width // len(scale)
@@ -70,7 +70,7 @@ def embeddings(
     """Return the embedding [B, width] of each column of codes [B, columns]. Each column has a table of its own.
 
     Args:
-      width: the numbers of a row; None: as many as the square root of the table's rows, as is usual, within bounds.
+      width: how many numbers a row has; None: the square root of the number of the table's rows, within bounds.
     """
     return [
         keras.layers.Embedding(rows, width or min(32, max(2, round(math.sqrt(rows)))), name=f"{name}_{place}")(
@@ -88,12 +88,12 @@ def dense_layers(x: keras.KerasTensor, units: Sequence[int], name: str) -> keras
 
 
 def joined(parts: Sequence[keras.KerasTensor], name: str | None = None) -> keras.KerasTensor:
-    """Return parts [B, n] beside each other; a single one as it is."""
+    """Return parts [B, n] joined along their last axis; a single part as it is."""
     return parts[0] if len(parts) == 1 else keras.layers.Concatenate(name=name)(parts)
 
 
 def scores(outputs: int) -> list[keras.layers.Layer]:
-    """Return the dense layer of an example's `outputs`, always in float32."""
+    """Return the last layers: a dense layer with `outputs` units, whose results are converted to float32."""
     return [
         keras.layers.Dense(outputs, name="logits"),
         keras.layers.Activation("linear", dtype="float32", name="scores"),
@@ -106,7 +106,7 @@ def fewest_outputs(examples: ExampleSpec) -> int:
 
 
 class NetworkOfKeys(Network):
-    """A network whose examples have categorical columns, which are embedded, and perhaps numbers."""
+    """A network for examples with categorical columns, which are embedded, and perhaps with numbers."""
 
     scored_at_once = 1000
 

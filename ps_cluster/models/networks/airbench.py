@@ -14,8 +14,8 @@ from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.config.objectives import Field as ArrayField
 from ps_cluster.models.networks import ImageNetwork, mean_and_std, pixels
 
-PATCHES = 2_100_000  # that whitening is computed from, at most
-PATCHES_AT_ONCE = 100_000  # in float32: of all at once the start would take longer, and some 200 MB more
+PATCHES = 2_100_000  # the largest number of patches from which whitening is computed
+PATCHES_AT_ONCE = 100_000  # converted to float32 at once; with all at once the start takes longer, and some 200 MB more
 
 
 class AirbenchSettings(ActivationSettings):
@@ -26,7 +26,7 @@ class AirbenchSettings(ActivationSettings):
         default=1.0,
         ge=0.0625,
         le=16,
-        description="Multiplies the numbers of filters in the three groups: 64, 256 and 256.",
+        description="Factor for the numbers of filters in the three groups, which are 64, 256 and 256.",
     )
 
 
@@ -48,10 +48,10 @@ class Airbench(ImageNetwork):
     def build(self, examples: ExampleSpec, settings: AirbenchSettings) -> keras.Model:
         """Return the network: about 2.0 M parameters for CIFAR-10.
 
-        A 2x2 whitening convolution; three groups of convolution, pooling, normalisation, activation, convolution,
-        normalisation, activation; the largest value of each filter; a dense layer without bias, divided by 9. The moving
-        statistics forget more slowly than the paper's (0.6 for a batch of 1,024): a worker's batch is a fraction
-        of that.
+        Its layers are a 2x2 whitening convolution; three groups of convolution, pooling, normalisation, activation,
+        convolution, normalisation, activation; the largest value of each filter; a dense layer without bias, divided by
+        9. The moving statistics have a larger momentum than the paper's, which has 0.6 for a batch of 1,024, because a
+        worker's batch is a fraction of that.
         """
         activation = settings.activation
         layers = keras.layers
@@ -79,7 +79,7 @@ class Airbench(ImageNetwork):
         return keras.Sequential(pixels(image, any_size=True) + body + head, name="airbench")
 
     def initialise(self, model: keras.Model, spec: ExampleSpec, examples: Mapping[str, np.ndarray] | None) -> None:
-        """Set partial identities, and the whitening convolution from the images."""
+        """Set the 3x3 convolutions to partial identities, and compute the whitening convolution from the images."""
         _make_partial_identity(model)
         if examples is not None:
             (images,) = examples.values()

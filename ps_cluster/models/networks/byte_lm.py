@@ -1,7 +1,7 @@
 """A decoder for text: the blocks of GPT-2 on bytes.
 
-Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", section 2.3: normalisation before each part, and
-one at the end.
+Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", section 2.3: normalisation before each part,
+and one at the end.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from ps_cluster.config.objectives import BYTES, ExampleSpec
 
 class ByteLmSettings(NetworkSettings):
     blocks: int = Field(default=4, ge=1, le=100, description="Blocks of attention and dense layers.")
-    units: int = Field(default=160, ge=1, le=8192, description="Numbers for each byte of the window, in each block.")
-    heads: int = Field(default=5, ge=1, le=128, description="Heads of attention; their number has to divide the units.")
+    units: int = Field(default=160, ge=1, le=8192, description="How many numbers represent each byte of the window.")
+    heads: int = Field(default=5, ge=1, le=128, description="Heads of attention. Their number has to divide the units.")
     dropout: float = Field(
         default=0.0, ge=0, lt=1, description="Share of a block's outputs that is set to 0 in each step."
     )
@@ -38,7 +38,7 @@ class ByteLm(Network):
             raise ValueError(f"model.heads: got {settings.heads}: they have to divide model.units, {settings.units}")
 
     def build(self, examples: ExampleSpec, settings: ByteLmSettings) -> keras.Model:
-        """Return the network: 1.4 M parameters by default. At each place it looks at that place and those before it."""
+        """Return the network: 1.4 M parameters by default. A place's output depends on it and the places before it."""
         layers, window, units = keras.layers, examples.window(self.name), settings.units
         (name,) = examples.inputs
         given = keras.Input((window,), name=name, dtype="uint8")
@@ -57,7 +57,7 @@ class ByteLm(Network):
 
 
 def _block(x: keras.KerasTensor, settings: ByteLmSettings, name: str) -> keras.KerasTensor:
-    """Return x after attention to the places before, and after two dense layers; both are added to what they were given."""
+    """Return x after attention and after two dense layers. The result of each is added to its input."""
     layers, units = keras.layers, settings.units
     y = layers.LayerNormalization(name=f"{name}_norm1")(x)
     y = layers.MultiHeadAttention(settings.heads, units // settings.heads, name=f"{name}_attention")(

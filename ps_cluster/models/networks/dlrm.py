@@ -1,8 +1,8 @@
-"""A network for keys and numbers, such as clicks: embeddings that meet in dot products.
+"""A network for keys and numbers, such as clicks: embeddings that are combined by dot products.
 
-Naumov et al. 2019, "Deep Learning Recommendation Model for Personalization and Recommendation Systems", arXiv:1906.00091,
-section 2.5: the numbers pass dense layers to a vector as wide as the embeddings, all pairs of vectors are multiplied, and the
-products pass dense layers to the scores.
+Naumov et al. 2019, "Deep Learning Recommendation Model for Personalization and Recommendation Systems",
+arXiv:1906.00091, section 2.5: dense layers turn the numbers into a vector as wide as the embeddings, all pairs of
+vectors are multiplied, and dense layers turn the products into the scores.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ class Dlrm(NetworkOfKeys):
 def products_of_pairs(vectors: Sequence[keras.KerasTensor]) -> keras.KerasTensor:
     """Return the dot products of all pairs of `vectors` [B, width] as [B, pairs]; of a single vector the vector itself.
 
-    The pairs are in the order (1, 0), (2, 0), (2, 1), (3, 0), ...: the lower triangle of the products, without its diagonal.
+    The pairs are in the order (1, 0), (2, 0), (2, 1), (3, 0), ...: the lower triangle of the products, without its
+    diagonal.
     """
     count = len(vectors)
     if count == 1:

@@ -31,7 +31,7 @@ class Mlp(Network):
     }  # fmt: skip
 
     def build(self, examples: ExampleSpec, settings: MlpSettings) -> keras.Model:
-        """Return the network: inputs made flat and standardised, categories embedded, then dense layers."""
+        """Return the network: numbers are flattened and standardised, categories embedded, and dense layers follow."""
         inputs = inputs_of(examples)
         parts = [part for name, field in examples.inputs.items() for part in _flat(inputs[name], name, field)]
         x = joined(parts)

@@ -1,7 +1,7 @@
 """Two towers, such as one for users and one for items: the dot product of their vectors is the score or the rating.
 
-Yi et al. 2019, "Sampling-Bias-Corrected Neural Modeling for Large Corpus Item Recommendations", RecSys, section 3. Trained
-here on clicks or ratings as they are, without sampled negatives.
+Yi et al. 2019, "Sampling-Bias-Corrected Neural Modeling for Large Corpus Item Recommendations", RecSys, section 3. Here
+the towers are trained on clicks or ratings as they are, without sampled negatives.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class TwoTowerSettings(NetworkSettings):
         description="Units of the dense layers of each tower.",
     )
     first_columns: int | None = Field(
-        default=None, ge=1, description="Categorical columns of the first tower; null: half of them."
+        default=None, ge=1, description="How many categorical columns the first tower takes; null: half of them."
     )
 
 
