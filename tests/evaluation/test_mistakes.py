@@ -124,7 +124,7 @@ def test_a_rule_without_an_equation_is_said_to_be_unchecked_and_its_gradients_ar
 
 
 def test_the_page_has_the_table_of_the_mistakes():
-    page = (IMPORT_FOLDER / "docs" / "proof.md").read_text()
+    page = (IMPORT_FOLDER / "docs" / "architecture.md").read_text()
     rows = {cells[0]: cells[1:] for line in page.splitlines() if (cells := re.findall(r"\| ([^|]*?) (?=\|)", line))}
     assert rows["mistake"] == list(TRIED)
     for mistake in MISTAKES:
