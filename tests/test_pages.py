@@ -15,7 +15,9 @@ from ps_cluster.runs import logs
 from tests.helpers.command_lines import assert_sound
 from tests.helpers.real_cluster import PROJECT
 
-TOOLS, TROUBLESHOOTING = ((PROJECT / "docs" / name).read_text() for name in ("tools.md", "troubleshooting.md"))
+ARCHITECTURE, TOOLS, TROUBLESHOOTING = (
+    (PROJECT / "docs" / f"{name}.md").read_text() for name in ("architecture", "tools", "troubleshooting")
+)
 PAGES = [*PROJECT.glob("*.md"), *(PROJECT / "docs").rglob("*.md")]
 HEADING = re.compile(r"^#+ (.+)$", re.M)
 CODE = re.compile(r"^```.*?^```", re.M | re.S)
@@ -46,7 +48,7 @@ def test_the_page_says_what_to_do_about_every_warning_and_error():
 
 def test_the_pages_have_the_limits_of_the_code():
     assert f"training has not begun | after {RunLimits().startup_s:.0f} s" in TROUBLESHOOTING
-    assert f"a pickle {MOST_OPERATIONS:,} operations" in TOOLS
+    assert f"a pickle {MOST_OPERATIONS:,} operations" in ARCHITECTURE
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(PROJECT)))
