@@ -69,8 +69,8 @@ def test_every_commit_that_a_page_names_exists():
     if git("rev-parse", "--is-shallow-repository").stdout.strip() != "false":
         pytest.skip("the whole history is not here")
     text = "\n".join(page.read_text() for page in PAGES)
-    named = set(re.findall(r"\bcommits?\s+([0-9a-f]{7})\b", text))  # may be digits alone, as some numbers are
-    named |= set(re.findall(r"\b(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{7}\b", text))
+    named = set(re.findall(r"\bcommits?\s+([0-9a-f]{7,12})\b", text))  # may be digits alone, as some numbers are
+    named |= set(re.findall(r"\b(?=[a-f]*\d)(?=\d*[a-f])(?:[0-9a-f]{7}|[0-9a-f]{12})\b", text))
     assert len(named) > 10
     assert not [word for word in sorted(named) if git("cat-file", "-e", f"{word}^{{commit}}").returncode]
 
