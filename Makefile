@@ -38,7 +38,7 @@ lint: $(TOOLS)
 	$(VENV)/bin/lint-imports
 	$(VENV)/bin/hadolint Containerfile
 
-# The pages as a site with search: open site/index.html. A link that leads nowhere fails it.
+# The pages as a site with search, in site/. A link that leads nowhere fails it.
 site: $(TOOLS)
 	$(VENV)/bin/python -m mkdocs build --strict --quiet
 
