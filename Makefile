@@ -40,7 +40,7 @@ lint: $(TOOLS)
 
 # The pages as a site with search, in site/. A link that leads nowhere fails it.
 site: $(TOOLS)
-	$(VENV)/bin/python -m mkdocs build --strict --quiet
+	$(VENV)/bin/python -m mkdocs build --strict
 
 # Pins what pyproject.toml asks for. What is pinned already stays: add ARGS="--upgrade" or "--upgrade-package NAME".
 lock: $(TOOLS)
