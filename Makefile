@@ -13,7 +13,7 @@ LEFT_OUT := $(foreach package,$(OF_MLXTEND),--no-emit-package $(package))
 COMPILE := $(VENV)/bin/uv pip compile --quiet pyproject.toml --universal --python-version 3.11 --generate-hashes \
 	--no-annotate --no-emit-index-url --custom-compile-command "make lock"
 
-.PHONY: install run test test-quick test-extras lint lock clean
+.PHONY: install run test test-quick test-extras lint site lock clean
 
 install: $(STAMP)
 
@@ -38,11 +38,15 @@ lint: $(TOOLS)
 	$(VENV)/bin/lint-imports
 	$(VENV)/bin/hadolint Containerfile
 
+# The pages as a site with search, in site/. A link that leads nowhere fails it.
+site: $(TOOLS)
+	$(VENV)/bin/python -m mkdocs build --strict
+
 # Pins what pyproject.toml asks for. What is pinned already stays: add ARGS="--upgrade" or "--upgrade-package NAME".
 lock: $(TOOLS)
 	$(PIP) uv==0.13.9
 	$(COMPILE) $(ARGS) --output-file requirements.txt
-	$(COMPILE) $(ARGS) --group test --group lint $(LEFT_OUT) --constraint requirements.txt --output-file requirements-dev.txt
+	$(COMPILE) $(ARGS) --group test --group lint --group site $(LEFT_OUT) --constraint requirements.txt --output-file requirements-dev.txt
 
 # The last lines let `import ps_cluster` find this checkout from any folder, and make the command ps-cluster, as pip does.
 $(STAMP): requirements.txt Makefile
@@ -67,4 +71,4 @@ $(EXTRAS)/.installed: tests/requirements-extras.txt $(TOOLS)
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(EXTRAS)
+	rm -rf $(VENV) $(EXTRAS) site

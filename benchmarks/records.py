@@ -33,7 +33,7 @@ from ps_cluster.system import machine
 from ps_cluster.tools.compare.estimates import t_quantile
 
 RECORDS = IMPORT_FOLDER / "benchmarks" / "records"
-PAGES = (IMPORT_FOLDER / "README.md", *(IMPORT_FOLDER / "docs" / name for name in ("results.md", "far-apart.md")))
+PAGES = (IMPORT_FOLDER / "README.md", *(IMPORT_FOLDER / "docs" / name for name in ("results.md", "clusters.md")))
 # The code that one training runs, which decides what it computes and what it costs.
 TRAINING = tuple(f"ps_cluster/{name}" for name in ("data", "models", "server", "training"))
 _TABLE = re.compile(r"(<!-- records: ([\w ]+) -->\n).*?(<!-- end -->)", re.DOTALL)

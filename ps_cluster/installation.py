@@ -60,7 +60,7 @@ def how_to_install_cuda() -> str:
     """Return the commands that install TensorFlow with CUDA. The pinned package is built without it."""
     return (
         f"pip uninstall --yes tensorflow-cpu; pip install 'tensorflow[and-cuda]=={tensorflow_version()}' "
-        "(docs/operations.md#gpus)"
+        "(docs/clusters.md#gpus)"
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 
 @dataclass(frozen=True)
 class LogEvent:
-    """An event, which is logged as a line. docs/operations.md explains how to react to each event (runs/logs.py lists them).
+    """An event, which is logged as a line. docs/troubleshooting.md says what to do about each (runs/logs.py lists them).
 
     `name` is the field `event` of a line in JSON.
     """

@@ -36,6 +36,7 @@ OF_THE_READER = {
     r"run --dataset (train\.txt|ml-1m)": "needs data: tests/data/test_click_logs.py writes such",
     r"run --dataset '?clinics": "needs data: tests/data/test_tables_of_many_files.py makes such",
     r"run --(resume|config (mine|sweep))": "needs what an earlier run left: tests/end_to_end/test_draining.py",
+    r"(data show|predict) (waves|new)\.npz": "needs data of the tutorial: tests/test_tutorial.py makes them",
 }
 # Those below are read: with --dry-run where there is one.
 NOT_RUN = OF_THE_READER | {

@@ -15,7 +15,9 @@ from ps_cluster.runs import logs
 from tests.helpers.command_lines import assert_sound
 from tests.helpers.real_cluster import PROJECT
 
-OPERATIONS = (PROJECT / "docs" / "operations.md").read_text()
+ARCHITECTURE, TOOLS, TROUBLESHOOTING = (
+    (PROJECT / "docs" / f"{name}.md").read_text() for name in ("architecture", "tools", "troubleshooting")
+)
 PAGES = [*PROJECT.glob("*.md"), *(PROJECT / "docs").rglob("*.md")]
 HEADING = re.compile(r"^#+ (.+)$", re.M)
 CODE = re.compile(r"^```.*?^```", re.M | re.S)
@@ -34,19 +36,19 @@ def test_the_page_has_every_metric():
         for metric, kind in zip(metrics.METRICS, types, strict=True)
     )
     table = "\n".join(["| metric | type | labels | what it is |", "|---|---|---|---|", *rows])
-    assert table in OPERATIONS, f"put this into docs/operations.md:\n{table}"
+    assert table in TOOLS, f"put this into docs/tools.md:\n{table}"
 
 
 def test_the_page_says_what_to_do_about_every_warning_and_error():
     events = [event for event in vars(logs).values() if isinstance(event, logs.LogEvent) and event.level != "info"]
-    table = OPERATIONS.partition("| event | level | what has happened | what to do |\n")[2].partition("\n\n")[0]
+    table = TROUBLESHOOTING.partition("| event | level | what has happened | what to do |\n")[2].partition("\n\n")[0]
     assert [line.split(" | ")[:2] for line in table.splitlines()[1:]] == [[f"| `{e.name}`", e.level] for e in events]
     assert all(len(line.split(" | ")) == 4 for line in table.splitlines()[1:])
 
 
-def test_the_page_of_operations_has_the_limits_of_the_code():
-    assert f"training has not begun | after {RunLimits().startup_s:.0f} s" in OPERATIONS
-    assert f"a pickle {MOST_OPERATIONS:,} operations" in OPERATIONS
+def test_the_pages_have_the_limits_of_the_code():
+    assert f"training has not begun | after {RunLimits().startup_s:.0f} s" in TROUBLESHOOTING
+    assert f"a pickle {MOST_OPERATIONS:,} operations" in ARCHITECTURE
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(PROJECT)))
@@ -67,8 +69,8 @@ def test_every_commit_that_a_page_names_exists():
     if git("rev-parse", "--is-shallow-repository").stdout.strip() != "false":
         pytest.skip("the whole history is not here")
     text = "\n".join(page.read_text() for page in PAGES)
-    named = set(re.findall(r"\bcommits?\s+([0-9a-f]{7})\b", text))  # may be digits alone, as some numbers are
-    named |= set(re.findall(r"\b(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{7}\b", text))
+    named = set(re.findall(r"\bcommits?\s+([0-9a-f]{7,12})\b", text))  # may be digits alone, as some numbers are
+    named |= set(re.findall(r"\b(?=[a-f]*\d)(?=\d*[a-f])(?:[0-9a-f]{7}|[0-9a-f]{12})\b", text))
     assert len(named) > 10
     assert not [word for word in sorted(named) if git("cat-file", "-e", f"{word}^{{commit}}").returncode]
 
@@ -80,7 +82,7 @@ def section(page: str, title: str) -> str:
 
 def test_who_wants_to_kill_a_process_reads_where_its_pid_is_named():
     for text in (
-        section("operations.md", "When something dies"),
+        section("troubleshooting.md", "When something dies"),
         (PROJECT / "README.md").read_text().partition("## Start")[0],
     ):
         assert re.search(r"cluster show (RUN_DIR|runs/)", text)

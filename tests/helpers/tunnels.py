@@ -1,8 +1,7 @@
-"""Join hosts by an encrypted tunnel, with the configuration of docs/clusters.md, and record the packets on the wire."""
+"""Join hosts by an encrypted tunnel, as examples/wireguard configures it, and record the packets on the wire."""
 
 from __future__ import annotations
 
-import re
 import shutil
 import subprocess
 import sys
@@ -16,8 +15,8 @@ from tests.helpers.real_cluster import PROJECT
 
 WIREGUARD_PORT, TCP, UDP = 51820, 6, 17
 
-_PAGE = PROJECT / "docs" / "clusters.md"
-_NAMES = "ABC"  # the names of the machines in the page's placeholders for keys
+_EXAMPLES = PROJECT / "examples" / "wireguard"
+_NAMES = "ABC"  # the names of the machines in the placeholders for keys
 # Records all interfaces: a line for each packet, with its protocol by the link and its bytes, in hexadecimal digits.
 _RECORD = """
 import socket, sys
@@ -50,11 +49,11 @@ def why_no_tunnel() -> str | None:
 
 
 def join(machines: Sequence[Host], folder: Path) -> None:
-    """Bring up the page's wg0 on three hosts, with new keys and the hosts' addresses in place of the page's."""
+    """Bring up wg0 of the examples on three hosts, with new keys and the hosts' addresses in place of theirs."""
     private = [_output_of("wg", "genkey") for _ in _NAMES]
     public = [_output_of("wg", "pubkey", given=key) for key in private]
-    configurations = re.findall(r"```ini\n(.*?)```", _PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
-    for machine, name, text in zip(machines, _NAMES, configurations, strict=True):
+    for machine, name in zip(machines, _NAMES, strict=True):
+        text = (_EXAMPLES / f"{name.lower()}.conf").read_text(encoding="utf-8")
         for other, secret, known, peer in zip(_NAMES, private, public, machines, strict=True):
             text = text.replace(f"PRIVATE-KEY-OF-{other}", secret).replace(f"PUBLIC-KEY-OF-{other}", known)
             text = text.replace(f"192.0.2.{_NAMES.index(other) + 1}:", f"{peer.address}:")

@@ -1,7 +1,6 @@
-"""The file of docs/clusters.md: its script starts every task of one cluster, and runs again what has failed."""
+"""examples/skypilot.yaml: its script starts every task of one cluster, and runs again what has failed."""
 
 import os
-import re
 import subprocess
 
 import pytest
@@ -21,8 +20,7 @@ case "$TF_CONFIG" in *'"type": "'"$FAILS"'"'*) if [ ! -e failed ]; then touch fa
 @pytest.fixture
 def node(tmp_path):
     """node(rank, fails, code) runs the script; returns its exit code and the tasks that it started, with their clusters."""
-    (text,) = re.findall(r"```yaml\n(# sky .*?)```", (PROJECT / "docs" / "clusters.md").read_text(), re.S)
-    asked = yaml.safe_load(text)
+    asked = yaml.safe_load((PROJECT / "examples" / "skypilot.yaml").read_text())
     assert asked["num_nodes"] == len(IPS)
 
     def run(rank, fails="nobody", code=75):
