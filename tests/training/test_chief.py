@@ -225,7 +225,7 @@ def test_a_worker_that_holds_up_a_round_is_asked_to_start_again_and_no_other():
         return len(asked)
 
     assert [look(seconds) for seconds in (0.0, 29.0, 31.0, 40.0)] == [0, 0, 1, 1]
-    assert asked == [([1], "no gradient of it came for 30 s, and the other workers wait for it")]
+    assert asked == [([1], "it has sent no gradient for 30 s, and the other workers wait for it")]
     present.remove(1)  # it starts again, and takes its time
     assert look(200.0) == 1
     present.add(1)
