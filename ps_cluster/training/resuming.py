@@ -156,7 +156,7 @@ def _are_rows(table: np.ndarray) -> bool:
 
 
 def _check_same_work(config: RunConfig, dataset: PackedDataset, found: Checkpoint, before: RunConfig) -> None:
-    """Raise UserError if a setting or the data differs that determines the meaning of step ids and shards."""
+    """Raise UserError if the data differs, or a setting that determines the meaning of step ids and shards."""
     _check_same(_work(before), _work(config))
     _check_same(found.meta.data or {}, facts_of_data(dataset))
 
