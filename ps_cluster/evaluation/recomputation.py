@@ -176,7 +176,7 @@ class Recomputation:
     def _compare_gradients(self, sample: UpdateSample, findings: _Findings) -> None:
         """Compare the gradient and the fresh statistics that the shards received with those of plain Keras."""
         gradients, steps = sample.header.gradients, self._steps
-        reasons = [*map(steps.unchecked, gradients), steps.take_keys(sample.shards, self._config.wire)]
+        reasons = [*map(steps.why_unchecked, gradients), steps.take_keys(sample.shards, self._config.wire)]
         for reason in filter(None, reasons):
             return findings.leave_unchecked(reason)
         statistics = np.concatenate([shard.given_statistics for shard in sample.shards])

@@ -1,4 +1,4 @@
-"""Keep everything that a few sampled updates were made of, so that an auditor can compute them again.
+"""Keep everything that a few sampled updates were made of, so that the evaluator can compute them again.
 
     chief      arm ──►                             asks for one update, or for the next update of some worker
     worker     pull or exchange ──► keep_given     the weights and statistics that the worker gets for its step

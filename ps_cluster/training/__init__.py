@@ -1,1 +1,1 @@
-"""Train: the chief, the worker, the session, all-reduce, split networks, and the modes."""
+"""Train a network: the loops of chief and workers, the session around them, and the modes."""

@@ -1,7 +1,7 @@
-"""Compare what has to be the same in all tasks on several machines, and in a training and the checkpoint it continues from.
+"""Compare what has to be the same in all tasks of a run on several machines, or in a resumed run and its checkpoint.
 
-This module does not import TensorFlow, so tasks find differences before the first step, and a run finds them before it starts
-or writes anything. (A task's version of TensorFlow is read from the installed package.)
+This module does not import TensorFlow, so differences are found early: by tasks before the first step, by a resumed run
+before it starts or writes anything. (A task's version of TensorFlow is read from the installed package.)
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 _SHOWN_CHARACTERS = 120
 _DIGEST_CHARACTERS = 16
 # These settings may differ from machine to machine, because they do not change the training.
-_OF_A_MACHINE = frozenset({"data.data_dir", "cluster.intra_op_threads", "cluster.pin_workers", "cluster.isolation"})
+_MAY_DIFFER = frozenset({"data.data_dir", "cluster.intra_op_threads", "cluster.pin_workers", "cluster.isolation"})
 
 _Line = Annotated[str, Field(max_length=400, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
 Facts = Annotated[dict[_Line, _Line], Field(max_length=500)]
@@ -88,7 +88,7 @@ class CompatibilityFingerprint(Row):
 
         Args:
           at: the task of the other fingerprint, e.g. "worker-1".
-          here: the task of this fingerprint, if the line is read at another task.
+          here: how the line names the task of this fingerprint; "at worker-0" if it is read elsewhere.
         """
         for mine, theirs in zip(self._parts(), other._parts(), strict=True):
             for name in dict.fromkeys([*mine, *theirs]):
@@ -110,7 +110,7 @@ def digest_of_this_package() -> str:
 def _settings(config: RunConfig) -> dict[str, Any]:
     sections = config.model_dump(mode="json").items()
     settings = {f"{section}.{name}": value for section, values in sections for name, value in values.items()}
-    return {key: value for key, value in settings.items() if key not in _OF_A_MACHINE}
+    return {key: value for key, value in settings.items() if key not in _MAY_DIFFER}
 
 
 def _files(settings: Mapping[str, Any]) -> dict[str, str]:

@@ -7,8 +7,8 @@ gradients:
                   apply the mean to its local shard; keep the row of the update
                   then one all-reduce of all rows, of every worker's request (continue or stop), and of digests of the weights
 
-A step needs one flat all-reduce, and a second one for the moving statistics if the network has any and the wire is not
-float32. Worker 0 also writes checkpoints, rows and the result. TF_CONFIG names the workers.
+A step needs one all-reduce of the flat gradient, and a second one for the moving statistics if the network has any and
+the wire is not float32. Worker 0 also writes checkpoints, rows and the result. TF_CONFIG names the workers.
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ from ps_cluster.training.worker_group import WorkerGroup
 
 _NEVER_MS = 2**31 - 1  # 25 days
 _SUM = tf.distribute.ReduceOp.SUM
-# The request of worker 0. All other workers request GO_ON, which is 0, so the sum of all requests is that of worker 0.
-GO_ON, STOP, GO_ON_LATER = 0.0, 1.0, 2.0
+# The requests of worker 0. The other workers always request CONTINUE, which is 0, so the sum is the request of worker
+# 0.
+CONTINUE, STOP, CONTINUE_LATER = 0.0, 1.0, 2.0
 _RECEIVED = "received.safetensors"
 _LEAVE_WITHIN_S = 20.0  # less than what counts as a standstill
 
@@ -80,51 +81,50 @@ def train(job: TrainingJob) -> None:
     run_updates = all_reduce_function(strategy, session.store, session.compute, config)
     session.start()
     with RoundWatch(_longest_round_s(session, lost_after_s), _give_up) as watch:
-        stop = _train(
+        request = _train(
             config, session, run_updates, job.drain, lambda: watch.moved(_longest_round_s(session, lost_after_s))
         )
     if session.leads:
-        session.end(stopped=stop != GO_ON, goes_on=leading.alone and stop == GO_ON_LATER)
+        session.end(stopped=request != CONTINUE, goes_on=leading.alone and request == CONTINUE_LATER)
     elif not leading.alone:
-        threading.Event().wait()  # the launcher stops it when worker 0 has ended
+        threading.Event().wait()  # the launcher stops this worker once worker 0 has ended
     if leading.alone:
-        with contextlib.suppress(
-            *((tf.errors.OpError,) if session.leads else ())
-        ):  # the leader has already written all
-            group.wait()  # until worker 0 has written all
+        # Worker 0 arrives here once it has written everything. So the loss of another worker no longer matters to it.
+        with contextlib.suppress(*((tf.errors.OpError,) if session.leads else ())):
+            group.wait()
         _leave(cluster["worker"], index)
-        if index > 0 and stop == GO_ON_LATER and not session.progress.completed:
-            raise LostTask("worker-0 was stopped; start this task again to go on from its checkpoint")
+        if index > 0 and request == CONTINUE_LATER and not session.progress.completed:
+            raise LostTask("worker-0 was stopped; start this task again to continue from its checkpoint")
 
 
 def _train(
     config: RunConfig, session: Session, run_updates: RunUpdates, drain: Drain, moved: Callable[[], None]
 ) -> float:
-    """Train until all updates are done (return GO_ON), or until worker 0 requests a STOP or to GO_ON_LATER (return that)."""
-    progress, stop = session.progress, GO_ON
-    session.keep_up("training")  # so that the limit for the first updates applies, not the limit for a start
-    while not progress.completed and stop == GO_ON:
+    """Train until all updates are done, or until worker 0 requests otherwise. Return the last request of worker 0."""
+    progress, leader_request = session.progress, CONTINUE
+    session.keep_up("training")  # from this row on, the limit for the first updates applies, not the limit for a start
+    while not progress.completed and leader_request == CONTINUE:
         until = min(progress.applied + config.updates_at_once, progress.next_whole_epochs)
         progress.scheduled(np.arange(progress.applied, until))
-        request = GO_ON if not drain.is_set() else STOP if drain.for_good else GO_ON_LATER
+        request = CONTINUE if not drain.is_set() else STOP if drain.for_good else CONTINUE_LATER
         if session.leads and session.broken:
             request = STOP
-        stop, *digests = (
+        leader_request, *digests = (
             run_updates(tf.constant(until - progress.applied), tf.constant(request, tf.float64)).numpy().tolist()
         )
         moved()
         session.note_problem(different_replica(digests, until))
         session.keep_up("training")
-    return stop
+    return leader_request
 
 
 def different_replica(digests: Sequence[float], updates: int) -> str | None:
-    """Return a line for the proof that names the workers whose weights differ from most; None if all have the same."""
+    """Return a line for the proof that names the workers whose weights differ from those of most; None if none do."""
     (most, _), *others = Counter(digests).most_common()
     if not others:
         return None
     named = ", ".join(f"worker-{index}" for index, digest in enumerate(digests) if digest != most)
-    return f"after update {updates - 1} the weights of {named} are others than those of worker-{digests.index(most)}"
+    return f"after update {updates - 1} the weights of {named} differ from those of worker-{digests.index(most)}"
 
 
 def _agree(group: WorkerGroup, workers: list[str], index: int) -> None:
@@ -137,7 +137,7 @@ def _agree(group: WorkerGroup, workers: list[str], index: int) -> None:
             fingerprint, here="at worker-0", at=f"worker-{index}"
         )
     except Malformed as error:  # another version of this package may write another format
-        difference = f"what worker-0 works with can't be read at worker-{index}: {error}"
+        difference = f"it can't read the {AGREEMENT} of worker-0: {error}"
     for other, content in enumerate(group.gather((difference or "").encode())):
         if content:
             _leave(workers, index)
@@ -150,7 +150,7 @@ def _share_checkpoint(group: WorkerGroup, start: SessionStart) -> None:
     if content and not start.leads:
         received = Path(_RECEIVED)  # in the task's workspace
         write_whole(received, content)
-        start.go_on_from(checkpoints.load(received))
+        start.continue_from(checkpoints.load(received))
         received.unlink()
 
 
@@ -167,9 +167,9 @@ def _leave(workers: list[str], index: int) -> None:
     """Wait until this worker may end, because no other worker needs it any more.
 
     A worker that has finished an all-reduce may be ahead of another worker that still needs data from it. And TensorFlow
-    aborts a worker that outlives worker 0, so worker 0 waits for the others to end.
+    aborts a worker that outlives worker 0, so worker 0 waits for the other workers to end.
     """
-    with contextlib.suppress(tf.errors.OpError):  # another worker was lost, or its version does not wait
+    with contextlib.suppress(tf.errors.OpError):  # another worker was lost, or runs a version that does not wait
         wait_at_barrier("leave", _LEAVE_WITHIN_S)
     if index == 0:
         until_none_works(workers[1:], _LEAVE_WITHIN_S)
@@ -180,8 +180,8 @@ def _connect(
 ) -> tf.distribute.MultiWorkerMirroredStrategy:
     """Return the strategy, once every worker has connected.
 
-    Its only replica in this worker is on the processor, also where the network is computed on a GPU: by itself, it would make a
-    replica of each GPU that this worker sees.
+    The strategy has one replica in this worker, on the processor, even if the network is computed on a GPU. By default
+    it would have a replica on each GPU that this worker sees.
 
     Args:
       lost_after_s: the seconds of silence after which a worker counts as lost; None: a launcher detects lost workers.
@@ -206,10 +206,10 @@ def _connect(
 def all_reduce_function(
     strategy: tf.distribute.Strategy, store: ParameterStore, compute: Compute, config: RunConfig
 ) -> RunUpdates:
-    """Return the graph of some updates: (count int32 [], stop float64 []) → float64 [1 + workers].
+    """Return the graph of some updates: (count int32 [], this worker's request float64 []) → float64 [1 + workers].
 
-    The first element of the result is the sum of all workers' stop requests. The other elements are a digest of each worker's
-    weights after the updates.
+    The first element of the result is the sum of all workers' requests. The other elements are a digest of each
+    worker's weights after the updates.
     """
     computation = TimedComputation(compute, config, store)
     workers = config.cluster.workers
@@ -228,11 +228,12 @@ def all_reduce_function(
         """Return the gradient [n] and the fresh statistics [m], averaged over all workers."""
         if result.fresh.shape[0] == 0 or result.gradient.dtype == tf.float32:
             return mean(result.gradient, tf.cast(result.fresh, result.gradient.dtype))
-        # With bfloat16's 8 bits a moving mean would be wrong by up to 0.3 % of a standard deviation, and statistics are few.
+        # With bfloat16's 8 bits a moving mean would be wrong by up to 0.3 % of a standard deviation. Statistics are
+        # few, so they are sent in float32.
         return [*mean(result.gradient), *mean(result.fresh)]
 
     def update(who: tf.Tensor) -> tf.Tensor:
-        """Apply one update; return this worker's row of the update."""
+        """Apply one update; return this worker's row of the update. `who`: int64 [2], as by `WorkerIdentity.both`."""
         identity = WorkerIdentity(who[0], who[1])
         asked = tf.timestamp()
         with tf.control_dependencies([asked]):
@@ -248,7 +249,7 @@ def all_reduce_function(
         return tf.concat([[tf.cast(version, tf.float64), 0.0, 1.0, entered, now_after(version)], row], 0)
 
     @graph_of_dispatch(config, tf.TensorSpec([], tf.int32))
-    def run_updates(count: tf.Tensor, stop: tf.Tensor) -> tf.Tensor:
+    def run_updates(count: tf.Tensor, request: tf.Tensor) -> tf.Tensor:
         who = strategy.run(lambda: WorkerIdentity.read().both())
 
         def body(position: tf.Tensor, rows: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
@@ -257,15 +258,15 @@ def all_reduce_function(
 
         rows = tf.TensorArray(tf.float64, size=count, element_shape=[None])
         _, rows = tf.while_loop(lambda position, _: position < count, body, [0, rows], parallel_iterations=1)
-        return strategy.run(share, args=(rows.stack(), stop, who[0]))
+        return strategy.run(share, args=(rows.stack(), request, who[0]))
 
-    def share(rows: tf.Tensor, stop: tf.Tensor, worker: tf.Tensor) -> tf.Tensor:
+    def share(rows: tf.Tensor, request: tf.Tensor, worker: tf.Tensor) -> tf.Tensor:
         """Write all workers' rows into every worker's ledger; return the result of `run_updates`."""
         mine = tf.one_hot(worker, workers, on_value=True, off_value=False)
-        # This is not a product: NaN times 0 is NaN, so a NaN in one worker's rows would spread to all rows.
+        # This is no product with `mine`: NaN times 0 is NaN, so a NaN in one worker's rows would spread to all rows.
         table = tf.where(mine[None, :, None], rows[:, None, :], tf.zeros([], tf.float64))  # [count, workers, columns]
-        stop_and_digest = tf.concat([[stop], tf.where(mine, replica.digest(), tf.zeros([], tf.float64))], 0)
-        summed = all_reduce(tf.concat([tf.reshape(table, [-1]), stop_and_digest], 0))
+        request_and_digest = tf.concat([[request], tf.where(mine, replica.digest(), tf.zeros([], tf.float64))], 0)
+        summed = all_reduce(tf.concat([tf.reshape(table, [-1]), request_and_digest], 0))
         table = tf.reshape(summed[: -1 - workers], tf.shape(table))
         with tf.control_dependencies([replica.write_rows(table)]):
             return tf.identity(summed[-1 - workers :])

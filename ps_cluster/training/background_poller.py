@@ -1,4 +1,4 @@
-"""Look at the parameter servers in the background of the dispatching. This module does not import TensorFlow."""
+"""Look at the parameter servers in a separate thread while the chief dispatches. This module imports no TensorFlow."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from ps_cluster.server.store import ParameterStore
 from ps_cluster.server.update_rules.rule import Matrix
 from ps_cluster.system.limits import room
 from ps_cluster.training.computing_device import accelerator_of
-from ps_cluster.training.memory import TablesToCome, check_memory, machines_of
+from ps_cluster.training.memory import TableMemoryLimit, check_memory, machines_of
 from ps_cluster.training.step import TrainStep
 from ps_cluster.training.table_limits import check_keyed, reason_against_rows
 from ps_cluster.training.worker import Compute
@@ -54,7 +54,7 @@ def build(
 
     Args:
       session: the leader's session, which names all resources that the leader creates on servers (server/leftovers.py).
-      accelerator_of: returns the device of a worker that computes the network; None for its processor.
+      accelerator_of: returns the device of each worker that computes the network; None: the worker's processor.
     """
     network, start = make_network(config, dataset, own_device, devices)
     start = replace(start, session=session)
@@ -67,7 +67,7 @@ def build(
 
 
 def arrangement_of(network: flat.FlatNetwork, servers: int) -> Arrangement:
-    """Return where the weights of each server are in the vector of all weights of a network with tables.
+    """Return, for a network with tables, where each server's weights are in the vector of all weights.
 
     A server has a range of the weights that are in no table, then its rows of each group (server/tables.py).
     """
@@ -76,7 +76,7 @@ def arrangement_of(network: flat.FlatNetwork, servers: int) -> Arrangement:
     lengths = [len(part) for part in np.array_split(np.empty(network.weights.length, np.bool_), servers)]
     of_servers: list[list[Part]] = [[] for _ in range(servers)]
     for parts, end, length in zip(of_servers, accumulate(lengths), lengths):
-        before = 0  # weights of the variables so far
+        before = 0  # the number of weights in the variables so far
         for variable, size in zip(network.variables, network.weights.sizes):
             low, high = max(end - length, before), min(end, before + size)
             if low < high:
@@ -104,12 +104,15 @@ def make_network(
     """Return the network, and the initial values of its flat vectors.
 
     Args:
-      devices: those of the shards, if they may hold embedding tables.
+      devices: the devices of the shards, if these may hold embedding tables.
     """
     with tf.device(own_device):
+        # Under a launcher, which sets LIFE, all tasks are on this machine.
         free, against = room() if os.environ.get(LIFE) else None, reason_against_rows(config)
-        to_come = TablesToCome(config, free, lambda: machines_of([one for one in devices if one.startswith("/job:ps")]))
-        with nullcontext() if against else before_each_embedding(to_come.add):
+        limit = TableMemoryLimit(
+            config, free, lambda: machines_of([one for one in devices if one.startswith("/job:ps")])
+        )
+        with nullcontext() if against else before_each_embedding(limit.add):
             model = networks.build(
                 config.model, dataset.spec, seed=config.training.seed, examples=first_examples(dataset)
             )

@@ -1,4 +1,4 @@
-"""Run the chief's training loop, which hands out step ids and follows them in the ledger. In mode single it also computes."""
+"""Run the chief's loop, which hands out step ids and follows them in the ledger. In mode single it also computes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ps_cluster.training.session import LOCAL_DEVICE, Session, SessionStart
 from ps_cluster.training.worker import DispatchGraph
 
 POLL_S = 0.25  # every look costs the chief and the parameter server some milliseconds
-LEAST_POLL_S = 0.02  # used if a checkpoint of whole epochs is due sooner, but not before another update is expected
+LEAST_POLL_S = 0.02  # the shortest pause between two looks, just before a checkpoint of whole epochs is due
 DRAIN_TIMEOUT_S = 60.0
 # The chief hands out this many seconds of work ahead of the updates that it has seen applied, so that no worker waits for the
 # chief's next look.
@@ -133,9 +133,10 @@ class Chief:
         self._over = False  # whether no dispatch was under way before the current look, and none will follow
         self._present = present
         self._start_again, self._clock = start_again, clock
-        self._late: dict[int, tuple[int, float]] = {}  # worker that holds up a round → the round, and the start in s
+        self._late: dict[int, tuple[int, float]] = {}  # worker that holds up a round → the round, and since when, in s
 
     def run(self, drain: Drain) -> None:
+        """Train until every update is applied, the training is broken, or the drain is set."""
         self._session.start()
         with self._upkeep:
             while not (self._progress.completed or drain.is_set() or self._session.broken):
@@ -147,15 +148,16 @@ class Chief:
             self._finish_steps_under_way(drain)
 
     def _until_next_look_s(self) -> float:
-        """Return how long to wait for the next look: until a checkpoint of whole epochs is due, if that is sooner."""
+        """Return the seconds until the next look: POLL_S, or fewer if a checkpoint of whole epochs is due before."""
         speed = self._progress.updates_per_second()
         least_s = max(LEAST_POLL_S, 1 / speed) if speed else POLL_S
         return min(POLL_S, max(least_s, self._session.seconds_to_checkpoint))
 
     def _look(self, phase: Phase) -> bool:
-        """Read the ledger, or wait for a look that takes long. Raises the look's error, or that of a worker.
+        """Begin a look at the ledger, or continue to wait for one that takes long.
 
-        Returns whether all work was done before the look, and no more will be handed out.
+        Returns whether all work was done before the look, and no more will be handed out. Raises the look's error, or
+        the error of a worker.
         """
         idle = self._dispatcher.done()
         if not self._upkeep.is_under_way:
@@ -165,7 +167,7 @@ class Chief:
             return False
         self._looked = time.monotonic()
         self._repeat_late_dispatches()
-        self._restart_who_holds_up_a_round()
+        self._restart_late_workers()
         return self._over
 
     def _keep_up(self, phase: Phase, last_step: int) -> None:
@@ -183,11 +185,11 @@ class Chief:
         """Give the steps of dispatches without new updates to another worker too. The ledger accepts each step once."""
         late_after_s = self._lost_after_s + self._progress.longest_wait_seconds
         for steps in self._progress.late_dispatches(late_after_s, self._work.workers):
-            say(f"{len(steps)} steps had no update for {late_after_s:.0f} s: they go to another worker too")
+            say(f"{len(steps)} steps had no update for {late_after_s:.0f} s: another worker gets them too")
             self._work.repeat(steps)
 
-    def _restart_who_holds_up_a_round(self) -> None:
-        """Ask workers to start again that have not pushed in a round for a long time, although other workers have.
+    def _restart_late_workers(self) -> None:
+        """Ask workers to start again if they have not pushed in the open round for long, although other workers have.
 
         A round needs every worker, so no other worker can take over the step of a worker that answers but does not compute.
         """
@@ -200,10 +202,11 @@ class Chief:
             worker: self._late[worker] if self._late.get(worker, (-1,))[0] == open_round else seen
             for worker, seen in late.items()
         }
-        late_after_s = max(self._lost_after_s / 2, self._progress.longest_wait_seconds)  # before the leader gives up
+        # Half of `lost_after_s`, so that the worker is back before the leader gives up.
+        late_after_s = max(self._lost_after_s / 2, self._progress.longest_wait_seconds)
         asked = [worker for worker, (_, since_s) in self._late.items() if now_s - since_s >= late_after_s]
         if asked:
-            why = f"no gradient of it came for {late_after_s:.0f} s, and the other workers wait for it"
+            why = f"it has sent no gradient for {late_after_s:.0f} s, and the other workers wait for it"
             for worker in asked:
                 say(f"worker-{worker} has to start again: {why}")
                 self._late[worker] = open_round, now_s

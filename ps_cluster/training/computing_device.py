@@ -22,17 +22,21 @@ FIRST_GPU = "GPU:0"
 
 
 def accelerator_of(config: RunConfig) -> str | None:
-    """Return the device that computes the network; None for the processor. A worker without it takes its processor."""
+    """Return the device that computes the network; None: the processor. A worker without it uses its processor."""
     return FIRST_GPU if config.cluster.gpus == GPUS_AUTO else None
 
 
 def on_device(device: str | None) -> AbstractContextManager[Any]:
-    """Return a scope in which a graph's operations are on a device of the worker; None: wherever they would be."""
+    """Return a scope that places operations of a graph on this device of the worker; with None it changes nothing."""
     return nullcontext() if device is None else tf.device(f"/device:{device}")
 
 
 def graph_of_dispatch(config: RunConfig, what: tf.TensorSpec) -> Callable[[Callable[..., Any]], Any]:
-    """Return a decorator that makes the graph of a dispatch, `(what, scheduled float64 []) → tensor` (worker.Dispatch)."""
+    """Return a decorator that makes a `worker.DispatchGraph` of a function (what, scheduled float64 []) → tensor.
+
+    Args:
+      what: the shape and dtype of the first argument.
+    """
 
     def decorate(dispatch: Callable[..., Any]) -> Any:
         def run(what: tf.Tensor, scheduled: tf.Tensor) -> Any:

@@ -32,7 +32,7 @@ TELL_WITHIN_S = 10.0
 
 
 class TaskAdmission:
-    """Compares the fingerprint of a new task, sends it the leader's term, and frees what earlier leaders left there.
+    """Compares the fingerprint of a new task, sends it the leader's term, and frees what earlier leaders left in it.
 
     Under a launcher, tasks need none of this.
     """
@@ -60,7 +60,10 @@ class TaskAdmission:
 def _strategy(
     cluster: Mapping[str, list[str]], present: Mapping[int, str], keep_s: int | None
 ) -> PartlyConnectedStrategy:
-    """Return a strategy with a place for every worker that may come, connected to the workers that are present."""
+    """Return a strategy with a place for every worker that may come, connected to the workers that are present.
+
+    `keep_s`: see `PartlyConnectedStrategy`.
+    """
     spec = tf.train.ClusterSpec({CHIEF: cluster[CHIEF], PS: cluster[PS], WORKER: dict(present)})
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(spec, rpc_layer="grpc", task_type=CHIEF, task_id=0)
     return PartlyConnectedStrategy(resolver, all_workers=len(cluster[WORKER]), keep_s=keep_s)
@@ -69,12 +72,15 @@ def _strategy(
 def connect(
     cluster: Mapping[str, list[str]],
     leading: LeaderStart = LeaderStart(),
-    welcome: Callable[[Task], str | None] = lambda task: None,
+    why_refused: Callable[[Task], str | None] = lambda task: None,
 ) -> tuple[Coordinator, Membership]:
     """Connect to the parameter servers and the available workers. Create variables and Keras objects only afterwards.
 
     Waits until all parameter servers and `leading.least_workers` workers are available. The program that started this process
     limits the wait.
+
+    Args:
+      why_refused: returns why a task can't take part; None if it can.
 
     Raises:
       UserError: one of the tasks can't take part.
@@ -84,22 +90,24 @@ def connect(
     present = _wait_for(cluster, leading.least_workers)
     strategy = _strategy(cluster, present, KEEP_S if leading.alone else None)
     lost_after_s = leading.lost_after_s if leading.alone else math.inf  # a launcher ends silent tasks
-    membership = Membership(dict(enumerate(cluster[WORKER])), set(present), welcome, lost_after_s=lost_after_s)
-    check_all([*(Task(PS, index) for index in range(len(cluster[PS]))), *membership.tasks], cluster, welcome)
+    membership = Membership(dict(enumerate(cluster[WORKER])), set(present), why_refused, lost_after_s=lost_after_s)
+    check_all([*(Task(PS, index) for index in range(len(cluster[PS]))), *membership.tasks], cluster, why_refused)
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     replace_failure_handler(membership, coordinator)
     return coordinator, membership
 
 
-def check_all(tasks: Sequence[Task], cluster: Mapping[str, list[str]], welcome: Callable[[Task], str | None]) -> None:
+def check_all(
+    tasks: Sequence[Task], cluster: Mapping[str, list[str]], why_refused: Callable[[Task], str | None]
+) -> None:
     """Raise UserError if one of these tasks can't take part, with the task's address and the reason."""
     for task in tasks:
-        if reason := welcome(task):
+        if reason := why_refused(task):
             raise UserError(f"{task} ({cluster[task.type][task.index]}) can't take part: {reason}")
 
 
 def _wait_for(cluster: Mapping[str, list[str]], least_workers: int | None) -> dict[int, str]:
-    """Return the available workers, index → address, once there are at least `least_workers`, or all if it is None."""
+    """Return the available workers, index → address, once there are `least_workers` (None: all) and all servers."""
     servers, workers = dict(enumerate(cluster[PS])), dict(enumerate(cluster[WORKER]))
     least = len(workers) if least_workers is None else least_workers
     while True:
@@ -116,7 +124,7 @@ def tell(task: Task, message: LeaderMessage) -> None:
 
 
 def tell_end(leading: LeaderStart, tasks: Sequence[Task], outcome: TrainingOutcome) -> None:
-    """Send all tasks at once the message that training has ended. A task that can't be reached in time ends later."""
+    """Tell all tasks at once that training has ended. Tasks that do not answer within `TELL_WITHIN_S` are left out."""
     _tell_all(tasks, LeaderMessage(term=leading.term, ended=outcome))
 
 

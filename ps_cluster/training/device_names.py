@@ -18,5 +18,5 @@ def device_name(task: Task, device: str = CPU) -> str:
 
 
 def processor_beside(device: str) -> str:
-    """Return the full name of the processor of the task that has a device. `device`: a full name."""
+    """Return the full name of the processor in the same task as `device`, which is a full name too."""
     return f"{device.rpartition('/device:')[0]}/device:{CPU}"

@@ -13,7 +13,7 @@ class _OpenDispatch:
     def __init__(self, steps: set[int]):
         self.steps = steps  # the open steps; a repeat shares the set of its original
         self.pid: int | None = None  # the process that pushed the newest update of the dispatch
-        self.news_s: float | None = None  # the time of its newest update, or of its beginning; None while it waits
+        self.news_s: float | None = None  # when its newest update came, or else its work began; None while it waits
         self.is_repeated = False
 
 
@@ -25,7 +25,7 @@ class OpenDispatches:
     """
 
     def __init__(self, clock: Callable[[], float] | None = None):
-        self._of_step: dict[int, list[_OpenDispatch]] = {}  # all steps share the list of a dispatch and its repeats
+        self._of_step: dict[int, list[_OpenDispatch]] = {}  # open step → its dispatch, then the repeats
         self._open: dict[_OpenDispatch, None] = {}
         self._clock = clock or AwakeClock()
 
@@ -37,11 +37,11 @@ class OpenDispatches:
         self._of_step |= dict.fromkeys(dispatch.steps, dispatches)
 
     def take(self, rows: np.ndarray) -> None:
-        """Remove the steps of `rows`, which were applied: a structured array [k] of ROW."""
+        """Remove the applied steps in `rows`, a structured array [k] of ROW."""
         now_s = self._clock()
         for step, pid in zip(rows["step"].tolist(), rows["pid"].tolist()):
             for dispatch in (dispatches := self._of_step.pop(step, [])):
-                if dispatch is dispatches[0] or dispatch.news_s is not None:  # a waiting repeat has no update
+                if dispatch is dispatches[0] or dispatch.news_s is not None:  # the update is not from a waiting repeat
                     dispatch.pid, dispatch.news_s = int(pid), now_s
                 dispatch.steps.discard(step)
                 if not dispatch.steps:
@@ -50,8 +50,8 @@ class OpenDispatches:
     def late(self, after_s: float, workers: int) -> list[np.ndarray]:
         """Return the open steps (int64 [k]) of each dispatch that had no update for `after_s` seconds, to be repeated.
 
-        Each dispatch is returned once. Its repeat is a dispatch like others, and is late if it has no update for as long
-        after work on it has begun. Call this at each look, because the beginning of work is noticed here.
+        Each dispatch is returned once. Its repeat is a dispatch, too: it is late if it has no update for `after_s`
+        seconds after work on it has begun. Call this at each look, because the beginning of work is noticed here.
 
         Args:
           workers: the number of workers that take part now.

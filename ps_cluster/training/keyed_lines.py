@@ -12,24 +12,30 @@ from ps_cluster.runs.checkpoints import KEYED
 from ps_cluster.runs.logs import ROWS_END
 from ps_cluster.runs.result_rows import KeyedUse
 
-AGAIN_AT = 10  # times as many ended rows as the last line has told
+AGAIN_AT = 10  # a table gets another line once it has this many times as many ended rows
 
 
 class KeyedLines:
     """Finds out from the arrays of a checkpoint how full the tables of keys are.
 
     Attributes:
-      uses: of each table, as of the last checkpoint.
+      uses: how full each table was at the last checkpoint.
     """
 
     def __init__(self, forms: Sequence[KeyedRows]):
-        """Create it. `forms`: of all tables of keys, in the order in which a checkpoint has them."""
+        """Create it for all tables of keys. `forms`: their forms, in the order of a checkpoint."""
         self._forms = forms
         self._next = [1] * len(forms)
         self.uses: list[KeyedUse] = []
 
     def of(self, arrays: Mapping[str, np.ndarray]) -> Iterator[LogLine]:
-        """Yield a line for each table of which rows have ended for want of room, and another at `AGAIN_AT` times as many."""
+        """Yield a line for each table in which rows have ended for want of room.
+
+        A table gets its next line only once `AGAIN_AT` times as many rows have ended.
+
+        Args:
+          arrays: the arrays of a checkpoint.
+        """
         ends = np.cumsum([form.state_size for form in self._forms])
         parts = np.split(arrays[KEYED], ends[:-1]) if self._forms else []
         states = [part.reshape(form.buckets, -1) for form, part in zip(self._forms, parts)]

@@ -25,10 +25,10 @@ def updates_at(config: RunConfig, total_batches: int, batch: tf.Tensor) -> tuple
 
 
 def number_in_lockstep(config: RunConfig, batch: tf.Tensor) -> tf.Tensor:
-    """Return the number of a batch among the batches of its worker, int64 [], from 0, if workers go in lockstep.
+    """Return the number of a batch among the batches of its worker, int64 [], from 0, if the workers go in lockstep.
 
-    There, each worker has one step of every update, and may take several batches in it. In the other modes it is not known
-    which steps a worker will get, so the result is the number among all batches.
+    In lockstep, each worker has one step of every update, and may take several batches in it. In the other modes it is
+    not known which steps a worker will get, so the result is the number among all batches.
     """
     of_step = config.batches_per_step
     return batch // of_step // config.steps_per_update * of_step + batch % of_step

@@ -75,5 +75,5 @@ class LedgerReader:
             except JournalNotWritten as error:
                 refused = error
         if refused and not self._refused:
-            self._notify(DISK_REFUSES(f"training goes on, but: {refused}"))
+            self._notify(DISK_REFUSES(f"training continues, but: {refused}"))
         self._refused = refused is not None

@@ -30,7 +30,7 @@ from ps_cluster.system.connections import cut
 from ps_cluster.system.probes import working
 
 LOOK_EVERY_S = 1.0
-_LOOKS_LAST_S = 15.0  # the longest time between two looks, probes included; after a longer gap, silence is counted anew
+_LONGEST_GAP_S = 15.0  # if more time than this passes between two looks, probes included, silence is counted anew
 # A server keeps the resources of a leader for this many seconds after the leader's last sign of life. Without a launcher,
 # servers outlive leaders, and each leader creates new weights and slots. TensorFlow's 600 s would keep those of several.
 KEEP_S = 120
@@ -46,23 +46,23 @@ class Membership:
     """
 
     def __init__(
-        self, addresses: Mapping[int, str], present: set[int], welcome: Callable[[Task], str | None],
+        self, addresses: Mapping[int, str], present: set[int], why_refused: Callable[[Task], str | None],
         *, lost_after_s: float = math.inf, reach: Callable[[Mapping[int, str]], set[int]] = working,
         cut: Callable[[str], None] = cut, notify: Notify = say,
         clock: Callable[[], float] = time.monotonic,
     ):  # fmt: skip
-        """Begin with the workers `present`.
+        """Start with the workers `present`.
 
         Args:
           addresses: index → host:port of all workers that may ever take part.
-          welcome: returns why a new worker can't take part; None if it can.
+          why_refused: returns why a new worker can't take part; None if it can.
           lost_after_s: the seconds without an answer after which a member no longer keeps other workers from joining.
           reach: returns the indices of the workers, out of index → host:port, whose servers answer.
           cut: ends the connections to an address.
         """
         self.present = set(present)
         self._addresses = dict(addresses)
-        self._welcome = welcome
+        self._why_refused = why_refused
         self._reach = reach
         self._cut = cut
         self._notify = notify
@@ -106,7 +106,7 @@ class Membership:
                 if on_transient_failure_fn:
                     on_transient_failure_fn()
             elif is_worker_failure(error):
-                self._has_gone(worker, error)
+                self._note_loss(worker, error)
                 if on_failure_fn:
                     on_failure_fn(error)
                 self._take_in_again(worker)
@@ -115,24 +115,24 @@ class Membership:
             else:
                 raise
 
-    def _has_gone(self, worker: int, error: Exception) -> None:
+    def _note_loss(self, worker: int, error: Exception) -> None:
         with self._update:
             was_there = worker in self.present
             self.present.discard(worker)
         if was_there:
-            self._notify(f"worker-{worker} is gone ({_first_line(error)}); its steps go to others")
+            self._notify(f"worker-{worker} is gone ({_first_line(error)}); other workers take its steps")
 
     def _take_in_again(self, worker: int) -> None:
         """Wait until the worker takes part again, or until `stop` is called."""
         if self._over.is_set():
-            time.sleep(_RETRY_S)  # its thread continues to try the remaining dispatches
+            time.sleep(_RETRY_S)  # the worker's thread still tries the remaining dispatches; this slows it down
         while not self._over.is_set():
             address = self._addresses[worker]
-            if self._reach({worker: address}) and self._takes_in(worker):
+            if self._reach({worker: address}) and self._try_to_take_in(worker):
                 return
             self._over.wait(LOOK_EVERY_S)
 
-    def _takes_in(self, worker: int) -> bool:
+    def _try_to_take_in(self, worker: int) -> bool:
         with self._update:
             others = {index: self._addresses[index] for index in self.present if index != worker}
             silent = others.keys() - self._reach(others)
@@ -147,17 +147,17 @@ class Membership:
                 self._notify(f"worker-{worker} can't be taken in yet ({_first_line(error)})")
                 return False
             self.present.add(worker)
-        return self._is_welcome(worker)
+        return self._admit_or_refuse(worker)
 
     def _cut_off(self, silent: Collection[int]) -> None:
         """End the connections to the members in `silent` that were silent for too long, so that their dispatches fail."""
         now = self._clock()
-        known = self._silent_since if now - self._looked_s <= _LOOKS_LAST_S else {}
+        known = self._silent_since if now - self._looked_s <= _LONGEST_GAP_S else {}
         self._looked_s = now
         self._silent_since = {worker: known.get(worker, now) for worker in silent}
         for worker, since in self._silent_since.items():
             if now - since >= self._lost_after_s:
-                self._cut_connections(worker, f"answers nothing for {now - since:.0f} s")
+                self._cut_connections(worker, f"has not answered for {now - since:.0f} s")
                 self._silent_since[worker] = now
 
     @contextlib.contextmanager
@@ -166,7 +166,9 @@ class Membership:
 
         def cut() -> None:
             for worker in members.keys() - self._reach(members):
-                self._cut_connections(worker, f"answers nothing, and all wait for it for {self._lost_after_s:.0f} s")
+                self._cut_connections(
+                    worker, f"does not answer, and all have waited for it for {self._lost_after_s:.0f} s"
+                )
 
         timer = threading.Timer(min(self._lost_after_s, threading.TIMEOUT_MAX), cut)
         timer.daemon = True
@@ -183,9 +185,10 @@ class Membership:
         except OSError as error:  # the host name is not known any more
             self._notify(f"the connections to worker-{worker} can't be cut: {error.strerror}")
 
-    def _is_welcome(self, worker: int) -> bool:
+    def _admit_or_refuse(self, worker: int) -> bool:
+        """Return whether a connected worker may take part. A worker that may not is removed again."""
         try:
-            reason = self._welcome(Task(WORKER, worker))
+            reason = self._why_refused(Task(WORKER, worker))
         except tf.errors.OpError as error:
             reason = _first_line(error)
         if reason is None:
@@ -201,7 +204,7 @@ class Membership:
 
 
 def _is_transient(error: Exception) -> bool:
-    """Return whether a dispatch may be tried again, because its worker lost a parameter server or was then cancelled."""
+    """Return whether to try a dispatch again: its worker lost a parameter server, or it was cancelled or timed out."""
     return is_ps_failure(error) or isinstance(error, (tf.errors.CancelledError, tf.errors.DeadlineExceededError))
 
 

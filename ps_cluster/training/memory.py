@@ -1,7 +1,7 @@
-"""Estimate, before training starts, the memory that it takes with a network for which there is no measurement.
+"""Estimate, before training starts, how much memory it will take with a network that was never measured.
 
-The launcher can't build a network, so it estimates only with networks that were measured. The estimate here is computed from
-the network itself, in the process that has built it.
+The launcher can't build a network, so it estimates only for networks that were measured. The estimate here is computed
+from the network itself, in the process that has built it.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from ps_cluster.system.limits import FreeMemory
 # The number of copies of all weights in float32 that a task holds at its peak: docs/results.md, "What breaks first".
 # The copies of a worker include messages to and from it that are in the memory of the parameter servers.
 WORKER_COPIES, SERVER_COPIES, LEADER_COPIES, EVALUATOR_COPIES = 6, 8, 9, 4
-# The copies of embedding tables with their slots that the servers together hold at their peak, during a snapshot, and those
-# of the tables alone that the leader holds when it begins, and the evaluator while it computes an update again:
-# docs/tables.md, "Sizes".
+# The number of copies of embedding tables at the peak (docs/tables.md, "Sizes"): of the tables and their slots on all
+# servers together, during a snapshot; of the tables alone in the leader, when it begins; and of the tables alone in the
+# evaluator, while it recomputes an update.
 SERVER_TABLE_COPIES, LEADER_TABLE_COPIES, EVALUATOR_TABLE_COPIES = 2.1, 2.0, 8.6
 # The package's networks make a worker grow by 0.35 to 1.2 times the floats of a forward pass; networks with some 100 MB of
-# floats or more, by at least 0.6. A training is refused if even this share of its estimate does not fit.
+# floats or more, by at least 0.6. A training is refused only if even this share of its estimate does not fit.
 SURE_SHARE = 0.7
-_BOOT_ID = "/proc/sys/kernel/random/boot_id"  # is another one on each machine
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"  # tells machines apart
 # Operations whose results take no new memory.
 _VIEWS = frozenset({"Const", "Identity", "IdentityN", "Placeholder", "Reshape", "Split", "SplitV", "Squeeze"})
 # TensorFlow can't send a larger tensor. Its error is "Cannot encode a Tensor that exceeds the 2GB protobuf limit".
@@ -57,11 +57,11 @@ def check_memory(config: RunConfig, network: FlatNetwork, spec: ExampleSpec, roo
     if needs <= room.memory_bytes:
         return None
     share, less = "", "fewer cluster.workers or a smaller training.batch_size_per_worker take less"
-    if of_tables > needs / 2:  # no worker has them
+    if of_tables > needs / 2:  # workers do not hold tables, so fewer workers would not help
         share = f"{of_tables / 1e9:.1f} GB of them for embedding tables of {4 * network.tables.size / 1e9:.2f} GB, "
         less = "--no-evaluator or evaluation.recompute_updates=false, a rule with fewer slots, and smaller tables take less"
-    more = f"training it takes about {needs / 1e9:.1f} GB more, {share}and {room}"
-    line = f"model.name: got '{config.model.name}': {more}: {less}"
+    need = f"its training takes about {needs / 1e9:.1f} GB of memory, {share}and {room}"
+    line = f"model.name: got '{config.model.name}': {need}: {less}"
     if SURE_SHARE * needs > room.memory_bytes:
         raise UserError(line)
     return f"memory: {line}; the system may end processes of the run"
@@ -74,7 +74,8 @@ def needed_bytes(config: RunConfig, weights: int, activations: int) -> int:
       weights: the number of weights of the network.
       activations: the bytes of all floats of a forward pass of a batch.
     """
-    whole = 1 if config.mode_kind.shares_steps else config.most_workers  # networks that are computed at the same time
+    # The number of whole networks that are computed at the same time.
+    whole = 1 if config.mode_kind.shares_steps else config.most_workers
     copies = (WORKER_COPIES + kept_by_worker(config)) * whole + LEADER_COPIES
     if config.mode_kind.has_parameter_servers or config.mode_kind.shares_steps:
         copies += SERVER_COPIES  # all shards together hold the weights once
@@ -84,11 +85,11 @@ def needed_bytes(config: RunConfig, weights: int, activations: int) -> int:
 
 
 def table_bytes(config: RunConfig, numbers: int, keys: int = 0) -> int:
-    """Return the bytes that embedding tables, whose rows travel, take in all tasks together. No worker holds them.
+    """Return the bytes that embedding tables, which are exchanged row by row, take in all tasks. No worker holds them.
 
     Args:
-      numbers: the weights in all tables.
-      keys: the numbers, int64, with which tables of keys tell where the row of a key is.
+      numbers: the number of weights in all tables.
+      keys: the number of int64 values in which tables of keys note where the row of a key is.
     """
     of_keys = round((SERVER_TABLE_COPIES + LEADER_TABLE_COPIES) * 8 * keys)
     others = LEADER_TABLE_COPIES
@@ -98,27 +99,28 @@ def table_bytes(config: RunConfig, numbers: int, keys: int = 0) -> int:
 
 
 def bytes_on_servers(config: RunConfig, numbers: int) -> int:
-    """Return the bytes that tables with so many weights take on all parameter servers together."""
+    """Return the bytes that tables with `numbers` weights take on all parameter servers together."""
     slots = len(RULES[config.optimizer.rule].update.slot_names) + config.mode_kind.averages
     return round(SERVER_TABLE_COPIES * (1 + slots) * 4 * numbers)
 
 
 class Machine(NamedTuple):
-    """A machine of parameter servers: its free memory, and their numbers."""
+    """A machine with parameter servers: its free memory, and the indices of these servers."""
 
     room: FreeMemory
     servers: tuple[int, ...]
 
 
-class TablesToCome:
-    """Counts the embedding tables of a network while it is built, and refuses them before they take memory."""
+class TableMemoryLimit:
+    """Adds up the embedding tables of a network while it is built, and refuses a table before it takes memory."""
 
     def __init__(self, config: RunConfig, room: FreeMemory | None, machines: Callable[[], Sequence[Machine]]):
-        """Create a count.
+        """Start with no tables.
 
         Args:
           room: the free memory for all tasks together; None if the tasks are on several machines.
-          machines: returns those of the parameter servers; called if the tasks are on several machines.
+          machines: returns the machines of the parameter servers. It is called only if the tasks are on several
+            machines.
         """
         self._config, self._room, self._find_machines = config, room, machines
         self._numbers = 0
@@ -128,7 +130,7 @@ class TablesToCome:
         return self._find_machines() if self._room is None else ()
 
     def add(self, layer: keras.layers.Embedding) -> None:
-        """Count a table that is about to be created. Raises UserError if the tables so far surely do not fit."""
+        """Add a table that is about to be created. Raises UserError if the tables so far surely do not fit."""
         config, rows, width = self._config, int(layer.input_dim), int(layer.output_dim)
         if rows < config.model.rows_from or not layer.trainable:
             return
@@ -152,7 +154,7 @@ class TablesToCome:
 
 
 def machines_of(devices: Sequence[str]) -> list[Machine]:
-    """Return the machines of the parameter servers on these devices, which tell how much of their memory is free."""
+    """Return those machines of the parameter servers on these devices that tell how much of their memory is free."""
     found: dict[str, tuple[int, list[int]]] = {}
     for server, device in enumerate(devices):
         with tf.device(device):
@@ -164,7 +166,7 @@ def machines_of(devices: Sequence[str]) -> list[Machine]:
 
 
 def kept_for_workers(config: RunConfig) -> int:
-    """Return how many vectors of all weights the shards keep for workers: for the mode, the method and old versions."""
+    """Return how many vectors of all weights the shards keep for workers: for mode, method and older versions."""
     kind, method, delay = *_kinds(config), config.mode_kind.delay(config)
     of_mode = (kind.vectors_per_worker + kind.slots_per_worker) * config.training_workers
     of_method = (method.vectors_per_worker + method.slots_per_worker) * config.most_workers
@@ -174,10 +176,10 @@ def kept_for_workers(config: RunConfig) -> int:
 def kept_by_worker(config: RunConfig) -> int:
     """Return how many vectors of all weights a worker keeps from one exchange to the next, in addition to the weights.
 
-    If pushes lose values, the worker keeps the remainder of its earlier pushes, and that of the current push. With local steps
-    it also keeps its optimizer's slots, and while it writes its state to files, two more copies of the state. Then there are
-    the mode's vectors (`Mode.worker_vectors`). A new leader frees the variables that an earlier leader left in a worker before
-    it creates new ones.
+    If pushes lose values, the worker keeps the remainder of its earlier pushes, and that of the current push. With
+    local steps it also keeps its optimizer's slots, and while it writes its state to files, two more copies of the
+    state. Then there are the mode's vectors (`Mode.worker_vectors`). Variables of earlier leaders do not count: a new
+    leader frees them before it creates new ones.
     """
     left_out = under_way = int(config.loses_of_pushes)
     if not config.mode_kind.promise.takes_local_steps:
@@ -204,7 +206,7 @@ def activation_bytes(network: FlatNetwork, spec: ExampleSpec, batch_size: int) -
 
 def _check_shards(config: RunConfig, network: FlatNetwork) -> None:
     rows = config.most_workers if any(kind.slots_per_worker for kind in _kinds(config)) else 1
-    weights = network.weights.length  # rows of tables are never sent all at once
+    weights = network.weights.length  # without tables, whose rows are never sent all at once
     # Snapshots are sent in float32, and the keys of rows in int64.
     largest = max(-(-weights // config.shards) * 4 * rows, -(-network.tables.keyed_size // config.shards) * 8)
     if config.mode_kind.has_parameter_servers and largest > MOST_SENT_BYTES:

@@ -20,6 +20,7 @@ def first_blocks(blocks: Sequence[Block], places: Sequence[LayerPlace], workers:
 
     Args:
       places: the first layer of each worker; if empty, the blocks are balanced by their numbers of weights.
+
     Raises:
       ValueError: a worker would have no weights, or a layer does not exist. The message names the setting and its value.
     """
@@ -69,12 +70,12 @@ def _with_weights(blocks: Sequence[Block]) -> str:
     return ", ".join(layer for block in blocks if block.weights for layer in block.layers)
 
 
-def devices_of(config: RunConfig, asked: Mapping[int, str], there: Sequence[str]) -> list[str]:
-    """Return the device on which each worker is asked to compute: its GPU if the run uses those, else its processor.
+def devices_of(config: RunConfig, asked: Mapping[int, str], existing: Sequence[str]) -> list[str]:
+    """Return the device on which each worker computes: the one that the user asks for, else its GPU or its processor.
 
     Args:
       asked: worker → the device that the user asks for, e.g. "GPU:0".
-      there: the names of all devices of the cluster.
+      existing: the names of all devices of the cluster. A GPU that does not exist is used only if the user asks for it.
     """
     usual = [
         device_name(Task(WORKER, worker), accelerator_of(config) or CPU) for worker in range(config.cluster.workers)
@@ -83,19 +84,19 @@ def devices_of(config: RunConfig, asked: Mapping[int, str], there: Sequence[str]
         device_name(Task(WORKER, worker), asked[worker])
         if worker in asked
         else device
-        if device in there
+        if device in existing
         else device_name(Task(WORKER, worker))
         for worker, device in enumerate(usual)
     ]
 
 
-def check_devices(wanted: Sequence[str], asked: Mapping[int, str], there: Sequence[str]) -> None:
+def check_devices(wanted: Sequence[str], asked: Mapping[int, str], existing: Sequence[str]) -> None:
     """Raise UserError if a device that the user asks for does not exist. Arguments: see `devices_of`."""
     for worker, device in asked.items():
-        if wanted[worker] not in there:
+        if wanted[worker] not in existing:
             own = ", ".join(
                 name.rpartition("/device:")[2]
-                for name in there
+                for name in existing
                 if name.startswith(f"{task_name(Task(WORKER, worker))}/")
             )
             raise UserError(

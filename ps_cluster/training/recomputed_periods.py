@@ -12,17 +12,17 @@ from ps_cluster.data.packed import PackedDataset
 from ps_cluster.runs.update_samples import SampledGradient
 from ps_cluster.training.recomputed_steps import RecomputedGradient, RecomputedSteps
 
-MOST_BATCHES = 64  # in a period that is recomputed
+MOST_BATCHES = 64  # longer periods are not recomputed
 
 
 class _RecomputedPeriods(RecomputedSteps):
-    """The base class of both kinds of periods. It rounds weights as the worker does before it computes with them."""
+    """The base class of both kinds of periods. Before each step it rounds the weights as the worker does."""
 
     def __init__(self, config: RunConfig, dataset: PackedDataset, precision: str = "float32"):
         super().__init__(config, dataset, precision)
         self._dtype = tf.dtypes.as_dtype(config.wire)
 
-    def unchecked(self, gradient: SampledGradient) -> str | None:
+    def why_unchecked(self, gradient: SampledGradient) -> str | None:
         """Return why a period can't be recomputed; None if it can."""
         if gradient.examples > MOST_BATCHES * self._config.training.batch_size_per_worker:
             return f"periods of more than {MOST_BATCHES} local steps, which would take too long"
@@ -65,12 +65,12 @@ class RecomputedElasticPeriods(_RecomputedPeriods):
 class RecomputedLocalPeriods(_RecomputedPeriods):
     """Recomputes periods of modes diloco and sync-diloco: steps of the optimizer rule, whose state stays with the worker."""
 
-    def unchecked(self, gradient: SampledGradient) -> str | None:
+    def why_unchecked(self, gradient: SampledGradient) -> str | None:
         """Return why a period can't be recomputed; None if it can.
 
         If the optimizer has slots, only the first period of a worker begins with a known state.
         """
-        if reason := super().unchecked(gradient):
+        if reason := super().why_unchecked(gradient):
             return reason
         settings, rule = self._config.optimizer, RULES[self._config.optimizer.rule]
         update = rule.update
@@ -94,7 +94,7 @@ class RecomputedLocalPeriods(_RecomputedPeriods):
                 weights, found.gradient, slots, self._rate(batch), place, self.factors, self.decay, is_whole=True
             )
             new = rule.equation(settings, parts)
-            assert new is not None, "`unchecked` has checked that there is an equation"
+            assert new is not None, "`why_unchecked` has checked that there is an equation"
             slots = {name: new[name] for name in slots}
             weights, seen = new["weights"], self.keep * seen + found.fresh
         return RecomputedGradient(given - weights, self._fresh(seen, statistics))

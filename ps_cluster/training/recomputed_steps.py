@@ -59,7 +59,7 @@ class _Examples:
 
     Attributes:
       inputs: name → [B, ...] in the dtype of the network.
-      target: [B, ...], rows of the packed data set; by the name of the array, if there are several targets.
+      target: [B, ...], rows of the packed data set; with several targets, name → [B, ...].
       weights: float32 [B], or None.
     """
 
@@ -111,17 +111,19 @@ class RecomputedSteps:
         """The number of weights, n."""
         return self._layout.length
 
-    def unchecked(self, gradient: SampledGradient) -> str | None:
+    def why_unchecked(self, gradient: SampledGradient) -> str | None:
         """Return why a gradient can't be recomputed; None if it can."""
         return None
 
     def take_keys(self, shards: Sequence[SampledShard], wire: str) -> str | None:
-        """Give the layers of keys those of a sampled update. Return why its gradient can't be recomputed; None if it can.
+        """Assign the keys of a sampled update to the `DynamicEmbedding` layers. Call it before `recompute`.
 
-        A row that the worker pulled and that had no place at the push has to be the initial one, as in plain Keras.
+        Returns why the update can't be recomputed; None if it can. If a row that the worker pulled had no place at the
+        push, plain Keras computes with the row's initial values, so the worker must have got these.
 
         Args:
-          shards: the sampled update. wire: the dtype in which the worker got the rows.
+          shards: the sampled update.
+          wire: the dtype in which the worker got the rows.
         """
         groups = sorted({int(name.partition("_")[0]) for name in shards[0].keyed})
         layers = [one for one in layers_of(self._model) if isinstance(one, DynamicEmbedding) and one.trainable]
@@ -158,6 +160,7 @@ class RecomputedSteps:
     def _of_examples(
         self, examples: _Examples, weights: np.ndarray, statistics: np.ndarray, *, draws: int
     ) -> RecomputedGradient:
+        """Return the gradient and the fresh statistics of a micro-batch. `draws`: the number of its random state."""
         variables = [tf.constant(part) for part in _split(weights, self._layout.shapes)]
         before = _split(statistics, self._statistics.shapes)
         states = seed_states(tf.constant([self._config.training.seed, np.int32(draws)]), len(self._seeds))
@@ -180,7 +183,7 @@ class RecomputedSteps:
         )
 
     def _loss(self, examples: _Examples, outputs: Any) -> tf.Tensor:
-        """Return the loss of a batch, []: Keras's function if the objective decides the loss, else that of compile()."""
+        """Return the loss of a batch, []: by Keras's function if the objective decides the loss, else by compile()."""
         rows, weights = examples.target, examples.weights
         targets = self._judge.targets(keras.tree.map_structure(tf.constant, rows))
         smoothing = self._config.training.label_smoothing
@@ -212,7 +215,7 @@ class RecomputedSteps:
             inputs = {name: np.asarray(rows) for name, rows in varied_inputs.items()}
         for name, field in spec.inputs.items():
             if vary is augment.augment and field.is_image:
-                settings: Augmentation = config.data.augmentation  # type: ignore[attr-defined]  # where images are varied
+                settings: Augmentation = config.data.augmentation  # type: ignore[attr-defined]  # images have it
                 inputs[name] = varied(inputs[name], examples, settings, field.mean, seed=seed, step=batch)
             inputs[name] = network_input(tf.constant(inputs[name]), field).numpy()
             if field.is_image and config.schedule.image_scales:

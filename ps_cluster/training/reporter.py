@@ -36,7 +36,7 @@ class Reporter:
         self._run_dir = run_dir
         self._progress = progress
         self._tensorboard: TrainingWriter | None = None
-        self._staleness = progress.staleness  # of all updates up to the last histogram, or up to a resume
+        self._staleness = progress.staleness  # as of the last histogram, or of a resume
         self._next_staleness_s = 0.0
         self._next_s = 0.0
         self._written = 0
@@ -49,6 +49,7 @@ class Reporter:
         self._next_staleness_s = time.monotonic() + STALENESS_EVERY_S
 
     def row(self, phase: Phase) -> None:
+        """Write a row with this phase, now. If the disk refuses it, a line says so, and training continues."""
         of_this_leader = {"written": self._written, "save_seconds": self.save_seconds}
         row = self._progress.row(phase).model_copy(update=of_this_leader)
         self._last = row.model_copy(update=WorkFile().model_dump())
@@ -64,14 +65,14 @@ class Reporter:
         except (OSError, tf.errors.OpError) as error:
             # A full disk may have room again later, and the ledger has the same numbers.
             reason = " ".join(str(error).split())[:200]
-            say(DISK_REFUSES(f"training goes on, but a row can't be written: {reason}"))
+            say(DISK_REFUSES(f"training continues, but a row can't be written: {reason}"))
 
     def saving(self) -> None:
-        """Write the last row again, with the phase that the state is being saved. Any thread may call it."""
+        """Write the last row again, with phase "saving". Any thread may call this."""
         if self._last is not None:
             # `monotonic` stays the same: it belongs to the row's times, from which the next leader continues.
             row = self._last.model_copy(update={"phase": "saving", "time": time.time()})
-            with contextlib.suppress(OSError, Superseded):  # the save itself reports either error
+            with contextlib.suppress(OSError, Superseded):  # the save itself reports both
                 writing.check()
                 append_row(self._run_dir.progress, row)
 
@@ -95,9 +96,9 @@ class Reporter:
             self.row(phase)
 
     def written(self, rows: int) -> None:
-        """Count `rows` more rows read for the proof and tables, and write a row of progress when due.
+        """Note that `rows` more rows were read for the proof and the tables. Writes a row of progress when one is due.
 
-        This phase may take long.
+        Without these rows of progress, a long phase "writing" would look like a standstill.
         """
         self._written += rows
         self.row_when_due("writing")
@@ -108,8 +109,7 @@ class Reporter:
         self.row("ended")
         if self._tensorboard is not None:
             whole = self._progress.staleness
-            with contextlib.suppress(
-                OSError, tf.errors.OpError
-            ):  # a failure to write curves must not keep a run from ending
+            # A failure to write curves must not keep a run from ending.
+            with contextlib.suppress(OSError, tf.errors.OpError):
                 self._tensorboard.write_staleness("staleness of the whole run", whole, self._progress.applied)
                 self._tensorboard.close()

@@ -43,21 +43,22 @@ def newest_checkpoint(config: RunConfig, run_dir: RunDir, dataset: PackedDataset
     """
     checkpoint = newest_for(config.shards, run_dir, notify)
     if checkpoint is None:
-        do = "begin another" if run_dir.has_trained else f"begin it again with --run-dir {run_dir.root}"
+        do = "begin a new run" if run_dir.has_trained else f"begin it again with --run-dir {run_dir.root}"
         raise UserError(f"run directory '{run_dir.root}' holds no checkpoint to resume from: {do}")
     before, progress = _state_of(checkpoint, run_dir)
     _check_same_work(config, dataset, checkpoint, before)
     begun = _begun(checkpoint, progress, before, run_dir)
     if begun > (total := config.total_updates(dataset.train_examples)):
         raise UserError(
-            f"training.steps, training.epochs: {total} updates in all, but {begun} of the run in '{run_dir.root}' were "
-            "begun: resume it with as many or more"
+            f"training.steps, training.epochs: {total} updates in all, but {begun} of the run in '{run_dir.root}' have "
+            "begun: resume it with at least as many"
         )
     steps = checkpoint.arrays[ACCEPTED_STEPS]
     if steps.max() - steps[:, 0].min() > config.ledger_window:
         raise UserError(
             f"cluster.workers: got {config.cluster.workers}: the open steps of the run in '{run_dir.root}' are farther apart "
-            f"than the {config.ledger_window:,} of the ledger of so many: resume it with as many workers as before"
+            f"than the {config.ledger_window:,} steps that the ledger of so many workers holds: resume it with as many "
+            "workers as before"
         )
     return checkpoint
 
@@ -74,7 +75,7 @@ def newest_for(shards: int, run_dir: RunDir, notify: Notify) -> Checkpoint | Non
         if arrays.keys() >= LEDGER and len(arrays["counts"]) != shards and not is_consistent_cut(arrays):
             raise CheckpointError(
                 f"checkpoint of step {found.step}: its {len(arrays['counts'])} parameter servers had not applied the same "
-                f"steps, so {shards} can't go on from it"
+                f"steps, so {shards} can't continue from it"
             )
 
     return checkpoints.load_to_go_on(run_dir.states, notify, check)
@@ -94,14 +95,14 @@ def check_journals(found: Checkpoint, run_dir: RunDir, shards: int) -> None:
             raise UserError(f"the checkpoint of step {found.step} can't be resumed: {error}: {do}") from error
         except OSError as error:
             raise StatesUnreadable(
-                f"'{error.filename or run_dir.journals}' can't be read ({error.strerror}): see to the disk"
+                f"'{error.filename or run_dir.journals}' can't be read ({error.strerror}): check the disk"
             ) from error
 
 
 def _state_of(found: Checkpoint, run_dir: RunDir) -> tuple[RunConfig, ProgressState]:
     """Return configuration and progress of a checkpoint. Raises UserError if another version of the package wrote it."""
     earlier = UserError(
-        f"run directory '{run_dir.root}' is of an earlier version, with another configuration or ledger: "
+        f"run directory '{run_dir.root}' was written by an earlier version, with another configuration or ledger: "
         "it can't be resumed; begin anew in another run directory"
     )
     try:
@@ -116,14 +117,14 @@ def _state_of(found: Checkpoint, run_dir: RunDir) -> tuple[RunConfig, ProgressSt
 
 
 def _begun(found: Checkpoint, progress: ProgressState, config: RunConfig, run_dir: RunDir) -> int:
-    """Return how many updates were begun. Raises UserError if the numbers in the checkpoint contradict each other."""
+    """Return how many updates have begun. Raises UserError if the numbers in the checkpoint contradict each other."""
     counts = found.arrays["counts"]
     scheduled, applied = step_set.from_state(progress.scheduled), progress.applied
     gradients = sum(progress.tally.staleness.values())
     waiting, leaders = found.arrays["waiting"], found.meta.leaders
-    # If the number of shards changes, the rows of all shards are the same.
+    # For a shard that an earlier leader did not have, the rows of shard 0 count, because they are the same.
     rows = [sum(part.rows for part in journal.history_of(run_dir, leaders, index)) for index in range(len(counts))]
-    whole = (
+    is_consistent = (
         bool(leaders)
         and rows == counts[:, COUNTS.index("accepted")].tolist()
         and counts.shape[0] == len(leaders[-1].rows) == len(found.arrays[ACCEPTED_STEPS]) == config.shards
@@ -138,10 +139,10 @@ def _begun(found: Checkpoint, progress: ProgressState, config: RunConfig, run_di
         and abs(scheduled.first_missing - int(counts[:, COUNTS.index("version")].min())) <= MOST_OPEN
         and abs(scheduled.end * config.steps_per_update - applied.below) <= MOST_OPEN
     )
-    if not whole:
+    if not is_consistent:
         raise UserError(
-            f"the checkpoint of step {found.step} can't be resumed: what it says of its updates does not add up: remove "
-            f"it from '{run_dir.root}' to resume an older one"
+            f"the checkpoint of step {found.step} can't be resumed: its numbers of updates contradict each other: "
+            f"remove it from '{run_dir.root}' to resume an older one"
         )
     return scheduled.end
 
@@ -155,7 +156,7 @@ def _are_rows(table: np.ndarray) -> bool:
 
 
 def _check_same_work(config: RunConfig, dataset: PackedDataset, found: Checkpoint, before: RunConfig) -> None:
-    """Raise UserError if a setting or the data differs that determines the meaning of step ids and shards."""
+    """Raise UserError if the data differs, or a setting that determines the meaning of step ids and shards."""
     _check_same(_work(before), _work(config))
     _check_same(found.meta.data or {}, facts_of_data(dataset))
 
@@ -164,7 +165,8 @@ def _work(config: RunConfig) -> dict[str, Any]:
     """Return name → value of all settings that decide which gradient belongs to a step id, and how it is applied."""
     training, shards = config.training, is_by_worker(config.training.sample)
     return {
-        # Settings on which others depend come first: with another network, a recipe may also change the label smoothing.
+        # The first difference is reported, so settings on which others depend come first: another network may also have
+        # a recipe with another label smoothing.
         "mode.name": config.mode.name,
         **{
             f"model.{name}": value
@@ -205,5 +207,5 @@ def check_network(found: Checkpoint, layout: Sequence[str]) -> None:
         if before != now:
             raise UserError(
                 f"model.name: variable {number} of the network is {now}, but {before} in the checkpoint of step "
-                f"{found.step} to resume from: give it the network that it was made with"
+                f"{found.step} to resume from: resume it with the network that it was made with"
             )

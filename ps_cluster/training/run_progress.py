@@ -38,7 +38,7 @@ from ps_cluster.training.dispatch_tracker import OpenDispatches
 
 RATE_WINDOW_S = 10.0
 FIRST_UPDATE_S = 600.0
-GAPS = 9  # measurements of each worker. Its steps take their median, so that a few pauses do not count as its pace
+GAPS = 9  # measurements of each worker; their median is its pace, so a few pauses do not count
 SUMMED = ("loss", "learning_rate", "staleness", "metric", "examples")
 
 
@@ -54,8 +54,8 @@ class RunProgress:
       next_step: the lowest step id above all that were handed out before a resume.
       counts: int64 [ps, len(COUNTS)], the shards' counters at the last look.
       leaves: whether this leader ends while updates are under way, which therefore stay undone.
-      held_at: the update from which on nothing may be handed out yet, because a checkpoint has to be written before; None if
-        nothing waits. See `checkpoints.exact`.
+      held_at: the first update that may not be handed out yet, because a checkpoint has to be written before it; None:
+        there is no such update. See `checkpoints.exact`.
     """
 
     def __init__(
@@ -79,11 +79,10 @@ class RunProgress:
         self._dispatches = OpenDispatches()
         self._handing_out = threading.Lock()  # the chief hands out steps in one thread and counts them in another
         self._tally = AppliedTotals()
-        self._fresh, self._fresh_rows = dict.fromkeys(SUMMED, 0.0), 0  # sums since the last row of progress
-        self._points: deque[tuple[float, int, int]] = deque()
-        self._last_update: dict[
-            tuple[int, int], float
-        ] = {}  # (worker, pid) → when its newest update was applied, unix s
+        self._sums, self._summed_rows = dict.fromkeys(SUMMED, 0.0), 0  # since the last row of progress
+        self._points: deque[tuple[float, int, int]] = deque()  # of each look: monotonic s, updates, examples
+        # (worker, pid) → when its newest update was applied, unix s.
+        self._last_update: dict[tuple[int, int], float] = {}
         self._gaps: dict[int, deque[float]] = {}  # worker → mean seconds between its updates, at each of the last looks
 
     def resume(self, arrays: Mapping[str, np.ndarray], state: ProgressState) -> None:
@@ -156,7 +155,7 @@ class RunProgress:
         return missing if len(missing) < self._steps_per_update else []
 
     def update(self, ledgers: Ledgers) -> None:
-        """Add the rows and counters of a look, with times already corrected by `unsettled`.
+        """Add the rows and counters of a look, with times as `unsettled` returns them.
 
         Raises:
           RunFailed: rows are missing. (The proof finds steps that were accepted twice.)
@@ -164,15 +163,17 @@ class RunProgress:
         self.positions = [position + len(rows) for position, rows in zip(self.positions, ledgers.rows)]
         accepted = ledgers.counts[:, COUNTS.index("accepted")].tolist()
         if self.positions != accepted:
-            raise RunFailed(f"the parameter servers accepted {accepted} gradients, but left {self.positions} rows")
+            raise RunFailed(
+                f"the parameter servers accepted {accepted} gradients, but their ledgers have {self.positions} rows"
+            )
         self.counts = ledgers.counts
-        fresh = self._joiner.add(ledgers.rows)
-        if len(fresh):
-            self._count_rows(fresh)
+        joined = self._joiner.add(ledgers.rows)
+        if len(joined):
+            self._count_rows(joined)
         if self._steps_per_update > 1:  # once a round is over, the late steps of backup workers are never accepted
             self._applied_steps.close_below(self.applied * self._steps_per_update)
-        for own in ledgers.rows[1:] if self._config.mode_kind.shares_steps else ():
-            self._tally.add_work(own)  # the joined row names only the worker of the first shard
+        for of_shard in ledgers.rows[1:] if self._config.mode_kind.shares_steps else ():
+            self._tally.add_work(of_shard)  # the joined row names only the worker of the first shard
         now = self.clock.monotonic
         self._points.append((now, self.applied, self.examples))
         while now - self._points[0][0] > RATE_WINDOW_S:
@@ -188,8 +189,8 @@ class RunProgress:
         self._measure(rows)
         for name in SUMMED:
             applied = rows["rate_factor"] if name == "learning_rate" else 1.0
-            self._fresh[name] += float((rows[name] * applied).sum())
-        self._fresh_rows += len(rows)
+            self._sums[name] += float((rows[name] * applied).sum())
+        self._summed_rows += len(rows)
 
     def _measure(self, rows: np.ndarray) -> None:
         """Note the seconds that the steps of `rows` took, including all waits of the worker, by the server's clock alone."""
@@ -218,14 +219,14 @@ class RunProgress:
     def unsettled(self, ledgers: Ledgers) -> Ledgers:
         """Return `ledgers` with all times corrected for changes of the machine's clock since the training began."""
         self.clock.look()
-        rows = [own.copy() for own in ledgers.rows]
-        for own in rows:
+        rows = [of_shard.copy() for of_shard in ledgers.rows]
+        for of_shard in rows:
             for name in TIME_COLUMNS:
-                own[name] = self.clock.unsettled(own[name])
+                of_shard[name] = self.clock.unsettled(of_shard[name])
         return Ledgers(rows, ledgers.counts)
 
     def has_no_loss(self, least: int) -> bool:
-        """Return whether the loss was NaN or infinite in every step so far, of `least` steps or more."""
+        """Return whether there were at least `least` steps, and the loss was NaN or infinite in all of them."""
         return self._tally.gradients >= least and self._tally.bad_losses == self._tally.gradients
 
     @property
@@ -282,6 +283,7 @@ class RunProgress:
         return self._rate(2) / self._train_examples
 
     def _rate(self, field: int) -> float:
+        """Return how fast a field of `_points` grows, in units per second; 0 as long as it is not known."""
         if not self._points:
             return 0.0
         oldest, newest = self._points[0], self._points[-1]
@@ -289,8 +291,8 @@ class RunProgress:
 
     def row(self, phase: Phase) -> ProgressRow:
         """Return a row of metrics/progress.jsonl. Its means are over the updates since the previous row."""
-        sums, count = self._fresh, self._fresh_rows
-        self._fresh, self._fresh_rows = dict.fromkeys(SUMMED, 0.0), 0
+        sums, count = self._sums, self._summed_rows
+        self._sums, self._summed_rows = dict.fromkeys(SUMMED, 0.0), 0
 
         def mean(name: str) -> float | None:
             """Return a mean; None without rows, and for NaN or infinity, which JSON lacks (see the field `diverged`)."""
@@ -325,6 +327,7 @@ class RunProgress:
         ).model_copy(update={self._metric: finite(sums["metric"] / sums["examples"]) if sums["examples"] else None})
 
     def _most(self, count: str) -> int:
+        """Return the largest value that one of the COUNTS has on a shard."""
         return int(self.counts[:, COUNTS.index(count)].max())
 
     def result(self) -> TrainingResult:

@@ -1,4 +1,4 @@
-"""Choose a few updates, let the parameter servers keep their inputs and results, and write both to files for the auditor."""
+"""Choose a few updates, let the servers keep their inputs and results, and write both to files for the evaluator."""
 
 from __future__ import annotations
 
@@ -29,19 +29,21 @@ from ps_cluster.server.samples import ALL_WORKERS, ANY_WORKER
 from ps_cluster.server.store import ParameterStore
 from ps_cluster.training.run_progress import RunProgress
 
-# One update of every worker is sampled in each session, whatever that costs. More are sampled, up to `ENOUGH_OF_A_WORKER` for
-# each worker and then one of `SELDOM` at random, while recomputing them takes no more than this share of the processors' time.
+# One update of every worker is sampled in each session, whatever that costs. As long as recomputing the samples takes
+# no more than MOST_SHARE of the processors' time, more updates are sampled: up to ENOUGH_OF_A_WORKER of each worker,
+# and then one in SELDOM at random.
 MOST_SHARE = 0.01
 ENOUGH_OF_A_WORKER = 2
 SELDOM = 512
-GIVEN_UP_AFTER = 4_096  # updates after which a sample that is not complete never will be
+GIVEN_UP_AFTER = 4_096  # after this many further updates, an incomplete sample will never be complete
 
 
 @dataclass
 class _Armed:
-    """An armed place.
+    """A place in which the parameter servers will keep the inputs and results of an update.
 
     Attributes:
+      place: the number of the place.
       first: the update to sample; with a worker, the first update that may be the worker's next.
       worker: the worker whose next update is sampled; ANY_WORKER to sample the update `first`.
       rows: for each shard, step → row of the update.
@@ -95,8 +97,8 @@ class UpdateSampler:
         self._arm()
 
     def _note(self, rows: Sequence[np.ndarray]) -> None:
-        for index, own in enumerate(rows):
-            workers, steps = own["worker"].astype(np.int64), own["step"].astype(np.int64)
+        for index, of_shard in enumerate(rows):
+            workers, steps = of_shard["worker"].astype(np.int64), of_shard["step"].astype(np.int64)
             for worker in np.unique(workers).tolist():
                 self._sampled.setdefault(worker, 0)
                 if self._is_new:
@@ -108,7 +110,7 @@ class UpdateSampler:
                     continue
                 else:
                     chosen = np.flatnonzero((workers == armed.worker) & (steps >= armed.first))[:1]
-                armed.rows[index] |= {int(steps[place]): own[place] for place in chosen}
+                armed.rows[index] |= {int(steps[number]): of_shard[number] for number in chosen}
 
     def _is_over(self, armed: _Armed) -> bool:
         """Return whether every shard has applied the update of a place, or training passed it long ago."""
@@ -123,7 +125,7 @@ class UpdateSampler:
         """Write a sample if every shard has kept it."""
         rows = armed.rows
         shards = [shard for shard in self._store.take_sample(armed.place) if shard is not None]
-        if len(shards) < len(rows) or not rows[0] or any(own.keys() != rows[0].keys() for own in rows):
+        if len(shards) < len(rows) or not rows[0] or any(of_shard.keys() != rows[0].keys() for of_shard in rows):
             return
         if not all(map(self._belong_together, shards, rows)):
             return  # the step was handed out again, or the place was armed too late
@@ -142,8 +144,8 @@ class UpdateSampler:
             update=gradients[0].step // self._steps_per_update,
             term=self._term,
             gradients=gradients,
-            workers=sorted({int(row["worker"]) for own in rows for row in own.values()}),
-            versions=[int(next(iter(own.values()))["version"]) - 1 for own in rows],
+            workers=sorted({int(row["worker"]) for of_shard in rows for row in of_shard.values()}),
+            versions=[int(next(iter(of_shard.values()))["version"]) - 1 for of_shard in rows],
             pulled=[shard.version for shard in shards],
             pullers=[shard.worker for shard in shards],
             lengths=self._store.lengths,
@@ -154,7 +156,7 @@ class UpdateSampler:
             self._sampled.update(header.workers)
 
     def _belong_together(self, shard: SampledShard, rows: Mapping[int, np.void]) -> bool:
-        """Return whether the part that a shard kept matches the rows of this shard. `rows`: step → row."""
+        """Return whether the sample that a shard kept is of the update in its rows. `rows`: step → row."""
         return all(
             step // self._steps_per_update == shard.update
             and shard.version == int(row["version"] - 1 - row["staleness"])
@@ -163,12 +165,12 @@ class UpdateSampler:
         )
 
     def _arm(self) -> None:
-        """Arm the free places for updates that are not handed out yet, unless the auditor lags behind."""
+        """Arm the free places for updates that are not handed out yet, unless the evaluator lags behind."""
         first = self._progress.scheduled_updates.end
         while self._free and first < self._progress.total:
             if len(waiting_samples(self._run_dir.samples)) + len(self._armed) >= MOST_WAITING:
                 return
-            worker, update = self._lacking(), first
+            worker, update = self._worker_to_sample(), first
             if worker is None:
                 if not self.is_cheap():
                     return
@@ -188,8 +190,8 @@ class UpdateSampler:
         budget_s = MOST_SHARE * (os.cpu_count() or 1) * self._progress.clock.times.seconds
         return self._recomputed_s <= budget_s and not waiting_samples(self._run_dir.samples)
 
-    def _lacking(self) -> int | None:
-        """Return the worker with the fewest sampled updates if it has too few; None if all workers have enough.
+    def _worker_to_sample(self) -> int | None:
+        """Return the worker with the fewest sampled updates if these are too few; None if all workers have enough.
 
         If every worker takes part in each update, return ANY_WORKER instead of a worker.
         """

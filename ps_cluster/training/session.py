@@ -86,18 +86,18 @@ class SessionStart:
         elif self.leads:
             forget_samples(self.run_dir)
             if aside := self.run_dir.set_aside():
-                say(f"training begins anew: states and journals of before are in {aside}")
-        self.go_on_from(checkpoint)
+                say(f"training begins anew: the earlier states and journals are in {aside}")
+        self.continue_from(checkpoint)
         if self.leads:
             checkpoints.clear_ended(self.run_dir.checkpoints)
             self.reporter.row("connecting")
 
-    def go_on_from(self, checkpoint: checkpoints.Checkpoint | None) -> None:
+    def continue_from(self, checkpoint: checkpoints.Checkpoint | None) -> None:
         """Continue from a checkpoint, or begin if it is None, and restart the clock. Call it before `build`."""
         if checkpoint is not None:
             before, now = len(checkpoint.arrays["counts"]), self.config.shards
             if now != before:
-                say(f"parameter servers: {now} in place of {before}, from step {checkpoint.step:,} on")
+                say(f"parameter servers: {now} instead of {before}, from step {checkpoint.step:,} on")
             checkpoint = resharding.resharded(checkpoint, now)
             assert checkpoint.meta.progress is not None, "checked in training/resuming.py"
             self.progress.resume(checkpoint.arrays, checkpoint.meta.progress)
@@ -106,13 +106,14 @@ class SessionStart:
 
     def _restart_clock(self) -> None:
         """Continue the times of the previous leader, which may have trained beyond the resumed checkpoint."""
-        stands = (self.resumed and self.resumed.meta.times) or TrainingTimes()
+        resumed_times = (self.resumed and self.resumed.meta.times) or TrainingTimes()
         last = last_row(self.run_dir.progress, ProgressRow) if self.leads else None
         if last is None:
-            self.progress.clock.restart(stands, stands.last_update)
+            self.progress.clock.restart(resumed_times, resumed_times.last_update)
             return
+        # Under the same launcher, the time since the previous leader's last row counts as training.
         since = last.monotonic if last.life is not None and last.life == os.environ.get(LIFE) else None
-        self.progress.clock.restart(last.times, stands.last_update, since=since)
+        self.progress.clock.restart(last.times, resumed_times.last_update, since=since)
 
     def build(self, devices: Sequence[str], own_device: str) -> Session:
         """Build the store and a worker's step (see `building.build`), and restore a resumed checkpoint.
@@ -138,7 +139,7 @@ class Session:
 
     Attributes:
       store, compute: the results of `build`.
-      graphs: the graphs of the dispatches, which use both.
+      graphs: the graphs of the dispatches, which use `store` and `compute`.
       progress: the scheduled and applied updates, as of the last look at the ledger.
       leads: as in `SessionStart`.
     """
@@ -157,7 +158,7 @@ class Session:
         self._train_examples = start.dataset.train_examples
         self._total_steps = start.config.total_steps(self._train_examples)
         self._reporter = start.reporter
-        # The stretches of the earlier leaders of this training.
+        # The work of the earlier leaders of this training, in order.
         self._before = start.resumed.meta.leaders if start.resumed else []
         if self.leads and start.resumed:
             for directory in self._run_dir.states:
@@ -233,7 +234,7 @@ class Session:
           stopped: whether training was stopped early. Otherwise every update should be applied, unless training is broken.
           goes_on: whether another leader will continue the training.
         Returns:
-          The outcome, as in the mark.
+          The outcome, as in the mark that training has ended.
         """
         self._saver.save_last()
         outcome: TrainingOutcome = "completed" if self.progress.completed else "stopped"
@@ -254,9 +255,9 @@ class Session:
 
     def _result(self, total: int | None) -> TrainingResult:
         """Return the content of training.json; write updates.csv and applies.csv. `total`: as for `audit`."""
-        config, own = self._config, self._ledger_reader.pieces
+        config, pieces = self._config, self._ledger_reader.pieces
         before = [history_of(self._run_dir, self._before, index) for index in range(config.shards)]
-        journals = [[*history, piece] for history, piece in zip(before, own)]
+        journals = [[*history, piece] for history, piece in zip(before, pieces)]
         expected = ExpectedRows(
             examples=config.examples_per_step,
             examples_unit=config.training.batch_size_per_worker if config.mode_kind.takes_fewer_batches(config) else 0,
@@ -274,7 +275,7 @@ class Session:
         found = audit(journals, self.progress.counts, rounds, scheduled, total, expected, on_rows, leaves=leaves)
         noted = [self._saver.problem] if self._saver.problem else []
         result = self.progress.result()
-        # Of a row, its number is sent too, when it is asked for and when it is pushed. A server has its share of them.
+        # The number of a row is sent, too: when the row is asked for, and when it is pushed. Servers have equal shares.
         traffic = result.tables or TableTraffic(rows=0, row_values=0)
         sent = 8 * traffic.rows + self.store.shards[0].wire.size * traffic.row_values
         of_rows = sent // len(self.store.shards)
@@ -290,7 +291,7 @@ class Session:
         ]
         try:
             tables.write_updates(self._run_dir.updates, journals, rounds, config.ledger_window, on_rows)
-            if config.mode_kind.has_parameter_servers:  # without them, each process applies updates to its local shard
+            if config.mode_kind.has_parameter_servers:  # the file is about their critical sections
                 tables.write_applies(self._run_dir.applies, journals, on_rows)
         except (JournalDamaged, Malformed, OSError) as error:  # the proof reports damage too
             say(DISK_REFUSES(f"the ledger can't be written as a table: {error}"))
@@ -311,7 +312,7 @@ class Session:
         return [int(count) for count in self.progress.counts[:, pushed].sum(axis=1)]
 
     def _rows_by_other_rules(self, history: Sequence[Piece]) -> int:
-        """Return the number of rows up to the last row of a leader with other settings of learning rate or bound."""
+        """Return the number of rows up to the last one of a leader with another learning rate or staleness bound."""
         rules, rows, other = text_of_rules(self._config, self._total_steps), 0, 0
         for leader, piece in zip(self._before, history, strict=True):
             rows += piece.rows

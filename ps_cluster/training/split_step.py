@@ -63,11 +63,11 @@ class SplitStep(TrainStep):
             batch = self.batch(step)
             batches, checksum = self._cut(batch), checksum_of(batch.ids)
             rate = self.learning_rate(step)
-        parts = _parts_of(batches)
+        scales = _loss_scales(batches)
         losses, metrics, examples, gradients, fresh = zip(
             *(
-                self._of_micro_batch(step, number, batch, part, weights, statistics)
-                for number, (batch, part) in enumerate(zip(batches, parts, strict=True))
+                self._of_micro_batch(step, number, batch, scale, weights, statistics)
+                for number, (batch, scale) in enumerate(zip(batches, scales, strict=True))
             )
         )
         with tf.device(self._parted.output_device):
@@ -102,7 +102,7 @@ class SplitStep(TrainStep):
         step: tf.Tensor,
         number: int,
         batch: TrainBatch,
-        part: MicroBatch | None,
+        scale: MicroBatch | None,
         weights: Sequence[tf.Tensor],
         statistics: Sequence[tf.Tensor],
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, list[tf.Tensor], list[tf.Tensor]]:
@@ -114,13 +114,13 @@ class SplitStep(TrainStep):
                 tape.watch(weights)
                 random_state = tf.stack([self._config.training.seed, draws])
                 passed = self._parted.forward(weights, statistics, batch.inputs, random_state)
-                loss = sum(passed.losses, self._judge.loss(batch.targets, passed.outputs, batch.weights, part))
+                loss = sum(passed.losses, self._judge.loss(batch.targets, passed.outputs, batch.weights, scale))
             gradients = tape.gradient(loss, weights)
             metric = tf.reduce_sum(self._judge.metric(batch.targets, passed.outputs))
             return loss, metric, rows_in(passed.outputs), gradients, passed.fresh
 
 
-def _parts_of(batches: Sequence[TrainBatch]) -> list[MicroBatch | None]:
+def _loss_scales(batches: Sequence[TrainBatch]) -> list[MicroBatch | None]:
     """Return the scale of each micro-batch's loss, so that their mean is the loss of the batch; None for a whole batch."""
     count = len(batches)
     if count == 1:
@@ -149,10 +149,10 @@ def cut_by_layers(
     except ValueError as error:
         raise ValueError(f"model.name: got '{config.model.name}': {error}") from error
     firsts = first_blocks(blocks, settings.places, workers)
-    there = names_of_all_devices()
-    devices = devices_of(config, settings.devices, there)
+    existing = names_of_all_devices()
+    devices = devices_of(config, settings.devices, existing)
     if not settings.soft_placement:
-        check_devices(devices, settings.devices, there)
+        check_devices(devices, settings.devices, existing)
     with tf.device(device):
         staged = StagedNetwork(network, blocks, firsts, devices)
     return SplitStep(

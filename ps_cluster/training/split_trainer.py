@@ -103,11 +103,12 @@ class SplitBuild:
         return store, step
 
 
-def _lines(parts: Sequence[NetworkPart], there: Sequence[str]) -> list[str]:
-    """Return a line about each worker's part. `there`: the devices that the cluster has."""
+def _lines(parts: Sequence[NetworkPart], existing: Sequence[str]) -> list[str]:
+    """Return a line about each worker's part. `existing`: the names of all devices of the cluster."""
     lines = []
     for worker, part in enumerate(parts):
-        soft = "" if part.device in there else ", which is not there: soft placement takes another device of its worker"
+        exists = part.device in existing
+        soft = "" if exists else ", which does not exist: soft placement takes another device of this worker"
         lines.append(f"worker {worker}: {len(part.positions):,} weights on {part.device}{soft}: {part.layers}")
     return lines
 
@@ -123,7 +124,7 @@ class SplitDispatch:
         self._identities = [_identity(device) for device in self._holders]
         self._log = step.log
         scalars = [tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.float64)]
-        self._run_step = tf.function(self._one, autograph=False, input_signature=scalars)
+        self._run_step = tf.function(self._one_step, autograph=False, input_signature=scalars)
 
     def __call__(self, step_ids: tf.Tensor, scheduled: tf.Tensor) -> None:
         """Run steps.
@@ -137,7 +138,7 @@ class SplitDispatch:
                 self._run_step(step_id, scheduled)
             self._log = None
 
-    def _one(self, step_id: tf.Tensor, scheduled: tf.Tensor) -> tf.Tensor:
+    def _one_step(self, step_id: tf.Tensor, scheduled: tf.Tensor) -> tf.Tensor:
         asked, pulled = [], []
         for holder, identity, part in zip(self._holders, self._identities, self._store.shards, strict=True):
             with tf.device(holder):

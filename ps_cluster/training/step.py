@@ -39,6 +39,7 @@ class WorkerIdentity:
         return cls(content[0], content[1])
 
     def both(self) -> tf.Tensor:
+        """Return the worker and its pid, int64 [2]."""
         return tf.stack([self.worker, self.pid])
 
 
@@ -46,7 +47,7 @@ class TrainBatch(NamedTuple):
     """The examples of a step, in the form that the network and the judge take."""
 
     inputs: dict[str, tf.Tensor]  # name → [B, ...]
-    targets: tf.Tensor | tuple[tf.Tensor, ...]  # [B, ...]; of each output, if they have targets of their own
+    targets: tf.Tensor | tuple[tf.Tensor, ...]  # [B, ...]; with several targets, one of each output
     weights: tf.Tensor | None  # float32 [B], the weight of each example; None if all count the same
     ids: tf.Tensor  # int64 [B], the indices of the examples in the training set
 
@@ -155,7 +156,7 @@ class TrainStep:
         """Return the rows of embedding tables that a batch needs. `batch`: its number, int64 []."""
         if not self._network.tables:
             return NO_ROWS
-        # A worker has no next step at the end of a dispatch, and asks for the rows of a step -1, which are not sent.
+        # At the end of a dispatch, a worker has no next step. It asks for the rows of a step -1, and no rows are sent.
         batch = tf.maximum(batch, tf.zeros_like(batch))
         inputs = self.batch(batch).inputs
         with tf.name_scope(COMPUTATION):
@@ -165,7 +166,7 @@ class TrainStep:
         return tf.stack([self._config.training.seed, tf.cast(batch, tf.int32)])
 
     def batch(self, batch: tf.Tensor) -> TrainBatch:
-        """Return the augmented batch of a number, int64 []."""
+        """Return the augmented batch with this number, int64 []."""
         from ps_cluster.data import batches
         from ps_cluster.data.augment import resized
         from ps_cluster.data.text_rows import network_inputs

@@ -1,4 +1,4 @@
-"""Say which settings keep embedding tables from travelling by rows, and why."""
+"""Say which settings keep embedding tables from being exchanged row by row, and why."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def reason_against_rows(config: RunConfig) -> str | None:
 
 
 def check_keyed(config: RunConfig, tables: Tables) -> None:
-    """Raise UserError if a mode has tables, but not those whose rows are found by their keys."""
+    """Raise UserError if the network has a `DynamicEmbedding`, but an update of the mode is a mean of gradients."""
     if tables.keyed and config.mode_kind.averages:
         raise UserError(
             f"mode.name: got '{config.mode.name}': an update of the DynamicEmbedding "
@@ -38,7 +38,7 @@ def _reasons(config: RunConfig) -> Iterator[str]:
     if mode.delay(config):
         yield "mode.simulate_workers keeps older versions of all weights"
     if config.lookahead.every_updates:
-        yield f"lookahead.every_updates is {config.lookahead.every_updates}: slow weights would be kept of every row"
+        yield f"lookahead.every_updates is {config.lookahead.every_updates}, which keeps slow weights of every row"
     if config.cluster.wire in ("int8", "top_k"):
         yield f"cluster.wire is {config.cluster.wire}, with which each worker keeps a remainder of every weight"
     if optimizer.weight_decay:

@@ -23,9 +23,9 @@ EVALUATION = (
     "train_seconds",
 )
 
-# The fields with further metrics by name, of each kind of examples.
+# Examples → the fields of a row that hold further metrics by name.
 _BY_NAME = {"test": ("metrics", "compiled"), "validation": ("validation_metrics", "validation_compiled")}
-BARS = 30  # of a histogram
+BARS = 30  # the number of bars of a histogram
 
 Row = Mapping[str, Any]
 

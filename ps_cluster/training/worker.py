@@ -5,8 +5,9 @@
               compute        the batch of the step id, forward, backward (training/step.py), with the times for its row
               exchange ──►   all shards       push gradient, statistics, row; pull for the next step id of the dispatch
 
-For workers that wait see modes/waiting.py, for all-reduce all_reduce.py, for split networks split_trainer.py. The launcher
-imports this module to check modes, so it does not import TensorFlow before a graph is built.
+Some modes have other graphs: modes/sync_ps.py, modes/bounded.py and modes/fragments.py, all_reduce.py,
+split_trainer.py. The launcher imports this module to check modes, so it does not import TensorFlow before a graph is
+built.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class DispatchGraph(Protocol):
 
         Args:
           what: the step ids, int64 [k] with k at least 1; in rounds the version to reach, int64 [].
-          scheduled: float64 [], unix seconds, the time at which the chief handed it out.
+          scheduled: float64 [], unix seconds, the time at which the chief handed out the dispatch.
         """
 
 
@@ -68,9 +69,12 @@ class StepTimes:
     """When a worker reached each point of a step, float64 [] each, in unix seconds.
 
     Attributes:
-      scheduled_time: when the chief handed out the step. asked_time: when the worker asked for weights.
-      admitted_time: when it was allowed to pull. pulled_time: when the weights had arrived.
-      computed_time: when the gradient was there. pushed_time: when the push began.
+      scheduled_time: when the chief handed out the step.
+      asked_time: when the worker asked for weights.
+      admitted_time: when the worker was allowed to pull.
+      pulled_time: when the weights had arrived.
+      computed_time: when the gradient was computed.
+      pushed_time: when the push began.
     """
 
     scheduled_time: tf.Tensor | float
@@ -128,7 +132,7 @@ class TimedComputation:
         """Return the result, its row, float64 [len(WORKER_COLUMNS)], and the function that settles the worker's state.
 
         The arguments `scheduled`, `asked` and `admitted` are times for the row, float64 [], unix seconds. A replay is not
-        computed: its result is 0, and every shard will refuse it. Call the function with the outcomes of the push.
+        computed: its result is 0, and every shard will refuse it. Call the returned function with the push's outcomes.
         """
         pulled_time = now_after(pulled.weights)
         result = self._computed(step_id, pulled, pulled_time)

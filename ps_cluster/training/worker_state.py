@@ -1,14 +1,14 @@
 """Keep a worker's local state from one push to the next.
 
-With local steps, this is the state of the worker's optimizer; with compressed pushes, the remainder that they left out. A push
-may be refused (the shard already has its step) or dropped (it came too late). So the state changes only after the outcome is
-known:
+With local steps, this is the state of the worker's optimizer; with compressed pushes, the remainder that they left out.
+A push may be refused (the shard already has its step) or dropped (it came too late). So the state changes only once the
+outcome of the push is known:
 
     compute ──► push ──► outcome of each shard ──► settle: if applied, keep and write the new state; else keep the old state
 
 worker's process   variables "SESSION/NAME/…" of one leader; created when first used, freed by the next leader
-its workspace      two files for a state, of which each is written after every other push; read by a restarted worker, and
-                   for a new leader, which creates new variables
+its workspace      two files for each state, written in turn after each push; read by a restarted worker, and when a new
+                   leader has created new variables
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ps_cluster.server.leftovers import VARIABLE, first_term_of, note, term_of
 from ps_cluster.server.ordering import after
 from ps_cluster.server.shard import APPLIED
 
-_SAVES_BITS = 40  # of a save's number; the bits above are the leader's term
+_SAVES_BITS = 40  # the lower bits of a save's number, which count the saves; the bits above are the leader's term
 
 Settle: TypeAlias = "Callable[[tf.Tensor], list[tf.Tensor]]"
 """Settles the worker's state: outcomes of a push, int32 or int64 [ps] → tensors to depend on, empty if there is no state."""
@@ -52,7 +52,7 @@ class WorkerState:
     """
 
     def __init__(self, name: str, says: str, files: Sequence[str] = ()):
-        """Begin a graph.
+        """Create the state for one graph. It has no variables yet.
 
         Args:
           name: the name of the state, which is unique in the process. It begins with the leader's session.
@@ -65,9 +65,9 @@ class WorkerState:
         self._names: list[str] = []
 
     def variable(self, name: str, value: np.ndarray | tf.Tensor, *, changes: bool) -> Any:
-        """Return the process's variable of this name, which is kept and begins with `value`.
+        """Return the process's variable of this name, which begins with `value` and is kept in the files.
 
-        If it never changes, return a constant.
+        If it never `changes`, return a constant instead.
         """
         if not changes:
             return tf.constant(value)
@@ -83,7 +83,7 @@ class WorkerState:
         return variable_of_process(self._names[-1], shape, dtype)
 
     def load(self, step: tf.Tensor, needed: Sequence[Any]) -> tf.Tensor:
-        """Initialise the variables if this process has none yet, from the newer complete file, or as they begin.
+        """Initialise the variables if this process has none yet, from the newer complete file or to their first values.
 
         Returns a tensor to depend on. `step`: the step id, int64 []. `needed`: operations to run before.
         """
@@ -98,7 +98,7 @@ class WorkerState:
 
     @property
     def _saves(self) -> tf.Variable:
-        """The number of saves, the last variable that is kept. Call `variable` for all other variables before."""
+        """The number of the newest save. It is the last kept variable, so call `variable` for all others before."""
         if "saves" not in self._kept:
             self.variable("saves", np.zeros([], np.int64), changes=True)
         return self._kept["saves"]
@@ -118,7 +118,7 @@ class WorkerState:
         number = tf.maximum(*counts)
         printed = tf.cond(
             number > 0,
-            lambda: _print(f"{self._says} goes on as it was after", number % 2**_SAVES_BITS, "periods of this worker"),
+            lambda: _print(f"{self._says} continues after", number % 2**_SAVES_BITS, "periods of this worker"),
             lambda: _print(f"{self._says} begins anew: this worker has no earlier state"),
         )
         with tf.control_dependencies([printed]):
@@ -135,14 +135,15 @@ class WorkerState:
         """Assign the values in the bytes of a state to all variables; return the state's number of saves, int64 []."""
         parts = tf.split(state, [_bytes_of(variable) for variable in self._kept.values()])
         assigned = [
-            variable.assign(tf.reshape(_whole(part, variable.dtype), variable.shape), read_value=False)
+            variable.assign(tf.reshape(_from_bytes(part, variable.dtype), variable.shape), read_value=False)
             for variable, part in zip(self._kept.values(), parts, strict=True)
         ]
         return after(assigned, self._number_of_saves(state))
 
     def _read(self, name: tf.Tensor) -> tf.Tensor:
-        """Return the bytes of a file's state, uint8 [k], or of the first state if it is missing, incomplete, or of an earlier
-        training.
+        """Return the bytes of the state in a file, uint8 [k].
+
+        If the file is missing, incomplete, or of an earlier training, return the bytes of the first state.
         """
         size = sum(map(_bytes_of, self._kept.values()))
         expected = tf.make_tensor_proto(np.zeros(size, np.uint8)).ByteSize()
@@ -154,8 +155,8 @@ class WorkerState:
             state = tf.cond(
                 is_whole, lambda: tf.ensure_shape(tf.io.parse_tensor(content, tf.uint8), [size]), lambda: begun
             )
-            counts = self._number_of_saves(state) >= first_term_of(self._name) * 2**_SAVES_BITS
-            return tf.where(counts, state, begun)
+            is_of_this_training = self._number_of_saves(state) >= first_term_of(self._name) * 2**_SAVES_BITS
+            return tf.where(is_of_this_training, state, begun)
 
         return tf.cond(tf.size(tf.io.matching_files(name)) > 0, parsed, lambda: begun)
 
@@ -216,8 +217,8 @@ class WorkerState:
             is_written,
             lambda: _print(f"{self._says}: the disk takes the state again"),
             lambda: _print(
-                f"{self._says}: the state can't be written ({' or '.join(self._files)} in the worker's folder). Training goes "
-                "on; if this process dies, its successor goes on from the last state that was written"
+                f"{self._says}: the state can't be written ({' or '.join(self._files)} in the worker's folder). "
+                "Training continues; if this process dies, its successor continues from the last state that was written"
             ),
         )
 
@@ -231,7 +232,7 @@ def _joined_bytes(values: Iterable[np.ndarray | tf.Tensor]) -> tf.Tensor:
     return tf.concat([tf.reshape(tf.bitcast(value, tf.uint8), [-1]) for value in values], 0)
 
 
-def _whole(part: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+def _from_bytes(part: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     return tf.bitcast(tf.reshape(part, [-1, dtype.size]), dtype)
 
 
@@ -304,7 +305,7 @@ class ErrorFeedback:
 
     def __call__(self, step: tf.Tensor, gradient: tf.Tensor) -> SentVector:
         """Return the vector to push for the gradient [n] of a step (int64 [])."""
-        state = WorkerState(self._name, "what pushes left out", self._files)
+        state = WorkerState(self._name, "the remainder of earlier pushes", self._files)
         left_out = state.variable("vector", np.zeros(sum(self._lengths), np.float32), changes=True)
         with tf.control_dependencies([state.load(step, [gradient])]):
             before = left_out.read_value()

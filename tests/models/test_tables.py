@@ -210,7 +210,7 @@ AGAINST = {
     ),
     "lookahead": (
         {"lookahead.every_updates": 5},
-        "lookahead.every_updates is 5: slow weights would be kept of every row",
+        "lookahead.every_updates is 5, which keeps slow weights of every row",
     ),
     "int8": (
         {"cluster.wire": "int8"},

@@ -221,11 +221,11 @@ def test_a_worker_that_holds_up_a_round_is_asked_to_start_again_and_no_other():
 
     def look(seconds):
         now[0] = 100.0 + seconds
-        chief._restart_who_holds_up_a_round()
+        chief._restart_late_workers()
         return len(asked)
 
     assert [look(seconds) for seconds in (0.0, 29.0, 31.0, 40.0)] == [0, 0, 1, 1]
-    assert asked == [([1], "no gradient of it came for 30 s, and the other workers wait for it")]
+    assert asked == [([1], "it has sent no gradient for 30 s, and the other workers wait for it")]
     present.remove(1)  # it starts again, and takes its time
     assert look(200.0) == 1
     present.add(1)

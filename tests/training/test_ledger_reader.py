@@ -82,7 +82,7 @@ def test_a_disk_that_refuses_is_told_once_and_the_other_journals_are_written():
     for step in range(3):
         store.accept(step)
         books.look()
-    assert [str(line) for line in said] == ["training goes on, but: no room"]
+    assert [str(line) for line in said] == ["training continues, but: no room"]
     assert progress.applied == 3 and journals[1].rows == [0, 1, 2]
     journals[0].full = False
     books.look()

@@ -17,7 +17,7 @@ from ps_cluster.runs.proof import ExpectedRows, RoundShape, ShardAudit, audit
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.step_set import StepSet
 from ps_cluster.system.stop_signals import Drain
-from ps_cluster.training.all_reduce import GO_ON, _train, different_replica
+from ps_cluster.training.all_reduce import CONTINUE, _train, different_replica
 from ps_cluster.training.job import TrainingJob
 from ps_cluster.training.learning_rate import expected_rates
 from ps_cluster.training.session import SessionStart
@@ -212,9 +212,9 @@ def test_the_last_rates_of_a_cosine_may_be_those_of_a_processor_that_rounds_othe
 
 def test_a_replica_with_other_weights_is_named():
     assert different_replica([5.0, 5.0, 5.0], 8) is None
-    told = "after update 7 the weights of worker-2 are others than those of worker-0"
+    told = "after update 7 the weights of worker-2 differ from those of worker-0"
     assert different_replica([5.0, 5.0, 6.0], 8) == told
-    assert "of worker-0 are others than those of worker-1" in different_replica([6.0, 5.0, 5.0], 8)
+    assert "of worker-0 differ from those of worker-1" in different_replica([6.0, 5.0, 5.0], 8)
 
 
 class Replicas:
@@ -265,7 +265,7 @@ class Replicas:
                 replica.write_rows(tf.constant(both.view(np.float64).reshape(1, WORKERS, -1)[:, :, 1:]))
             return tf.constant([float(stop), *digests], tf.float64)
 
-        stopped = _train(config, session, run_updates, drain, lambda: None) != GO_ON
+        stopped = _train(config, session, run_updates, drain, lambda: None) != CONTINUE
         session.end(stopped=stopped, goes_on=stopped)
         return json.loads(self._run_dir.training_result.read_text())["proof"]
 
@@ -274,7 +274,7 @@ class Replicas:
 def test_a_replica_with_other_weights_fails_the_proof_of_the_run(tmp_path):
     assert Replicas(tmp_path / "same").proof(rounding=3e-9, **{"schedule.end_factor": 0.0})["holds"]
     proof = Replicas(tmp_path / "other").proof(digests=(5.0, 6.0))
-    told = ["after update 1 the weights of worker-1 are others than those of worker-0"]
+    told = ["after update 1 the weights of worker-1 differ from those of worker-0"]
     assert not proof["holds"] and proof["problems"] == told
 
 

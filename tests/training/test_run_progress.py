@@ -99,7 +99,7 @@ def test_steps_applied_out_of_order_are_counted_once_and_hold_the_window_where_o
 
 def test_rows_that_were_lost_on_their_way_fail_the_run():
     progress = make_progress()
-    with pytest.raises(RunFailed, match=r"accepted \[3\] gradients, but left \[1\] rows"):
+    with pytest.raises(RunFailed, match=r"accepted \[3\] gradients, but their ledgers have \[1\] rows"):
         progress.update(Ledgers([applied((0, 1, 0, 0, 7, 1.0))], counts_of(3)))
 
 

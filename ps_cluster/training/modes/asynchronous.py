@@ -33,7 +33,7 @@ class Async(DefaultMode):
         wanted = AsyncSettings.of(config).simulate_workers
         if wanted is not None and wanted < config.cluster.workers:
             raise ValueError(
-                f"mode.simulate_workers: got {wanted}: it needs at least cluster.workers, {config.cluster.workers}"
+                f"mode.simulate_workers: got {wanted}: it has to be at least cluster.workers, {config.cluster.workers}"
             )
         if wanted is not None and config.least_workers < config.most_workers:
             raise ValueError(

@@ -79,7 +79,7 @@ class BoundedShard(WaitingShard):
             self._under_way = tf.Variable(tf.fill([workers], tf.constant(_NOT_UNDER_WAY, tf.int64)))
             # For each worker, the number of steps of its dispatch that have not ended.
             self._left = tf.Variable(tf.zeros([workers], tf.int64))
-            # There are clocks for as many workers as a cluster may ever have, because a resumed run may have more workers.
+            # There are as many clocks as a cluster may ever have workers, because a resumed run may have more workers.
             self._clocks = tf.Variable(tf.zeros([MOST_WORKERS_OF_A_CLUSTER], tf.int64))
             # The time of each worker's last message, in seconds on the clock of the ticks. No worker waits for another one
             # that has never been part of the cluster.
@@ -144,7 +144,7 @@ class BoundedShard(WaitingShard):
         return tf.reduce_max(begun) - self._max_clock_lag
 
     def _waited_for(self) -> tf.Tensor:
-        """Return which workers other workers wait for, bool [workers]."""
+        """Return for which workers other workers wait, bool [workers]."""
         alive, left = self._alive(), self._left.read_value()
         # Every update is one step, so the version is the number of the steps 0 to `_last_step` that have ended. `left` does
         # not count a dispatch that is on its way to a worker.

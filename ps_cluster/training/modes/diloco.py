@@ -30,7 +30,7 @@ from ps_cluster.training.worker import Compute, DispatchGraph
 if TYPE_CHECKING:
     from ps_cluster.training.recomputed_steps import RecomputedSteps
 
-# Only the speeds of workers that pushed within the last COUNTS_AS_FASTEST_FOR x (number of workers) pushes may be the highest.
+# The highest speed is that of a worker that pushed within the last COUNTS_AS_FASTEST_FOR x (number of workers) pushes.
 COUNTS_AS_FASTEST_FOR = 4
 # A worker's speed is the median over this number of its newest periods. So one measurement that is wrong, because a clock was
 # set meanwhile, changes nothing.
@@ -113,7 +113,7 @@ class DilocoShard(ParameterShard):
 
 
 def _speed(measured: tf.Tensor) -> tf.Tensor:
-    """Return the median of each row's speeds that are not 0, float64 [k]: the lower of two; 0 if there are none."""
+    """Return the median of the speeds in each row that are not 0 (of two, the lower), float64 [k]; 0 without any."""
     known = tf.math.count_nonzero(measured, axis=1)
     place = tf.maximum(known - 1, 0) // 2
     in_order = tf.sort(tf.where(measured > 0, measured, np.inf), axis=1)

@@ -161,7 +161,7 @@ class Elastic(LocalMode):
     cluster = ClusterShape(
         pins_workers=True,
         fixed_workers=(
-            "one that comes later would pull the centre back to the first weights, and exchanges go by beta / workers"
+            "one that came later would pull the centre back to the first weights, and the moving rate is beta / workers"
         ),
     )
     uses = UsedSettings(ignores=frozenset({"staleness", "lookahead"}), own_rule="sgd")

@@ -21,7 +21,7 @@ _APART = 1_000_003  # the distance between the seeds of two shards
 
 
 class FragmentedWorker:
-    """The state of each shard that a worker's process keeps between exchanges: weights, statistics and version pulled.
+    """Keeps in a worker's process the state of each shard between exchanges: pulled weights, statistics and version.
 
     This is Streaming DiLoCo (Douillard et al. 2025, arXiv:2501.18512, section 2.1) without its overlap. With S shards and H
     local steps, shard S - 1 is exchanged after H / S steps of each period, shard S - 2 after 2 H / S, and shard 0 after all H.
@@ -135,9 +135,8 @@ def fragments_graph(store: ParameterStore, training: LocalTraining, config: RunC
             return position + 1, after([settled], progress.state)
 
         begun = worker.begin(store, identity.worker, step_ids[0])
-        return tf.while_loop(lambda position, _: position < tf.size(step_ids), body, (0, begun), parallel_iterations=1)[
-            1
-        ]
+        loop = tf.while_loop(lambda position, _: position < tf.size(step_ids), body, (0, begun), parallel_iterations=1)
+        return loop[1]
 
     dispatch: DispatchGraph = run_steps
     return dispatch

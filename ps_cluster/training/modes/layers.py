@@ -34,8 +34,8 @@ class LayersSettings(SplitSettings):
         default=AUTO,
         max_length=2000,
         description=(
-            "Which layers are on which worker. LAYER=WORKER: this layer and those after it are on this worker; also "
-            "LAYER=WORKER:GPU:0; several are joined by ','. auto: the numbers of weights decide."
+            "Which layers are on which worker. LAYER=WORKER or LAYER=WORKER:GPU:0 places this layer and those after "
+            "it; join several by ','. With auto, the numbers of weights decide."
         ),
     )
     micro_batches: int = Field(

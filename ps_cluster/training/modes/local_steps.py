@@ -179,7 +179,8 @@ class LocalTraining(KeepsState):
           step: int64 [], the number of the period.
           weights: [n], as pulled.
           statistics: float32 [m].
-          limits: the limits of the period. The result of a period that ends early is pushed unchanged, to be dropped.
+          limits: the limits of the period. A period that `goes_on` ends early is pushed, too, and then dropped.
+
         Returns:
           A result with the pulled weights minus the reached weights instead of the gradient. The other fields are as for
           `Progress.result`.

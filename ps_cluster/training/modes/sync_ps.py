@@ -33,7 +33,8 @@ class SyncPsSettings(ModeSettings):
         default=0,
         ge=0,
         le=999,
-        description="An update takes the first gradients, those of all workers but this many; the late ones are dropped.",
+        description="Number b of spare workers: an update takes the first W - b gradients of W workers; the others are "
+        "dropped.",
     )
     grace_seconds: float = Field(
         default=0.0,
@@ -65,9 +66,8 @@ class RoundShard(WaitingShard):
             self._fresh_sum = tf.Variable(tf.zeros_like(self.statistics))
             self._summed = tf.Variable([0], dtype=tf.int64)  # the number of gradients in the open round
             self._rate = tf.Variable([0.0])  # the learning rate of the open round
-            self._waited_s = tf.Variable(
-                0.0, dtype=tf.float64
-            )  # the wait for late gradients, on the clock of the ticks
+            # The wait for late gradients, on the clock of the ticks.
+            self._waited_s = tf.Variable(0.0, dtype=tf.float64)
 
     @property
     def state(self) -> dict[str, tf.Variable]:
@@ -143,7 +143,7 @@ class RoundShard(WaitingShard):
 
 
 class Rounds(StepSource):
-    """Hands out rounds, as one dispatch for every worker. If a worker gets a second one, its rounds are already done."""
+    """Hands out rounds, as one dispatch for every worker. If a worker gets two of them, the second has no work left."""
 
     def hand_out(self) -> Iterator[bool]:
         begin, total = self._progress.applied, self._progress.total
@@ -161,7 +161,7 @@ class Rounds(StepSource):
 
 
 def rounds_graph(store: ParameterStore, compute: Compute, config: RunConfig) -> DispatchGraph:
-    """Return the graph of a dispatch that takes part in every round below a version. The argument is int64 []."""
+    """Return the graph of a dispatch, with which a worker takes part in every round below a version, int64 []."""
     computation = TimedComputation(compute, config, store)
     (shard,) = store.shards
     assert isinstance(shard, RoundShard)
@@ -169,15 +169,17 @@ def rounds_graph(store: ParameterStore, compute: Compute, config: RunConfig) -> 
     def pull(identity: WorkerIdentity, end: tf.Tensor, needed: Sequence[Any] = ()) -> list[Any]:
         """Wait for the next round and pull, all on the ps, so that the answer to a push is the next parameters.
 
-        With embedding tables, the worker has to know the version before, so that it can ask for the rows of its step.
+        With embedding tables, the worker has to know the version before it pulls, so that it can ask for the rows of
+        its step.
         """
         admitted = shard.admit_to_round(identity.worker, end, needed)
         step_id = tf.cast(admitted[2], tf.int64) * config.steps_per_update + identity.worker
         rows = rows_of(compute, step_id)
         pulled = store.pull(identity.worker, [admitted], rows=rows)
-        # A loop variable stays on the device of its first value. On the ps, it would be sent to the worker and back.
-        # The rows are those of the step of that version. If the round has ended since, its push has to count as late.
+        # With tables, the rows are those of the step of the admitted version. If that round has ended since, the push
+        # has to count as late.
         versions = tf.cast(admitted[2:], tf.int64) if shard.tables else pulled.versions
+        # A loop variable stays on the device of its first value. On the ps, it would be sent to the worker and back.
         return [tf.identity(admitted), pulled.weights, pulled.statistics, versions, rows]
 
     @graph_of_dispatch(config, tf.TensorSpec([], tf.int64))

@@ -60,7 +60,7 @@ _NOWHERE = -1  # instead of a queue's number, for a graph that is in no queue
 
 
 class GraphCondition:
-    """A condition variable on a parameter server, where graphs wait, at no cost, until another graph notifies them.
+    """A condition variable on a parameter server. Graphs wait in it, without a thread, until another one notifies them.
 
     It works like `threading.Condition`, with a critical section as the lock. A failed attempt is counted before the graph
     leaves the section. Then the graph dequeues an element, which blocks a callback but no thread. `notify_all` enqueues one
@@ -131,8 +131,8 @@ class GraphCondition:
 
     def _wake(self, waiting: tf.Tensor) -> tf.Tensor:
         turn = self._turn.read_value()
-        put = tf.cond(tf.equal(turn, 0), *(lambda queue=queue: _fill(queue, waiting) for queue in self._queues))
-        with tf.control_dependencies([put]):
+        filled = tf.cond(tf.equal(turn, 0), *(lambda queue=queue: _fill(queue, waiting) for queue in self._queues))
+        with tf.control_dependencies([filled]):
             return after([self._turn.assign(1 - turn, read_value=False)], self.waiting.assign(0))
 
 

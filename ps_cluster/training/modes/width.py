@@ -29,7 +29,7 @@ class Width(SplitNetwork):
     """Each wide layer of one network is spread over all workers by its units; each step needs all of them."""
 
     name = "width"
-    says = "a part of each wide layer's units or filters on each worker"
+    says = "the units or filters of each wide layer are spread over all workers"
     Settings = WidthSettings
     cluster = split_cluster("width", "inputs and outputs of layers; gradients back", "each has units of its own")
     # No worker knows the norm of a variable's gradient either.
