@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 class Waits(Enum):
     """The reasons for which a worker may have to wait."""
 
-    FOR_NOBODY = "nobody"
-    FOR_A_BOUND = "a bound on how far it may be ahead, or an update behind"
-    IN_ROUNDS = "all other workers' gradients of a round, on the parameter server"
+    NEVER = "it never waits for other workers"
+    FOR_A_BOUND = "a bound on how far it may be ahead, or on how stale an update may be"
+    IN_ROUNDS = "the other workers' gradients of a round, on the parameter server"
     FOR_ALL_REDUCE = "all other workers, in each all-reduce"
 
 
 class Flow(NamedTuple):
-    """Data that tasks of one type send to tasks of another or the same type. The drawing of a cluster shows it."""
+    """Data that tasks of one type send to tasks of the same or another type. The drawing of a cluster shows it."""
 
     sender: str
     receiver: str
@@ -69,10 +69,11 @@ class ClusterShape:
 
     Attributes:
       types: the task types of the cluster. A run needs all of them.
-      flows: what the tasks send to each other. Flows of task types that the cluster does not have are left out.
+      flows: what the tasks send to each other. Flows from or to task types that the cluster does not have are not
+        drawn.
       most_parameter_servers: the largest number of parameter servers; None: any number.
       pins_workers: whether `cluster.pin_workers: auto` pins each worker to its own cores.
-      fixed_workers: why the number of workers can't change during a run; "": it can change (`ps-cluster scale`).
+      fixed_workers: the reason why the number of workers can't change during a run; "": it can (`ps-cluster scale`).
       on_death: the reaction to the death of a task, by task type.
       splits: what the workers divide among themselves: "data" (each worker has the whole network), "layers" or "width".
     """
@@ -92,15 +93,15 @@ class ClusterShape:
 
 @dataclass(frozen=True)
 class Promise:
-    """The properties that a mode promises for its updates.
+    """What a mode promises about its updates.
 
     Attributes:
       waits: the reason for which a worker may have to wait.
-      is_stale: whether an update may be computed from older weights than those that it is applied to.
+      is_stale: whether a gradient may be computed from older weights than the ones to which it is applied.
       takes_local_steps: whether a step id stands for several batches, after which worker and server exchange weights.
     """
 
-    waits: Waits = Waits.FOR_NOBODY
+    waits: Waits = Waits.NEVER
     is_stale: bool = True
     takes_local_steps: bool = False
 
@@ -110,8 +111,8 @@ class UsedSettings:
     """The settings that a mode uses.
 
     Attributes:
-      ignores: dotted keys and whole sections that the mode does not use. Settings of tasks that the mode does not have
-        need not be listed.
+      ignores: the settings (dotted keys) and whole sections that the mode does not use. Settings of task types that the
+        mode does not have need not be listed.
       own_rule: the only optimizer rule that the mode works with; None: any rule.
     """
 
@@ -122,8 +123,8 @@ class UsedSettings:
 class Mode(ABC):
     """A way to turn the workers' gradients into updates.
 
-    Each mode of this package subclasses `ps_cluster.training.modes.base.DefaultMode`, and overrides what differs from plain
-    asynchronous training.
+    Each mode of this package subclasses `ps_cluster.training.modes.base.DefaultMode`, and overrides what differs from
+    plain asynchronous training.
 
     Attributes:
       name: the name by which users choose the mode.
@@ -151,15 +152,15 @@ class Mode(ABC):
 
     @abstractmethod
     def train(self, job: TrainingJob) -> None:
-        """Train until every update is applied. The leader's process calls it; in mode sync every worker does."""
+        """Train until every update is applied. The leader's process calls this; in mode sync every worker does."""
 
     @abstractmethod
     def dispatch(self, store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool) -> DispatchGraph:
         """Return the graph that a worker runs for each dispatch.
 
         Args:
-          repeats: whether the dispatches hand out steps a second time, so that their pulls ask for steps that the shards
-            already have.
+          repeats: whether the dispatches hand out steps a second time, so that their pulls ask whether the shards
+            already have the step.
         """
 
     @abstractmethod
@@ -174,9 +175,10 @@ class Mode(ABC):
 
     @abstractmethod
     def server_rule(self, config: RunConfig, weights: tf.Variable, start: InitialState) -> UpdateRule:
-        """Make the rule by which a shard changes its `weights` (float32 [n]). It is called on the shard's device.
+        """Return the rule by which a shard changes its weights. It is called on the shard's device.
 
         Args:
+          weights: float32 [n].
           start: the initial values of the shard.
         """
 
@@ -187,8 +189,8 @@ class Mode(ABC):
     def equation(self, config: RunConfig, parts: UpdateParts) -> Slots | None:
         """Return "weights" and the slots after an update, computed in numpy, for the proof.
 
-        Slots are those of rule, staleness method and shard (`ParameterShard.slots`); one that is left out is not
-        compared. None: the optimizer rule decides them, not the mode.
+        The slots are those of `ParameterShard.slots`. The proof does not compare a slot that is left out. None: the
+        equation of the optimizer rule holds, because the mode does not change it.
         """
         return None
 
@@ -196,7 +198,7 @@ class Mode(ABC):
 
     @property
     def has_parameter_servers(self) -> bool:
-        """True if chief, parameter servers and workers are separate processes."""
+        """True if the cluster has parameter servers."""
         return PS in self.cluster.types
 
     @property
@@ -211,7 +213,7 @@ class Mode(ABC):
 
     @property
     def cannot_scale(self) -> str:
-        """A clause for messages: why the number of workers can't change."""
+        """A clause for messages that says why the number of workers can't change."""
         return f"mode {self.name} keeps its number of workers: {self.cluster.fixed_workers}"
 
     @property
@@ -234,8 +236,8 @@ class Mode(ABC):
     def lowers_rate(self) -> bool:
         """True if the learning rate is lowered while more workers take part than at the start of training.
 
-        See `server.rate_of_more_workers.RateOfMoreWorkers`. With local steps the rate is not lowered: it belongs to the
-        worker's own updates, which are not stale.
+        See `server.rate_of_more_workers.RateOfMoreWorkers`. With local steps the rate is not lowered, because it is
+        used for the worker's local updates, which are not stale.
         """
         return self.promise.is_stale and not self.cluster.fixed_workers and not self.promise.takes_local_steps
 
@@ -249,7 +251,7 @@ class Mode(ABC):
         """Raise ValueError, with the setting and its value, for settings that do not fit together."""
         servers, most = config.cluster.parameter_servers, self.cluster.most_parameter_servers
         if most is not None and servers > most:
-            raise ValueError(f"cluster.parameter_servers: got {servers}: mode {self.name} works with {most}")
+            raise ValueError(f"cluster.parameter_servers: got {servers}: mode {self.name} works only with {most}")
         if config.loses_of_pushes and not self.has_parameter_servers:
             raise ValueError(f"cluster.wire: got '{config.cluster.wire}': mode {self.name} sends no pushes")
         rule = self.uses.own_rule
@@ -273,7 +275,7 @@ class Mode(ABC):
         return 0
 
     def grace_seconds(self, config: RunConfig) -> float:
-        """Return the seconds that an update waits for late gradients once it has enough of them."""
+        """Return the seconds that an update waits for late gradients once it has enough gradients."""
         return 0.0
 
     def delay(self, config: RunConfig) -> int:
@@ -285,7 +287,7 @@ class Mode(ABC):
         return config.training_workers
 
     def worker_vectors(self, config: RunConfig) -> int:
-        """Return how many vectors of all weights a worker's process keeps in memory, except those that it writes to files."""
+        """Return how many vectors of all weights a worker keeps in memory, except those that it writes to files."""
         return 0
 
 

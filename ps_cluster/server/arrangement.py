@@ -1,8 +1,9 @@
-"""Describe where the weights of each shard stand in the vector of the whole network.
+"""Describe where the weights of each shard are in the vector of the whole network.
 
-A shard's vector is a sequence of parts. Without an arrangement, the shards are contiguous parts of the network's vector. With
-embedding tables, a shard has a range of the other weights, and every k-th row of each table. Such parts are described by a few
-numbers, because a list of positions would be twice as large as the tables themselves.
+A shard's vector is a sequence of parts. Without an arrangement, the shards are contiguous parts of the network's
+vector. With embedding tables and k parameter servers, a shard has a range of the other weights, then every k-th row of
+each table. A part of this kind is described by a few numbers, because a list of positions would take twice as much
+memory as the tables.
 """
 
 from __future__ import annotations
@@ -13,29 +14,36 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-# The numbers of a vector, 8 MB, that the chief reads or sends at a time where the network has tables.
+# If the network has tables, the chief reads and sends this many numbers of a vector at a time (8 MB).
 BLOCK_NUMBERS = 2**21
 
 
 class Part(Protocol):
-    """A part of a shard's vector."""
+    """A part of a shard's vector. `n` is the length of the network's vector."""
 
     @property
     def size(self) -> int:
         """The number of weights."""
 
     def take(self, vector: np.ndarray) -> np.ndarray:
-        """Return the part's weights out of the network's vector, [..., n] → [..., size]."""
+        """Return the weights of this part from the network's vector, [..., n] → [..., size]."""
 
     def put(self, vector: np.ndarray, values: np.ndarray) -> None:
-        """Write the part's weights, [..., size], into the network's vector, [..., n]."""
+        """Write the weights of this part, [..., size], into the network's vector, [..., n]."""
 
     def positions(self, places: np.ndarray) -> np.ndarray:
-        """Return the positions in the network's vector of some places in the part, int64 [k]."""
+        """Return the positions in the network's vector, int64 [k], for places in the part, int64 [k]."""
 
 
 class RowRange(NamedTuple):
-    """Every `step`-th of the rows of `width` numbers between `begin` and `end` of the network's vector, from `first` on."""
+    """Every `step`-th row of a range of the network's vector.
+
+    Attributes:
+      begin, end: the range, which consists of rows.
+      width: the number of weights in a row.
+      first: the index of the first row in the range that belongs to the part.
+      step: the distance between two rows of the part, in rows.
+    """
 
     begin: int
     end: int
@@ -61,14 +69,14 @@ class RowRange(NamedTuple):
         return found
 
     def _view(self, vector: np.ndarray) -> np.ndarray:
-        """Return the rows as a part of the vector's memory, [..., rows, width]."""
+        """Return the part's rows as a view of the vector, [..., rows, width]."""
         rows = vector[..., self.begin : self.end].reshape(*vector.shape[:-1], -1, self.width)
         return rows[..., self.first :: self.step, :]
 
 
 @dataclass(frozen=True)
 class Listed:
-    """A part whose positions in the network's vector are listed, int64 [size]."""
+    """A part that lists its positions in the network's vector, int64 [size]."""
 
     listed: np.ndarray
 
@@ -89,11 +97,11 @@ class Listed:
 
 
 class BlockPart(NamedTuple):
-    """The numbers of a block that one shard has.
+    """The numbers of a block that belong to one shard.
 
     Attributes:
       shard: the shard's index.
-      place: the place of the first of these numbers in the shard's vector. The others follow.
+      place: the place of the first of these numbers in the shard's vector. The others follow it.
       rows: where the numbers are in the block.
     """
 
@@ -103,7 +111,7 @@ class BlockPart(NamedTuple):
 
 
 class Block(NamedTuple):
-    """The numbers from `begin` to `end` of the network's vector, and the parts of it that the shards have."""
+    """The numbers from `begin` to `end` of the network's vector, and which of them each shard has."""
 
     begin: int
     end: int
@@ -111,11 +119,12 @@ class Block(NamedTuple):
 
 
 class Arrangement:
-    """The parts of all shards.
+    """Where the parts of all shards are in the network's vector.
 
     Attributes:
       sizes: the length of each shard's vector.
-      keyed: that of the keys of tables of keys, and what belongs to them; None without such tables.
+      keyed: the same for the array `KEYED` of a checkpoint, which has the keys of tables of keys; None without such
+        tables.
     """
 
     def __init__(self, of_shards: Sequence[Sequence[Part]], keyed: Arrangement | None = None):
@@ -124,7 +133,7 @@ class Arrangement:
         self.sizes = [int(ends[-1]) for ends in self._ends]
 
     def joined(self, vectors: Sequence[np.ndarray]) -> np.ndarray:
-        """Return the network's vector, [..., n], from those of the shards."""
+        """Return the network's vector, [..., n], made from the vectors of the shards."""
         whole = np.empty([*vectors[0].shape[:-1], sum(self.sizes)], vectors[0].dtype)
         for parts, ends, vector in zip(self._of_shards, self._ends, vectors, strict=True):
             for part, values in zip(parts, np.split(vector, ends[:-1], axis=-1), strict=True):
@@ -132,11 +141,14 @@ class Arrangement:
         return whole
 
     def cut(self, vector: np.ndarray) -> list[np.ndarray]:
-        """Return the shards' vectors from the network's. This reverses `joined`."""
+        """Return the vector of each shard, [..., size], cut from the network's vector. This reverses `joined`."""
         return [np.concatenate([part.take(vector) for part in parts], axis=-1) for parts in self._of_shards]
 
     def blocks(self, most: int = BLOCK_NUMBERS) -> Iterator[Block]:
-        """Yield the whole network's vector in consecutive blocks of about `most` numbers. All parts have to be row ranges."""
+        """Yield consecutive blocks of at most about `most` numbers, which together are the network's vector.
+
+        All parts have to be row ranges.
+        """
         spans: dict[tuple[int, int], list[tuple[int, int, RowRange]]] = {}
         for shard, (parts, ends) in enumerate(zip(self._of_shards, self._ends, strict=True)):
             for part, place in zip(parts, ends.tolist(), strict=True):
@@ -156,7 +168,11 @@ class Arrangement:
                 yield Block(low, high, pieces)
 
     def positions(self, shard: int, places: np.ndarray | None = None) -> np.ndarray:
-        """Return the positions in the network's vector of some places in a shard's vector, int64 [k]; None: of all."""
+        """Return the positions in the network's vector, int64 [k], for places in a shard's vector.
+
+        Args:
+          places: int64 [k]; None: all places, in order.
+        """
         places = np.arange(self.sizes[shard]) if places is None else places
         ends, found = self._ends[shard], np.empty(len(places), np.int64)
         number = np.searchsorted(ends, places, side="right")

@@ -1,4 +1,4 @@
-"""Describe what a shard can do besides applying each push as it arrives."""
+"""Define the capabilities of shards and staleness methods."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Capabilities:
-    """Describe what a shard, or its staleness method, can do besides applying each push as it arrives.
+    """What a shard or its staleness method can do, besides applying each push as it arrives.
 
     Attributes:
-      waits: whether a push may have to wait in the shard and be tried again. No pull follows such a push in one message, so
-        the mode needs a graph of its own (`Mode.dispatch`).
+      waits: whether a push may have to wait in the shard and be tried again. Such a shard has no exchanges, which push
+        and pull at once, so its mode needs a different graph for workers (`Mode.dispatch`).
       drops: whether the shard may drop a push. The worker then pulls again and retries the step.
       stops: whether a worker asks between local steps if its period would still be accepted, and ends it early if not.
-      limits_batches: whether the answer to a pull states how many batches the worker may take.
+      limits_batches: whether the answer to a pull says how many batches the worker may take.
       vectors_given: the number of vectors of weights in the answer to a pull. Several are returned as [vectors, n].
-      vectors_per_worker: the number of vectors [n] that the shard keeps for each worker, besides slots.
+      vectors_per_worker: the number of vectors [n] that the shard keeps for each worker, not counting slots.
       slots_per_worker: the number of slots that have a row for each worker, [workers, n].
     """
 

@@ -20,12 +20,12 @@ class InitialState:
       weights: [n].
       factors: [n], the learning-rate factors.
       statistics: [m].
-      keep: [m], the share of the statistics s that a step keeps: s becomes keep s + fresh.
+      keep: [m], the share of the statistics s that a step keeps: s becomes keep * s + fresh.
       matrices: the places of the matrices among the weights.
       tables: the rows of each group of embedding tables, [rows, width].
-      keyed: group → its form and keys, if the rows of the group are found by their keys.
+      keyed: for each group whose rows are found by their keys, its form and its keys.
       session: the leader's session, see server/leftovers.py.
-      index: the shard's number.
+      index: the number of the shard, from 0.
     """
 
     weights: np.ndarray
@@ -39,7 +39,10 @@ class InitialState:
     index: int = 0
 
     def split(self, shards: int) -> list[InitialState]:
-        """Return the state of each shard, with contiguous parts of all vectors. With several shards, none has matrices."""
+        """Return the state of each shard, with contiguous parts of all vectors.
+
+        If there are several shards, none of them has matrices, because the cuts may go through a matrix.
+        """
         if shards == 1:
             return [self]
         vectors = self.weights, self.factors, self.statistics, self.keep
@@ -50,7 +53,7 @@ class InitialState:
 
         Args:
           positions: for each shard, the positions of its weights, int64 [k].
-          statistics: for each shard, its number of statistics. They are contiguous.
+          statistics: for each shard, its number of statistics, which are contiguous.
         """
         cuts = np.cumsum(statistics)[:-1]
         parts = [[vector[of_shard] for of_shard in positions] for vector in (self.weights, self.factors)]
@@ -75,7 +78,7 @@ class InitialState:
         ]
 
     def _tables_of(self, index: int, servers: int) -> tuple[np.ndarray, ...]:
-        """Return the rows of each group that a server has: every `servers`-th row, or bucket (server/tables.py)."""
+        """Return a server's rows of each group: every `servers`-th row or bucket from `index` on (server/tables.py)."""
         ways = [self.keyed[group].form.ways if group in self.keyed else 1 for group in range(len(self.tables))]
         return tuple(
             rows.reshape(-1, together, rows.shape[1])[index::servers].reshape(-1, rows.shape[1])
@@ -83,7 +86,7 @@ class InitialState:
         )
 
     def name(self, kind: str, what: str) -> str:
-        """Return the name of a resource of this shard, and note it on the current device, so that a later leader frees it.
+        """Return the name of a resource of this shard, and note it on the current device for later leaders to free.
 
         Args:
           kind: the type of the resource: QUEUE, LOCK or VARIABLE of server/leftovers.py.

@@ -12,7 +12,7 @@ from ps_cluster.runs.update_samples import SampledShard
 from ps_cluster.server.keyed_tables import KeyedTableShard
 from ps_cluster.server.tables import TableShard
 
-# The dtypes of what is kept, in its order.
+# The dtypes of the kept tensors, in the order of `KeptRows._kept`.
 _KEPT = ("int64", "float32", "float32", "int64", "int64", "float32", "float32", "float32")
 
 
@@ -22,17 +22,17 @@ class KeptRows:
     def __init__(self, table: TableShard):
         self._table = table
         self._slots = sorted(table.slots)
-        # Serialised, because the number of rows differs from step to step. TensorFlow 2.21 aborts a worker's process whose
-        # graph has a remote variable of a shape that is not known.
+        # The tensors are serialised, because the number of rows differs from step to step. TensorFlow 2.21 aborts the
+        # process of a worker whose graph has a remote variable of unknown shape.
         self._kept = [tf.Variable("", trainable=False) for _ in _KEPT]
         self._given_places, self._given, self._at_pull, self._places, self._keys, *others = self._kept
         self._gradient, self._before, self._after = others
 
     def keep_given(self, places: tf.Tensor, rows: tf.Tensor) -> tf.Operation:
-        """Keep the rows that a worker gets, and those that the table has.
+        """Keep the rows that a worker gets, and the same rows as they are in the table.
 
         Args:
-          places: int64 [u], or the keys. rows: [u x width].
+          places: int64 [u], the places or keys of the rows. rows: [u x width].
         """
         return tf.group(
             _keep(self._given_places, places),
@@ -41,7 +41,7 @@ class KeptRows:
         )
 
     def keep_before(self, places: tf.Tensor, gradient: tf.Tensor) -> tf.Operation:
-        """Keep a gradient as received, [u x width], and rows and slots before the update."""
+        """Keep a gradient as received, [u x width], and the rows and slots before the update."""
         return tf.group(
             _keep(self._places, places),
             _keep(self._keys, self._table.keys_at(places)),
@@ -50,20 +50,20 @@ class KeptRows:
         )
 
     def keep_after(self) -> tf.Operation:
-        """Keep rows and slots after the update."""
+        """Keep the rows and slots after the update."""
         return _keep(self._after, self._now(tf.io.parse_tensor(self._places.read_value(), tf.int64)))
 
     def _now(self, places: tf.Tensor) -> tf.Tensor:
-        """Return rows and slots, float32 [1 + slots, u x width]."""
+        """Return the current rows and slots at some places, float32 [1 + slots, u x width]."""
         variables = [self._table.rows, *(self._table.slots[name] for name in self._slots)]
         return tf.stack([tf.reshape(tf.gather(variable, places), [-1]) for variable in variables])
 
     def read(self) -> list[tf.Tensor]:
-        """Return everything that is kept, as `added_to` takes it: len(_KEPT) strings."""
+        """Return everything that is kept, in the form that `added_to` takes: len(_KEPT) strings."""
         return [variable.read_value() for variable in self._kept]
 
     def added_to(self, shard: SampledShard, group: int, first: int, values: Sequence[bytes]) -> SampledShard:
-        """Return the record of a shard with these rows in addition.
+        """Return a shard's record with the kept rows added to it.
 
         Args:
           group: the number of the group.
@@ -74,10 +74,10 @@ class KeptRows:
         given_places, given, at_pull, places, keys, gradient, before, after = kept
         keyed = dict(shard.keyed)
         if isinstance(self._table, KeyedTableShard):
-            # Of the rows that the worker pulled, those are compared that have a place at the push.
+            # The proof compares only those pulled rows that have a place at the time of the push.
             place_of = dict(zip(keys.tolist(), places.tolist(), strict=True))
             at_push = np.array([place_of.get(key, -1) for key in given_places.tolist()], np.int64)
-            in_table = np.where(at_push < 0, -1, self._table.in_table(at_push))
+            in_table = np.where(at_push < 0, -1, self._table.places_in_table(at_push))
             keyed |= {f"{group}_keys": given_places, f"{group}_places": in_table, f"{group}_given": given}
             has_row, given_places = np.repeat(at_push >= 0, self._table.width), at_push[at_push >= 0]
             given, at_pull = given[has_row], at_pull[has_row]
@@ -88,10 +88,10 @@ class KeptRows:
             return found
 
         def continued(arrays: Mapping[str, np.ndarray], kept: np.ndarray) -> dict[str, np.ndarray]:
-            of_rows = dict(zip(["weights", *self._slots], kept))
-            zeros = np.zeros(len(gradient), np.float32)  # of slots that rows don't have
+            rows_by_name = dict(zip(["weights", *self._slots], kept))
+            zeros = np.zeros(len(gradient), np.float32)  # for slots that rows don't have
             return {
-                name: array if len(array) == 1 else np.concatenate([array, of_rows.get(name, zeros)])
+                name: array if len(array) == 1 else np.concatenate([array, rows_by_name.get(name, zeros)])
                 for name, array in arrays.items()
             }
 

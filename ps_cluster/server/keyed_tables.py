@@ -1,12 +1,13 @@
-"""A server's part of a table whose rows are found by their keys: which keys have a row, and which row ends for a new one.
+"""A server's part of a table whose rows are found by their keys: it decides which keys have a row.
 
-    pull    keys ──►  rows; initial values for keys that have no row. Nothing changes.
-    push    keys ──►  places of their rows. Before that, all in the shard's critical section:
-              a key that has a row, or waits for one, is used at this version; one that has expired begins anew
-              a key that is pushed for the `admit_after`-th time is admitted; the gradient of one that waits is dropped
-              an admitted key gets the place of its bucket that is empty or was unused for longest, with its initial row
+    pull    keys ──►  rows; a key without a row gets its initial values. A pull changes nothing.
+    push    keys ──►  places of their rows. These steps come first, in the shard's critical section:
+              the version is noted as the last use of each key; a key that has expired counts as new
+              a key that is pushed for the `admit_after`-th time is admitted; until then its gradients are dropped
+              an admitted key gets an empty place of its bucket, or else the place that was unused for longest, whose
+              row ends; the key's row starts with its initial values
 
-So the content of a table is a function of the updates in their order, as all other weights are.
+So the content of a table depends only on the updates and their order, like all other weights.
 """
 
 from __future__ import annotations
@@ -20,14 +21,17 @@ from ps_cluster.config.optimizer_rules import RuleSettings
 from ps_cluster.models.keyed_rows import EMPTY, KeyedPart
 from ps_cluster.server.tables import PushedRows, TableShard
 
-_NEVER = -2  # the last use of an empty place; of a row that the table had at the start it is -1
+# The last use of an empty place. A row that the table had at the start has -1, so it counts as older than any update.
+_NEVER = -2
 
 
 class _Entries(NamedTuple):
-    """Distinct keys, and where they are in the shard. All are int64 [k].
+    """Distinct keys, and where they are in the shard. Each field is int64 [k].
 
     Attributes:
-      keys: the keys. buckets: their buckets, within the shard. columns: their columns in the buckets; -1: not there.
+      keys: the keys.
+      buckets: their buckets, by the number within the shard.
+      columns: their columns in the buckets; -1 if a key is not there.
     """
 
     keys: tf.Tensor
@@ -36,28 +40,30 @@ class _Entries(NamedTuple):
 
     @property
     def cells(self) -> tf.Tensor:
-        """Their indices in the arrays of the table, int64 [k, 2]; those of any cell for a key that is not there."""
+        """The indices of the keys in the table's arrays, int64 [k, 2]; meaningless for keys that are not there."""
         return tf.stack([self.buckets, tf.maximum(self.columns, 0)], axis=1)
 
     def chosen(self, mask: tf.Tensor) -> _Entries:
-        """Return those that `mask` (bool [k]) chooses."""
+        """Return the entries for which `mask` (bool [k]) is true."""
         return _Entries(*(tf.boolean_mask(one, mask) for one in self))
 
 
 class KeyedTableShard(TableShard):
-    """A server's part of a table of keys. A bucket has `ways` columns of keys with a row, then those of keys that wait.
+    """A server's part of a table of keys.
+
+    Each bucket has `ways` columns for keys that have a row, and after them columns for keys that wait for one.
 
     Attributes:
-      form: that of the whole table.
+      form: the form of the whole table.
       rows: float32 [buckets * ways, width].
-      keys: int64 [buckets, columns], EMPTY where none is.
-      used: int64 [buckets, columns], the version of the last use.
-      sightings: int64 [buckets, columns], how many updates had a gradient for the key.
-      ended: int64 [buckets, 1], how many rows have ended because another key needed their place.
+      keys: int64 [buckets, columns], EMPTY where there is no key.
+      used: int64 [buckets, columns], the version at the last use of the key.
+      sightings: int64 [buckets, columns], the number of updates with a gradient for the key.
+      ended: int64 [buckets, 1], the number of rows that have ended because another key needed their place.
     """
 
     def __init__(self, values: np.ndarray, settings: RuleSettings, part: KeyedPart, version: tf.Variable):
-        """Create the variables. `values`: float32 [places, width]. `version`: int64 [], that of the shard."""
+        """Create the variables. `values`: float32 [places, width]. `version`: int64 [], the shard's version."""
         super().__init__(values, settings)
         self.form, self._part, self._version = part.form, part, version
         waiting = part.form.columns - part.form.ways
@@ -67,31 +73,31 @@ class KeyedTableShard(TableShard):
 
     @property
     def bookkeeping(self) -> tuple[tf.Variable, ...]:
-        """The variables besides rows and slots, int64 [buckets, …] each."""
+        """All variables except rows and slots, int64 [buckets, …] each."""
         return self.keys, self.used, self.sightings, self.ended
 
     def state(self) -> tf.Tensor:
-        """Return what a checkpoint has of the table besides rows and slots, int64 [buckets, `form.state_columns`]."""
+        """Return the `bookkeeping` for a checkpoint, without expired keys, int64 [buckets, `form.state_columns`]."""
         keys, used = self.keys.read_value(), self.used.read_value()
         if self.form.expire_after is not None:
             keys = tf.where(self._version.read_value() - used <= self.form.expire_after, keys, EMPTY)
         return tf.concat([keys, used, self.sightings.read_value(), self.ended.read_value()], axis=1)
 
     def restore(self, state: np.ndarray) -> None:
-        """Restore the result of `state`, in any shape."""
+        """Restore the result of `state`. The array may have another shape, such as [k]."""
         widths = [variable.shape[1] for variable in self.bookkeeping]
         parts = np.split(state.reshape(-1, sum(widths)), np.cumsum(widths)[:-1], axis=1)
         for variable, part in zip(self.bookkeeping, parts, strict=True):
             variable.assign(part)
 
-    def named(self, ids: tf.Tensor, servers: int) -> tf.Tensor:
+    def places_or_keys(self, ids: tf.Tensor, servers: int) -> tf.Tensor:
         return ids
 
     def keys_at(self, places: tf.Tensor) -> tf.Tensor:
         return tf.gather_nd(self.keys, tf.stack([places // self.form.ways, places % self.form.ways], axis=1))
 
-    def in_table(self, places: np.ndarray) -> np.ndarray:
-        """Return the places in the whole table of some places in the shard's part, int64 [u]."""
+    def places_in_table(self, places: np.ndarray) -> np.ndarray:
+        """Return the places in the whole table, int64 [u], for places in the shard's part, int64 [u]."""
         ways = self.form.ways
         found: np.ndarray = (places // ways * self._part.servers + self._part.index) * ways + places % ways
         return found
@@ -105,13 +111,13 @@ class KeyedTableShard(TableShard):
         initial = self.form.initial(tf.gather(places, others[:, 0]))
         return tf.reshape(tf.cast(tf.tensor_scatter_nd_update(rows, others, initial), dtype), [-1])
 
-    def placed(self, keys: tf.Tensor, gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Note a use of some keys, and give rows to those that are admitted.
+    def use_keys(self, keys: tf.Tensor, gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Note that an update uses some keys, and give rows to those that are admitted.
 
         Args:
           keys: int64 [u], distinct. gradient: [u x width].
         Returns:
-          The places of the keys that have a row now, int64 [v], and their gradients, [v x width].
+          The places of the keys that now have a row, int64 [v], and their gradients, [v x width].
         """
         form, now = self.form, self._version.read_value()
         found, is_there = self._find(keys)
@@ -119,7 +125,7 @@ class KeyedTableShard(TableShard):
         has_row = is_there & (found.columns < form.ways)
         is_admitted = ~has_row & (seen >= form.admit_after)
         stays = is_there & ~is_admitted
-        with tf.control_dependencies([seen, has_row]):  # which are read before anything changes
+        with tf.control_dependencies([seen, has_row]):  # both are read before anything changes
             noted = [
                 self._write(found.chosen((found.columns >= 0) & ~stays), _NEVER, 0, is_empty=True),
                 self._write(found.chosen(stays), now, tf.boolean_mask(seen, stays)),
@@ -147,13 +153,18 @@ class KeyedTableShard(TableShard):
         return found, is_there
 
     def _places(self, entries: _Entries) -> tf.Tensor:
-        """Return the places of rows, int64 [k]; below 0 for keys that are not there."""
+        """Return the places of the entries' rows, int64 [k]; -1 for keys that are not there."""
         return tf.where(entries.columns >= 0, entries.buckets * self.form.ways + entries.columns, -1)
 
     def _write(
         self, entries: _Entries, used: tf.Tensor | int, seen: tf.Tensor | int, *, is_empty: bool = False
     ) -> tf.Operation:
-        """Write what the cells of some entries hold. `used`, `seen`: int64 [], or [k]."""
+        """Write key, last use and sightings into the cells of some entries.
+
+        Args:
+          used, seen: int64 [] or [k], the version of the last use, and the sightings.
+          is_empty: whether to write EMPTY instead of the keys.
+        """
         cells, shape = entries.cells, tf.shape(entries.keys)
         values = tf.fill(shape, tf.constant(EMPTY, tf.int64)) if is_empty else entries.keys, used, seen
         return tf.group(
@@ -166,19 +177,20 @@ class KeyedTableShard(TableShard):
     def _enter(
         self, entries: _Entries, first: int, end: int, now: tf.Tensor, needed: list[tf.Operation]
     ) -> tuple[_Entries, tf.Operation]:
-        """Give keys that are not there the cells of their buckets that are empty or were unused for longest.
+        """Give each key that is not there a cell of its bucket: an empty one, or else the one unused for longest.
 
-        If a bucket gets more keys in one update than it has cells, the last of them get none.
+        If a bucket gets more keys in one update than it has cells, the last of these keys get no cell.
 
         Args:
-          first, end: the columns from which the cells are taken.
-          needed: to be done before the table is read.
+          first, end: the range of the columns from which the cells are taken.
+          now: int64 [], the version.
+          needed: operations that run before the table is read.
         Returns:
-          The entries with their new columns, and the operation that writes them.
+          The entries with their new columns, -1 without a cell, and the operation that writes them.
         """
         order = tf.argsort(entries.buckets, stable=True)
         ordered = tf.gather(entries.buckets, order)
-        rank = tf.range(tf.size(order)) - tf.searchsorted(ordered, ordered)  # of each key among those of its bucket
+        rank = tf.range(tf.size(order)) - tf.searchsorted(ordered, ordered)  # of each key among the keys of its bucket
         rank = tf.gather(rank, tf.math.invert_permutation(order))
         with tf.control_dependencies(needed):
             used = tf.gather(self.used, entries.buckets)[:, first:end]
@@ -197,16 +209,16 @@ class KeyedTableShard(TableShard):
             return entries, tf.group(counted, self._write(entering, now, 1))
 
     def _begin(self, entries: _Entries) -> tf.Operation:
-        """Let rows begin with their initial values, and with the first values of their slots."""
+        """Set the rows of some entries to their initial values, and the slots of these rows to their first values."""
         places = self._places(entries)
         rows = self.rows.scatter_update(tf.IndexedSlices(self.form.initial(entries.keys), places))
         return tf.group(rows, self._rule.reset(places))
 
 
-def placed(tables: list[TableShard], rows: PushedRows) -> PushedRows:
-    """Return pushed rows in which those of keyed tables have places instead of keys. See `KeyedTableShard.placed`."""
+def with_places(tables: list[TableShard], rows: PushedRows) -> PushedRows:
+    """Return pushed rows with places instead of keys. This uses the keys, see `KeyedTableShard.use_keys`."""
     found = [
-        table.placed(places, gradient) if isinstance(table, KeyedTableShard) else (places, gradient)
+        table.use_keys(places, gradient) if isinstance(table, KeyedTableShard) else (places, gradient)
         for table, places, gradient in zip(tables, rows.places, rows.gradients, strict=True)
     ]
     return PushedRows([places for places, _ in found], [gradient for _, gradient in found])

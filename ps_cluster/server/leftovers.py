@@ -1,15 +1,16 @@
-"""Name the resources that a leader creates on servers, and free those that an earlier leader has left there.
+"""Name the resources that a leader creates on servers, and free the resources that earlier leaders have left there.
 
 Without a launcher (`task`), servers outlive their leaders, and a frozen leader may wake up while its successor works.
-TensorFlow shares resources by name within a process: two leaders whose queue, lock or variable has the same name use the
-same resource. So each such name begins with the leader's session, which contains the leader's term:
+TensorFlow shares resources by name within a process: two leaders whose queue, lock or variable has the same name use
+the same resource. So each such name begins with the leader's session, which contains the leader's term:
 
     term-000002-since-000001-5f0c…/shard-0/changed-0
 
 Variables that a leader creates eagerly have no name. They can't be shared, and TensorFlow frees them with the leader. A
-resource with a name stays until its process ends. Each process therefore keeps a list of the names that leaders have created
-there, and the next leader closes and frees the resources of earlier leaders. A graph that waits for an older leader's queue
-then fails and releases its thread. Otherwise, on a server with two threads, no graph of the new leader could run.
+resource with a name stays until its process ends. Each process therefore keeps a list of the names that leaders have
+created there, and the next leader closes and frees the resources of earlier leaders. A graph that waits for an older
+leader's queue then fails and releases its thread. Without that, no graph of the new leader could run on a server with
+two threads.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _TERM = re.compile(r"term-(\d+)-since-(\d+)-")
 
 
 def new_session(term: int = 0, since: int | None = None) -> str:
-    """Return the name of a session, which no other leader has.
+    """Return a new name for a session, which no other leader has.
 
     Args:
       term: the leader's term (runs/leaders.py); 0 if it has none.
@@ -45,15 +46,15 @@ def term_of(name: str) -> int:
 
 
 def first_term_of(name: str) -> int:
-    """Return the term of the leader that began the training that a name belongs to; 0 as for `term_of`."""
+    """Return the term of the leader that began the training to which a name belongs; 0 as for `term_of`."""
     match = _TERM.match(name)
     return int(match[2]) if match else 0
 
 
 def note(kind: str, names: Sequence[str]) -> tf.Tensor:
-    """Add names of resources of one kind to the list in the current device's process, in a graph or eagerly.
+    """Add names of resources of one kind to the list in the process of the current device, in a graph or eagerly.
 
-    Returns a tensor to depend on.
+    Returns a tensor on which later operations can depend.
     """
     register = _register()
     added = tf.constant([f"{kind} {name}" for name in names])
@@ -63,35 +64,36 @@ def note(kind: str, names: Sequence[str]) -> tf.Tensor:
     return _assign(register, entries)
 
 
-def end_earlier(device: str, term: int) -> list[str]:
-    """Close and free the named resources that leaders of earlier terms left in the process of `device`; return the names."""
+def free_leftovers(device: str, term: int) -> list[str]:
+    """Close and free the named resources of leaders before `term` in the process of `device`; return their names."""
     with tf.device(device):
         register = _register()
         if not tf.raw_ops.VarIsInitializedOp(resource=register):
             return []
         entries = [entry.decode() for entry in _read(register).numpy()]
-        kept, ended = [], []
+        kept, freed = [], []
         for entry in entries:
             kind, _, name = entry.partition(" ")
             if term_of(name) < term:
-                _end(kind, name)
-                ended.append(name)
+                _free(kind, name)
+                freed.append(name)
             else:
                 kept.append(entry)
         _assign(register, tf.constant(kept, tf.string, [len(kept)]))
-    return ended
+    return freed
 
 
 def queue_named(name: str) -> Any:
-    """Return the queue of bool [] with this name on the current device; create it if there is none.
+    """Return the queue of bool [] with this name on the current device. It is created if there is none.
 
-    Outside of a graph, the public `tf.queue.FIFOQueue` replaces the name by a small number, which two leaders would share.
+    Outside of a graph, the public `tf.queue.FIFOQueue` replaces the name by a small number, so two leaders would share
+    a queue.
     """
     handle = tf.raw_ops.FIFOQueueV2(component_types=[tf.bool], shapes=[[]], capacity=QUEUE_CAPACITY, shared_name=name)
     return tf.queue.QueueBase([tf.bool], [[]], None, handle)
 
 
-def _end(kind: str, name: str) -> None:
+def _free(kind: str, name: str) -> None:
     if kind == QUEUE:
         queue = queue_named(name)
         queue.close(cancel_pending_enqueues=True)

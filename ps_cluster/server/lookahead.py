@@ -7,13 +7,13 @@ from ps_cluster.config.schema import LookaheadSettings
 
 
 class Lookahead:
-    """Keeps slow weights that follow the trained weights, and resets the trained weights to them every k updates.
+    """Keeps slow weights that follow the trained weights, and sets the trained weights to them every k updates.
 
     Lookahead (Zhang, Lucas, Ba, Hinton 2019, arXiv:1907.08610, algorithm 1): every k updates the slow weights s move by
-    s += (1 - d) (w - s), and then w = s. d grows with the cube of p, the share of the updates that are done:
-    d = decay^k p^3, as in airbench (Jordan 2024, arXiv:2404.00498, section 3.4). So there is no averaging at first,
-    when the weights still change a lot, and averaging over many updates at the end. The training ends with the slow weights
-    even if the number of its updates is not a multiple of k, as airbench does with a last decay of 1.
+    s += (1 - d) (w - s), and then w = s. As in airbench (Jordan 2024, arXiv:2404.00498, section 3.4), d = decay^k p^3,
+    where p is the share of the updates that are done. So at first, while the weights still change a lot, they are not
+    averaged, and at the end they are averaged over many updates. The training ends with the slow weights even if the
+    number of its updates is not a multiple of k. Airbench reaches this with a last decay of 1.
 
     Create and use it on the shard's device.
     """

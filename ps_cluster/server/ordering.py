@@ -1,4 +1,4 @@
-"""Decide in a graph which operation runs after which. TensorFlow keeps no other order between devices."""
+"""Set the order of operations in a graph. Between devices, TensorFlow keeps no order that is not set."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ps_cluster.config.lazy import tf
 
 
 def after(needed: Sequence[Any], value: tf.Tensor | int) -> tf.Tensor:
-    """Return `value` once everything `needed` is done."""
+    """Return `value`, which is available only once everything `needed` is done."""
     with tf.control_dependencies(needed):
         return tf.identity(value)
 

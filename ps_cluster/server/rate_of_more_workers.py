@@ -1,4 +1,4 @@
-"""Lower the learning rate while more workers take part than at first. This works with every staleness method."""
+"""Lower the learning rate while more workers take part than at the start. This works with every staleness method."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ NEVER = math.inf
 class RateOfMoreWorkers:
     """Lowers the learning rate while more workers take part than at the beginning of training.
 
-    W workers have a mean staleness of W - 1. Which weights are stable depends on learning rate x (staleness + 1): for large
-    delays, the rate that keeps the same minima stable is inversely proportional to the delay (Giladi et al. 2020, "At
-    Stability's Edge", arXiv:1909.12340). The learning rate of a run suits the W workers with which it began. With more
-    workers the loss jumps and stays higher. So while n > W workers take part, the rate is multiplied by (W / n)^2. A factor
-    of W / n was not enough, and a factor that returns to 1 only postpones the damage (docs/results.md).
+    With W workers, the mean staleness is W - 1. Which minima are stable depends on learning rate x (staleness + 1): for
+    large delays, the rate that keeps the same minima stable is inversely proportional to the delay (Giladi et al. 2020,
+    "At Stability's Edge", arXiv:1909.12340). The learning rate of a run suits the W workers with which it began. With
+    more workers the loss jumps and stays higher. So while n > W workers take part, the rate is multiplied by (W / n)^2.
+    A factor of W / n was not enough, and a factor that returns to 1 only postpones the damage (docs/results.md).
 
-    The factor falls at once, with the first gradient of a new worker. When workers leave, it grows by the share 1 /
-    RATE_RETURNS_OVER with each update, until it suits the remaining workers. With W workers or fewer it is 1. A worker
-    counts as having left once TAKES_PART_FOR gradients, for each worker that there ever was, have come from others since its
-    last.
+    The factor falls at once, with the first gradient of a new worker. When workers leave, each update multiplies it by
+    1 + 1 / RATE_RETURNS_OVER, until it suits the remaining workers. With W workers or fewer it is 1. A worker counts as
+    having left once TAKES_PART_FOR x N updates by other workers have followed its last one, where N is the number of
+    workers that have ever taken part, or W if that is more.
 
     Create it on the shard's device, and call it in the shard's critical section.
     """
 
-    def __init__(self, workers: int, places: int):
+    def __init__(self, workers: int, most_workers: int):
         """Create the state.
 
         Args:
           workers: W, the number of workers with which training begins.
-          places: the largest number of workers that there may be.
+          most_workers: the largest number of workers that there may be.
         """
         self._begun = tf.Variable(float(workers), trainable=False)
         self._factor = tf.Variable(1.0, trainable=False)
-        self._ages = tf.Variable(tf.fill([places], NEVER), trainable=False)  # updates since each worker's newest
+        self._ages = tf.Variable(tf.fill([most_workers], NEVER), trainable=False)  # updates since each worker's newest
         self.slots = {"begun_with": self._begun, "rate_factor": self._factor, "ages": self._ages}
 
     def factor(self, worker: tf.Tensor) -> tf.Tensor:
-        """Return the factor of the learning rate of this worker's update, float32 [], and count the update.
+        """Count an update, and return the factor of its learning rate, float32 [].
 
         Args:
-          worker: int64 [].
+          worker: int64 [], the worker whose gradient the update applies.
         """
-        places = self._ages.shape[0]
-        ages = tf.where(tf.range(places, dtype=tf.int64) == worker, 0.0, self._ages.read_value() + 1)
+        most_workers = self._ages.shape[0]
+        ages = tf.where(tf.range(most_workers, dtype=tf.int64) == worker, 0.0, self._ages.read_value() + 1)
         begun = self._begun.read_value()
         ever = tf.reduce_sum(tf.cast(ages < NEVER, tf.float32))
         take_part = tf.reduce_sum(tf.cast(ages < TAKES_PART_FOR * tf.maximum(begun, ever), tf.float32))
@@ -60,8 +60,9 @@ def factor_of_rate(begun: tf.Tensor, workers: tf.Tensor, before: tf.Tensor) -> t
     """Return the factor of the learning rate of an update, float32 []; see `RateOfMoreWorkers`.
 
     Args:
-      begun, workers: the number of workers with which training began, and the number that take part now, float32 [].
-      before: the factor of the previous update, float32 [].
+      begun: float32 [], the number of workers with which training began.
+      workers: float32 [], the number of workers that take part now.
+      before: float32 [], the factor of the previous update.
     """
     suits = tf.square(tf.minimum(1.0, begun / workers))
     return tf.minimum(suits, before * (1 + 1 / RATE_RETURNS_OVER))

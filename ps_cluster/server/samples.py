@@ -1,13 +1,14 @@
-"""Keep everything that a few sampled updates were made of, so that the evaluator can compute them again.
+"""Keep everything from which a few sampled updates were computed, so that the evaluator can compute them again.
 
-    chief      arm ──►                             asks for one update, or for the next update of some worker
-    worker     pull or exchange ──► keep_given     the weights and statistics that the worker gets for its step
-    worker     push ──► keep_change                gradient as received, weights and slots before and after, at some positions
-    chief      take ──►                            reads everything that was kept, and disarms the place
+    chief      arm ──►                            asks for one update, or for the next update of some worker
+    worker     pull or exchange ──► keep_given    the weights and statistics that the worker gets for its step
+    worker     push ──► keep_change               the gradient, weights and slots before and after, at some positions
+    chief      take ──►                           reads everything that was kept, and disarms the place
 
-Everything is read and kept in the critical section of the shard, at the same moment as the pull or push itself. The weights
-that a pull returned are kept whole, because the gradient can't be computed again from parts of them. For the other vectors a
-sample of positions is enough, because an update acts on each weight by itself.
+A place is the memory for one sampled update. Everything is read and kept in the critical section of the shard, together
+with the pull or push itself. The weights that a pull has given to a worker are kept completely, because the gradient
+can't be computed again from a part of them. For the other vectors a sample of positions is enough, because an update
+acts on each weight by itself.
 """
 
 from __future__ import annotations
@@ -23,25 +24,25 @@ from ps_cluster.runs.update_samples import SampledShard
 from ps_cluster.server.kept_rows import KeptRows
 from ps_cluster.server.tables import NOTHING_PUSHED, PushedRows, TableShard
 
-NOT_ARMED = -2  # instead of an update's number; no pull asks for this number
+NOT_ARMED = -2  # in place of an update's number; no pull asks for this number
 _EMPTY, _GIVEN, _CHANGED = 0, 1, 2  # the stages of a place
 
-MOST_PLACES = 8
+MOST_PLACES = 8  # the largest number of places
 MOST_BYTES = 2**22  # for all places together, unless a single place needs more
-WHOLE_UP_TO = 32_768  # weights; the vectors of smaller shards are kept whole
-ALL_WORKERS = -1  # instead of the worker, where an update is the mean of a round
-ANY_WORKER = -2
+WHOLE_UP_TO = 32_768  # the vectors of shards with at most this many weights are kept completely
+ALL_WORKERS = -1  # in place of a worker's number, where an update is the mean of a round
+ANY_WORKER = -2  # in place of a worker's number, where a place waits for an update and not for a worker
 
 
 @dataclass(frozen=True)
 class KeptState:
-    """The variables of a shard from which a sampled update is made.
+    """The variables of a shard that a sampled update reads and changes.
 
     Attributes:
       weights: float32 [n].
       statistics: float32 [m].
-      slots: name → float32 [n], or [], or [workers, n]. For the last, the row of the worker that pushes is kept.
-      of_pull: other variables on which the result of a pull depends: name → float32 [n], or [workers]. For the latter, the
+      slots: name → float32 [n], [] or [workers, n]. Of [workers, n], the row of the worker that pushes is kept.
+      of_pull: other variables on which the result of a pull depends: name → float32 [n] or [workers]. Of [workers], the
         number of the worker that pulls is kept.
       tables: the shard's rows of embedding tables. Only the rows that the update reads and changes are kept.
     """
@@ -56,8 +57,8 @@ class KeptState:
 class UpdateSamples:
     """The places in which a shard keeps sampled updates. Create it on the shard's device.
 
-    For n weights it takes at most the memory of two vectors, or `MOST_BYTES` if that is more: one vector for the weights
-    that a pull returned, and another for the parts of all other vectors.
+    If a pull gives one vector of n weights, they take at most the memory of two vectors, or `MOST_BYTES` if that is
+    more: one vector for the weights that a pull has given, and another for the kept positions of all other vectors.
 
     Attributes:
       places: the number of updates that can be kept at a time.
@@ -68,9 +69,9 @@ class UpdateSamples:
 
         Args:
           section: the shard's critical section.
-          given: the number of weights that a pull returns; a multiple of n if it returns several vectors.
-          wire: the dtype in which a pull returns weights.
-          device: the shard's device.
+          given: the number of weights that a pull gives; a multiple of n if it gives several vectors.
+          wire: the dtype in which a pull gives weights.
+          device: the name of the shard's device.
         """
         self._state, self._section, self._device = state, section, device
         self._length, statistics = state.weights.shape[0], state.statistics.shape[0]
@@ -85,25 +86,27 @@ class UpdateSamples:
         most = 1 if state.tables else MOST_PLACES
         self.places = int(np.clip(MOST_BYTES // max(1, place_bytes), 1, most))
 
-        def table(*shape: int, dtype: tf.DType = tf.float32) -> tf.Variable:
+        def for_places(*shape: int, dtype: tf.DType = tf.float32) -> tf.Variable:
             return tf.Variable(tf.zeros([self.places, *shape], dtype), trainable=False)
 
         with tf.device(device):
             self._armed = tf.Variable(tf.fill([self.places], tf.constant(NOT_ARMED, tf.int64)), trainable=False)
-            self._awaited = table(dtype=tf.int64)  # the worker whose next update is to be kept, or ANY_WORKER
-            self._offsets, self._stages = table(dtype=tf.int64), table(dtype=tf.int64)
-            self._pulled_by = table(2, dtype=tf.int64)  # the version that was pulled, and the worker that pulled it
-            self._given = table(given, dtype=wire)
-            self._given_statistics = table(statistics)
-            self._at_pull = table(1 + len(self._of_pull), self._count)  # the weights at the pull, and `of_pull`
-            self._numbers_at_pull = table(len(self._pull_numbers))
-            self._before = table(2 + len(self._slots), self._count)  # gradient, weights, slots
-            self._after = table(1 + len(self._slots), self._count)  # weights, slots
-            self._statistics = table(3, statistics)  # fresh, before, after
-            self._slot_numbers = table(2, len(self._numbers))  # before, after
-            self._rows = [KeptRows(of_table) for of_table in state.tables]
+            self._awaited = for_places(dtype=tf.int64)  # the worker whose next update is to be kept, or ANY_WORKER
+            self._offsets, self._stages = for_places(dtype=tf.int64), for_places(dtype=tf.int64)
+            # The version that was pulled, and the worker that pulled it.
+            self._pulled_by = for_places(2, dtype=tf.int64)
+            self._given = for_places(given, dtype=wire)
+            self._given_statistics = for_places(statistics)
+            self._at_pull = for_places(1 + len(self._of_pull), self._count)  # the weights at the pull, and `of_pull`
+            self._numbers_at_pull = for_places(len(self._pull_numbers))
+            self._before = for_places(2 + len(self._slots), self._count)  # gradient, weights, slots
+            self._after = for_places(1 + len(self._slots), self._count)  # weights, slots
+            self._statistics = for_places(3, statistics)  # fresh, before, after
+            self._slot_numbers = for_places(2, len(self._numbers))  # before, after
+            self._rows = [KeptRows(table) for table in state.tables]
 
-    # The shard calls these methods, in its critical section. A result of 0 exists only to depend on.
+    # The shard calls these methods in its critical section. The value 0 that some return has no meaning: later
+    # operations depend on it.
 
     def keep_given(
         self,
@@ -114,11 +117,13 @@ class UpdateSamples:
         statistics: tf.Tensor,
         rows: Sequence[tuple[tf.Tensor, tf.Tensor]] = (),
     ) -> tf.Tensor:
-        """Keep the values that a worker pulls for an update, if a place is armed for it. Returns int32 [].
+        """Keep the values that a worker pulls for an update, if a place is armed for this update. Returns 0, int32 [].
 
         Args:
-          update, worker, version: int64 []. given: [vectors * n] in the dtype of the wire. statistics: float32 [m].
-          rows: of each group of tables, the places, int64 [u], and the rows, [u x width].
+          update, worker, version: int64 [].
+          given: [vectors * n] in the dtype of the wire.
+          statistics: float32 [m].
+          rows: for each group of tables, the places or keys, int64 [u], and the rows, [u x width].
         """
         armed, awaited = self._armed.read_value(), self._awaited.read_value()
         is_next = (
@@ -130,7 +135,9 @@ class UpdateSamples:
             positions = self._positions(place)
             parts = [self._state.weights, *(self._state.of_pull[name] for name in self._of_pull)]
             numbers = [self._state.of_pull[name].sparse_read(worker) for name in self._pull_numbers]
-            given_rows = [kept.keep_given(*of_table) for kept, of_table in zip(self._rows, rows, strict=True)]
+            given_rows = [
+                kept.keep_given(*places_and_rows) for kept, places_and_rows in zip(self._rows, rows, strict=True)
+            ]
             return _write(
                 place,
                 (self._armed, update),
@@ -147,10 +154,10 @@ class UpdateSamples:
         return tf.cond(place >= 0, keep, lambda: tf.constant(0))
 
     def place_of_push(self, update: tf.Tensor, worker: tf.Tensor, version: tf.Tensor) -> tf.Tensor:
-        """Return the place of a push whose weights were kept at the pull, int64 []; -1 for all other pushes.
+        """Return the place of a push whose pull was kept, int64 []; -1 for all other pushes.
 
         Args:
-          update, worker, version: int64 []. The version is the one that the worker had pulled.
+          update, worker, version: int64 []. The version is the one that the worker has pulled.
         """
         is_given = tf.equal(self._armed.read_value(), update) & tf.equal(self._stages.read_value(), _GIVEN)
         is_the_same = tf.reduce_all(tf.equal(self._pulled_by.read_value(), tf.stack([version, worker])), axis=1)
@@ -165,11 +172,12 @@ class UpdateSamples:
         change: Callable[[], tf.Tensor],
         rows: PushedRows = NOTHING_PUSHED,
     ) -> tf.Tensor:
-        """Run `change`, keep its inputs and its result at a place, and return the new version.
+        """Run `change`, keep its inputs and its result at a place, and return the new version, int64 [].
 
         Args:
-          place: int64 []; -1 to keep nothing.
-          gradient: float32 [n], as received. fresh: float32 [m].
+          place: int64 []; -1: nothing is kept.
+          gradient: float32 [n], as received.
+          fresh: float32 [m], as in `Push`.
           change: changes the weights, and returns the new version, int64 [].
           rows: the gradients of rows of embedding tables, as received.
         """
@@ -214,15 +222,16 @@ class UpdateSamples:
         parts = [self._state.weights.sparse_read(positions)]
         for name in self._slots:
             slot = self._state.slots[name]
-            of_worker = slot.shape.rank == 2
+            has_row_per_worker = slot.shape.rank == 2
             parts.append(
                 slot.gather_nd(tf.stack([tf.fill([self._count], worker), positions], axis=1))
-                if of_worker
+                if has_row_per_worker
                 else slot.sparse_read(positions)
             )
         return parts
 
     def _numbers_now(self) -> tf.Tensor:
+        """Return the slots that are single numbers, float32 [numbers]."""
         numbers = [tf.cast(self._state.slots[name].read_value(), tf.float32) for name in self._numbers]
         return tf.stack(numbers) if numbers else tf.zeros([0])
 
@@ -231,8 +240,8 @@ class UpdateSamples:
     @graph
     def _arm(self, place: tf.Tensor, update: tf.Tensor, worker: tf.Tensor, offset: tf.Tensor) -> tf.Tensor:
         def arm() -> tf.Tensor:
-            tables = self._armed, self._awaited, self._offsets, self._stages
-            return _write(place, *zip(tables, (update, worker, offset, tf.constant(_EMPTY, tf.int64))))
+            variables = self._armed, self._awaited, self._offsets, self._stages
+            return _write(place, *zip(variables, (update, worker, offset, tf.constant(_EMPTY, tf.int64))))
 
         with tf.device(self._device):
             return self._section.execute(arm)
@@ -241,20 +250,21 @@ class UpdateSamples:
         """Arm a place to keep an update.
 
         Args:
-          update: the update's number. With a worker, the place keeps the first update from this one on for which that worker
-            pulls weights.
-          offset: the first position of the weights that are kept.
+          update: the update's number.
+          worker: if a worker is named, the place keeps the first update from `update` on for which that worker pulls
+            weights.
+          offset: the first of the positions at which vectors are kept.
         """
         self._arm(*(tf.constant(value, tf.int64) for value in (place, update, worker, offset)))
 
     @graph
     def _take(self, place: tf.Tensor) -> Any:
         def take() -> Any:
-            tables = (
+            variables = (
                 self._armed, self._stages, self._pulled_by, self._given, self._given_statistics, self._at_pull,
                 self._numbers_at_pull, self._before, self._after, self._statistics, self._slot_numbers,
             )  # fmt: skip
-            values = [table.sparse_read(place) for table in tables] + [self._positions(place)]
+            values = [variable.sparse_read(place) for variable in variables] + [self._positions(place)]
             values += [value for kept in self._rows for value in kept.read()]
             with tf.control_dependencies(values):
                 nothing = tf.constant(NOT_ARMED, tf.int64), tf.constant(_EMPTY, tf.int64)
@@ -266,7 +276,7 @@ class UpdateSamples:
             return self._section.execute(take)
 
     def take(self, place: int) -> SampledShard | None:
-        """Return the update that was kept at a place, and disarm the place; None if no update was kept completely."""
+        """Return the update that was kept at a place, and disarm the place; None if no update is complete there."""
         (
             update,
             stage,
@@ -319,7 +329,7 @@ def _first(chosen: tf.Tensor) -> tf.Tensor:
 
 
 def _write(place: tf.Tensor, *values: tuple[tf.Variable, tf.Tensor], also: Sequence[tf.Operation] = ()) -> tf.Tensor:
-    """Write each value into the row `place` of its table, and do the operations `also`. Returns int32 [] to depend on."""
-    written = [table.scatter_update(tf.IndexedSlices(value[None], place[None])) for table, value in values]
+    """Write each value into the row `place` of its variable, and run the operations `also`. Returns 0, int32 []."""
+    written = [variable.scatter_update(tf.IndexedSlices(value[None], place[None])) for variable, value in values]
     with tf.control_dependencies([*written, *also]):
         return tf.constant(0)

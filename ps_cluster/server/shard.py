@@ -2,15 +2,15 @@
 
     a worker                         its shard on the parameter server, one critical section for each message
     pull(worker)              ──►    read weights, statistics and version together
-                              ◄──    weights, statistics, version                      (one message, see `MessageLayout`)
+                              ◄──    weights, statistics, version                     (one message, see `MessageLayout`)
     push(step, version, …)    ──►    if the ledger has the step, refuse; else apply, count the version, write the row
                               ◄──    REFUSED, APPLIED or DROPPED
     exchange(step, …, next)   ──►    push, then pull for the next step
                               ◄──    weights, statistics, version, and the outcome of the push
 
 So the staleness of an update is exact, and a step that arrives a second time is refused. A critical section takes only
-inputs that have already arrived on the parameter server, so a worker that dies can't leave a critical section half done:
-TensorFlow cancels an operation that waits for inputs, but never one whose inputs have arrived.
+inputs that have already arrived on the parameter server, so a worker that dies can't leave a critical section half
+done: TensorFlow cancels an operation that waits for inputs, but never one whose inputs have arrived.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ps_cluster.runs.checkpoints import ACCEPTED_STEPS, KEYED, ONE_PER_SHARD
 from ps_cluster.runs.ledger import WORKER_COLUMNS
 from ps_cluster.server.capabilities import Capabilities
 from ps_cluster.server.initial_state import InitialState
-from ps_cluster.server.keyed_tables import KeyedTableShard, placed
+from ps_cluster.server.keyed_tables import KeyedTableShard, with_places
 from ps_cluster.server.leftovers import LOCK
 from ps_cluster.server.lookahead import Lookahead
 from ps_cluster.server.ordering import after, now_after
@@ -43,11 +43,11 @@ from ps_cluster.server.vector_on_server import VectorOnServer
 from ps_cluster.server.version_history import VersionHistory
 from ps_cluster.server.wire import MessageLayout, codec_of
 
-# The outcomes of a push. The worker never sees WAIT: the push tries again within the shard.
+# The outcomes of a push. The worker never sees WAIT, because the shard itself tries such a push again.
 REFUSED, APPLIED, DROPPED, WAIT = 0, 1, 2, 3
 NO_END = 2**40  # more steps or versions than a run can have
-NO_STEP = -1  # instead of a step id
-_WHOLE_IN_FLOAT64 = 2**52 - 1  # a mask of the bits of a whole number that float64 keeps
+NO_STEP = -1  # in place of a step id, where there is none
+_WHOLE_IN_FLOAT64 = 2**52 - 1  # a mask of 52 bits: float64 holds every whole number of 52 bits exactly
 
 
 @dataclass(frozen=True)
@@ -57,13 +57,14 @@ class Push:
     step: tf.Tensor  # int64 [], the step id
     version: tf.Tensor  # int64 [], the version that was pulled
     gradient: tf.Tensor  # [n]
-    fresh: tf.Tensor  # float32 [m], what the step adds to the kept share of the statistics
-    row: tf.Tensor  # float64 [len(WORKER_COLUMNS)]
+    fresh: tf.Tensor  # float32 [m], the step's part of the new statistics, which become keep * statistics + fresh
+    columns: tf.Tensor  # float64 [len(WORKER_COLUMNS)], the worker's part of the step's row in the ledger
     rows: PushedRows = NOTHING_PUSHED  # the gradients of rows of embedding tables
-    entered: tf.Tensor | None = None  # float64 [], unix s, the time at which it entered the critical section
+    entered: tf.Tensor | None = None  # float64 [], when the push entered the critical section, in unix seconds
 
     def value(self, column: str) -> tf.Tensor:
-        return self.row[WORKER_COLUMNS.index(column)]
+        """Return the value of one of WORKER_COLUMNS, float64 []."""
+        return self.columns[WORKER_COLUMNS.index(column)]
 
     @property
     def worker(self) -> tf.Tensor:
@@ -73,16 +74,20 @@ class Push:
 class ParameterShard:
     """A parameter server's shard of the weights and statistics, with its slots, version and ledger.
 
-    The shard of a mode overrides hooks; the other methods keep ledger and version exact. The hooks, from the outermost to the
-    innermost, are `tick` and `execute_push` (waiting; with `capabilities.waits`), `refuse_or_apply`, `apply_or_drop`, `change`
-    and `apply_gradient` (pushes), `values_for`, `read_message` and `batches_for` (pulls), `slots`, `state` and
-    `row_of_newcomer` (checkpoints).
+    The shard of a mode overrides only hooks, because the other methods keep the ledger and the version exact. From the
+    outermost to the innermost, the hooks are `tick` and `execute_push` (for a shard whose pushes wait,
+    `capabilities.waits`), `refuse_or_apply`, `apply_or_drop`, `change` and `apply_gradient` (for pushes), `values_for`,
+    `read_message` and `batches_for` (for pulls), `slots`, `state` and `row_of_newcomer` (for checkpoints).
 
     Attributes:
-      length, statistics_length: n and m of this shard. wire: the dtype of the weights in its messages.
-      capabilities: those of this class; an instance adds those of its staleness method.
-      device: the name of the device that holds the shard. section: the shard's critical section.
-      weights: float32 [n]. statistics: float32 [m]. version: int64 [], the number of updates applied to the weights.
+      length, statistics_length: n and m, the number of weights (without rows of tables) and of statistics.
+      wire: the dtype of the weights in the shard's messages.
+      capabilities: what all shards of this class can do; an instance adds what its staleness method can do.
+      device: the name of the device that holds the shard.
+      section: the shard's critical section.
+      weights: float32 [n].
+      statistics: float32 [m], the moving statistics of the network, such as those of BatchNormalization.
+      version: int64 [], the number of updates applied to the weights.
       tables: the shard's rows of each group of embedding tables.
       samples: the sampled updates that the shard keeps; None if updates are not sampled.
     """
@@ -93,29 +98,29 @@ class ParameterShard:
         self.device = device
         self._in_rounds = config.mode_kind.averages
         self.samples: UpdateSamples | None = None
-        self._keep = start.keep  # a constant of the graph, on the parameter server
+        self._keep = start.keep  # becomes a constant of the graph, on the parameter server
         self.wire = tf.dtypes.as_dtype(config.wire)
         method = METHODS[config.staleness.method]
         with tf.device(device):
             self.weights = tf.Variable(start.weights)
             self.statistics = tf.Variable(start.statistics)
             self._rule = config.mode_kind.server_rule(config, self.weights, start)
-            usual = config.mode_kind.emulated_workers(config)
-            rows_rule = method.optimizer(config)
+            workers = config.mode_kind.emulated_workers(config)
+            rule_settings = method.optimizer(config)
             self.version = tf.Variable(0, dtype=tf.int64)
             self.tables = [
-                KeyedTableShard(values, rows_rule, start.keyed[group], self.version)
+                KeyedTableShard(values, rule_settings, start.keyed[group], self.version)
                 if group in start.keyed
-                else TableShard(values, rows_rule)
+                else TableShard(values, rule_settings)
                 for group, values in enumerate(start.tables)
             ]
-            self._correction = method.correction(config.staleness, self.weights, usual, config.most_workers)
-            lowers = config.mode_kind.lowers_rate
-            self._lowered = RateOfMoreWorkers(usual, config.most_workers) if lowers else None
+            self._correction = method.correction(config.staleness, self.weights, workers, config.most_workers)
+            lowers_rate = config.mode_kind.lowers_rate
+            self._rate_factor = RateOfMoreWorkers(workers, config.most_workers) if lowers_rate else None
             updates = total_steps // config.steps_per_update
             self._lookahead = Lookahead(config.lookahead, self.weights, updates)
-            of_version = [self.weights, self.statistics, *self._correction.of_version]
-            self._history = VersionHistory(of_version, config.mode_kind.delay(config))
+            vectors = [self.weights, self.statistics, *self._correction.of_version]
+            self._history = VersionHistory(vectors, config.mode_kind.delay(config))
             self._refused = tf.Variable(0, dtype=tf.int64)
             self._dropped = tf.Variable(0, dtype=tf.int64)
             self._ledger = ShardLedger(config.ledger_window)
@@ -140,7 +145,8 @@ class ParameterShard:
     def keep_samples(self) -> None:
         """Create the places for sampled updates, see `UpdateSamples`. Call it before any graph of the shard is built.
 
-        Rounds with embedding tables have no samples: each worker gets other rows, and an update has those of all workers.
+        Updates of rounds are not sampled if there are embedding tables: each worker pulls different rows, and an update
+        changes the rows of all workers.
         """
         if self.tables and self._in_rounds:
             return
@@ -156,12 +162,12 @@ class ParameterShard:
 
     @property
     def parameters(self) -> int:
-        """The number of weights that the shard holds, with those in its rows of tables."""
+        """The number of weights that the shard holds, including those in rows of embedding tables."""
         return self.length + sum(table.size for table in self.tables)
 
     @property
     def push_bytes(self) -> int:
-        """The number of bytes of a push, without rows of tables and without the headers of the network's protocols."""
+        """The number of bytes of a push, without rows of tables and without the headers of network protocols."""
         return self._push_message.bytes
 
     @property
@@ -172,11 +178,12 @@ class ParameterShard:
     def tick(
         self, seconds: tf.Tensor, longest_update_s: tf.Tensor, last_step: tf.Tensor, is_present: tf.Tensor
     ) -> None:
-        """Note that `seconds` (float64 []) have passed, and let waiting workers try again. In this class no worker waits.
+        """Note that time has passed, and let waiting workers try again. In this class no worker waits.
 
         Args:
+          seconds: float64 [], the seconds that have passed.
           longest_update_s: float64 [], the longest time that an update of a healthy worker takes.
-          last_step: int64 [], the last step id that is handed out; NO_END while more may follow.
+          last_step: int64 [], the last step id that the chief hands out; NO_END as long as more may follow.
           is_present: bool [workers], which of all possible workers take part.
         """
 
@@ -187,10 +194,12 @@ class ParameterShard:
         step: tf.Tensor | int = NO_STEP,
         places: Sequence[tf.Tensor] = (),
     ) -> list[tf.Tensor]:
-        """Return the answer to a pull for `step` (int64 []), read on the ps after `needed`. See `read_message`.
+        """Return the answer to a pull for `step` (int64 []), read on the ps once everything `needed` is done.
+
+        `read_message` and `read_rows` unpack the answer.
 
         Args:
-          places: int64 [u] for each group of tables, the places of the rows that the step needs of this shard.
+          places: int64 [u] for each group of tables, the places or keys of the rows that the step needs of this shard.
         """
         request = tf.stack([worker, tf.cast(step, tf.int64)])  # one message to the ps, not two
         places = self._sent(places)
@@ -208,8 +217,8 @@ class ParameterShard:
         """Return the content of an answer: [weights in wire dtype, statistics, int64 [3] or more].
 
         The integers are, in this order: the version; 1 if the ledger already has the requested step, else 0; with
-        `limits_batches` the number of batches that the worker may take; and the outcome of the push, if the answer is to an
-        exchange.
+        `limits_batches` the number of batches that the worker may take; and the outcome of the push, if the answer is
+        to an exchange.
         """
         return self._pull_message.unpack(message[: len(message) - len(self.tables)])
 
@@ -240,8 +249,8 @@ class ParameterShard:
         rows = [table.read(at, self.wire) for table, at in zip(self.tables, places, strict=True)]
         if self.samples is not None:
             update, puller = (version, tf.constant(ALL_WORKERS, tf.int64)) if self._in_rounds else (step, worker)
-            of_tables = list(zip(places, rows))
-            kept = self.samples.keep_given(update, puller, version, weights, statistics, of_tables)
+            places_and_rows = list(zip(places, rows))
+            kept = self.samples.keep_given(update, puller, version, weights, statistics, places_and_rows)
             weights = after([kept], weights)
         numbers = [version, tf.cast(self.has(step), tf.int64)]
         numbers += [self.batches_for(worker)] if self.capabilities.limits_batches else []
@@ -264,7 +273,7 @@ class ParameterShard:
         raise NotImplementedError
 
     def values_for(self, worker: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """Return ([weights float32 [n], statistics float32 [m]], version []) for a worker's pull."""
+        """Return ([weights float32 [n], statistics float32 [m]], version int64 []) for a worker's pull."""
         (weights, statistics, *others), version = self._history.read(self.version.read_value())
         return [self._correction.given(worker, weights, *others), statistics], version
 
@@ -274,11 +283,11 @@ class ParameterShard:
         version: tf.Tensor,
         gradient: tf.Tensor,
         fresh: tf.Tensor,
-        row: tf.Tensor,
+        columns: tf.Tensor,
         rows: PushedRows = NOTHING_PUSHED,
     ) -> tf.Tensor:
-        """Send one message to the ps and apply it there. Returns int32 []: REFUSED, APPLIED or DROPPED."""
-        push, _ = self._send_push([step, version, tf.constant(NO_STEP, tf.int64)], gradient, fresh, row, rows)
+        """Send a push to the ps in one message, and apply it there. Returns int32 []: REFUSED, APPLIED or DROPPED."""
+        push, _ = self._send_push([step, version, tf.constant(NO_STEP, tf.int64)], gradient, fresh, columns, rows)
         with tf.device(self.device):
             return self.execute_push(push)
 
@@ -288,18 +297,19 @@ class ParameterShard:
         version: tf.Tensor,
         gradient: tf.Tensor,
         fresh: tf.Tensor,
-        row: tf.Tensor,
+        columns: tf.Tensor,
         following: tf.Tensor,
         rows: PushedRows = NOTHING_PUSHED,
         next_places: Sequence[tf.Tensor] = (),
     ) -> list[tf.Tensor]:
-        """Push, and return the answer to a pull for step `following` (int64 []). No other message comes between the two.
+        """Push, and return the answer to a pull for step `following` (int64 []).
 
-        If `following` is NO_STEP, the answer holds only the outcome (see `outcome`). A shard in which pushes wait has no
-        exchanges, because the push and the pull are one visit to the critical section.
+        The shard handles no other message between the push and the pull. If `following` is NO_STEP, the answer holds
+        only the outcome (see `outcome`). A shard whose pushes wait has no exchanges, because an exchange is a single
+        visit to the critical section.
         """
         assert not self.capabilities.waits, "a worker would get the outcome WAIT"
-        push, following = self._send_push([step, version, following], gradient, fresh, row, rows)
+        push, following = self._send_push([step, version, following], gradient, fresh, columns, rows)
         places = self._sent(next_places)
 
         def enter() -> list[tf.Tensor]:
@@ -318,18 +328,18 @@ class ParameterShard:
             return message
 
     def _send_push(
-        self, ids: list[tf.Tensor], gradient: tf.Tensor, fresh: tf.Tensor, row: tf.Tensor, rows: PushedRows
+        self, ids: list[tf.Tensor], gradient: tf.Tensor, fresh: tf.Tensor, columns: tf.Tensor, rows: PushedRows
     ) -> tuple[Push, tf.Tensor]:
         """Send one message to the ps; return, on the ps, the push in the message, and the worker's next step.
 
         Args:
           ids: the step, the version that was pulled for it, and the worker's next step, int64 [] each.
         """
-        message = self._push_message.pack([*self.codec.encode(gradient), fresh, tf.stack(ids), row])
+        message = self._push_message.pack([*self.codec.encode(gradient), fresh, tf.stack(ids), columns])
         sent_rows = PushedRows(self._sent(rows.places), self._sent(rows.gradients))
         with tf.device(self.device):
-            *sent, fresh, numbers, row = self._push_message.unpack(message)
-            return Push(numbers[0], numbers[1], self.codec.decode(sent), fresh, row, sent_rows), numbers[2]
+            *sent, fresh, numbers, columns = self._push_message.unpack(message)
+            return Push(numbers[0], numbers[1], self.codec.decode(sent), fresh, columns, sent_rows), numbers[2]
 
     def execute_push(self, push: Push) -> tf.Tensor:
         """Enter the critical section with a push that no pull follows; return the outcome, which is never WAIT."""
@@ -346,25 +356,29 @@ class ParameterShard:
         return tf.cond(self.has(push.step), self.refuse, lambda: self.apply_or_drop(push))
 
     def apply_or_drop(self, push: Push) -> tf.Tensor:
-        """Apply a push, or drop it if the staleness method does not accept it."""
+        """Apply a push, or drop it if the staleness method does not accept it; return the outcome."""
         if not self.capabilities.drops:
             return self.apply_push(push)
         arrival = Arrival(push.worker, push.version, self.version.read_value())
         return tf.cond(self._correction.accepts(arrival), lambda: self.apply_push(push), self.drop)
 
     def has(self, step: tf.Tensor) -> tf.Tensor:
+        """Return whether the ledger has a step (int64 []), bool []."""
         return self._ledger.has(step)
 
     def refuse(self) -> tf.Tensor:
+        """Count a refused push; return REFUSED."""
         return after([self._refused.assign_add(1, read_value=False)], REFUSED)
 
     def drop(self) -> tf.Tensor:
+        """Count a dropped push; return DROPPED."""
         return after([self._dropped.assign_add(1, read_value=False)], DROPPED)
 
     def apply_push(self, push: Push) -> tf.Tensor:
+        """Apply a push and write its row into the ledger; return APPLIED."""
         arrival = Arrival(push.worker, push.version, self.version.read_value())
-        factor = tf.ones([]) if self._lowered is None else self._lowered.factor(push.worker)
-        push = replace(push, rows=placed(self.tables, push.rows))
+        factor = tf.ones([]) if self._rate_factor is None else self._rate_factor.factor(push.worker)
+        push = replace(push, rows=with_places(self.tables, push.rows))
         version = self._sampled(push, lambda: self.change(push, arrival, factor))
         return after([self.record(push, version, arrival.staleness, factor)], APPLIED)
 
@@ -376,7 +390,11 @@ class ParameterShard:
         return self.samples.keep_change(place, push.worker, push.gradient, push.fresh, change, push.rows)
 
     def change(self, push: Push, arrival: Arrival, factor: tf.Tensor) -> tf.Tensor:
-        """Change the weights and statistics by a push; return the new version. `factor`: scales its learning rate."""
+        """Change the weights and statistics by a push; return the new version, int64 [].
+
+        Args:
+          factor: float32 [], multiplies the learning rate.
+        """
         gradient, share = self._correction.correct(push.gradient, arrival)
         rate = tf.cast(push.value("learning_rate"), tf.float32) * factor
         with tf.control_dependencies(self._apply_rows(push.rows, rate, share)):
@@ -389,14 +407,14 @@ class ParameterShard:
         fresh: tf.Tensor,
         rows: PushedRows = NOTHING_PUSHED,
     ) -> tf.Tensor:
-        """Apply the means of a round's gradients, float32 [n], and fresh statistics, float32 [m]; return the new version."""
+        """Apply the means of a round's gradients, float32 [n], and `fresh`, float32 [m]; return the new version."""
         if self.samples is None:
             with tf.control_dependencies(self._apply_rows(rows, learning_rate, None)):
                 return self.apply_gradient(gradient, learning_rate, fresh)
-        version, nobody = self.version.read_value(), tf.constant(ALL_WORKERS, tf.int64)
-        place = self.samples.place_of_push(version, nobody, version)
+        version, all_workers = self.version.read_value(), tf.constant(ALL_WORKERS, tf.int64)
+        place = self.samples.place_of_push(version, all_workers, version)
         return self.samples.keep_change(
-            place, nobody, gradient, fresh, lambda: self.apply_gradient(gradient, learning_rate, fresh)
+            place, all_workers, gradient, fresh, lambda: self.apply_gradient(gradient, learning_rate, fresh)
         )
 
     def _apply_rows(self, rows: PushedRows, learning_rate: tf.Tensor, share: tf.Tensor | None) -> list[tf.Operation]:
@@ -410,7 +428,12 @@ class ParameterShard:
     def apply_gradient(
         self, gradient: tf.Tensor, learning_rate: tf.Tensor, fresh: tf.Tensor, share: tf.Tensor | None = None
     ) -> tf.Tensor:
-        """Apply one update to the parameters; return the new version. `share`: see `UpdateRule.apply`."""
+        """Apply one update to the parameters; return the new version, int64 [].
+
+        Args:
+          gradient: float32 [n]. learning_rate: float32 []. fresh: float32 [m], as in `Push`.
+          share: as for `UpdateRule.apply`.
+        """
         learning_rate = self._rule.used_rate(learning_rate)
         before = self.version.read_value()
         weights_before = self.weights.read_value() if self._correction.needs_step else None
@@ -426,7 +449,11 @@ class ParameterShard:
     def _change_weights(
         self, gradient: tf.Tensor, learning_rate: tf.Tensor, before: tf.Tensor, share: tf.Tensor | None
     ) -> tf.Operation:
-        """Change the weights with a gradient, or only with every K-th one. `before`: the version before it, int64 []."""
+        """Change the weights by a gradient. If gradients are gathered, only every K-th one changes them.
+
+        Args:
+          before: int64 [], the version before the update.
+        """
         every = self._correction.gathered_gradients
         if every == 1:
             return self._rule.apply(gradient, learning_rate, before, share)
@@ -443,7 +470,7 @@ class ParameterShard:
         return tf.cond(tf.equal((before + 1) % every, 0), change, keep)
 
     def update_statistics(self, fresh: tf.Tensor) -> tf.Operation:
-        """Update the statistics s to keep s + fresh.
+        """Change the statistics s to keep * s + fresh.
 
         This is stable at any staleness, since `fresh` does not depend on the statistics that the step pulled. Adding
         the step's change to newer statistics instead would be a delayed recursion, which diverges.
@@ -455,11 +482,15 @@ class ParameterShard:
     ) -> tf.Operation:
         """Write the row of an accepted push. `rate_factor`: see `RateOfMoreWorkers`."""
         known = [tf.cast(value, tf.float64) for value in (push.step, version, stale, rate_factor)]
-        of_server = tf.stack([*known, push.entered, now_after(version)])
-        return self._ledger.write(tf.concat([of_server, push.row], axis=0)[None])
+        server_columns = tf.stack([*known, push.entered, now_after(version)])
+        return self._ledger.write(tf.concat([server_columns, push.columns], axis=0)[None])
 
     def write_rows(self, rows: tf.Tensor) -> tf.Operation:
-        """Write the rows of whole updates: float64 [updates, workers, columns without the step]."""
+        """Write the ledger's rows of updates to which every worker has contributed.
+
+        Args:
+          rows: float64 [updates, workers, columns], all columns except the step id, which follows from the version.
+        """
         workers = rows.shape[1]
         steps = (rows[:, :, :1] - 1) * workers + tf.range(workers, dtype=tf.float64)[None, :, None]
         return self._ledger.write(tf.reshape(tf.concat([steps, rows], axis=2), [-1, rows.shape[2] + 1]))
@@ -487,25 +518,27 @@ class ParameterShard:
 
     @property
     def slots(self) -> dict[str, tf.Variable]:
-        """The state of rule, method and lookahead by name: vectors [n], rows [workers, n], single numbers []. All are float32.
+        """The state of update rule, staleness method and lookahead by name: float32 [n], [workers, n] or [].
 
-        What a subclass adds here is in `state`, in every checkpoint, and compared with `equation` by the proof.
+        What a subclass adds here becomes a part of `state` and of every checkpoint. The proof compares it with the
+        result of `equation`.
         """
         return self._rule.slots | self._correction.slots | self._lookahead.slots
 
     @property
     def state(self) -> dict[str, tf.Variable]:
-        """What a resumed training needs, by name: the slots, and what else a subclass adds, as vectors of any dtype.
+        """The variables that a resumed run needs, by name: weights, statistics, slots, and what a subclass adds.
 
-        A checkpoint holds such vectors of all shards end to end. Where their lengths together depend on the number of
-        parameter servers, a run can't be resumed with another one. Slots have no such limit.
+        A subclass may add vectors of any dtype. A checkpoint joins the vectors of all shards end to end. If their total
+        length depends on the number of parameter servers, a run can't be resumed with a different number. For slots
+        there is no such limit.
         """
         slots = {
             (f"slot_{name}" if variable.shape.rank else f"{ONE_PER_SHARD}{name}"): variable
             for name, variable in self.slots.items()
         }
-        if self._lowered is not None:
-            slots |= {f"{ONE_PER_SHARD}{name}": variable for name, variable in self._lowered.slots.items()}
+        if self._rate_factor is not None:
+            slots |= {f"{ONE_PER_SHARD}{name}": variable for name, variable in self._rate_factor.slots.items()}
         return {"weights": self.weights, "statistics": self.statistics, **slots}
 
     def digest(self) -> tf.Tensor:
@@ -527,7 +560,7 @@ class ParameterShard:
 
     @property
     def _keyed_sizes(self) -> list[int]:
-        """How many numbers a checkpoint has of each table of keys, besides rows and slots."""
+        """For each table of keys, how many numbers a checkpoint has of it besides its rows and slots."""
         return [sum(variable.shape.num_elements() for variable in table.bookkeeping) for table in self._keyed]
 
     @graph
@@ -564,7 +597,10 @@ class ParameterShard:
         return {**found, **of_server}, rows.numpy()
 
     def _rows_in_state(self, name: str) -> list[tf.Variable | None]:
-        """Return the variables of the tables that continue a vector of `state`, float32 [rows, width]; None: it is 0 there."""
+        """Return for each group of tables the variable that continues a vector of `state`, float32 [rows, width].
+
+        It is None where rows have no such slot. The vector is 0 there.
+        """
         if name == "weights":
             return [table.rows for table in self.tables]
         return [table.slots.get(name.removeprefix("slot_")) for table in self.tables]
@@ -575,12 +611,12 @@ class ParameterShard:
         return {name for name in self.state if name == "weights" or name.startswith("slot_")}
 
     def row_of_newcomer(self, state: dict[str, np.ndarray]) -> np.ndarray:
-        """Return the initial row, float32 [n], of per-worker slots for a worker that is not in the snapshot."""
+        """Return the initial row of per-worker slots, float32 [n], for a worker that the snapshot does not have."""
         return np.zeros_like(state["weights"])
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shape of each array of a snapshot, by name. Those of the ledger are given as ()."""
+        """The shape of each array of a snapshot, by name. For the arrays of the ledger it is ()."""
         rows = sum(table.size for table in self.tables)
         found = {name: tuple(variable.shape) for name, variable in self.state.items()}
         found |= {name: (*found[name][:-1], found[name][-1] + rows) for name in self._by_weight}
@@ -603,13 +639,16 @@ class ParameterShard:
             place -= table.size
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Restore a snapshot, without rows of tables (`restore_piece`). Call it before any worker pulls or pushes."""
+        """Restore a snapshot, except rows of tables, which `restore_piece` restores.
+
+        Call it before any worker pulls or pushes.
+        """
         for name, variable in self.state.items():
             value = state[name]
             # The number of workers may have changed since the snapshot.
             if name.startswith(ONE_PER_SHARD) and variable.shape.rank:  # a number for each worker
-                (places,) = variable.shape
-                value = np.concatenate([value[:places], np.full(max(0, places - len(value)), NEVER, np.float32)])
+                (workers,) = variable.shape
+                value = np.concatenate([value[:workers], np.full(max(0, workers - len(value)), NEVER, np.float32)])
             elif variable.shape.rank == 2:  # a row for each worker
                 newcomers = np.tile(self.row_of_newcomer(state), [max(0, variable.shape[0] - len(value)), 1])
                 value = np.concatenate([value[: variable.shape[0]], newcomers])

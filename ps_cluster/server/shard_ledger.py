@@ -9,11 +9,11 @@ from ps_cluster.runs.ledger import COLUMNS
 
 
 class ShardLedger:
-    """A window of one shard's ledger. Create it on the shard's device; use it in the shard's critical section.
+    """A window of one shard's ledger. Create it on the shard's device, and use it in the shard's critical section.
 
-    Two rings of fixed size suffice for a run of any length: the step ids accepted last, at `step % window`, and the rows
-    accepted last, at `row number % window`. The chief guarantees that it hands out no step that is `window` or more above an
-    open step, and that it reads each row before `window` further rows can be written.
+    Two rings of fixed size suffice for a run of any length. One holds the step ids accepted last, at `step % window`,
+    and the other holds the rows accepted last, at `row number % window`. The chief guarantees that it hands out no step
+    that is `window` or more above an open step, and that it reads each row before `window` further rows can be written.
 
     Attributes:
       accepted: int64 [], the number of rows written so far.
@@ -28,7 +28,7 @@ class ShardLedger:
     def accepted_steps(self, closed: tf.Tensor) -> tf.Tensor:
         """Return the steps for a snapshot, int64 [1 + k]: `closed`, then the accepted steps from there on, each + 1.
 
-        A snapshot also holds `accepted`. It needs no rows, because the chief's journal has them.
+        A snapshot also holds `accepted`. It does not hold the rows, because they are in the chief's journal.
 
         Args:
           closed: int64 []; all steps below it were accepted, or never will be.
@@ -37,15 +37,20 @@ class ShardLedger:
         return tf.concat([closed[None], tf.sort(tf.boolean_mask(seen, seen > closed))], 0)
 
     def restore(self, accepted_steps: np.ndarray) -> None:
-        """Restore the result of `accepted_steps`, from a window of any length. Zeros after the first element do not count."""
+        """Restore the result of `accepted_steps`. Zeros after the first element do not count.
+
+        The window may have had another length at the time of the snapshot.
+        """
         closed, above = int(accepted_steps[0]), np.sort(accepted_steps[1:])
         marks = np.concatenate([np.arange(max(0, closed - self._window), closed) + 1, above[above > 0]])
         ring = np.zeros(self._window, np.int64)
-        ring[(marks - 1) % self._window] = marks  # if several fall on one place, the last and newest stays
+        ring[(marks - 1) % self._window] = (
+            marks  # if several have the same place, the last one stays, which is the newest
+        )
         self._seen.assign(ring)
 
     def has(self, steps: tf.Tensor) -> tf.Tensor:
-        """Return whether each of `steps` (int64 […]) was accepted, bool […]; true also for a step closed long ago."""
+        """Return whether each of `steps` (int64 […]) was accepted, bool […]; true also for steps closed long ago."""
         # If a later step occupies a step's place, the earlier step was closed before the later one was handed out.
         return self._seen.sparse_read(steps % self._window) > steps
 

@@ -1,8 +1,8 @@
 """The parameter store: one flat vector of weights, cut into shards over the parameter servers.
 
-A worker's graph contains the store's pulls, pushes and exchanges, which go to all shards at once. The chief reads the shards'
-ledgers, takes and restores snapshots, and tells the shards that time has passed. The module shard.py handles the messages on
-the parameter servers.
+A worker's graph contains the store's pulls, pushes and exchanges, which go to all shards at once. The chief reads the
+shards' ledgers, takes and restores snapshots, and tells the shards that time has passed. The module shard.py handles
+the messages on the parameter servers.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class ParameterStore:
         *,
         config: RunConfig,
         total_steps: int,
-        kind: type[ParameterShard] = ParameterShard,
+        shard_class: type[ParameterShard] = ParameterShard,
         arrangement: Arrangement | None = None,
         layout: Sequence[str] = (),
     ):
@@ -79,32 +79,35 @@ class ParameterStore:
         Args:
           parts: the initial values of each shard.
           total_steps: step ids are 0 .. total_steps - 1.
-          kind: the class of the shards, which decides what pulls and pushes do.
-          arrangement: where the weights of each shard are in the network's vector; None if the shards are contiguous parts
-            of it.
-          layout: path and shape of each variable in the vectors, for checkpoints.
+          shard_class: the class of the shards, which decides what pulls and pushes do.
+          arrangement: where the weights of each shard are in the network's vector; None if the shards are contiguous
+            parts of it.
+          layout: the path and shape of each variable in the vectors, for checkpoints.
         """
         self.layout = list(layout)
         self._most_workers = config.most_workers
-        # Part of the names of variables in workers: another leader's training has other variables in the same worker.
+        # The session is a part of the names of variables in workers, so that two leaders never share such a variable.
         self.session = parts[0].session
-        self.shards = [kind(device, part, config, total_steps) for device, part in zip(devices, parts, strict=True)]
+        self.shards = [
+            shard_class(device, part, config, total_steps) for device, part in zip(devices, parts, strict=True)
+        ]
         _check_state(self.shards[0])
         if config.recomputes_updates:
-            for part in self.shards:
-                part.keep_samples()
-        self.in_turn: AbstractContextManager[Any] = nullcontext()  # held while a snapshot is taken
+            for shard in self.shards:
+                shard.keep_samples()
+        self.snapshot_lock: AbstractContextManager[Any] = nullcontext()  # held while a snapshot is taken
 
-        # TensorFlow orders the operations of a graph that have side effects but no resource, such as reading the time
-        # and leaving a critical section. So in one graph, a push to a shard would wait for the push to the previous shard
-        # while it holds its lock. With a separate graph for each shard, the pushes go to all shards at once.
-        def apart(call: Callable[P, R]) -> Callable[P, R]:
-            in_a_graph: Callable[P, R] = tf.function(call, autograph=False)
-            return call if len(parts) == 1 else in_a_graph
+        # Within a graph, TensorFlow runs operations that have side effects but no resource one after the other, such as
+        # reading the time and leaving a critical section. So if one graph pushed to all shards, the push to a shard
+        # would hold this shard's lock while it waits for the push to the previous shard. With a separate graph for each
+        # shard, the pushes go to all shards at once.
+        def in_its_own_graph(call: Callable[P, R]) -> Callable[P, R]:
+            as_graph: Callable[P, R] = tf.function(call, autograph=False)
+            return call if len(parts) == 1 else as_graph
 
-        self._pulls = [apart(part.pull) for part in self.shards]
-        self._pushes = [apart(part.push) for part in self.shards]
-        self._exchanges = [apart(part.exchange) for part in self.shards]
+        self._pulls = [in_its_own_graph(shard.pull) for shard in self.shards]
+        self._pushes = [in_its_own_graph(shard.push) for shard in self.shards]
+        self._exchanges = [in_its_own_graph(shard.exchange) for shard in self.shards]
         self._pool = ThreadPoolExecutor(min(len(parts), MOST_AT_ONCE), thread_name_prefix="shards")
         self._weight_lengths = [len(part.weights) for part in parts]
         self._statistic_lengths = [len(part.statistics) for part in parts]
@@ -122,54 +125,56 @@ class ParameterStore:
         """Return the parameters for `worker` (int64 []), read after everything `needed` is done.
 
         Args:
-          step: the step id, int64 [], for which they are pulled; NO_STEP if the step id follows from the version.
-          asks_for_step: whether to ask if all shards already have the step (`Pulled.is_replay`).
+          step: int64 [], the step id for which they are pulled; NO_STEP if the step id follows from the version.
+          asks_for_step: whether to ask if every shard already has the step (`Pulled.is_replay`).
           rows: the rows of embedding tables that the step needs.
         """
-        return self.pulled(self.messages(worker, needed, step, rows), asks_for_step=asks_for_step, rows=rows)
+        return self.read_messages(
+            self.pull_messages(worker, needed, step, rows), asks_for_step=asks_for_step, rows=rows
+        )
 
-    def messages(
+    def pull_messages(
         self, worker: tf.Tensor, needed: Sequence[Any], step: tf.Tensor | int, rows: Rows = NO_ROWS
     ) -> Messages:
-        """Return every shard's answer to a pull as sent; `pulled` reads them. Arguments: as for `pull`."""
+        """Return every shard's answer to a pull as sent; `read_messages` unpacks it. Arguments: as for `pull`."""
         return [pull(worker, needed, step, at) for pull, at in zip(self._pulls, self._places(rows), strict=True)]
 
-    def pulled(self, messages: Messages, *, asks_for_step: bool, rows: Rows = NO_ROWS) -> Pulled:
-        """Return the parameters in the answers, and with `asks_for_step` whether all shards already have the step."""
-        of_shards = [part.read_rows(message) for part, message in zip(self.shards, messages, strict=True)]
-        of_groups = [part for of_group in zip(*of_shards) for part in of_group]  # in the order of `rows`
-        answers = [part.read_message(message) for part, message in zip(self.shards, messages, strict=True)]
+    def read_messages(self, messages: Messages, *, asks_for_step: bool, rows: Rows = NO_ROWS) -> Pulled:
+        """Return the parameters in the shards' answers. Arguments: as for `pull`."""
+        rows_of_shards = [shard.read_rows(message) for shard, message in zip(self.shards, messages, strict=True)]
+        row_values = [part for group in zip(*rows_of_shards) for part in group]  # in the order of `rows`
+        answers = [shard.read_message(message) for shard, message in zip(self.shards, messages, strict=True)]
         weights, statistics, numbers = zip(*answers)
         versions, have_step, *more = tf.unstack(tf.stack(numbers), axis=1)
         return Pulled(
-            tf.concat([*weights, *of_groups], -1),
+            tf.concat([*weights, *row_values], -1),
             tf.concat(statistics, 0),
             versions,
             is_replay=tf.reduce_all(have_step > 0) if asks_for_step else None,
-            # The shards' measurements may differ a little. That of the first shard counts.
+            # What the shards measure may differ a little. The first shard decides.
             batches=more[0][0] if self.shards[0].capabilities.limits_batches else None,
             rows=rows,
         )
 
     def row_counts(self, rows: Rows) -> tuple[tf.Tensor | int, tf.Tensor | int]:
-        """Return the number of rows of all groups of tables, and of the numbers in them, int64 [] each."""
+        """Return how many rows there are in all groups of tables, and how many numbers in them, int64 [] each."""
         counts = [(tf.size(ids, tf.int64), table.width) for ids, table in zip(rows.ids, self.shards[0].tables)]
         return sum(count for count, _ in counts), sum(count * width for count, width in counts)
 
     def _places(self, rows: Rows) -> list[list[tf.Tensor]]:
-        """Return for each shard the places, or keys, of its rows in each group of tables, int64 [u]. See server/tables.py."""
+        """Return for each shard the places or keys of its rows in each group, int64 [u] (server/tables.py)."""
         servers = len(self.shards)
         if servers == 1:
             return [list(rows.ids)]
-        of_groups = [
-            tf.split(table.named(ids, servers), counts, num=servers)
+        by_group = [
+            tf.split(table.places_or_keys(ids, servers), counts, num=servers)
             for table, ids, counts in zip(self.shards[0].tables, rows.ids, rows.counts)
         ]
-        return [[of_group[server] for of_group in of_groups] for server in range(servers)]
+        return [[by_server[server] for by_server in by_group] for server in range(servers)]
 
     def outcomes(self, messages: Messages) -> tf.Tensor:
         """Return the outcome of an exchange's push at each shard, int64 [ps]: REFUSED, APPLIED or DROPPED."""
-        return tf.stack([part.outcome(message) for part, message in zip(self.shards, messages, strict=True)])
+        return tf.stack([shard.outcome(message) for shard, message in zip(self.shards, messages, strict=True)])
 
     @property
     def drops(self) -> bool:
@@ -177,7 +182,11 @@ class ParameterStore:
         return self.shards[0].capabilities.drops
 
     def rounded(self, vector: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-        """Return a vector, float32 [n], rounded to the values that the shards receive, float32 [n]. `seed`: int32 [2]."""
+        """Return a vector rounded to the values that the shards receive, float32 [n].
+
+        Args:
+          vector: float32 [n]. seed: int32 [2], for random rounding.
+        """
         parts = zip(self.shards, tf.split(vector, self._weight_lengths), strict=True)
         return tf.concat([shard.codec.rounded(part, seed + index) for index, (shard, part) in enumerate(parts)], 0)
 
@@ -187,16 +196,16 @@ class ParameterStore:
         versions: tf.Tensor,
         gradient: tf.Tensor,
         fresh: tf.Tensor,
-        row: tf.Tensor,
+        columns: tf.Tensor,
         rows: Rows = NO_ROWS,
     ) -> tf.Tensor:
-        """Send one step's result to every shard; each applies its part once.
+        """Send one step's result to every shard. Each shard applies its part once.
 
         Args:
           step: int64 [], the step id. versions: int64 [ps], as pulled.
           gradient: [n] in the wire's dtype, or in float32 if pushes are compressed; then the gradients of the rows.
-          fresh: float32 [m], what the step adds to the kept share of the statistics.
-          row: float64 [len(WORKER_COLUMNS)].
+          fresh: float32 [m], the step's part of the new statistics, see `Push`.
+          columns: float64 [len(WORKER_COLUMNS)], the worker's part of the step's row in the ledger.
           rows: the rows of embedding tables that the step has pulled.
         Returns:
           int32 [ps]: APPLIED, REFUSED (the shard already had this step) or DROPPED (the push came too late).
@@ -204,8 +213,8 @@ class ParameterStore:
         parts = zip(self._pushes, *self._cut(versions, gradient, fresh, rows), strict=True)
         return tf.stack(
             [
-                push(step, version, of_shard, of_statistics, row, pushed)
-                for push, version, of_shard, of_statistics, pushed in parts
+                push(step, version, part, part_of_fresh, columns, pushed)
+                for push, version, part, part_of_fresh, pushed in parts
             ]
         )
 
@@ -215,32 +224,31 @@ class ParameterStore:
         versions: tf.Tensor,
         gradient: tf.Tensor,
         fresh: tf.Tensor,
-        row: tf.Tensor,
+        columns: tf.Tensor,
         following: tf.Tensor,
         rows: Rows = NO_ROWS,
         next_rows: Rows = NO_ROWS,
     ) -> Messages:
         """Push, and return every shard's answer to a pull for step `following`. See `ParameterShard.exchange`.
 
-        The answers also hold the outcome of the push: see `outcomes`.
+        The answers also hold the outcome of the push, see `outcomes`.
         """
         cut, following_places = self._cut(versions, gradient, fresh, rows), self._places(next_rows)
         parts = zip(self._exchanges, *cut, following_places, strict=True)
         return [
-            exchange(step, version, of_shard, of_statistics, row, following, pushed, places)
-            for exchange, version, of_shard, of_statistics, pushed, places in parts
+            exchange(step, version, part, part_of_fresh, columns, following, pushed, places)
+            for exchange, version, part, part_of_fresh, pushed, places in parts
         ]
 
     def _cut(
         self, versions: tf.Tensor, gradient: tf.Tensor, fresh: tf.Tensor, rows: Rows
     ) -> tuple[list[tf.Tensor], list[tf.Tensor], list[tf.Tensor], list[PushedRows]]:
-        """Return the parts of versions, gradient, fresh statistics and gradients of rows for each shard."""
+        """Return version, gradient, `fresh` and gradients of rows, each as a list with an item for each shard."""
         sizes = [counts * table.width for counts, table in zip(rows.counts, self.shards[0].tables)]
         lengths = tf.concat([self._weight_lengths, *sizes], 0)
         servers = len(self.shards)
-        parts = tf.split(
-            gradient, lengths, num=servers * (1 + len(sizes))
-        )  # the weights of all shards, then each group
+        # The weights of all shards come first, then the rows of all shards for one group of tables after the other.
+        parts = tf.split(gradient, lengths, num=servers * (1 + len(sizes)))
         dense = [tf.ensure_shape(part, [length]) for part, length in zip(parts, self._weight_lengths)]
         pushed = [
             PushedRows(places, parts[servers + server :: servers]) for server, places in enumerate(self._places(rows))
@@ -258,38 +266,45 @@ class ParameterStore:
         """Tell the shards that time has passed, and let waiting workers try again.
 
         Args:
-          seconds: the seconds to count. After a look that took long, these are fewer than have passed, because the chief did
-            not see the pushes during the look.
-          last_step: the last step id that is handed out; NO_END while more may follow.
+          seconds: the seconds to count. If the chief's last look at the ledgers took long, these are fewer than have
+            passed, because the chief saw no pushes during that look.
+          last_step: the last step id that the chief hands out; NO_END as long as more may follow.
           longest_update_s: the longest time that an update of a healthy worker takes.
           present: the workers that take part; None: all of them.
         """
         times = [tf.constant(value, tf.float64) for value in (seconds, longest_update_s)]
         workers = range(self._most_workers)
         is_present = tf.constant([present is None or worker in present for worker in workers])
-        self._on_all(lambda part: part.tick(*times, tf.constant(last_step, tf.int64), is_present))
+        self._on_all(lambda shard: shard.tick(*times, tf.constant(last_step, tf.int64), is_present))
 
     def read_ledgers(self, firsts: Sequence[int]) -> Ledgers:
         """Return the rows of each shard from row number `firsts[shard]` on, and the shards' counters."""
-        answers = self._on_all(lambda part, first: part.read_ledger(tf.constant(first, tf.int64)), firsts)
+        answers = self._on_all(lambda shard, first: shard.read_ledger(tf.constant(first, tf.int64)), firsts)
         return Ledgers([rows_of(rows.numpy()) for rows, _ in answers], np.stack([c.numpy() for _, c in answers]))
 
     def snapshot(self, firsts: Sequence[int], closed: int) -> tuple[dict[str, np.ndarray | Pieces], Ledgers]:
-        """Return the arrays of a checkpoint, and the new rows. With tables, "weights" and slots are pieces.
+        """Return the arrays of a checkpoint, and the new rows of the ledgers, which are read at the same moment.
 
-        Each shard is at one version, but without a barrier the versions of the shards may differ, unless `in_turn` keeps
-        steps away. "weights" [n], "statistics" [m] and the slots "slot_…" [..., n] are whole; a slot "each_…" [ps] has a
-        number of each shard; "accepted_steps" int64 [ps, 1 + k] has `closed` and the accepted steps from there on, each + 1,
-        then zeros; "counts" is int64 [ps, len(COUNTS)]. The rows, from row number `firsts[shard]` on, are read at the same
-        moment.
+        Each shard is read at one version. The versions of different shards may differ, because pushes continue
+        meanwhile, unless `snapshot_lock` keeps them away.
 
         Args:
+          firsts: for each shard, the number of the first row to return.
           closed: all steps below this one were accepted, or never will be.
+        Returns:
+          The arrays by name, and the new rows. The arrays are:
+            weights: float32 [n]. statistics: float32 [m].
+            slot_…: float32 [..., n]. each_…: float32 [ps, …], one or a few numbers of each shard.
+            accepted_steps: int64 [ps, 1 + k], for each shard `closed`, the accepted steps from there on, each + 1, and
+              zeros at the end.
+            counts: int64 [ps, len(COUNTS)].
+            keyed: int64 [k], see `KEYED`; only if there are tables of keys.
+          With embedding tables, the weights and slots are `Pieces`.
         """
-        with self.in_turn:
-            states, rows = zip(*self._on_all(lambda part, first: part.snapshot(first, closed), firsts))
+        with self.snapshot_lock:
+            states, rows = zip(*self._on_all(lambda shard, first: shard.snapshot(first, closed), firsts))
         counts = np.stack([state["counts"] for state in states])
-        return self._joined(states), Ledgers([rows_of(of_shard) for of_shard in rows], counts)
+        return self._joined(states), Ledgers([rows_of(new_rows) for new_rows in rows], counts)
 
     @property
     def keyed_forms(self) -> list[KeyedRows]:
@@ -299,29 +314,29 @@ class ParameterStore:
     @property
     def state_bytes(self) -> int:
         """The size in bytes of a checkpoint's arrays, without the few numbers of the ledger."""
-        return sum(part.state_bytes for part in self.shards)
+        return sum(shard.state_bytes for shard in self.shards)
 
     @property
     def sample_places(self) -> int:
         """The number of sampled updates that every shard can keep at a time."""
-        return min((part.samples.places for part in self.shards if part.samples), default=0)
+        return min((shard.samples.places for shard in self.shards if shard.samples), default=0)
 
     def arm_sample(self, place: int, update: int, *, worker: int, offset: int) -> None:
         """Arm a place in every shard to keep an update, see `UpdateSamples.arm`."""
-        self._on_all(lambda part: part.samples and part.samples.arm(place, update, worker=worker, offset=offset))
+        self._on_all(lambda shard: shard.samples and shard.samples.arm(place, update, worker=worker, offset=offset))
 
     def take_sample(self, place: int) -> list[SampledShard | None]:
         """Return each shard's part of the update for which a place was armed, see `UpdateSamples.take`."""
-        taken = self._on_all(lambda part: part.samples.take(place) if part.samples else None)
+        taken = self._on_all(lambda shard: shard.samples.take(place) if shard.samples else None)
         return [shard and self._in_network(index, shard) for index, shard in enumerate(taken)]
 
     @property
     def lengths(self) -> list[int]:
-        """For each shard, the number of its weights; empty if the shards are no contiguous parts of the network's vector."""
+        """The number of weights of each shard; empty if the shards are not contiguous parts of the network's vector."""
         return self._weight_lengths if self._arrangement is None else []
 
     def _in_network(self, index: int, shard: SampledShard) -> SampledShard:
-        """Return the record of a shard, whose positions are those in its own vectors, with those in the network's."""
+        """Return a shard's record with its positions translated from the shard's vectors to those of the network."""
 
         def positions(places: np.ndarray) -> np.ndarray:
             if self._arrangement is not None:
@@ -332,7 +347,10 @@ class ParameterStore:
         return replace(shard, positions=positions(shard.positions), given_positions=positions(shard.given_positions))
 
     def _on_all(self, call: Callable[..., _Answer], *arguments: Sequence[Any]) -> list[_Answer]:
-        """Call `call(shard, …)` for all shards at once; return the answers in the shards' order. Raises the first error."""
+        """Run `call(shard, …)` for all shards at once; return the answers in the order of the shards.
+
+        Raises the error of the first shard that has one.
+        """
         if len(self.shards) == 1:
             return list(map(call, self.shards, *arguments))
         return list(self._pool.map(call, self.shards, *arguments))
@@ -341,23 +359,23 @@ class ParameterStore:
         """Restore the arrays of a `snapshot`.
 
         Raises:
-          UserError: they belong to another network, optimizer or number of parameter servers.
+          UserError: the arrays belong to another network, optimizer or number of parameter servers.
         """
-        shapes = [part.shapes for part in self.shards]
-        expected = {name: self._size(name, [of_shard[name] for of_shard in shapes]) for name in shapes[0]}
+        shapes = [shard.shapes for shard in self.shards]
+        expected = {name: self._size(name, [by_name[name] for by_name in shapes]) for name in shapes[0]}
         sizes = {
             name: array.shape[:1] if _is_by_shard(name) else (array.ndim, array.shape[-1])
             for name, array in arrays.items()
         }
         if sizes != expected:
             raise UserError(
-                f"the checkpoint does not fit this configuration: it holds {sizes}, expected are {expected}"
+                f"the checkpoint does not fit this configuration: its arrays have the sizes {sizes}, not {expected}"
             )
         parts = {
-            name: self._parts(name, array, [of_shard[name] for of_shard in shapes]) for name, array in arrays.items()
+            name: self._parts(name, array, [by_name[name] for by_name in shapes]) for name, array in arrays.items()
         }
-        for index, part in enumerate(self.shards):
-            part.restore({name: cut[index] for name, cut in parts.items()})
+        for index, shard in enumerate(self.shards):
+            shard.restore({name: cut[index] for name, cut in parts.items()})
 
     def _size(self, name: str, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
         """Return the sizes that a checkpoint's array must have: the number of shards, or rank and length of vectors."""
@@ -395,7 +413,7 @@ class ParameterStore:
     def _parts(self, name: str, array: np.ndarray, shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
         """Return the parts of a checkpoint's array for shards with these shapes. This reverses `_joined`.
 
-        With tables, rows are restored here, and the parts have none.
+        If there are embedding tables, this method itself restores their rows, so that the parts have no rows.
         """
         if _is_by_shard(name):
             return list(array)
@@ -414,14 +432,14 @@ class ParameterStore:
         return dense
 
     def _arrangement_of(self, name: str) -> Arrangement | None:
-        """Return where an array of a checkpoint has the numbers of each shard; None if they lie end to end."""
+        """Return where each shard's numbers are in an array of a checkpoint; None if the shards follow one another."""
         if self._arrangement is None or not (name == KEYED or _is_by_weight(name)):
             return None
         return self._arrangement.keyed if name == KEYED else self._arrangement
 
 
 def _check_state(shard: ParameterShard) -> None:
-    """Raise UserError for state of a user's shard that a checkpoint can't hold."""
+    """Raise UserError if a user's shard has state that a checkpoint can't hold."""
     owner = type(shard).__name__
     for name, variable in shard.slots.items():
         if variable.dtype != tf.float32:

@@ -1,7 +1,7 @@
 """A server's part of the embedding tables: the rows whose number, modulo the number of servers, is the server's index.
 
-Tables of one width are a group, whose rows are numbered through (models/tables.py). Consecutive rows are on different servers.
-So the rows that are looked up most often, which mostly have the lowest numbers, are spread evenly.
+Tables of the same width form a group, whose rows are numbered consecutively (models/tables.py). Consecutive rows are on
+different servers. So the rows that are looked up most often, which mostly have the lowest numbers, are spread evenly.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ps_cluster.server.update_rules.row_rule import RowUpdate
 
 
 class PushedRows(NamedTuple):
-    """The gradients of rows in a push, or none. Each field has a tensor for each group.
+    """The gradients of rows in a push. Each field has a tensor for each group of tables; without tables, none.
 
     Attributes:
       places: int64 [u], the distinct places of the rows in the shard's part of the group, or their keys.
@@ -33,7 +33,7 @@ NOTHING_PUSHED = PushedRows()
 
 
 class TableShard:
-    """A server's rows of a group of tables. Create it on the shard's device, and use it in the shard's critical section.
+    """A server's rows of a group of tables. Create it on the shard's device; use it in the shard's critical section.
 
     Attributes:
       rows: float32 [rows, width].
@@ -43,15 +43,19 @@ class TableShard:
         """Create the variables. `values`: float32 [rows, width]."""
         self.rows = tf.Variable(tf.zeros(values.shape), trainable=False)
         rows = max(1, BLOCK_NUMBERS // values.shape[1])
-        for first in range(0, len(values), rows):  # TensorFlow makes several copies of what it sends
+        for first in range(0, len(values), rows):  # in blocks, because TensorFlow makes several copies of what it sends
             assign_rows(self.rows, first, values[first : first + rows])
-        kind = RULES[settings.rule].row_update
-        assert kind is not None, "see training/table_limits.py"
-        self._rule = kind(settings, self.rows)
+        row_update = RULES[settings.rule].row_update
+        assert row_update is not None, "training/table_limits.py refuses rules without row_update"
+        self._rule = row_update(settings, self.rows)
         self._sum: tf.Variable | None = None
 
-    def named(self, ids: tf.Tensor, servers: int) -> tf.Tensor:
-        """Return how messages name rows: by their places, int64 [u]. `ids`: their numbers in the group, int64 [u]."""
+    def places_or_keys(self, ids: tf.Tensor, servers: int) -> tf.Tensor:
+        """Return what stands for some rows in messages, int64 [u]: their places, or for a table of keys the keys.
+
+        Args:
+          ids: int64 [u], the numbers of the rows in the group, or their keys.
+        """
         return ids // servers
 
     @property
@@ -65,27 +69,27 @@ class TableShard:
 
     @property
     def slots(self) -> dict[str, tf.Variable]:
-        """The slots of the rows, name → float32 [rows, width]."""
+        """The slots of the rows, and their sum if there is one: name → float32 [rows, width]."""
         return self._rule.slots | ({} if self._sum is None else {"sum": self._sum})
 
     def keys_at(self, places: tf.Tensor) -> tf.Tensor:
-        """Return the keys of the rows at some places, int64 [u]; none if rows have no keys."""
+        """Return the keys of the rows at some places, int64 [u]; int64 [0] if rows have no keys."""
         return tf.zeros([0], tf.int64)
 
     def read(self, places: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
         """Return some rows, end to end, [u x width] in `dtype`. `places`: int64 [u]."""
         return tf.reshape(tf.cast(tf.gather(self.rows, places), dtype), [-1])
 
-    # Where an update is the mean of several pushes, their gradients are summed up until then.
+    # If an update is the mean of several pushes, their gradients are summed up until the update.
 
     def keep_sum(self) -> None:
-        """Create the variables of the sum."""
+        """Create the variables of the sum. Call it before any graph uses the sum."""
         with tf.device(self.rows.device):
             self._sum = tf.Variable(tf.zeros_like(self.rows), trainable=False)
             self._touched = tf.Variable(_as_text(tf.zeros([0], tf.int64)), trainable=False)  # places, with repetitions
 
     def add_to_sum(self, places: tf.Tensor, gradient: tf.Tensor) -> tf.Operation:
-        """Add the gradients of some rows, [u x width], to the sum. `places`: int64 [u]."""
+        """Add the gradients of some rows, [u x width], to the sum. `places`: int64 [u]. Call `keep_sum` before."""
         assert self._sum is not None
         touched = tf.concat([tf.io.parse_tensor(self._touched.read_value(), tf.int64), places], 0)
         return tf.group(
@@ -99,7 +103,7 @@ class TableShard:
         return places, tf.reshape(tf.gather(self._sum, places), [-1])
 
     def clear_sum(self, places: tf.Tensor) -> tf.Operation:
-        """Make the sums of these rows 0, which are all that are not."""
+        """Set the sums of some rows to 0. `places`: int64 [u], all rows that have a sum."""
         assert self._sum is not None
         zeros = tf.zeros([tf.size(places), self.width])
         return tf.group(
@@ -108,23 +112,26 @@ class TableShard:
         )
 
     def after_restore(self) -> None:
-        """Find out which rows of a restored sum are not 0."""
+        """Find the rows of a restored sum that are not 0, since checkpoints do not contain their places."""
         if self._sum is not None:
             with tf.device(self.rows.device):
                 touched = tf.where(tf.reduce_any(self._sum != 0, axis=1))
                 self._touched.assign(_as_text(tf.reshape(touched, [-1])))
 
     def apply(self, update: RowUpdate) -> tf.Operation:
-        """Change some rows. The gradient may be a vector [u x width], in the wire's dtype."""
+        """Change some rows. Unlike in `RowRule.apply`, the gradient may be [u x width] and in the wire's dtype."""
         return self._rule.apply(update._replace(gradient=self._by_row(update.gradient)))
 
     def _by_row(self, gradient: tf.Tensor) -> tf.Tensor:
-        """Return the gradients of rows that lie end to end, [u x width], as float32 [u, width]."""
+        """Return gradients of rows, given end to end as [u x width], as float32 [u, width]."""
         return tf.reshape(tf.cast(gradient, tf.float32), [-1, self.width])
 
 
 def assign_rows(variable: tf.Variable, first: int, values: np.ndarray) -> None:
-    """Assign `values` [k, width] to the rows of a variable from row `first` on. Unlike an assigned slice it reads nothing."""
+    """Assign `values` [k, width] to the rows of a variable from row `first` on.
+
+    This reads nothing from the variable, unlike the assignment to a slice.
+    """
     rows, width = values.shape
     with tf.device(variable.device):
         tf.raw_ops.ResourceStridedSliceAssign(
@@ -133,5 +140,5 @@ def assign_rows(variable: tf.Variable, first: int, values: np.ndarray) -> None:
 
 
 def _as_text(places: tf.Tensor) -> tf.Tensor:
-    """Return a vector of any length as a string []: a variable of a graph on several machines needs a fixed shape."""
+    """Return a vector of any length as a string []. A variable in a graph on several machines needs a fixed shape."""
     return tf.io.serialize_tensor(places)

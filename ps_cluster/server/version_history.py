@@ -1,4 +1,4 @@
-"""Keep the weights and statistics of past versions, to emulate the staleness of many workers with few."""
+"""Keep the weights and statistics of past versions, so that few workers can emulate the staleness of many."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ps_cluster.config.lazy import tf
 class VersionHistory:
     """The vectors of the last `delay` + 1 versions of a shard. Create and use it on the shard's device.
 
-    A worker that pulls the parameters from `delay` versions ago pushes a gradient that is `delay` versions staler. With
+    If a worker pulls the parameters of `delay` versions ago, the staleness of its gradient is higher by `delay`. With
     `simulate_workers` k and W real workers, the delay is k - W and the mean staleness is k - 1.
     """
 
     def __init__(self, vectors: Sequence[tf.Variable], delay: int):
-        """Create the rings. `delay`: in versions; if it is below 1, nothing is kept."""
+        """Create the ring of each vector. `delay`: in versions; if it is below 1, nothing is kept."""
         self._vectors = vectors
         self._length = max(0, delay) + 1
         if self._length > 1:
@@ -23,7 +23,7 @@ class VersionHistory:
             self._oldest = tf.Variable(0, dtype=tf.int64)
 
     def read(self, version: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """Return the vectors from `delay` versions ago, or the oldest that are kept, and their version, int64 []."""
+        """Return the vectors of `delay` versions before `version`, or the oldest ones, and their version, int64 []."""
         if self._length == 1:
             return [vector.read_value() for vector in self._vectors], version
         kept = tf.maximum(version - (self._length - 1), self._oldest.read_value())

@@ -1,4 +1,4 @@
-"""Encode the messages of workers and shards: the vector of a push in fewer bytes, and several tensors as one message.
+"""Encode the messages of workers and shards: the vector of a push in fewer bytes, and several tensors in one message.
 
 worker    gradient + remainder of earlier pushes  ──rounded──►  vector to send; the worker keeps the new remainder
                                                                 (training/worker_state.py)
@@ -16,16 +16,16 @@ from dataclasses import dataclass
 from ps_cluster.config import RunConfig
 from ps_cluster.config.lazy import tf
 
-BLOCK = 256  # number of weights that share a scale
-_STEPS = 127  # number of steps of a scale on each side of 0
+BLOCK = 256  # the number of weights that share a scale
+_STEPS = 127  # the number of steps of a scale on each side of 0
 
 
 class Codec(ABC):
     """Encodes and decodes vectors of one length.
 
     Attributes:
-      fields: the dtype and length of each vector into which a vector is encoded.
-      loses: whether encoding changes values by more than the rounding of a floating dtype.
+      fields: the dtype and length of each of the vectors that are sent instead of the original one.
+      loses: whether encoding changes values by more than a floating dtype rounds them.
     """
 
     fields: tuple[tuple[tf.DType, int], ...]
@@ -33,15 +33,22 @@ class Codec(ABC):
 
     @abstractmethod
     def encode(self, vector: tf.Tensor) -> list[tf.Tensor]:
-        """Return the vectors to send for a vector [n], as described by `fields`. This loses nothing of a `rounded` vector."""
+        """Return the vectors to send for a vector [n], as `fields` describes them.
+
+        A vector that was `rounded` before loses nothing.
+        """
 
     @abstractmethod
     def decode(self, sent: Sequence[tf.Tensor]) -> tf.Tensor:
-        """Return the vector that was sent, float32 [n]."""
+        """Return the vector that was encoded, float32 [n]."""
 
     @abstractmethod
     def rounded(self, vector: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-        """Return a vector, float32 [n], as it will be decoded, float32 [n]. `seed`: int32 [2], for random rounding."""
+        """Return a vector as the receiver will decode it, float32 [n].
+
+        Args:
+          vector: float32 [n]. seed: int32 [2], for random rounding.
+        """
 
 
 class InDtype(Codec):
@@ -63,10 +70,11 @@ class InDtype(Codec):
 
 
 class Int8(Codec):
-    """Sends each weight as a whole number of steps. In each block, 127 steps make the largest absolute value.
+    """Sends each weight as a whole number of steps. In each block, the largest absolute value is 127 steps.
 
-    A value between two steps is rounded up with a probability equal to its fraction of a step, so the mean has no bias. This
-    is QSGD with the largest value instead of the norm (Alistarh et al. 2017, arXiv:1610.02132, section 3.1 and 4).
+    A value between two steps is rounded up with a probability equal to its fraction of a step, so its mean has no bias.
+    This is QSGD with the largest value instead of the norm (Alistarh et al. 2017, arXiv:1610.02132, sections 3.1 and
+    4).
     """
 
     def __init__(self, length: int):
@@ -90,7 +98,7 @@ class Int8(Codec):
         return tf.reshape(whole * scales[:, None], [-1])[: self._length]
 
     def _in_steps(self, vector: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the values in steps, float32 [blocks, BLOCK], and the size of a step in each block, float32 [blocks]."""
+        """Return the values in steps, float32 [blocks, BLOCK], and each block's size of a step, float32 [blocks]."""
         padded = tf.pad(vector, [[0, self._blocks * BLOCK - self._length]])
         blocks = tf.reshape(padded, [self._blocks, BLOCK])
         scales = tf.reduce_max(tf.abs(blocks), axis=1) / _STEPS
@@ -118,7 +126,7 @@ class TopK(Codec):
 
 
 def codec_of(config: RunConfig, length: int) -> Codec:
-    """Return the codec for a push of `length` values, as `cluster.wire` chooses."""
+    """Return the codec that `cluster.wire` chooses, for pushes of `length` values."""
     if config.cluster.wire == "int8":
         return Int8(length)
     if config.cluster.wire == "top_k":
@@ -133,16 +141,21 @@ LARGE_BYTES = 2**20
 
 @dataclass(frozen=True)
 class MessageLayout:
-    """The dtype and length of each vector of a message, in order. Put the longest vector first, so that it stays aligned.
+    """The dtype and length of each vector of a message, in order.
 
-    A message that stays in its process (`is_sent` is False) consists of the unpacked vectors.
+    Put the longest vector first, so that it stays aligned in memory. If the message stays within a process (`is_sent`
+    is False), the vectors are not packed.
     """
 
     fields: tuple[tuple[tf.DType, int], ...]
     is_sent: bool = True
 
     def pack(self, vectors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Return the tensors to send: large vectors unchanged, then the others joined as uint8 [bytes]. Nothing is cast."""
+        """Return the tensors to send: large vectors unchanged, then all others joined as uint8 [bytes].
+
+        Raises:
+          TypeError: the dtype of a vector differs from `fields`, because nothing is cast.
+        """
         for vector, (dtype, length) in zip(vectors, self.fields, strict=True):
             if vector.dtype != dtype:
                 raise TypeError(f"a message field of {dtype.name} [{length}] was given {vector.dtype.name}")
@@ -153,7 +166,7 @@ class MessageLayout:
         return [*large, tf.concat([tf.reshape(tf.bitcast(v, tf.uint8), [-1]) for v in small], axis=0)]
 
     def unpack(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Return the vectors of a packed message, each `dtype [length]`, by operations on the caller's device."""
+        """Return the vectors of a packed message, each `dtype [length]`. The operations run on the caller's device."""
         if not self.is_sent:
             return [tf.ensure_shape(tensor, [length]) for tensor, (_, length) in zip(tensors, self.fields, strict=True)]
         *large, packed = tensors
@@ -164,7 +177,7 @@ class MessageLayout:
         ]
 
     def short(self, last: tf.Tensor) -> list[tf.Tensor]:
-        """Return a message with only its last vector: it has as many tensors as a whole message, but the others are empty."""
+        """Return a message that contains only its last vector. It has all tensors, but the others are empty."""
         whole = [dtype for (dtype, _), is_large in zip(self.fields, self._large) if is_large or not self.is_sent]
         others = [tf.zeros([0], dtype) for dtype in (whole if self.is_sent else whole[:-1])]
         return [*others, tf.reshape(tf.bitcast(last, tf.uint8), [-1]) if self.is_sent else last]

@@ -151,7 +151,7 @@ def make_store(
     """
     return ParameterStore(
         devices, parts, config=config, total_steps=config.total_steps(dataset.train_examples),
-        kind=config.mode_kind.shard, arrangement=arrangement,
+        shard_class=config.mode_kind.shard, arrangement=arrangement,
         layout=[*network.all_weights.lines, *network.statistics.lines],
     )  # fmt: skip
 

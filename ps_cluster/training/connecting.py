@@ -18,7 +18,7 @@ from ps_cluster.runs.leader_messages import MESSAGE_FILE, LeaderMessage
 from ps_cluster.runs.leaders import LeaderStart
 from ps_cluster.runs.result_rows import TrainingOutcome
 from ps_cluster.runs.run_dir import AGREEMENT
-from ps_cluster.server.leftovers import end_earlier
+from ps_cluster.server.leftovers import free_leftovers
 from ps_cluster.system.addresses import check_is_free
 from ps_cluster.system.probes import working
 from ps_cluster.training.agreement import CompatibilityFingerprint
@@ -52,7 +52,7 @@ class TaskAdmission:
         except Malformed as error:
             reason = f"its {AGREEMENT} {error}"
         if reason is None:
-            end_earlier(device_name(task), self._leading.term)
+            free_leftovers(device_name(task), self._leading.term)
         tell(task, LeaderMessage(term=self._leading.term, refused=reason))
         return reason
 

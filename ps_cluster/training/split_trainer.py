@@ -98,7 +98,7 @@ class SplitBuild:
         store = make_store(
             config, dataset, network, devices, states, Arrangement([[Listed(of_part)] for of_part in positions])
         )
-        store.in_turn = FairLock()  # a snapshot is taken between two steps, so all shards have the same version
+        store.snapshot_lock = FairLock()  # a snapshot is taken between two steps, so all shards have the same version
         step.log = self.log
         return store, step
 
@@ -134,7 +134,7 @@ class SplitDispatch:
           scheduled: float64 [], unix seconds, the time at which the chief handed them out.
         """
         for step_id in step_ids:
-            with self._store.in_turn, recorded(self._log) if self._log else contextlib.nullcontext():
+            with self._store.snapshot_lock, recorded(self._log) if self._log else contextlib.nullcontext():
                 self._run_step(step_id, scheduled)
             self._log = None
 

@@ -210,7 +210,7 @@ def steps_graph(store: ParameterStore, compute: Compute, config: RunConfig, *, r
         def body(
             position: tf.Tensor, asked: tf.Tensor, messages: Messages, rows: Rows
         ) -> tuple[tf.Tensor, tf.Tensor, Messages, Rows]:
-            pulled, step_id = store.pulled(messages, asks_for_step=asks, rows=rows), step_ids[position]
+            pulled, step_id = store.read_messages(messages, asks_for_step=asks, rows=rows), step_ids[position]
             next_rows = rows_of(compute, following[position])
             result, row, settle = computation(step_id, pulled, identity, scheduled, asked, asked)
             answer = store.exchange(
@@ -225,7 +225,7 @@ def steps_graph(store: ParameterStore, compute: Compute, config: RunConfig, *, r
 
         asked = now_after(step_ids)
         rows = rows_of(compute, step_ids[0])
-        answer = store.messages(identity.worker, [asked], step_ids[0], rows)
+        answer = store.pull_messages(identity.worker, [asked], step_ids[0], rows)
         # A loop variable stays on the device of its first value. On the ps, it would be sent to the worker and back.
         start = (0, asked, tf.nest.map_structure(tf.identity, answer), rows)
         # The lengths are not fixed, because the last answer is short. With two parallel iterations, the next batch is prepared

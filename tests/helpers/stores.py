@@ -43,7 +43,7 @@ def make_store(
         ).split(shards),
         config=config,
         total_steps=config.total_steps(50_000),
-        kind=kind,
+        shard_class=kind,
     )
 
 

@@ -138,7 +138,7 @@ def test_ordered_momentum_ends_where_momentum_with_batches_of_k_gradients_does()
 @pytest.mark.parametrize(
     ("values", "told"),
     [
-        ({"staleness.method": "ordered_momentum", "optimizer.rule": "adam"}, "has momentum of its own: choose sgd"),
+        ({"staleness.method": "ordered_momentum", "optimizer.rule": "adam"}, "already adds momentum: choose sgd"),
         ({"staleness.method": "ordered_momentum", "mode.simulate_workers": 8}, "mode.simulate_workers: got 8"),
         ({"staleness.method": "drop", "staleness.stop": True}, "mode async has no local steps"),
         (

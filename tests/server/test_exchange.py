@@ -37,9 +37,9 @@ def pushed_and_pulled(store):
 
 def exchanged(store):
     """Take the same steps, each an exchange but for one pull at the beginning. Returns all that was pulled."""
-    messages, seen = store.messages(identity(0), [], identity(0)), []
+    messages, seen = store.pull_messages(identity(0), [], identity(0)), []
     for step in range(STEPS):
-        pulled = store.pulled(messages, asks_for_step=True)
+        pulled = store.read_messages(messages, asks_for_step=True)
         seen.append(pulled)
         following = step + 1 if step + 1 < STEPS else NO_STEP
         moved = gradient_of(tf.reshape(pulled.weights, [-1, 7])[0], step)
@@ -88,7 +88,7 @@ def test_no_update_comes_between_a_push_and_the_answer_to_it():
     @tf.function(autograph=False)
     def exchange(step, versions, info):
         answer = store.exchange(step, versions, tf.ones([7]), tf.zeros([3]), info, identity(0))
-        return store.pulled(answer, asks_for_step=True).versions
+        return store.read_messages(answer, asks_for_step=True).versions
 
     exchange.get_concrete_function(identity(0), tf.constant([0], tf.int64), row())
     answered = {}
@@ -113,7 +113,7 @@ def test_the_answer_to_a_replay_is_not_applied_and_says_what_the_ledger_has():
         pulled = pull(store)
         arguments = tf.ones([7]), tf.zeros([3]), row(), identity(following)
         answer = store.exchange(identity(step), pulled.versions, *arguments)
-        return store.pulled(answer, asks_for_step=True), store.outcomes(answer).numpy().tolist()
+        return store.read_messages(answer, asks_for_step=True), store.outcomes(answer).numpy().tolist()
 
     assert [exchange(0, 1)[1], exchange(1, 2)[1]] == [[APPLIED] * 2] * 2
     weights = pull(store).weights.numpy()

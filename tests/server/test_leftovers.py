@@ -10,7 +10,7 @@ from ps_cluster.config import build_config
 from ps_cluster.config.modes import MODES
 from ps_cluster.private_names import variable_of_process
 from ps_cluster.server.initial_state import InitialState
-from ps_cluster.server.leftovers import QUEUE, REGISTER, VARIABLE, end_earlier, new_session, note, queue_named
+from ps_cluster.server.leftovers import QUEUE, REGISTER, VARIABLE, free_leftovers, new_session, note, queue_named
 from ps_cluster.server.store import ParameterStore
 from ps_cluster.training.step import StepResult
 from tests.helpers.exhaustive import mostly
@@ -33,7 +33,7 @@ def dispatch_of(session, **values):
     shards = config.cluster.parameter_servers
     store = ParameterStore(
         [DEVICE] * shards, start.split(shards), config=config, total_steps=40,
-        kind=config.mode_kind.shard,
+        shard_class=config.mode_kind.shard,
     )  # fmt: skip
     compute = config.mode_kind.worker_step(plain_step, config, start, nothing)
     return config.mode_kind.dispatch(store, compute, config, repeats=False), store
@@ -111,12 +111,12 @@ def test_the_next_leader_wakes_graphs_that_wait_for_an_older_one_and_frees_what_
 
     thread = threading.Thread(target=waiting, daemon=True)
     thread.start()
-    assert not {name for name in end_earlier(DEVICE, 1) if old in name}, "its own are left to it"
-    assert {f"{old}/changed", f"{old}/weights"} <= set(end_earlier(DEVICE, 2))
+    assert not {name for name in free_leftovers(DEVICE, 1) if old in name}, "its own are left to it"
+    assert {f"{old}/changed", f"{old}/weights"} <= set(free_leftovers(DEVICE, 2))
     thread.join(60)
     assert not thread.is_alive() and len(failures) == 1
     handle = tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[3], shared_name=f"{old}/weights")
     assert not tf.raw_ops.VarIsInitializedOp(resource=handle)
     queues[1].enqueue(True)
     assert queues[1].dequeue(), "a newer leader's are left to it"
-    assert end_earlier(DEVICE, 2) == [], "there is nothing left to end"
+    assert free_leftovers(DEVICE, 2) == [], "there is nothing left to end"

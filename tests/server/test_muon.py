@@ -88,7 +88,9 @@ def test_a_share_scales_what_other_weights_move_and_not_the_size_of_a_matrix_ste
 
 @pytest.mark.parametrize("values", [{"cluster.parameter_servers": 2}, {"mode.name": "layers"}, {"mode.name": "width"}])
 def test_it_is_refused_where_a_matrix_may_be_cut(values):
-    with pytest.raises(UserError, match="optimizer.rule: got 'muon', with weights in parts .mode .*: it needs whole"):
+    with pytest.raises(
+        UserError, match="optimizer.rule: got 'muon': it needs whole matrices, but mode .* cuts the weights"
+    ):
         build_config(overrides={"optimizer.rule": "muon"} | values)
 
 

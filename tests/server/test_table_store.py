@@ -57,7 +57,7 @@ class Stored:
         config = build_config(overrides={"cluster.wire": "float32", "training.steps": STEPS} | values)
         self.servers = servers
         self.store = ParameterStore(
-            ["/device:CPU:0"] * servers, start.split(servers), config=config, total_steps=STEPS, kind=kind,
+            ["/device:CPU:0"] * servers, start.split(servers), config=config, total_steps=STEPS, shard_class=kind,
             arrangement=arrangement_of(self.network, servers),
         )  # fmt: skip
 
@@ -164,7 +164,7 @@ def test_an_exchange_pushes_the_rows_of_a_step_and_pulls_those_of_the_next_one(s
     )
     alone.train(0)
     assert stored.store.outcomes(messages).numpy().tolist() == [APPLIED] * servers
-    answer = stored.store.pulled(messages, asks_for_step=False, rows=following)
+    answer = stored.store.read_messages(messages, asks_for_step=False, rows=following)
     assert (answer.weights.numpy() == alone.pull(LOOKED_UP[1])[1].weights.numpy()).all()
     last = stored.store.exchange(
         identity(1), answer.versions, answer.weights, fresh, row(RATE), identity(-1), following, following

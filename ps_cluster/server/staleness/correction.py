@@ -1,9 +1,10 @@
 """The base class of corrections, which decide how a shard applies a stale gradient.
 
-The shard (`server/shard.py`) calls its correction in its critical section. At a pull, `given` returns the weights that the
-worker gets. At a push, `accepts` decides whether the gradient counts at all, and `correct` returns the corrected gradient and
-its share. With `gathered_gradients` K above 1, the shard changes the weights only with every K-th gradient. Notation: w are the
-current weights, w_bak the weights of the worker's last pull, g the worker's gradient.
+The shard (`server/shard.py`) calls its correction in its critical section. At a pull, `given` returns the weights that
+the worker gets. At a push, `accepts` decides whether the gradient counts at all, and `correct` returns the corrected
+gradient and its share. If `gathered_gradients`, K, is above 1, the shard changes the weights only with every K-th
+gradient. In the formulas w is the current weights, w_bak the weights of the worker's last pull, and g the worker's
+gradient.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from ps_cluster.config.staleness_methods import StalenessSettings
 from ps_cluster.server.capabilities import Capabilities
 
 Corrected = tuple["tf.Tensor", "tf.Tensor | None"]
-"""The gradient, float32 [n], and its share: see `UpdateRule.apply`."""
+"""The gradient, float32 [n], and its share, as for `UpdateRule.apply`."""
 
 
 class Arrival(NamedTuple):
-    """A gradient that arrives."""
+    """The arrival of a gradient at a shard."""
 
     worker: tf.Tensor  # int64 [], the worker that pushes it
     pulled: tf.Tensor  # int64 [], the shard's version from which it was computed
@@ -33,33 +34,35 @@ class Arrival(NamedTuple):
 
 
 class Correction:
-    """Applies stale gradients uncorrected; the base class of all corrections. Create it on the shard's device.
+    """Applies stale gradients uncorrected. All other corrections are subclasses. Create it on the shard's device.
 
-    Call all methods in the shard's critical section. The section's result must depend on the operations that `on_pull`
-    and `after_update` return.
+    The shard calls all methods in its critical section, and lets the section's result depend on the operations that
+    `on_pull` and `after_update` return.
 
     Attributes:
       capabilities: the correction's capabilities. `accepts` is called only if they include `drops`.
-      gathered_gradients: the number of accepted gradients after which the weights change, by the mean of these gradients.
-      needs_step: whether `after_update` has something to do.
+      gathered_gradients: the number of accepted gradients after which the weights change, by the mean of these
+        gradients.
+      needs_step: whether `after_update` does anything.
       slots: the state for checkpoints, name → float32 [n], [workers, n], or [] for one number of the shard.
-      of_version: variables [n] that belong to a version, like the weights. `given` gets those of the pulled version.
+      of_version: variables [n] that change with the version, as the weights do. `given` gets their values at the
+        version that the worker pulls.
       backups: the weights of the workers' last pulls, name → [workers, n]. Checkpoints do not contain them.
-      pull_state: the variables besides the weights on which `given` depends, name → [n], or [workers] with a number of each
-        worker.
+      pull_state: the variables besides the weights on which `given` depends, name → [n], or [workers] for a number of
+        each worker.
     """
 
     capabilities = Capabilities()
     needs_step = False
     gathered_gradients = 1
 
-    def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int, places: int):
+    def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int, most_workers: int):
         """Create the state.
 
         Args:
           weights: float32 [n], which the update rule changes.
           workers: W, the number of workers that train or are emulated. It determines the usual staleness.
-          places: the largest number of workers that there may be. Each has its own row in a table.
+          most_workers: the largest number of workers that there may be. Variables [workers, …] have a row for each.
         """
         self._settings: Any = settings
         self._weights = weights
@@ -75,7 +78,7 @@ class Correction:
         Args:
           worker: int64 [].
           weights: float32 [n], the weights of the pulled version.
-          of_version: the variables `of_version` at the pulled version, float32 [n] each.
+          of_version: the values of the variables `of_version` at the pulled version, float32 [n] each.
         """
         return weights
 
@@ -91,7 +94,8 @@ class Correction:
     def correct(self, gradient: tf.Tensor, arrival: Arrival) -> Corrected:
         """Return the gradient to apply, and its share.
 
-        The returned gradient depends on everything that the method reads and writes, so the update comes after both.
+        The returned gradient has to depend on everything that the method reads and writes, so that the update comes
+        later.
 
         Args:
           gradient: float32 [n].
@@ -99,13 +103,13 @@ class Correction:
         return gradient, None
 
     def accepts(self, arrival: Arrival) -> tf.Tensor:
-        """Return whether the gradient counts, bool []. Called only for a correction that drops gradients."""
+        """Return whether the gradient counts, bool []. The shard asks only a correction that drops gradients."""
         raise NotImplementedError
 
     def after_update(self, before: tf.Tensor, learning_rate: tf.Tensor) -> list[tf.Operation]:
-        """Learn from the step that an update took.
+        """Return operations that learn from the step of an update.
 
-        Call it under a control dependency on the update, which itself must depend on the read of `before`.
+        The shard calls it under a control dependency on the update, which itself depends on the read of `before`.
 
         Args:
           before: float32 [n], the weights before the update.
@@ -117,18 +121,18 @@ class Correction:
 class WithBackups(Correction):
     """The base class of corrections that need w - w_bak.
 
-    Checkpoints do not contain the pulled weights. So after a restore, a worker's gradients are not corrected until its next
-    pull.
+    Checkpoints do not contain the pulled weights. So after a restore, a worker's gradients are not corrected until its
+    next pull.
     """
 
     capabilities = Capabilities(vectors_per_worker=1)
 
-    def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int, places: int):
-        super().__init__(settings, weights, workers, places)
-        self._backups = tf.Variable(tf.zeros([places, *weights.shape]), trainable=False)
-        # Initialising the rows with the weights is not enough: a restore changes the weights, and a gradient computed before
-        # the parameter server's restart can arrive before its worker's next pull.
-        self._pulled = tf.Variable(tf.zeros([places], tf.bool), trainable=False)
+    def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int, most_workers: int):
+        super().__init__(settings, weights, workers, most_workers)
+        self._backups = tf.Variable(tf.zeros([most_workers, *weights.shape]), trainable=False)
+        # Initialising the rows with the weights is not enough: a restore changes the weights, and a gradient computed
+        # before the parameter server's restart can arrive before its worker's next pull.
+        self._pulled = tf.Variable(tf.zeros([most_workers], tf.bool), trainable=False)
         self.backups = {"pulled": self._backups}
 
     def on_pull(self, worker: tf.Tensor, given: tf.Tensor) -> list[tf.Operation]:

@@ -23,19 +23,19 @@ class AdaptiveSettings(StalenessSettings):
 
 
 class AdaptiveDelayCompensation(WithBackups):
-    """DC-ASGD-a: DC-ASGD-c with a lambda for each weight, lambda_0 / sqrt(MeanSquare + 1e-7), where lambda_0 is `strength`.
+    """DC-ASGD-a: DC-ASGD-c with a lambda for each weight, lambda_0 / sqrt(MeanSquare + 1e-7).
 
-    MeanSquare = m MeanSquare + (1 - m) g*g, where m is `decay`. It starts at 0, without a bias correction, and already
-    includes the gradient that is being corrected. Each worker has its own MeanSquare. Zheng et al. 2017, arXiv:1609.08326;
-    checked against the authors' code (Microsoft's DC-ASGD for Multiverso, dcasgda_updater.h), which also keeps one for each
-    worker.
+    lambda_0 is `strength`. MeanSquare = m MeanSquare + (1 - m) g*g, where m is `decay`. It starts at 0, without a bias
+    correction, and already includes the gradient that is being corrected. Each worker has a separate MeanSquare. The
+    source is Zheng et al. 2017, arXiv:1609.08326. The method was checked against the authors' code (Microsoft's DC-ASGD
+    for Multiverso, dcasgda_updater.h), which also keeps one MeanSquare for each worker.
     """
 
     capabilities = replace(WithBackups.capabilities, slots_per_worker=1)
 
-    def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int, places: int):
-        super().__init__(settings, weights, workers, places)
-        self.slots = {"mean_square": tf.Variable(tf.zeros([places, *weights.shape]), trainable=False)}
+    def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int, most_workers: int):
+        super().__init__(settings, weights, workers, most_workers)
+        self.slots = {"mean_square": tf.Variable(tf.zeros([most_workers, *weights.shape]), trainable=False)}
 
     def _corrected(self, gradient: tf.Tensor, moved: tf.Tensor, worker: tf.Tensor) -> tf.Tensor:
         slot, decay, square = self.slots["mean_square"], self._settings.decay, gradient * gradient
@@ -46,7 +46,7 @@ class AdaptiveDelayCompensation(WithBackups):
 
 class DcAdaptive(StalenessMethod):
     name = "dc_adaptive"
-    says = "delay compensation with a lambda of each weight"
+    says = "delay compensation with a separate lambda for each weight"
     Settings = AdaptiveSettings
     correction = AdaptiveDelayCompensation
 

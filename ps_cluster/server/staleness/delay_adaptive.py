@@ -1,4 +1,4 @@
-"""Staleness method delay_adaptive: a gradient that is later than usual counts for less."""
+"""Staleness method delay_adaptive: a gradient that is staler than usual counts for less."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from ps_cluster.server.staleness.correction import Arrival, Corrected, Correctio
 
 
 class DelayAdaptive(Correction):
-    """Scales a gradient by W / max(W, τ + 1): a gradient that is no later than usual with W workers counts fully.
+    """Scales a gradient by W / max(W, τ + 1), where τ is its staleness and W the number of workers.
 
+    So a gradient counts fully up to a staleness of W - 1, which is the mean staleness with W workers. The source is
     Mishchenko, Bach, Even and Woodworth 2022, "Asynchronous SGD Beats Minibatch SGD Under Arbitrary Delays",
-    arXiv:2206.07638, in the form of the authors' experiments (github.com/konstmish/asynchronous_sgd): learning rate x W /
-    max(W, delay), where a delay of 1 is a staleness of 0. Koloskova, Stich and Jaggi 2022, arXiv:2206.08307, also keep the
-    full rate for delays up to the mean number of gradients under way, and divide the rate by longer delays.
+    arXiv:2206.07638, in the form of the authors' experiments (github.com/konstmish/asynchronous_sgd): learning rate x W
+    / max(W, delay), where a delay of 1 is a staleness of 0. Koloskova, Stich and Jaggi 2022, arXiv:2206.08307, also
+    keep the full rate for delays up to the mean number of gradients under way. They divide the rate by the delay if it
+    is longer.
     """
 
     def correct(self, gradient: tf.Tensor, arrival: Arrival) -> Corrected:
@@ -26,7 +28,7 @@ class DelayAdaptive(Correction):
 
 class AdaptiveToDelay(StalenessMethod):
     name = "delay_adaptive"
-    says = "a gradient that is later than the number of workers counts for less"
+    says = "a gradient whose staleness is at least the number of workers counts for less"
     takes_periods = True
     correction = DelayAdaptive
 

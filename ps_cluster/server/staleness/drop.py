@@ -19,28 +19,29 @@ class DropSettings(StalenessSettings):
         default=None,
         ge=1,
         le=100_000,
-        description="R in the paper: a gradient from R versions ago or more is dropped; null: twice the number of workers.",
+        description="R in the paper: a gradient that is R versions old or older is dropped; null: twice the number of "
+        "workers.",
     )
     stop: bool = Field(
         default=False,
-        description="A worker asks between its local steps, and stops a period that would be dropped. Each question is a "
-        "round trip to the parameter server.",
+        description="Between its local steps, a worker asks whether its period would be dropped, and if so, stops it. "
+        "Each question is a round trip to the parameter server.",
     )
 
 
 class DroppedWhenLate(Correction):
-    """Drops a gradient whose staleness is R or more; all other gradients count fully.
+    """Drops a gradient whose staleness is R or more. All other gradients count fully.
 
-    This is Ringmaster ASGD in its simple form (Maranjyan, Tyurin and Richtárik 2025, arXiv:2501.16168, algorithm 4). In the
-    paper the worker continues at the newest weights with the next gradient. Here it computes the same step again, so that no
-    example is left out. With `stop` it is the full form (algorithm 5), but a worker stops only between local steps, whereas
-    the paper stops a computation at once.
+    This is Ringmaster ASGD in its simple form (Maranjyan, Tyurin and Richtárik 2025, arXiv:2501.16168, algorithm 4). In
+    the paper the worker then computes the next gradient at the newest weights. Here it computes the same step again, so
+    that no example is left out. With `stop` it is the full form (algorithm 5), except that a worker stops only between
+    local steps. In the paper it stops at once.
     """
 
     capabilities = Capabilities(drops=True)
 
-    def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int, places: int):
-        super().__init__(settings, weights, workers, places)
+    def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int, most_workers: int):
+        super().__init__(settings, weights, workers, most_workers)
         self._max_delay = self._settings.max_delay or 2 * workers
         self.capabilities = Capabilities(drops=True, stops=self._settings.stop)
 
@@ -65,10 +66,10 @@ class Drop(StalenessMethod):
         delay, limit = config.mode_kind.delay(config), settings.max_delay
         if limit is not None and delay >= limit:
             raise ValueError(
-                f"staleness.max_delay: got {limit}: with mode.simulate_workers each gradient is at least {delay} versions old, "
-                "so all would be dropped: give more"
+                f"staleness.max_delay: got {limit}: with mode.simulate_workers each gradient is at least {delay} "
+                "versions old, so all gradients would be dropped: choose a larger number"
             )
         if settings.stop and not config.mode_kind.promise.takes_local_steps:
             raise ValueError(f"staleness.stop: got true: mode {config.mode.name} has no local steps to stop between")
         if settings.stop and config.shards > 1:  # one shard may accept a push that another would drop
-            raise ValueError(f"cluster.parameter_servers: got {config.shards}: staleness.stop works with 1")
+            raise ValueError(f"cluster.parameter_servers: got {config.shards}: staleness.stop works only with 1")

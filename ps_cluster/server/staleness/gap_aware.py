@@ -11,7 +11,7 @@ from ps_cluster.config.lazy import tf
 from ps_cluster.config.staleness_methods import StalenessMethod, StalenessSettings
 from ps_cluster.server.staleness.correction import Corrected, WithBackups
 
-STEP_DECAY = 0.999  # of the running average of the step
+STEP_DECAY = 0.999  # of the running mean square of the steps
 
 
 class GapScaling(WithBackups):
@@ -23,20 +23,20 @@ class GapScaling(WithBackups):
 
       C = R sqrt(V / (1 - 0.999^t)),  V = 0.999 V + 0.001 (step / rate)^2,  V = 0 at t = 0
 
-    R is the highest learning rate so far. So C does not fall with the learning rate: a gradient's error depends on how
-    far the weights have moved since it was computed, and late in a schedule they hardly move.
+    R is the highest learning rate so far. So C does not fall with the learning rate: the error of a gradient depends on
+    how far the weights have moved since it was computed, and late in a schedule they hardly move.
 
-    Here `step` is the change that the t-th update made to the weight, and `rate` is that update's learning rate. In FTPipe,
-    step / rate is the momentum buffer (the gradient, if there is no momentum). For plain SGD and momentum both are equal,
-    except for weight decay and for a rate that changes within the buffer's memory. The form used here also works for Adam.
-    FTPipe keeps C above 0 with 1e-8 R. Here a weight with C = 0, as every weight has before the first update, is not
-    corrected. Weight decay is scaled too, as in FTPipe.
+    Here `step` is the change of the weight by the t-th update, and `rate` is that update's learning rate. In FTPipe,
+    step / rate is the momentum buffer, or without momentum the gradient. For plain SGD and momentum both forms are
+    equal, except for weight decay and for a rate that changes within the buffer's memory. The form used here also works
+    for Adam. FTPipe keeps C above 0 with 1e-8 R. Here the gradient of a weight is not corrected while C = 0, as it is
+    before the first update. Weight decay is scaled too, as in FTPipe.
     """
 
     needs_step = True
 
-    def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int, places: int):
-        super().__init__(settings, weights, workers, places)
+    def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int, most_workers: int):
+        super().__init__(settings, weights, workers, most_workers)
         # "updates" is 1 - 0.999^t, computed as the same running average of ones.
         zeros = {"step_square": tf.zeros_like(weights), "updates": tf.zeros([]), "highest_rate": tf.zeros([])}
         self.slots = {name: tf.Variable(value, trainable=False) for name, value in zeros.items()}

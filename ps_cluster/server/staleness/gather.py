@@ -30,13 +30,14 @@ class GatherSettings(StalenessSettings):
 class Gathered(Correction):
     """Changes the weights with every K-th gradient, by the mean of K gradients, each scaled by 1 / sqrt(1 + τ).
 
-    This is FedBuff (Nguyen et al. 2022, arXiv:2106.06639, algorithm 1), in which each push is the result of several local
-    steps, as here in mode diloco. τ counts the changes of the weights between the pull and the push. Checkpoints contain the
-    gradients gathered so far. Up to K - 1 gradients at the end of a training change nothing.
+    τ is the number of times that the weights changed between the pull and the push. This is FedBuff (Nguyen et al.
+    2022, arXiv:2106.06639, algorithm 1). In the paper each push is the result of several local steps, as here in mode
+    diloco. Checkpoints contain the gradients gathered so far. Up to K - 1 gradients at the end of a training change
+    nothing.
     """
 
-    def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int, places: int):
-        super().__init__(settings, weights, workers, places)
+    def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int, most_workers: int):
+        super().__init__(settings, weights, workers, most_workers)
         self.gathered_gradients: int = self._settings.gathered_gradients(workers)
         self.slots = {"gathered": tf.Variable(tf.zeros_like(weights), trainable=False)}
 
@@ -50,14 +51,14 @@ class Gathered(Correction):
 
 class Gather(StalenessMethod):
     name = "gather"
-    says = "the weights change with every K gradients, which count for less the later they come"
+    says = "the weights change with every K-th gradient; a gradient counts for less, the staler it is"
     gathers = True
     takes_periods = True
     Settings = GatherSettings
     correction = Gathered
 
     def gathered_gradients(self, config: RunConfig) -> int:
-        """Return K, the number of gradients with which the weights change."""
+        """Return K, the number of gradients after which the weights change."""
         settings: Any = config.staleness
         gathered: int = settings.gathered_gradients(config.mode_kind.emulated_workers(config))
         return gathered

@@ -17,21 +17,24 @@ class InverseSettings(StalenessSettings):
         default=None,
         ge=1,
         le=10**9,
-        description="The scaling fades over this many updates, and then gradients are no longer scaled; null: it never fades.",
+        description="The scaling fades over this many updates, and then gradients are no longer scaled; null: it never "
+        "fades.",
     )
 
 
 class InverseStaleness(Correction):
-    """Scales a gradient by 1 / staleness; a gradient with staleness 0 counts fully.
+    """Scales a gradient by 1 / staleness. A gradient with staleness 0 counts fully.
 
-    Zhang, Gupta, Lian and Liu 2016, "Staleness-aware Async-SGD for Distributed Deep Learning", arXiv:1511.05950, use plain
-    SGD and divide the learning rate of each gradient by the gradient's staleness. (The paper's text was not available; this
-    is its rule as other papers quote it.) Its effect with other rules and on weight decay is this project's choice: see
-    `UpdateRule.apply`. At a constant staleness it equals dividing the learning rate by the staleness, with every rule.
+    Zhang, Gupta, Lian and Liu 2016, "Staleness-aware Async-SGD for Distributed Deep Learning", arXiv:1511.05950, use
+    plain SGD and divide the learning rate of each gradient by the gradient's staleness. (The paper's text was not
+    available. This is the method as other papers quote it.) How it works with other update rules and with weight decay
+    is this project's choice: see `UpdateRule.apply`. At a constant staleness it equals dividing the learning rate by
+    the staleness, with every rule.
 
-    With `fades_over` K the scale is 1 / staleness^p, where p falls from 1 to 0 within K updates (PipeMare, Yang et al. 2021,
-    arXiv:1910.05124, technique 1, for the fixed delays of a pipeline). PipeMare's technique 2 corrects forward and backward
-    passes at different weights. It is not needed here, because both passes use the pulled weights.
+    With `fades_over` K the scale is 1 / staleness^p, where p falls from 1 to 0 within K updates (PipeMare, Yang et al.
+    2021, arXiv:1910.05124, technique 1, for the fixed delays of a pipeline). PipeMare's technique 2 is a
+    correction for forward and backward passes that use different weights. It is not needed here, because both passes
+    use the pulled weights.
     """
 
     def correct(self, gradient: tf.Tensor, arrival: Arrival) -> Corrected:

@@ -1,4 +1,4 @@
-"""Staleness method momentum: lower the optimizer's momentum by the momentum that asynchrony adds."""
+"""Staleness method momentum: the optimizer's momentum is lowered by the momentum that asynchrony adds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ps_cluster.server.staleness.correction import Correction
 
 class CorrectedMomentum(StalenessMethod):
     name = "momentum"
-    says = "the optimizer's momentum is lowered by what asynchrony adds"
+    says = "the optimizer's momentum is lowered by the momentum that asynchrony adds"
     correction = Correction
 
     def equation(self, settings: Any, arrived: ArrivedParts) -> CorrectedParts:
@@ -23,7 +23,7 @@ class CorrectedMomentum(StalenessMethod):
     def check(self, config: RunConfig) -> None:
         if _momentum_of(config) is None:
             raise ValueError(
-                f"staleness.method: got 'momentum': optimizer.rule {config.optimizer.rule} has none to correct"
+                f"staleness.method: got 'momentum': optimizer.rule {config.optimizer.rule} has no momentum to correct"
             )
 
     def optimizer(self, config: RunConfig) -> RuleSettings:
@@ -34,13 +34,13 @@ class CorrectedMomentum(StalenessMethod):
 
 
 def _momentum_of(config: RunConfig) -> float | None:
-    """Return the momentum of the optimizer rule; None: the rule has no such setting."""
+    """Return the momentum of the optimizer rule; None if the rule has no such setting."""
     momentum: float | None = getattr(config.optimizer, "momentum", None)
     return momentum
 
 
 def corrected_momentum(momentum: float, workers: int) -> float:
-    """Return max(0, momentum - (1 - 1/M)), since asynchrony adds about 1 - 1/M of momentum.
+    """Return max(0, momentum - (1 - 1/M)), because asynchrony adds a momentum of about 1 - 1/M.
 
     Mitliagkas, Zhang, Hadjis and Re 2016, "Asynchrony begets Momentum", arXiv:1605.09774: if the step times of M
     workers are independent and exponentially distributed, the staleness is geometric, and in expectation
@@ -51,11 +51,11 @@ def corrected_momentum(momentum: float, workers: int) -> float:
 
       d[t] = (mu + s) d[t-1] - mu s d[t-2] - (learning rate / M) grad(w[t])
 
-    This function sets the leading coefficient mu + s to `momentum` and neglects the term of d[t-2]. It does not undo the
-    factor 1/M of the learning rate. If s is above `momentum`, no momentum of 0 or more can compensate for it.
+    This function sets the leading coefficient mu + s to `momentum` and neglects the term of d[t-2]. It does not undo
+    the factor 1/M of the learning rate. If s is above `momentum`, no momentum of 0 or more can compensate for it.
 
     Args:
       momentum: 0..1, the wanted total momentum.
-      workers: M, 1 or more, the number of workers, of about the same speed.
+      workers: M, 1 or more, the number of workers, which are about equally fast.
     """
     return max(0.0, momentum - (1 - 1 / workers))

@@ -1,4 +1,4 @@
-"""Staleness method none: apply stale gradients unchanged."""
+"""Staleness method none: stale gradients are applied unchanged."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ps_cluster.server.staleness.correction import Correction
 
 class NoCorrection(StalenessMethod):
     name = "none"
-    says = "stale gradients are applied as they are"
+    says = "stale gradients are applied unchanged"
     correction = Correction
     takes_periods = works_by_row = True
 

@@ -1,4 +1,4 @@
-"""Staleness method ordered_momentum: momentum that orders gradients by their pulls."""
+"""Staleness method ordered_momentum: a momentum that orders gradients by their pulls."""
 
 from __future__ import annotations
 
@@ -19,22 +19,23 @@ class OrderedSettings(StalenessSettings):
 
 
 class OrderedMomentum(Correction):
-    """Momentum in which the order of the gradients is that of their pulls, not of their pushes.
+    """A momentum that orders the gradients by their pulls, not by their pushes.
 
-    OrMo (Shi, Yang and Li 2024, "Ordered Momentum for Asynchronous SGD", arXiv:2407.19234). The gradients pulled at K
-    consecutive versions form a bucket, where K is the number of workers. b is the number of the newest bucket, and d is the
-    number of buckets since the pull of gradient g:
+    OrMo (Shi, Yang and Li 2024, "Ordered Momentum for Asynchronous SGD", arXiv:2407.19234). Gradients whose weights
+    were pulled at K consecutive versions form a bucket, where K is the number of workers. b is the number of the newest
+    bucket, and d is the number of buckets between the bucket of gradient g and the newest one:
 
       b grows:  w <- w - η β u,  u <- β u
       then:     u <- u + β^d g,  w <- w - η (1 + β + ... + β^d) g
 
-    So once all gradients of all buckets have arrived, in any order, w is the result of momentum with the sum of each bucket.
-    In the paper u includes the factor η, so a change of the rate does not affect earlier gradients in u. Here it affects them
-    too, as with rule `momentum`. The paper's text was not available; a test checks that the order of arrival does not matter.
+    So once all gradients of all buckets have arrived, in any order, w is what momentum would make of the sums of the
+    buckets, one after the other. In the paper u includes the factor η, so a change of the rate does not affect earlier
+    gradients in u. Here it affects them too, as with rule `adam`. The paper's text was not available. A test checks
+    that the order of arrival does not matter.
     """
 
-    def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int, places: int):
-        super().__init__(settings, weights, workers, places)
+    def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int, most_workers: int):
+        super().__init__(settings, weights, workers, most_workers)
         self.slots = {"ordered": tf.Variable(tf.zeros_like(weights), trainable=False)}
 
     def correct(self, gradient: tf.Tensor, arrival: Arrival) -> Corrected:
@@ -49,12 +50,13 @@ class OrderedMomentum(Correction):
             return tf.identity(moved), None
 
     def _bucket(self, version: tf.Tensor) -> tf.Tensor:
+        """Return the number of the bucket of a version, int64 []."""
         return (version + self._workers - 1) // self._workers
 
 
 class Ordered(StalenessMethod):
     name = "ordered_momentum"
-    says = "momentum of its own, in which a late gradient has the place of its pull"
+    says = "momentum that orders gradients by their pulls, not by their pushes"
     Settings = OrderedSettings
     correction = OrderedMomentum
 
@@ -76,11 +78,11 @@ class Ordered(StalenessMethod):
         emulated = config.mode_kind.emulated_workers(config)
         if emulated != config.training_workers:
             raise ValueError(
-                f"mode.simulate_workers: got {emulated}: the buckets of staleness.method ordered_momentum are of real workers: "
-                "leave it out"
+                f"mode.simulate_workers: got {emulated}: staleness.method ordered_momentum works only with real "
+                "workers: leave it out"
             )
         if config.optimizer.rule != "sgd":
             raise ValueError(
-                f"optimizer.rule: got '{config.optimizer.rule}': staleness.method ordered_momentum has momentum of its own: "
-                "choose sgd"
+                f"optimizer.rule: got '{config.optimizer.rule}': staleness.method ordered_momentum already adds "
+                "momentum: choose sgd"
             )

@@ -11,26 +11,27 @@ from ps_cluster.config.lazy import tf
 from ps_cluster.config.staleness_methods import StalenessMethod, StalenessSettings
 from ps_cluster.server.staleness.correction import Arrival, Corrected, Correction
 
-MEMORY = 0.9  # of the running mean of a worker's staleness
+MEMORY = 0.9  # the decay of the running mean of a worker's staleness
 
 
 class PredictedWeights(Correction):
-    """Gives a worker the weights w + τ d, which are expected when its gradient arrives, to compute the gradient there.
+    """Gives a worker the weights w + τ d, which are the expected weights at the time when its gradient arrives.
 
-    d is the newest step of the weights, and τ is the running mean of the worker's staleness. With momentum or Adam, the next
-    update also takes the step d if its gradient is the running mean of the gradients. For momentum this is SpecTrain (Chen,
-    Yang and Cheng 2018, arXiv:1809.02839), for Adam the prediction of XPipe (Guan et al. 2019, arXiv:1911.04610). Both were
-    made for the stages of a pipeline, where τ is known. Here d is measured, so it contains weight decay too, and each worker
-    has its own τ. With a rule without momentum, the prediction uses only the newest gradient.
+    d is the newest step of the weights, and τ is the running mean of the worker's staleness. With momentum or Adam, the
+    next update takes the step d again if its gradient equals the running mean of the gradients. For momentum this is
+    SpecTrain (Chen, Yang and Cheng 2018, arXiv:1809.02839), for Adam the prediction of XPipe (Guan et al. 2019,
+    arXiv:1911.04610). Both were made for the stages of a pipeline, where τ is known. Here d is measured, so it contains
+    weight decay too, and each worker has a separate τ. With a rule without momentum, the prediction uses only the
+    newest gradient.
 
-    τ begins at 0. Checkpoints do not contain it.
+    τ starts at 0, also after a restore, because checkpoints do not contain it.
     """
 
     needs_step = True
 
-    def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int, places: int):
-        super().__init__(settings, weights, workers, places)
-        self._staleness = tf.Variable(tf.zeros([places]), trainable=False)
+    def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int, most_workers: int):
+        super().__init__(settings, weights, workers, most_workers)
+        self._staleness = tf.Variable(tf.zeros([most_workers]), trainable=False)
         self._step = tf.Variable(tf.zeros_like(weights), trainable=False)
         self.slots, self.of_version = {"step": self._step}, (self._step,)
         self.pull_state = {"step": self._step, "staleness": self._staleness}
@@ -52,8 +53,8 @@ class PredictedWeights(Correction):
 
 class Predict(StalenessMethod):
     name = "predict"
-    says = "a worker gets the weights that are expected when its gradient arrives"
-    works_by_row = True  # rows are given as they are: mostly, no other worker changes them in the meantime
+    says = "a worker gets the weights that are expected at the time when its gradient arrives"
+    works_by_row = True  # rows are not predicted, because mostly no other worker changes them in the meantime
     correction = PredictedWeights
 
     def equation(self, settings: Any, arrived: ArrivedParts) -> CorrectedParts:
@@ -61,6 +62,6 @@ class Predict(StalenessMethod):
         return CorrectedParts(arrived.gradient)
 
     def given_weights(self, at_pull: Slots) -> np.ndarray:
-        """Return w + (staleness of the worker) x (newest step)."""
+        """Return w + (mean staleness of the worker) x (newest step)."""
         predicted: np.ndarray = at_pull["weights"] + at_pull["staleness"] * at_pull["step"]
         return predicted

@@ -13,10 +13,10 @@ from ps_cluster.server.staleness.gather import Gather, Gathered
 
 
 class GatheredOfOneVersion(Gathered):
-    """Changes the weights by the mean of every K gradients of the newest weights; drops gradients of older weights.
+    """Changes the weights by the mean of every K gradients of the newest weights, and drops gradients of older weights.
 
-    This is Rennala SGD (Tyurin and Richtárik 2023, arXiv:2305.12387, method 1). In the paper the worker then continues with
-    another gradient; here it computes the same step again.
+    This is Rennala SGD (Tyurin and Richtárik 2023, arXiv:2305.12387, method 1). In the paper the worker of a dropped
+    gradient continues with a different one. Here it computes the same step again.
     """
 
     capabilities = Capabilities(drops=True)
@@ -30,7 +30,7 @@ class GatheredOfOneVersion(Gathered):
 
 class SameVersion(Gather):
     name = "same_version"
-    says = "the weights change with every K gradients of the newest weights; others are dropped and computed again"
+    says = "the weights change with every K-th gradient of the newest weights; others are dropped and computed again"
     correction = GatheredOfOneVersion
 
     def equation(self, settings: Any, arrived: ArrivedParts) -> CorrectedParts:
@@ -41,6 +41,6 @@ class SameVersion(Gather):
         super().check(config)
         if config.mode_kind.delay(config):
             raise ValueError(
-                f"mode.simulate_workers: got {config.mode_kind.emulated_workers(config)}: no gradient would be of the newest "
-                f"weights, and staleness.method {self.name} drops all others: leave it out"
+                f"mode.simulate_workers: got {config.mode_kind.emulated_workers(config)}: no gradient would be "
+                f"computed from the newest weights, and staleness.method {self.name} drops all others: leave it out"
             )

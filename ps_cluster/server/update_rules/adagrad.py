@@ -26,15 +26,15 @@ class AdagradSettings(RuleSettings):
         default=1e-7,
         ge=SMALLEST_EPSILON,
         le=LARGEST_FACTOR,
-        description="Added to the root of the sum: keeps the rule from dividing by 0.",
+        description="A number that is added to the root of the sum, so that the rule never divides by 0.",
     )
 
 
 class AdagradUpdate(UpdateRule):
     """n += g^2; w -= learning rate x g / (sqrt(n) + epsilon).
 
-    Adagrad with a diagonal matrix (Duchi et al. 2011, jmlr.org/papers/v12/duchi11a.html, figure 1). As in Adam, a share
-    scales the step, and n takes the whole gradient.
+    Adagrad with a diagonal matrix (Duchi et al. 2011, jmlr.org/papers/v12/duchi11a.html, figure 1). A share scales the
+    step, but n takes the whole gradient, as the mean square of Adam does.
     """
 
     slot_names = ("accumulator",)
@@ -66,10 +66,10 @@ class AdagradUpdate(UpdateRule):
 
 
 class AdagradRows(RowRule):
-    """The same as `AdagradUpdate`, by TensorFlow's fused sparse kernel."""
+    """The update of `AdagradUpdate`, computed by TensorFlow's fused sparse kernel."""
 
     def apply(self, update: RowUpdate) -> tf.Operation:
-        # A share scales the step, which is linear in the rate; the sum of squares takes the whole gradient.
+        # The step is linear in the rate, so a share can scale the rate. The sum of squares takes the whole gradient.
         return tf.raw_ops.ResourceSparseApplyAdagradV2(
             var=self._rows.handle,
             accum=self.slots["accumulator"].handle,
@@ -89,7 +89,7 @@ class Adagrad(OptimizerRule):
     row_update = AdagradRows
 
     def equation(self, settings: Any, parts: UpdateParts) -> Slots:
-        """Return n and w as in the docstring of `AdagradUpdate`."""
+        """Return n and w after the update, as in the docstring of `AdagradUpdate`."""
         accumulator = parts.slots["accumulator"] + parts.gradient**2
         step = parts.learning_rate * parts.shared_gradient / (np.sqrt(accumulator) + settings.epsilon)
         return {"accumulator": accumulator, "weights": parts.decayed_weights - parts.factors * step}

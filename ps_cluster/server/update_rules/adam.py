@@ -23,7 +23,7 @@ class AdamSettings(MomentumSettings):
         default=1e-7,
         ge=SMALLEST_EPSILON,
         le=LARGEST_FACTOR,
-        description="epsilon of Adam: keeps it from dividing by 0.",
+        description="epsilon of Adam: a number that is added to the root, so that the rule never divides by 0.",
     )
 
 
@@ -59,7 +59,7 @@ class AdamUpdate(UpdateRule):
     def _scaled(
         self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, share: tf.Tensor | None
     ) -> tf.Operation:
-        """Apply the same update as `_fused` in separate operations, since its kernel supports neither share nor factors."""
+        """Apply the update of `_fused` by several operations, because its kernel supports neither share nor factors."""
         settings = self._settings
         rate = learning_rate * _correction(settings, updates_before)
         before = {name: slot.read_value() for name, slot in self.slots.items()}
@@ -73,12 +73,13 @@ class AdamUpdate(UpdateRule):
 
 
 def _correction(settings: AdamSettings, updates_before: tf.Tensor) -> tf.Tensor:
-    """Return what corrects the bias of mean and variance, as a factor of the learning rate, float32 []."""
+    """Return the factor of the learning rate that corrects the bias of mean and variance, float32 []."""
     count = tf.cast(updates_before + 1, tf.float64)  # float32 would lose three digits of 1 - 0.999^t
     return tf.cast(tf.sqrt(1 - settings.beta_2**count) / (1 - settings.momentum**count), tf.float32)
 
 
 def _mean(decay: float, before: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
+    """Return a running mean after a new value."""
     return before + (1 - decay) * (value - before)
 
 
@@ -108,7 +109,7 @@ class Adam(OptimizerRule):
     row_update = LazyAdamRows
 
     def equation(self, settings: Any, parts: UpdateParts) -> Slots:
-        """Return m, v and w by algorithm 1 of the paper. As in its section 2, epsilon is added to the uncorrected root."""
+        """Return m, v and w by algorithm 1 of the paper, with epsilon added to the uncorrected root (section 2)."""
         count, beta_1, beta_2 = parts.updates_before + 1, settings.momentum, settings.beta_2
         mean = beta_1 * parts.slots["mean"] + (1 - beta_1) * parts.shared_gradient
         variance = beta_2 * parts.slots["variance"] + (1 - beta_2) * parts.gradient**2

@@ -1,4 +1,4 @@
-"""Optimizer rule compiled: a placeholder for the optimizer with which a user's network was compiled."""
+"""Optimizer rule compiled: a placeholder for the optimizer with which the user's network was compiled."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from ps_cluster.config.setting_types import LARGEST_FACTOR
 
 
 class CompiledSettings(RuleSettings):
-    learning_rate: float | None = Field(  # type: ignore[assignment]  # a number before anything is trained
-        default=None, gt=0, le=LARGEST_FACTOR, description="The learning rate; null: that of compile()."
+    learning_rate: float | None = Field(  # type: ignore[assignment]  # it is a number before training begins
+        default=None, gt=0, le=LARGEST_FACTOR, description="The learning rate; null: the one of compile()."
     )
 
 
 class Compiled(OptimizerRule):
     """Takes rule, rate, weight decay and clipping from the network's compile(); without compile(), adam with 0.001.
 
-    Another rule replaces this one before any process starts (`launch.local_run.complete_config`). So it has no update, and its
-    staleness method stands for that of the other rule.
+    Another rule replaces this one before any process starts (`launch.local_run.complete_config`). So this rule has no
+    update, and its staleness method is only a placeholder too.
     """
 
     name = "compiled"

@@ -22,19 +22,20 @@ class FtrlSettings(RuleSettings):
         default=-0.5,
         ge=-1,
         le=0,
-        description="The learning rate of each weight falls with this power of its sum of squared gradients; 0: not at all.",
+        description="The learning rate of each weight falls with this power of its sum of squared gradients; 0: it "
+        "does not fall.",
     )
     initial_accumulator_value: float = Field(
         default=0.1,
         ge=SMALLEST_EPSILON,
         le=LARGEST_FACTOR,
-        description="The value with which the sum of squared gradients starts. The initial weights fade as the sum grows "
-        "from there.",
+        description="The value with which the sum of squared gradients starts. The initial weights fade as the sum "
+        "grows.",
     )
     l1: Factor = Field(
         default=0.0,
-        description="Strength of the L1 regularisation, which sets weights to exactly 0. It is multiplied by the current "
-        "learning rate: if you want such weights, keep the rate constant.",
+        description="Strength of the L1 regularisation, which sets weights to exactly 0. It is multiplied by the "
+        "current learning rate, so if you want such weights, keep the rate constant.",
     )
     l2: Factor = Field(
         default=0.0, description="Strength of the L2 regularisation; half of λ2 in the paper, as in Keras."
@@ -46,11 +47,12 @@ class FtrlUpdate(UpdateRule):
     w = -sign(z) x max(0, |z| - learning rate x l1) / (n'^-power + 2 x learning rate x l2).
 
     FTRL-Proximal (McMahan et al. 2013, "Ad click prediction: a view from the trenches", algorithm 1) in the form of
-    TensorFlow's kernel, with β = 0. z is the paper's z times the learning rate. At a constant rate that is the same.
-    With the paper's z, a schedule would scale all weights along with the rate.
+    TensorFlow's kernel, with β = 0. Here z is the paper's z times the learning rate. At a constant rate this makes no
+    difference. With the paper's z, a schedule would scale all weights along with the rate.
 
-    z starts at 0, as in Keras. So the weights forget their initial values as n grows. A factor is part of a weight's learning
-    rate. A share scales the gradient in z. n takes the whole gradient, and the regularisation stays the same.
+    z starts at 0, as in Keras, so the weights forget their initial values as n grows. A learning-rate factor multiplies
+    the rate of its weight. A share scales the gradient in z, but n takes the whole gradient, and the regularisation
+    stays the same.
     """
 
     slot_names = ("accumulator", "linear")
@@ -80,10 +82,10 @@ class FtrlUpdate(UpdateRule):
         variables = self._weights, slots["accumulator"], slots["linear"]
         before = [variable.read_value() for variable in variables]
         rate = times(self._factors, learning_rate)
-        weights, *made = _step(settings, before, gradient, times(share, gradient), rate)
+        weights, *new_slots = _step(settings, before, gradient, times(share, gradient), rate)
         if self._factors is not None:
             weights = tf.where(tf.equal(self._factors, 0.0), before[0], weights)
-        return tf.group(*(one.assign(new, read_value=False) for one, new in zip(variables, [weights, *made])))
+        return tf.group(*(one.assign(new, read_value=False) for one, new in zip(variables, [weights, *new_slots])))
 
 
 def _step(
@@ -96,20 +98,24 @@ def _step(
     """Return weights, n and z after an update, as in the docstring of `FtrlUpdate`.
 
     Args:
-      before: weights, n and z before it.
+      before: weights, n and z before the update.
       shared: the gradient times its share.
+      rate: float32 [], or [n] with learning-rate factors.
     """
     weights, accumulator, linear = before
     power = -settings.learning_rate_power
     summed = accumulator + gradient * gradient
     root = summed**power
     linear = linear + rate * shared - (root - accumulator**power) * weights
-    made = -tf.sign(linear) * tf.nn.relu(tf.abs(linear) - rate * settings.l1) / (root + 2 * rate * settings.l2)
-    return made, summed, linear
+    new = -tf.sign(linear) * tf.nn.relu(tf.abs(linear) - rate * settings.l1) / (root + 2 * rate * settings.l2)
+    return new, summed, linear
 
 
 class FtrlRows(RowRule):
-    """The same as `FtrlUpdate`, by TensorFlow's fused sparse kernel. A row without any gradient keeps its initial weights."""
+    """The update of `FtrlUpdate`, computed by TensorFlow's fused sparse kernel.
+
+    A row keeps its initial weights until it has its first gradient.
+    """
 
     def apply(self, update: RowUpdate) -> tf.Operation:
         settings, slots = self._settings, self.slots
@@ -117,8 +123,8 @@ class FtrlRows(RowRule):
         if update.share is not None:  # the kernel can't scale the gradient in z alone
             variables = self._rows, slots["accumulator"], slots["linear"]
             before = [tf.gather(variable, places) for variable in variables]
-            made = _step(settings, before, gradient, update.share * gradient, rate)
-            return tf.group(*(v.scatter_update(tf.IndexedSlices(new, places)) for v, new in zip(variables, made)))
+            after = _step(settings, before, gradient, update.share * gradient, rate)
+            return tf.group(*(v.scatter_update(tf.IndexedSlices(new, places)) for v, new in zip(variables, after)))
         return tf.raw_ops.ResourceSparseApplyFtrl(
             var=self._rows.handle,
             accum=slots["accumulator"].handle,
@@ -142,27 +148,28 @@ class Ftrl(OptimizerRule):
     row_update = FtrlRows
 
     def equation(self, settings: Any, parts: UpdateParts) -> Slots:
-        """Return n, z and w as in the docstring of `FtrlUpdate`."""
+        """Return n, z and w after the update, as in the docstring of `FtrlUpdate`."""
         rate, power = parts.learning_rate * parts.factors, -settings.learning_rate_power
         before, linear = parts.slots["accumulator"], parts.slots["linear"]
         accumulator = before + parts.gradient**2
         root = accumulator**power
         linear = linear + rate * parts.shared_gradient - (root - before**power) * parts.weights
-        made = -np.sign(linear) * np.maximum(0, np.abs(linear) - rate * settings.l1) / (root + 2 * rate * settings.l2)
-        weights = np.where(parts.factors == 0, parts.weights, made)
+        new = -np.sign(linear) * np.maximum(0, np.abs(linear) - rate * settings.l1) / (root + 2 * rate * settings.l2)
+        weights = np.where(parts.factors == 0, parts.weights, new)
         return {"accumulator": accumulator, "linear": linear, "weights": weights}
 
     def check(self, config: RunConfig) -> None:
-        """Refuse settings that change the weights in another way. The rule computes the weights from n and z alone."""
-        why = "rule ftrl computes the weights from sums of gradients alone, so that"
+        """Raise ValueError if anything else would change the weights, which the rule computes from n and z alone."""
+        why = "rule ftrl computes the weights from sums of gradients alone, so"
         if decay := config.optimizer.weight_decay:
             raise ValueError(
-                f"optimizer.weight_decay: got {decay:g}: {why} their decay would be lost: set 0, and choose optimizer.l2"
+                f"optimizer.weight_decay: got {decay:g}: {why} their decay would be lost: set 0, and use optimizer.l2 "
+                "instead"
             )
         if every := config.lookahead.every_updates:
             raise ValueError(f"lookahead.every_updates: got {every}: {why} their mean would be lost: set 0")
         if config.mode_kind.promise.takes_local_steps:
             raise ValueError(
-                f"optimizer.rule: got 'ftrl': {why} the weights that a worker pulls in mode {config.mode.name} would be "
-                "lost: choose another rule or mode"
+                f"optimizer.rule: got 'ftrl': {why} the weights that a worker pulls in mode {config.mode.name} would "
+                "be lost: choose another rule or mode"
             )

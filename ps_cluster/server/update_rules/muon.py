@@ -24,8 +24,8 @@ class MuonSettings(MomentumSettings):
         default=("kernel",),
         strict=False,
         max_length=100,
-        description="Parts of the paths of variables (*: any characters, ?: one) whose updates are made orthogonal. The "
-        "others follow nesterov.",
+        description="The update of a variable is made orthogonal if its path contains one of these patterns (*: any "
+        "characters, ?: one). All other variables follow rule nesterov.",
     )
 
 
@@ -34,8 +34,9 @@ class MuonUpdate(UpdateRule):
     W -= learning rate x sqrt(max(1, n / m)) x orthogonal(U).
 
     Muon (Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks",
-    kellerjordan.github.io/posts/muon). In that source, AdamW updates the other weights. The kernel of a convolution is a
-    matrix with a column for each filter. A share scales the gradient only in v and u: the step of a matrix keeps its size.
+    kellerjordan.github.io/posts/muon). In that source, AdamW updates the other weights. The kernel of a convolution is
+    a matrix with a column for each filter. A share scales only the gradient in v and u, so the step of a matrix keeps
+    its size.
     """
 
     slot_names = ("momentum",)
@@ -59,11 +60,12 @@ class MuonUpdate(UpdateRule):
 
 
 def orthogonal(matrix: tf.Tensor) -> tf.Tensor:
-    """Return approximately the orthogonal matrix nearest to `matrix`, float32 [m, n]: its singular values are 0.7 to 1.2.
+    """Return about the orthogonal matrix nearest to `matrix`, float32 [m, n]. Its singular values are 0.7 to 1.2.
 
-    Jordan et al. 2024 start with X = matrix / its norm, and compute five times X <- X (a I + b A + c A A), where A = X^T X.
-    Here only A and the product of the brackets P change: A <- P A P. That is the same in exact arithmetic. It takes 18 ms
-    instead of 42 ms for airbench's kernels on one core in float32 (28 ms in bfloat16), because A is smaller than X.
+    Jordan et al. 2024 start with X = matrix / its norm, and compute X <- X P five times, where P = a I + b A + c A A
+    and A = X^T X. Here only A <- P A P and the product of all P are computed, and X is multiplied by this product at
+    the end. In exact arithmetic the result is the same. It takes 18 ms instead of 42 ms for airbench's kernels on one
+    core in float32 (28 ms in bfloat16), because A is smaller than X.
     """
     a, b, c = ORTHOGONALISING
     tall = matrix.shape[0] >= matrix.shape[1]
@@ -81,17 +83,17 @@ def orthogonal(matrix: tf.Tensor) -> tf.Tensor:
 class Muon(OptimizerRule):
     name = "muon"
     Settings = MuonSettings
-    usual_rate = 0.02  # as in the source; Keras's Muon scales its steps in another way
+    usual_rate = 0.02  # as in the source; Keras's Muon scales its steps differently
     update = MuonUpdate
 
     def equation(self, settings: Any, parts: UpdateParts) -> Slots:
-        """Return only v = momentum x v + g: the step of a matrix can't be computed from a part of its weights."""
+        """Return only v = momentum x v + g. The step of a matrix can't be computed from a part of its weights."""
         return {"momentum": settings.momentum * parts.slots["momentum"] + parts.shared_gradient}
 
     def check(self, config: RunConfig) -> None:
         mode = config.mode_kind
         if mode.shares_steps or (config.shards > 1 and not mode.promise.takes_local_steps):
             raise ValueError(
-                f"optimizer.rule: got 'muon', with weights in parts (mode {mode.name}, {config.shards} of them): it needs "
-                "whole matrices: take cluster.parameter_servers 1, and not mode layers or width"
+                f"optimizer.rule: got 'muon': it needs whole matrices, but mode {mode.name} cuts the weights into "
+                f"{config.shards} parts: choose cluster.parameter_servers 1, and a mode other than layers and width"
             )

@@ -22,7 +22,7 @@ class Nesterov(OptimizerRule):
     update = NesterovUpdate
 
     def equation(self, settings: Any, parts: UpdateParts) -> Slots:
-        """Return v as `WithMomentum` does, and w + momentum x v - learning rate x g."""
+        """Return v as `WithMomentum` does, and w + momentum x v - learning rate x g, with the new v."""
         step = parts.learning_rate * parts.factors * parts.shared_gradient
         velocity = settings.momentum * parts.slots["momentum"] - step
         return {"momentum": velocity, "weights": parts.decayed_weights + settings.momentum * velocity - step}

@@ -24,7 +24,7 @@ class RmspropSettings(MomentumSettings):
         default=1e-7,
         ge=SMALLEST_EPSILON,
         le=LARGEST_FACTOR,
-        description="Added to the mean square: keeps the rule from dividing by 0.",
+        description="A number that is added to the mean square, so that the rule never divides by 0.",
     )
 
 
@@ -52,7 +52,7 @@ class RmspropUpdate(UpdateRule):
                 grad=gradient,
                 use_locking=True,
             )
-        # The kernel supports neither share nor factors. As in Adam, the mean square takes the whole gradient.
+        # The kernel supports neither share nor factors. The mean square takes the whole gradient, as in Adam.
         before = slots["mean_square"].read_value()
         mean_square = before + (1 - settings.rho) * (gradient * gradient - before)
         step = times(share, learning_rate * gradient * tf.math.rsqrt(mean_square + settings.epsilon))
@@ -71,7 +71,7 @@ class Rmsprop(OptimizerRule):
     update = RmspropUpdate
 
     def equation(self, settings: Any, parts: UpdateParts) -> Slots:
-        """Return s, v and w as in the docstring of `RmspropUpdate`."""
+        """Return s, v and w after the update, as in the docstring of `RmspropUpdate`."""
         mean_square = settings.rho * parts.slots["mean_square"] + (1 - settings.rho) * parts.gradient**2
         step = parts.learning_rate * parts.shared_gradient / np.sqrt(mean_square + settings.epsilon)
         velocity = settings.momentum * parts.slots["momentum"] + step

@@ -1,9 +1,9 @@
-"""Update rules for the rows of embedding tables: they change only the rows that have a gradient.
+"""The base class of update rules for rows of embedding tables. They change only the rows that have a gradient.
 
-A rule whose update of a weight with gradient 0 does nothing (sgd, adagrad) gives the same weights as on a whole table. So does
-ftrl from the first gradient of a row on. Before it, the row keeps its initial weights, which become 0 in a whole table. Adam is
-"lazy" here: without a gradient, the moments of a row stay as they are and the row does not move. Its bias correction counts all
-updates, as that of a whole table does.
+With sgd and adagrad, a weight whose gradient is 0 does not change, so the result is the same as for a whole table. With
+ftrl it is the same from the first gradient of a row on. Before that, the row keeps its initial weights, whereas a whole
+table sets them to 0. Adam is "lazy" here: without a gradient, a row and its moments do not change. Its bias correction
+counts all updates, as for a whole table.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class RowUpdate(NamedTuple):
 
 
 class RowRule(ABC):
-    """The optimizer of a table's rows: its slots, and the operations that apply gradients. Create it on the shard's device.
+    """The optimizer of a table's rows: slots, and operations that apply gradients. Create it on the shard's device.
 
     Attributes:
-      slots: name → float32 [rows, width]. They are those that the rule has for whole vectors.
+      slots: name → float32 [rows, width]. The names are the same as for whole vectors.
     """
 
     def __init__(self, settings: RuleSettings, rows: tf.Variable):
@@ -48,7 +48,7 @@ class RowRule(ABC):
         self.slots = {name: tf.Variable(tf.fill(rows.shape, one), trainable=False) for name, one in self._first.items()}
 
     def reset(self, places: tf.Tensor) -> tf.Operation:
-        """Give the slots of some rows their first values. `places`: int64 [u]."""
+        """Set the slots of some rows to their first values. `places`: int64 [u]."""
         shape = [tf.size(places), self._rows.shape[1]]
         return tf.group(
             *(

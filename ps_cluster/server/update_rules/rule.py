@@ -1,4 +1,4 @@
-"""The base class of update rules, which apply a gradient to a shard's weights, mostly by one locked TensorFlow kernel."""
+"""The base class of update rules, which apply a gradient to a shard's weights, mostly by a locked TensorFlow kernel."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def make_rule(
     variable: MakeVariable = on_this_device,
     matrices: Sequence[Matrix] = (),
 ) -> UpdateRule:
-    """Return the rule that `settings` choose. The other arguments are as for `UpdateRule`."""
+    """Return the rule that `settings` name. All arguments are as for `UpdateRule`."""
     return RULES[settings.rule].update(settings, weights, factors, variable, matrices)
 
 
@@ -52,11 +52,13 @@ class UpdateRule(ABC):
 
     Weight decay is decoupled (Loshchilov and Hutter 2019, arXiv:1711.05101, algorithm 2). A weight's learning-rate
     factor scales the effect of its gradient but not its decay, as in airbench (Jordan 2024, arXiv:2404.00498). Biases
-    in airbench learn 64 times as fast, and would vanish if they also decayed 64 times as fast. A weight with factor 0 never
-    changes.
+    in airbench learn 64 times as fast, and would vanish if they also decayed 64 times as fast. A weight with factor 0
+    never changes.
 
     Attributes:
-      slot_names: the names of the vectors that are kept in addition to the weights. `first_values` says with what they start.
+      slot_names: the names of the vectors that are kept in addition to the weights. `first_values` returns their first
+        values.
+      slots: name → float32 [n].
     """
 
     slot_names: tuple[str, ...] = ()
@@ -72,7 +74,10 @@ class UpdateRule(ABC):
         """Create the slots.
 
         Args:
+          settings: the section `optimizer`.
+          weights: float32 [n].
           factors: float32 [n], the learning-rate factor of each weight.
+          variable: creates the variables.
           matrices: the places of the matrices that `optimizer.matrices` names, in order.
         """
         self._settings: Any = settings
@@ -88,11 +93,11 @@ class UpdateRule(ABC):
 
     @classmethod
     def first_values(cls, settings: Any) -> dict[str, float]:
-        """Return the number with which all elements of each slot start. `settings`: the section `optimizer`."""
+        """Return for each slot the first value of all its elements. `settings`: the section `optimizer`."""
         return dict.fromkeys(cls.slot_names, 0.0)
 
     def used_rate(self, learning_rate: tf.Tensor) -> tf.Tensor:
-        """Return the rate of an update, float32 [], whose push contained this learning rate."""
+        """Return the learning rate to use for an update, float32 []. `learning_rate`: float32 [], from the push."""
         return learning_rate
 
     def apply(
@@ -100,10 +105,10 @@ class UpdateRule(ABC):
     ) -> tf.Operation:
         """Apply one gradient.
 
-        A share scales the effect of this gradient, now and, with momentum or Adam, in later steps. The effect of earlier
-        gradients stays the same. Adam scales the gradient in its mean but not in its mean square, because in both the share
-        would cancel out. The share also scales the update's weight decay, so that the balance of gradients and decay does not
-        depend on it.
+        A share scales the effect of this gradient on this step and, with momentum or Adam, on later steps. The effect
+        of earlier gradients stays the same. In Adam the share scales the gradient in the mean but not in the mean
+        square, because otherwise it would cancel out. It also scales the update's weight decay, so that the balance
+        between gradients and decay does not depend on it.
 
         Args:
           gradient: float32 [n].
@@ -122,11 +127,11 @@ class UpdateRule(ABC):
     def _change(
         self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, share: tf.Tensor | None
     ) -> tf.Operation:
-        """Change the weights and the slots. Arguments as for `apply`."""
+        """Change the weights and the slots. The arguments are as for `apply`."""
 
 
 class LinearUpdate(UpdateRule):
-    """A rule that is linear in the gradient: scaling the gradient has the effect of scaling the learning rate."""
+    """A rule that is linear in the gradient. So scaling the gradient has the same effect as scaling the rate."""
 
     def _change(
         self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, share: tf.Tensor | None
@@ -135,16 +140,19 @@ class LinearUpdate(UpdateRule):
 
     @abstractmethod
     def _step(self, gradient: tf.Tensor, learning_rate: tf.Tensor) -> tf.Operation:
-        """Apply the scaled gradient."""
+        """Apply a gradient that share and factors have already scaled, float32 [n]."""
 
 
 def times(factor: tf.Tensor | None, vector: tf.Tensor) -> tf.Tensor:
-    """Return the product of both; `vector` itself if the factor is None."""
+    """Return factor x vector; the vector itself if the factor is None."""
     return vector if factor is None else factor * vector
 
 
 def decay_rates(settings: RuleSettings, factors: np.ndarray) -> np.ndarray:
-    """Return the share of each weight that decay removes per unit of learning rate, float32 [n]; [] if all are equal."""
+    """Return the share of each weight that decay removes, per unit of learning rate.
+
+    It is float32 [n], or [] if it is equal for all weights.
+    """
     if np.all(factors != 0):
         return np.array(settings.weight_decay, np.float32)
     return np.where(factors == 0, 0, settings.weight_decay).astype(np.float32)

@@ -21,7 +21,7 @@ class SgdUpdate(LinearUpdate):
 
 
 class SgdRows(RowRule):
-    """Stochastic gradient descent: w becomes w - learning rate x gradient."""
+    """w -= learning rate x g, for the rows that have a gradient."""
 
     def apply(self, update: RowUpdate) -> tf.Operation:
         step = times(update.share, update.learning_rate * update.gradient)

@@ -86,7 +86,7 @@ def test_a_mode_without_parameter_servers_is_given_none():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--mode", "sync-ps", "--ps", "3"], "mode sync-ps works with 1"),
+        (["--mode", "sync-ps", "--ps", "3"], "mode sync-ps works only with 1"),
         (["--mode", "sync", "--ps", "3"], "--ps: got 3: mode sync has no parameter servers"),
         (["--kinds", "kill worker,kill cat"], "'kill cat': did you mean 'kill ps'?"),
         (["--kinds", "absent.py:Fault"], "--kinds: "),
