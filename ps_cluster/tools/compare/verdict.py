@@ -1,12 +1,13 @@
-"""The findings of a comparison in words: a verdict on each arm, and what a reader must not overlook in the tables."""
+"""The findings of a comparison in words: what each arm reached, a verdict on it, and what a reader must not overlook."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
 from ps_cluster.files.values import counted
+from ps_cluster.report.facts import number
 from ps_cluster.tools.compare.estimates import Estimate
-from ps_cluster.tools.compare.findings import GroupDifference
+from ps_cluster.tools.compare.findings import GroupDifference, GroupFinding
 from ps_cluster.tools.compare.groups import NO_STRAGGLER, Group, arms
 
 _MOST_NAMES = 6  # listed in one line
@@ -25,6 +26,30 @@ def verdict(groups: Sequence[Group], differences: Sequence[GroupDifference], tar
             yield f"{_pair(one)}: {'; '.join(parts)}."
     if len(found) > _MOST_VERDICTS:
         yield f"{len(found) - _MOST_VERDICTS} more pairs are in the table of differences."
+
+
+def results(groups: Sequence[Group], target: float | None) -> Iterator[str]:
+    """Yield a sentence for each group: the means of its metric, its speed, its time to the target and its staleness."""
+    for group in groups[:_MOST_VERDICTS]:
+        slow = "" if group.straggler == NO_STRAGGLER else f", straggler {group.straggler}"
+        of = "1 run" if len(group.records) == 1 else f"means of {len(group.records)} runs"
+        what = f"{group.arm} ({group.batch_per_worker} {group.unit} per worker{slow}; {of})"
+        yield f"{what}: {', '.join(_means(group, target))}."
+
+
+def _means(group: Group, target: float | None) -> Iterator[str]:
+    """Yield the means of a group that are known, in words."""
+    metric, mean = group.metric, GroupFinding.of(group, target).mean
+    final, seconds, stale = mean(metric.column), mean("seconds_to_target"), mean("staleness_mean")
+    if final is None:
+        yield f"no final {metric.name}"
+    else:
+        yield f"final {metric.name} {metric.number(final)} {metric.unit}".rstrip()
+    yield f"{number(mean('examples_per_second'), ',.0f')} {group.unit}/s"
+    if target is not None and seconds is not None:
+        yield f"{metric.goal(target)} after {seconds:,.1f} s"
+    if stale is not None:
+        yield f"staleness {stale:.2f}"
 
 
 def _pair(one: GroupDifference) -> str:
