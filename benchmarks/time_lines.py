@@ -1,7 +1,7 @@
 """Draw what the workers of two runs did in the same short time: an asynchronous run above, a synchronous one below.
 
-    python cli.py run --mode async --model tutorial_cnn --steps 200 --straggler 2:2x --run-dir runs/async
-    python cli.py run --mode sync-ps --model tutorial_cnn --steps 100 --straggler 2:2x --run-dir runs/sync
+    python cli.py run --dataset synthetic --model tutorial_cnn --steps 200 --run-dir runs/async
+    python cli.py run --mode sync-ps --dataset synthetic --model tutorial_cnn --steps 40 --run-dir runs/sync
     python -m benchmarks.time_lines runs/async runs/sync --output docs/images/time-lines.png
 
 Everything in the picture is from the ledgers of the runs, metrics/updates.csv.
@@ -29,6 +29,7 @@ COLOURS = {
     "pushes": PALETTE[4], "applies": PALETTE[1],
 }  # fmt: skip
 assert set(COLOURS) == set(PHASES)
+LETTERS = 0.025  # the width of the name of a version, as a share of the width of the picture
 
 
 @click.command(cls=OneLineCommand)
@@ -50,10 +51,13 @@ def main(asynchronous: Path, synchronous: Path, output: Path, steps: int) -> Non
         figure, ((above,), (below,)) = grid(2, 1, 2.4)
         draw(above, runs[0], begins[0], seconds)
         draw(below, runs[1], begins[1], seconds)
-        above.set_title("async: each worker's gradient is applied as it arrives", loc="left")
-        below.set_title("sync-ps: an update waits for the gradients of all workers", loc="left")
+        above.set_title("async: each gradient makes a new version as it arrives", loc="left")
+        below.set_title("sync-ps: the gradients of all workers make a new version together", loc="left")
+        above.set_xlabel("time [s]   (the number in a step is the version from which its gradient is computed)")
         below.set_xlabel("time [s]")
-        handles = [Patch(facecolor=colour, edgecolor="#5b6570", label=name) for name, colour in COLOURS.items()]
+        durations = np.concatenate([np.diff(phase_times(rows), axis=0) for rows in runs], axis=1).max(axis=1)
+        drawn = [name for name, longest in zip(PHASES, durations.tolist()) if longest > 1e-3 * seconds]
+        handles = [Patch(facecolor=COLOURS[name], edgecolor="#5b6570", label=name) for name in drawn]
         figure.legend(handles=handles, loc="outside upper left", ncols=len(handles))
     write_whole(output, Plot("time-lines", "", "", figure).png)
 
@@ -78,14 +82,20 @@ def draw(panel: Axes, rows: np.ndarray, begins: float, seconds: float) -> None:
         for name, left, right in zip(PHASES, edges, edges[1:]):
             colour = COLOURS[name]
             panel.barh(lane, right - left, 0.7, left, color=colour, edgecolor="#5b6570", linewidth=0.4)
-        middle = (edges[2] + edges[3]) / 2
-        if 0 < middle < seconds:
-            panel.text(middle, lane, f"v{from_version:.0f}", color="white", ha="center", va="center", fontsize=8)
+        left, right = np.clip(edges[2:4], 0, seconds)
+        if right - left > LETTERS * seconds:
+            panel.text(
+                (left + right) / 2, lane, f"v{from_version:.0f}", color="white", ha="center", va="center", fontsize=8
+            )
+    labelled = -seconds
     for version in np.unique(shown["version"]).tolist():
         at = float(times[-1][shown["version"] == version].max())
-        if 0 < at < seconds:
-            panel.plot([at, at], [-0.3, 0.1], color=PALETTE[1], linewidth=1.5)
+        if not 0 < at < seconds:
+            continue
+        panel.plot([at, at], [-0.3, 0.1], color=PALETTE[1], linewidth=1.5)
+        if at - labelled > LETTERS * seconds:
             panel.text(at, 0.15, f"v{version - pulled.min():.0f}", ha="center", va="bottom", fontsize=7)
+            labelled = at
     panel.set(xlim=(0, seconds), ylim=(-0.5, len(workers) + 0.5))
     panel.set_yticks([0, *range(1, len(workers) + 1)], ["new version", *(f"worker {w:.0f}" for w in workers[::-1])])
     panel.grid(visible=False)
