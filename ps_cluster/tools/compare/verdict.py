@@ -63,18 +63,18 @@ def _verdict_parts(one: GroupDifference, target: float | None) -> Iterator[str]:
     metric, speed = one.group.metric, f"{one.group.unit}/s"
     goal = "" if target is None else metric.goal(target)
     more = (f"more {speed}", f"fewer {speed}")
-    yield from _judged(one.speed, 1, more, speed, lambda value: f"{value:.2f} times")
+    yield from _judged(one.speed, 1, more, speed, "{:.2f}".format, " times")
     later = (f"{goal} is reached later", f"{goal} is reached sooner")
-    yield from _judged(one.time, 1, later, f"the time to {goal}", lambda value: f"{value:.2f} times the time")
+    yield from _judged(one.time, 1, later, f"the time to {goal}", "{:.2f}".format, " times the time")
     if target is not None and one.time is None and one.speed is not None:
         yield f"the time to {goal} is not compared, as it was not measured in every run"
     final, unit = f"final {metric.name}", " points" if metric.unit == "%" else ""
     higher = (f"a higher {final}", f"a lower {final}")
-    yield from _judged(one.of_metric, 0, higher, f"the {final}", lambda value: f"{metric.signed(value)}{unit}")
+    yield from _judged(one.of_metric, 0, higher, f"the {final}", metric.signed, unit)
 
 
 def _judged(
-    found: Estimate | None, nothing: float, ways: tuple[str, str], what: str, text: Callable[[float], str]
+    found: Estimate | None, nothing: float, ways: tuple[str, str], what: str, text: Callable[[float], str], unit: str
 ) -> Iterator[str]:
     """Yield the finding on one number, if it was measured.
 
@@ -82,16 +82,16 @@ def _judged(
       nothing: the value that means no difference.
       ways: the words for a larger value and for a smaller one.
       what: the number in words.
-      text: returns a value as text.
+      text: returns a value as text, without its unit.
     """
     if found is None:
         return
     way = ways[0] if found.mean > nothing else ways[1]
-    mean = text(found.mean)
+    mean = f"{text(found.mean)}{unit}"
     if found.low is None or found.high is None:
         yield f"{way} in this run ({mean})" if found.mean != nothing else f"no difference in {what} in this run"
         return
-    interval = f"({mean}; {text(found.low)} to {text(found.high)})"
+    interval = f"({mean}, 95 % interval {text(found.low)} to {text(found.high)})"
     yield f"no difference shown in {what} {interval}" if found.holds(nothing) else f"{way} {interval}"
 
 

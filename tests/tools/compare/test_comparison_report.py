@@ -209,18 +209,18 @@ def test_an_interval_that_holds_zero_is_marked_and_no_difference_is_shown(tmp_pa
     assert row["speed_ratio"] == "~ 1.00 (1.00 to 1.00)"
     assert judged(roots) == [
         "sync-ps against sync (same batch: 128 images per worker, 384 per update; 3 seeds): no difference shown in images/s "
-        "(1.00 times; 1.00 times to 1.00 times); the time to 50 % is not compared, as it was not measured in every run; no "
-        "difference shown in the final test accuracy (+0.00 points; -2.48 points to +2.48 points)."
+        "(1.00 times, 95 % interval 1.00 to 1.00); the time to 50 % is not compared, as it was not measured in every run; no "
+        "difference shown in the final test accuracy (+0.00 points, 95 % interval -2.48 to +2.48)."
     ]
 
 
 def test_the_verdict_says_in_words_what_was_measured_of_speed_time_and_metric(tmp_path):
     (line,) = (line for line in judged(write_runs(tmp_path, stragglers=("none",))) if line.startswith("async "))
     assert line.startswith(
-        "async against sync (same batch per worker: 128 images; 3 seeds): more images/s (2.00 times; 2.00 "
+        "async against sync (same batch per worker: 128 images; 3 seeds): more images/s (2.00 times, 95 % interval "
     )
-    assert "; 50 % is reached sooner (0.51 times the time; " in line
-    assert line.endswith("; a lower final test accuracy (-2.00 points; -2.00 points to -2.00 points).")
+    assert "; 50 % is reached sooner (0.51 times the time, " in line
+    assert line.endswith("; a lower final test accuracy (-2.00 points, 95 % interval -2.00 to -2.00).")
 
 
 def test_what_each_arm_reached_is_said_in_words(tmp_path):
