@@ -3,21 +3,30 @@
 import re
 import subprocess
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from benchmarks.records import read
+from ps_cluster.config import build_config
+from ps_cluster.config.datasets import DATASETS
+from ps_cluster.config.modes import MODES
+from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.tasks import Task
 from ps_cluster.data.plain_pickles import MOST_OPERATIONS
+from ps_cluster.installation import CONFIG_FOLDER
 from ps_cluster.launch.cluster_files import from_file
 from ps_cluster.launch.stages import RunLimits
 from ps_cluster.report import metrics
 from ps_cluster.runs import logs
+from ps_cluster.runs.result_rows import TrainingOutcome
 from tests.helpers.command_lines import assert_sound
 from tests.helpers.real_cluster import PROJECT
 
 ARCHITECTURE, TOOLS, TROUBLESHOOTING = (
     (PROJECT / "docs" / f"{name}.md").read_text() for name in ("architecture", "tools", "troubleshooting")
 )
+README = (PROJECT / "README.md").read_text()
 PAGES = [*PROJECT.glob("*.md"), *(PROJECT / "docs").rglob("*.md")]
 HEADING = re.compile(r"^#+ (.+)$", re.M)
 CODE = re.compile(r"^```.*?^```", re.M | re.S)
@@ -49,6 +58,35 @@ def test_the_page_says_what_to_do_about_every_warning_and_error():
 def test_the_pages_have_the_limits_of_the_code():
     assert f"training has not begun | after {RunLimits().startup_s:.0f} s" in TROUBLESHOOTING
     assert f"a pickle {MOST_OPERATIONS:,} operations" in ARCHITECTURE
+
+
+def test_every_mode_that_readme_offers_works_without_another_setting():
+    table = README.partition("| your situation | `--mode` |\n")[2].partition("\n\n")[0]
+    modes = {name for line in table.splitlines()[1:] for name in re.findall(r"`([\w-]+)`", line)}
+    assert {"async", "sync", "single"} < modes
+    for mode in modes:
+        build_config(None, {"mode.name": mode})
+
+
+def test_the_page_of_tools_has_every_outcome_of_a_run():
+    tools = (PROJECT / "docs" / "tools.md").read_text()
+    line = tools.partition("how the run ended: ")[2].partition(".")[0]
+    assert set(re.findall("`([^`]+)`", line)) == {*get_args(TrainingOutcome), "failed"}
+
+
+def test_the_default_settings_list_every_name_that_can_be_chosen():
+    comments = (CONFIG_FOLDER / "default.yaml").read_text()
+    for registry in (DATASETS, NETWORKS, MODES):
+        names = [one.name for one in registry if getattr(one, "offered", True)]
+        assert [name for name in names if not re.search(rf"\b{re.escape(name)}\b", comments)] == []
+
+
+def test_no_time_in_the_table_of_slow_links_is_longer_than_the_measurement():
+    page = (PROJECT / "docs" / "clusters.md").read_text()
+    least, most = map(float, re.search(r"ends (\d+) to (\d+) s after its start", page).groups())
+    record = read("far_apart")
+    times = [second for row in record.rows if isinstance(row["seconds"], list) for second in row["seconds"]]
+    assert f"--seconds {least:.0f} " in record.command and times and max(times) <= most
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(PROJECT)))

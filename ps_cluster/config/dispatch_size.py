@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-# A dispatch costs the chief 1 to 2 ms (docs/results.md, configs/simulate/) and its worker a round trip. But the more steps
-# a dispatch has, the more steps are computed twice when a worker dies.
+# A dispatch takes time of the chief (measured in docs/results.md), and its worker waits for a round trip. But the more
+# steps a dispatch has, the more steps are computed twice when a worker dies.
 DISPATCH_S, FEWEST, MOST = 0.5, 4, 64
 CHIEF_PER_S = 200  # the dispatches that the chief can easily send per second, to all workers together
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -46,6 +47,20 @@ class ActivationSettings(NetworkSettings):
     )
 
 
+@dataclass(frozen=True)
+class UsualScore:
+    """The score that a network usually reaches on a data set with its recipe in mode async.
+
+    Attributes:
+      accuracy: the mean test accuracy, from 0 to 1, of `runs` runs (docs/results.md has the command).
+      examples: how many training examples each of these runs trained on, over all epochs.
+    """
+
+    accuracy: float
+    examples: int
+    runs: int
+
+
 class Network:
     """A network. Subclass it, or write a function that returns a Keras model (`FunctionNetwork`).
 
@@ -57,6 +72,7 @@ class Network:
         500 images at once it took more than any other task.
       recipe: the settings in which the network differs from configs/default.yaml, as a layer. `modes` may list learning
         rates and momenta for single modes, numbers of workers and batch sizes, found on held-out examples (`FoundRates`).
+      usual_scores: the scores that users may expect, by the name of the data set.
     """
 
     page = "docs/extending.md#your-own-network"
@@ -65,6 +81,7 @@ class Network:
     worker_mb: float | None = None
     scored_at_once: int = 50
     recipe: Mapping[str, Any] = {}
+    usual_scores: Mapping[str, UsualScore] = {}
 
     def check(self, examples: ExampleSpec, settings: Any) -> None:
         """Raise ValueError or UserError if `build` can't use the examples or settings.

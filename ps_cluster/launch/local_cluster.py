@@ -182,7 +182,10 @@ class LocalCluster:
     def states(self) -> list[TaskState]:
         """Return the state of each task."""
         ended = self._supervisor.ended
-        return [TaskState(one.task, one.pid, ended.get(one.task, "running")) for one in self._supervisor.processes]
+        return [
+            TaskState(one.task, one.pid, ended.get(one.task, "running"), self.restarts[one.task])
+            for one in self._supervisor.processes
+        ]
 
     def _measure(self) -> None:
         processes = {process.pid: process.task for process in self._supervisor.processes if process.child.owns_pid}

@@ -52,8 +52,8 @@ class Curves:
     def draw(self, panel: Axes, x_axis: str, measure: str) -> None:
         """Draw a measure over training, test and, if there are any, held-out training examples."""
         _line(panel, self.trained, x_axis, measure, "training", PALETTE[5], "")
-        _line(panel, self.tested, x_axis, f"test_{measure}", "test", PALETTE[0], "o")
-        _line(panel, self.tested, x_axis, f"validation_{measure}", "validation", PALETTE[1], "s")
+        _line(panel, self.tested, x_axis, f"test_{measure}", "test", PALETTE[1], "o")
+        _line(panel, self.tested, x_axis, f"validation_{measure}", "validation", PALETTE[2], "s")
         panel.set_ylabel(measure)
         plain_ticks(panel)
         if measure == "accuracy":

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pydantic import JsonValue
 from rich.text import Text
 
+from ps_cluster.config.networks import NETWORKS
 from ps_cluster.files.values import counted, one_line
 from ps_cluster.report.run_state import real_counterpart
 from ps_cluster.runs.monitor import value_text
@@ -26,6 +27,7 @@ HISTOGRAM_COLUMNS = 24
 MOST_SETTINGS, MOST_OF_A_VALUE = 8, 48  # settings that are shown, and characters of a value
 MOST_EPOCHS = 6  # epochs without a score that are listed
 MOST_CHANGES = 3  # changes of the number of workers that are listed
+AS_USUAL_POINTS = 1.0  # runs whose accuracies differ by less, in percentage points, are called alike
 _IN_OTHER_ROWS = {"model.name", "model.precision", "mode.name", "training.seed", "data.dataset"}
 _COLOURS = {"completed": "bold green", "stopped": "bold yellow"} | dict.fromkeys((*BROKEN, "failed"), "bold red")
 
@@ -43,6 +45,8 @@ def facts_of(summary: Summary) -> Iterator[tuple[str, Text | str]]:
     if evaluation.best_chosen_on == "validation":
         yield f"validation {metric}", _validation_score(evaluation)
     yield f"test {metric}", _test_score(evaluation, updates.applied, summary.unit)
+    if usual := _usual_score(summary):
+        yield "usual score", usual
     if further := named_values(evaluation.compiled | evaluation.metrics):
         yield "test metrics", f"{' · '.join(further)} at step {evaluation.step:,}"
     if evaluation.best_step is not None and evaluation.monitor:
@@ -171,6 +175,23 @@ def _test_score(evaluation: EvaluationSummary, last_step: int, unit: str) -> Tex
     if evaluation.step < last_step:
         text.append(f"\nNOT THE LAST: step {last_step:,} is not scored yet", "yellow")
     return text
+
+
+def _usual_score(summary: Summary) -> str:
+    """Return how the test accuracy compares with that of earlier runs of the network; "" if there is nothing to compare."""
+    network, scores = NETWORKS.own.get(summary.model or ""), summary.evaluation.history
+    usual = network.usual_scores.get(summary.dataset or "") if network else None
+    accuracy = summary.evaluation.test_accuracy
+    if usual is None or accuracy is None or not scores:
+        return ""
+    after = f"after {usual.examples:,} {summary.unit} (async, {usual.runs} runs)"
+    text = f"{summary.model} usually reaches {usual.accuracy:.1%} {after}"
+    examples, points = scores[-1].examples, 100 * (accuracy - usual.accuracy)
+    if examples is not None and abs(examples / usual.examples - 1) > 0.02:
+        return f"{text}; this model has trained on {examples:,}"
+    if abs(points) < AS_USUAL_POINTS:
+        return f"{text}, and so does this run"
+    return f"{text}; this run is {abs(points):.1f} points {'better' if points > 0 else 'worse'}"
 
 
 def _value(accuracy: float | None, error: float | None) -> str:

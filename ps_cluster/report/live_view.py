@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ps_cluster.config.tasks import PS, WORKER
+from ps_cluster.files.values import counted
 from ps_cluster.report.run_state import RunState, clock, synthetic_notice
 from ps_cluster.report.terminal import LEFT, RIGHT, plain_table
 
@@ -45,6 +46,8 @@ def draw(state: RunState, width: int, seconds: float) -> Group:
         if best is not last:
             text.append(f" · best {monitor.words(best).split(' ', 1)[1]} at step {best.step:,}", "default")
         parts += [Text(), text.append("".join(f" · {other}" for other in others), "default")]
+    elif state.applied:
+        parts += [Text(), Text("no checkpoint is scored on the test set yet", "dim")]
     return Group(*parts)
 
 
@@ -70,7 +73,7 @@ def _task_table(state: RunState, width: int) -> Table:
         updates[row.index] += row.updates
         examples[row.index] += row.examples
     trainer = state.config.mode_kind.trainer_type
-    for task, pid, how in sorted(
+    for task, pid, how, restarts in sorted(
         state.tasks, key=lambda one: (one.task.type != trainer, one.task.type, one.task.index)
     ):
         cells: list[str | Text] = ["", "", ""]
@@ -79,7 +82,10 @@ def _task_table(state: RunState, width: int) -> Table:
             if all_updates := updates.total():
                 cells[2] = _share(updates[task.index] / all_updates, roomy)
         name = f"{task.type} {task.index}" if task.type in (WORKER, PS) else task.type
-        table.add_row(name, str(pid or "–"), Text(how, _STATE_COLOURS.get(how, "default")), *cells)
+        shown = Text(how, _STATE_COLOURS.get(how, "default"))
+        if restarts:
+            shown.append(f", {counted(restarts, 'restart')}", "yellow")
+        table.add_row(name, str(pid or "–"), shown, *cells)
     return table
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.data.packed import PackedDataset, load_pointed
@@ -17,7 +18,8 @@ from ps_cluster.files.values import Malformed, number_text
 from ps_cluster.files.writing import remove_leftovers, write_whole
 from ps_cluster.notices import Notify
 from ps_cluster.report.analysis import Analysis, Mistake
-from ps_cluster.report.calibration import percent
+from ps_cluster.report.calibration import percent, share_of
+from ps_cluster.report.colours import PALETTE
 from ps_cluster.report.curves import X_AXES, Curves
 from ps_cluster.report.facts import facts_of
 from ps_cluster.report.mistakes import ShownExamples, shown_examples
@@ -136,17 +138,27 @@ class _ScoredRun:
             },
         }
 
-    def page(self, curves: list[Plot], plots: list[Plot]) -> str:
+    def workers(self) -> Iterator[list[str]]:
+        """Yield the cells of each worker: its index, updates, share of all updates, examples, and restarts."""
+        every = sum(worker.updates for worker in self.summary.workers)
+        for worker in self.summary.workers:
+            share = percent(share_of(worker.updates, every))
+            yield [f"{worker.index}", f"{worker.updates:,}", share, f"{worker.examples:,}", f"{worker.restarts:,}"]
+
+    def page(self, curves: list[Plot], staleness: list[Plot], plots: list[Plot]) -> str:
         """Return the HTML."""
         return rendered(
             __package__,
             "results.html",
+            script="sort.js",
             name=self.name,
             summary=self.summary,
             warnings=list(self.warnings()),
             models=" ".join(self.models()),
             highlights=list(self.highlights()),
             curves=curves,
+            staleness=staleness,
+            workers=list(self.workers()),
             plots=plots,
             analysis=self.analysis,
             percent=percent,
@@ -192,6 +204,21 @@ def _curve_plots(curves: Curves) -> Iterator[Plot]:
             yield small_plot(f"{measure}-over-{over}", f"{measure.capitalize()} over {over}", "", draw)
 
 
+def _staleness_plot(summary: Summary) -> Iterator[Plot]:
+    """Yield the distribution of staleness, if the summary has it."""
+    counts = {int(value): count for value, count in summary.staleness.histogram.items()}
+    if not counts or summary.staleness.mean is None:
+        return
+
+    def draw(axes: Axes) -> None:
+        shares = [100 * count / sum(counts.values()) for count in counts.values()]
+        axes.bar(list(counts), shares, color=PALETTE[0])
+        axes.set(xlabel="staleness [updates]", ylabel="gradients [%]")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+    yield small_plot("staleness", "Staleness of the gradients", "", draw)
+
+
 def write_results(run_dir: RunDir, summary: Summary, notify: Notify) -> None:
     """Write results/ of a run that has ended. The page is written last, so if it is there, all other files are.
 
@@ -205,7 +232,8 @@ def write_results(run_dir: RunDir, summary: Summary, notify: Notify) -> None:
     found = _ScoredRun.of(run_dir, summary, notify)
     curves = list(_curve_plots(found.curves))
     plots = found.analysis.plots() if found.analysis else []
-    page, numbers = found.page(curves, plots), json.dumps(found.numbers(), indent=1, allow_nan=False)
+    staleness = list(_staleness_plot(summary))
+    page, numbers = found.page(curves, staleness, plots), json.dumps(found.numbers(), indent=1, allow_nan=False)
     folder = run_dir.results / "plots"
     folder.mkdir(parents=True, exist_ok=True)
     untrusted.refuse_foreign_symlinks(folder, "folder of the run")
@@ -214,7 +242,7 @@ def write_results(run_dir: RunDir, summary: Summary, notify: Notify) -> None:
     remove_leftovers(run_dir.results, "results.*")
     for before in folder.glob("*.svg"):
         before.unlink()
-    for plot in (*curves, *plots):
+    for plot in (*curves, *staleness, *plots):
         write_whole(folder / f"{plot.name}.svg", plot.svg)
     write_whole(run_dir.results_numbers, f"{numbers}\n")
     write_whole(run_dir.results_page, page)

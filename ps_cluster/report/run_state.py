@@ -24,11 +24,12 @@ SYNTHETIC = "synthetic"  # the data set that stands in for CIFAR-10
 
 
 class TaskState(NamedTuple):
-    """A process of the run. `state`: "running", or how it ended."""
+    """A process of the run. `state`: "running", or how it ended. `restarts`: how often the task was started again."""
 
     task: Task
     pid: int | None
     state: str
+    restarts: int = 0
 
 
 @dataclass
@@ -134,9 +135,9 @@ class RunState:
             return ["no update yet"]
         formats = {
             "examples_per_second": f"{{:,.0f}} {self.dataset.spec.unit}/s",
-            "loss": "loss {:.3f}",
-            "accuracy": "accuracy {:.1%}",
-            "error": "error {:.4g}",
+            "loss": "training loss {:.3f}",
+            "accuracy": "training accuracy {:.1%}",
+            "error": "training error {:.4g}",
             "staleness_mean": "staleness {:.2f}",
             "learning_rate": "learning rate {:.3g}",
             "epoch": "epoch {:.2f}",

@@ -6,18 +6,13 @@ load anything, and to run any script but that of this package, so text from the 
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files as package_files
 from pathlib import Path
 from urllib.parse import quote
-
-from markupsafe import Markup
 
 from ps_cluster.files import locks
 from ps_cluster.files.json_files import Json
@@ -86,16 +81,13 @@ class RunsPage:
 
     def write(self, runs: Sequence[ShownRun], refresh_s: float | None) -> None:
         """Write the page. `refresh_s`: after so many seconds, a browser loads it again; None for never."""
-        script = package_files(__package__).joinpath("templates/runs.js").read_text(encoding="utf-8")
-        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
         settings, more_settings = differing_settings(runs)
         page = rendered(
             __package__,
             "runs.html",
+            script="runs.js",
             folder=one_line(str(self._folder.absolute())),
             refresh_s=refresh_s,
-            script=Markup(script),  # it is part of this package, and does not contain "</script>"
-            digest=digest,
             colours=PALETTE,
             headings=HEADINGS,
             runs=[(run, self._link(run), cells(run, time.time())) for run in runs],

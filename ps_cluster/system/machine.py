@@ -28,8 +28,8 @@ def fastest_precision(cpuinfo: Path = CPUINFO) -> str:
 def describe(cpuinfo: Path = CPUINFO, allowed: Allowance | None = None) -> dict[str, Any]:
     """Return the machine's entry in summary.json; nothing in it names the machine or its user.
 
-    `cores` and `memory_gib` are what this process may use. `cpu_limit` (processor seconds per second) and
-    `memory_limit_gib` are the limits of its control group, None without a limit. `tensorflow` is None if it is not
+    `cores` and `memory_gb` are what this process may use. `cpu_limit` (processor seconds per second) and
+    `memory_limit_gb` are the limits of its control group, None without a limit. `tensorflow` is None if it is not
     installed. `commit` is None outside a git checkout, and ends in "-dirty" if a file differs from that commit.
     """
     flags, allowed = flags_of(cpuinfo), allowed or allowance()
@@ -38,8 +38,8 @@ def describe(cpuinfo: Path = CPUINFO, allowed: Allowance | None = None) -> dict[
         "processor": _first(cpuinfo, "model name") or platform.machine(),
         "cores": allowed.threads,
         "cpu_limit": allowed.cpus,
-        "memory_gib": round(min(memory, limit or memory) / 2**30, 1),
-        "memory_limit_gib": round(limit / 2**30, 1) if limit else None,
+        "memory_gb": round(min(memory, limit or memory) / 1e9, 1),
+        "memory_limit_gb": round(limit / 1e9, 1) if limit else None,
         **{flag: flag in flags for flag in _BFLOAT16_FLAGS},
         "tensorflow": tensorflow_version(),
         "commit": commit_of(_CODE),

@@ -4,6 +4,7 @@ import contextlib
 import io
 import os
 import pty
+import re
 import subprocess
 import sys
 import threading
@@ -94,8 +95,8 @@ def test_line_of_progress_holds_every_measure_and_the_time_left():
     view, _, output = plain()
     view.progress(row(200))
     assert output.getvalue().splitlines()[-1] == (
-        "[ 0:00] training · 200/1,000 updates (20%) · 1,280 images/s · loss 1.234 · accuracy 50.0% · staleness 1.98 · "
-        "learning rate 0.2 · epoch 0.10 · 1:20 left"
+        "[ 0:00] training · 200/1,000 updates (20%) · 1,280 images/s · training loss 1.234 · "
+        "training accuracy 50.0% · staleness 1.98 · learning rate 0.2 · epoch 0.10 · 1:20 left"
     )
 
 
@@ -104,7 +105,7 @@ def test_row_without_new_updates_keeps_the_measures_known_last():
     view.progress(row(200))
     now.seconds = 60
     view.progress(row(200, loss=None, accuracy=None, learning_rate=None, staleness_mean=None))
-    assert "loss 1.234 · accuracy 50.0%" in output.getvalue().splitlines()[-1]
+    assert "training loss 1.234 · training accuracy 50.0%" in output.getvalue().splitlines()[-1]
 
 
 def test_a_training_that_diverged_shows_it_in_place_of_the_loss_known_last():
@@ -222,6 +223,25 @@ def test_live_view_shows_each_worker_and_its_share():
     ]  # fmt: skip
 
 
+def test_live_view_shows_how_often_a_task_was_started_again():
+    tasks = [TaskState(Task("worker", index), 20 + index, "running", restarts=index) for index in range(3)]
+    lines = [
+        line for line in drawn(replace(state(row=row(400)), tasks=tasks), 100).splitlines() if line.startswith("worker")
+    ]
+    found = [re.search("running(, [0-9]+ restarts?)?", line)[0] for line in lines]
+    assert found == ["running", "running, 1 restart", "running, 2 restarts"]
+
+
+def test_live_view_never_shows_a_training_accuracy_as_that_of_the_test_set():
+    run = state(row=row(500))
+    assert "training accuracy 50.0%" in drawn(run, 100) and "no checkpoint is scored on the test set yet" in drawn(
+        run, 100
+    )
+    run.score(score(10, 0.25, True))
+    text = drawn(run, 100)
+    assert "training accuracy 50.0%" in text and "test accuracy 25.00% at step 10" in text and "scored on" not in text
+
+
 def test_work_of_a_worker_that_was_started_again_is_summed():
     workers = [{"index": 0, "pid": pid, "updates": 50, "examples": 6400} for pid in (20, 30)]
     lines = drawn(state(row=row(100, workers=workers)), 100).splitlines()
@@ -300,7 +320,8 @@ def test_live_view_has_a_row_for_each_process_and_shows_the_work_of_those_that_t
     run = in_mode(mode, tasks=[TASKS[index] for index in tasks])
     run.row = row(400, workers=[{"index": 0, "pid": 10, "updates": 400, "examples": 51_200}])
     lines = drawn(run, 100).splitlines()
-    table = lines[next(number for number, line in enumerate(lines) if line.startswith("task")) + 1 :]
+    begins = next(number for number, line in enumerate(lines) if line.startswith("task")) + 1
+    table = lines[begins : lines.index("", begins)]
     assert [line.replace("━", "").split() for line in table] == rows
 
 

@@ -15,6 +15,7 @@ from ps_cluster.data.packed import write_pointer
 from ps_cluster.data.packing import write_packed
 from ps_cluster.files.json_rows import append_row
 from ps_cluster.files.values import Malformed
+from ps_cluster.installation import IMPORT_FOLDER
 from ps_cluster.report.analysis import MISTAKES, MOST_SHOWN
 from ps_cluster.report.class_results import Cell, ClassResults, Confusion
 from ps_cluster.report.drawing import NOT_SCORED, draw_results, try_to_draw_results
@@ -25,7 +26,7 @@ from ps_cluster.runs.predictions import Predictions, load_predictions, write_pre
 from ps_cluster.runs.run_dir import RunDir
 from tests.helpers.data import pack_images, random_images
 from tests.helpers.fake_runs import Fake, write_run
-from tests.helpers.html_pages import loaded_by
+from tests.helpers.html_pages import dom_of, loaded_by
 from tests.helpers.rows import progress_row
 
 pytestmark = pytest.mark.slow
@@ -183,16 +184,52 @@ def of_images(tmp_path):
 
 def test_the_page_has_everything_in_itself_and_pictures_of_the_mistakes(of_images):
     page, numbers, told = drawn(of_images)
-    loaded = loaded_by(page)
+    loaded = loaded_by(page, has_script=True)
     assert all(value.startswith(("data:image/svg+xml;base64,", "data:image/png;base64,")) for value in loaded)
     assert sum("image/png" in value for value in loaded) == 10 == len(numbers["mistakes"])
     assert "<b>cat</b>" not in page and html.escape("<b>cat</b>") in page
     assert "The run was stopped" in page and numbers["found"]["accuracy"] == 0.5 and told == []
-    assert len(list((of_images.results / "plots").glob("*.svg"))) == 6
+    assert len(list((of_images.results / "plots").glob("*.svg"))) == 7
     shown = [int(number) for number in re.findall(r"test example</span> (\d+)<br>", page)]
     assert shown == [one["example"] for one in numbers["mistakes"]], "the page says how examples are counted"
     assert re.search(r'<dd class="lines">[^<]*\n1 arrived a second time', page), "a fact of two lines"
     assert "dd.lines { white-space: pre-wrap; }" in page
+
+
+def test_the_page_begins_with_the_curves_then_has_the_workers_and_the_staleness(of_images, unrendered):
+    workers = [
+        {"index": index, "pid": 9, "updates": 60 - 40 * index, "examples": 7680, "restarts": index} for index in (0, 1)
+    ]
+    staleness = {"mean": 1.25, "max": 2, "histogram": {"0": 20, "1": 20, "2": 40}}
+    change_summary(of_images, workers=workers, staleness=staleness)
+    page, _, _ = drawn(of_images)
+    headings = re.findall(r"<h2[^>]*>(.*?)</h2>", page)
+    assert headings[:4] == ["Curves", "Workers and staleness", "Classes", "Confusion matrix"]
+    assert headings.index("The run") == len(headings) - 1 and "1.25 on average, and at most 2." in page
+    rows = re.findall(r'<th scope="row">([01])</th>' + "<td>([^<]*)</td>" * 4, page)
+    assert [[cell.replace("\xa0", " ") for cell in row] for row in rows] == [
+        ["0", "60", "75.0 %", "7,680", "0"], ["1", "20", "25.0 %", "7,680", "1"]
+    ]  # fmt: skip
+    change_summary(of_images, staleness={})
+    page, _, _ = drawn(of_images)
+    assert "No gradient is stale in this mode" in page and "staleness.svg" not in {
+        path.name for path in (of_images.results / "plots").iterdir()
+    }
+
+
+@pytest.mark.parametrize(
+    ("column", "clicks", "order"),
+    [(0, 1, "a b c9 c10"), (0, 2, "c10 c9 b a"), (1, 1, "c9 a c10 b"), (1, 2, "c10 a c9 b")],
+)
+def test_a_click_on_a_heading_sorts_the_table_and_dashes_are_last(tmp_path, column, clicks, order):
+    rows = [("b", "–"), ("a", "≤ 70 ± 5"), ("c10", "9.5"), ("c9", "1,000")]
+    cells = "".join(f"<tr><th>{name}</th><td>{value}</td></tr>" for name, value in rows)
+    table = f'<table class="sortable"><thead><tr><th>a</th><th>b</th></tr></thead><tbody>{cells}</tbody></table>'
+    click = f'document.querySelectorAll("th button")[{column}].click();' * clicks
+    script = (IMPORT_FOLDER / "ps_cluster/report/templates/sort.js").read_text()
+    (tmp_path / "page.html").write_text(f'<meta charset="utf-8">{table}<script>{script}\n{click}</script>')
+    shown = dom_of(tmp_path / "page.html", tmp_path / "browser")
+    assert re.findall(r"<tr><th>(\w+)</th>", shown) == order.split()
 
 
 @pytest.mark.parametrize("last", [3, 900, 45_000, 390_000, 1_234_567, 87_654_321, 3e9, 0.02])

@@ -304,6 +304,24 @@ def test_closing_table_warns_of_numbers_that_are_not_those_of_a_training_that_wo
     assert "--resume" not in text
 
 
+@pytest.mark.parametrize(
+    ("accuracy", "examples", "dataset", "says"),
+    [
+        (0.695, 150_000, "cifar10", "69.0% after 150,000 images (async, 8 runs), and so does this run"),
+        (0.65, 150_000, "cifar10", "(async, 8 runs); this run is 4.0 points worse"),
+        (0.73, 151_000, "cifar10", "(async, 8 runs); this run is 4.0 points better"),
+        (0.65, 25_600, "cifar10", "(async, 8 runs); this model has trained on 25,600"),
+        (0.69, 150_000, "cifar100", ""),
+    ],
+)
+def test_closing_table_says_whether_the_score_is_what_the_network_usually_reaches(
+    run_dir, accuracy, examples, dataset, says
+):
+    score(run_dir, 391, accuracy, examples=examples)
+    text = words(write(run_dir) | {"dataset": dataset}, run_dir)
+    assert says in text and ("usual score tutorial_cnn usually reaches" in text) is bool(says)
+
+
 def test_a_score_without_a_finite_loss_is_never_the_best_one(run_dir):
     score(run_dir, 391, 0.9, test_loss=None)
     evaluation = write(run_dir)["evaluation"]

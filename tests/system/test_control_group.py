@@ -131,7 +131,7 @@ def test_onednn_is_used_unless_the_user_says_no(given, used):
 def test_the_summary_calls_the_machine_what_may_be_used_of_it(tmp_path):
     machine = describe(tmp_path / "absent", Allowance(64, 0.5, GIB // 2))
     assert (machine["cores"], machine["cpu_limit"]) == (1, 0.5)
-    assert (machine["memory_gib"], machine["memory_limit_gib"]) == (0.5, 0.5)
+    assert (machine["memory_gb"], machine["memory_limit_gb"]) == (0.5, 0.5)
 
 
 @pytest.fixture

@@ -40,8 +40,8 @@ def test_a_machine_is_described_by_what_speed_and_numbers_depend_on(cpuinfo):
     machine = describe(cpuinfo("avx512_bf16"))
     known = {"processor": "Some EPYC 9B45", "avx512_bf16": True, "amx_bf16": False}
     assert {name: machine.pop(name) for name in known} == known
-    assert machine.pop("cores") >= 1 and machine.pop("memory_gib") > 0.1
-    limits = [machine.pop(name) for name in ("cpu_limit", "memory_limit_gib")]
+    assert machine.pop("cores") >= 1 and machine.pop("memory_gb") > 0.1
+    limits = [machine.pop(name) for name in ("cpu_limit", "memory_limit_gb")]
     assert all(limit is None or limit > 0 for limit in limits)
     assert machine.pop("tensorflow").startswith("2.")
     machine.pop("commit")

@@ -25,7 +25,7 @@ from ps_cluster.tools.compare.groups import Group, arms, make_groups, make_views
 from ps_cluster.tools.compare.metric import ACCURACY, ERROR
 from ps_cluster.tools.compare.records import Record, read_record
 from ps_cluster.tools.compare.tables import Table, print_tables, tables
-from ps_cluster.tools.compare.verdict import notes, verdict
+from ps_cluster.tools.compare.verdict import notes, results, verdict
 
 # In 1, the target was called target_accuracy; in 2, differences were sentences, called findings; in 3, target_is_limit was
 # called target_at_first_score.
@@ -73,11 +73,12 @@ def write_report(
     views = make_views(groups, baseline)
     findings, differences = [GroupFinding.of(group, target) for group in groups], differences_of(groups, views, target)
     of_runs, of_groups = run_rows(groups, target), group_rows(findings)
-    headline = [*verdict(groups, differences, target), *notes(groups, target)]
+    headline = [*results(groups, target), *verdict(groups, differences, target), *notes(groups, target)]
     shown, plots = tables(findings, differences), make_plots(groups, views)
     page = rendered(
         __package__,
         "report.html",
+        script="sort.js",
         overview=_overview(groups, target),
         warnings=warnings,
         headline=headline,

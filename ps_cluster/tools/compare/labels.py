@@ -8,6 +8,7 @@ from typing import Any
 from ps_cluster.config import RunConfig
 from ps_cluster.config.sections import flat
 from ps_cluster.errors import UserError, did_you_mean
+from ps_cluster.files.values import in_words
 from ps_cluster.server.staleness.none import NoCorrection
 from ps_cluster.training.modes.sync import Sync
 
@@ -36,9 +37,14 @@ def labels(configs: Sequence[RunConfig]) -> list[str]:
     found = {place: _differing([one for one, where in zip(settings, places) if where == place]) for place in places}
     named = []
     for mine, place in zip(settings, places):
-        words = [f"{_SHORT.get(key, key)}={mine[key]}" for key in mine if key in found[place]]
+        words = [f"{_SHORT.get(key, key)}={_text(mine[key])}" for key in mine if key in found[place]]
         named.append(" ".join((place[0], *words)))
     return named
+
+
+def _text(value: Any) -> str:
+    """Return the value of a setting in words; "none" for a setting that is not set."""
+    return "none" if value is None else in_words(value)
 
 
 def _label(config: RunConfig) -> str:

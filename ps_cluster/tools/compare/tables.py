@@ -51,7 +51,7 @@ def tables(findings: Sequence[GroupFinding], differences: Sequence[GroupDifferen
             "updates": "updates applied / dropped / replayed",
             "idle": "idle share of worker 0, 1, … [%]",
             "cpu": "CPU [s]",
-            "memory": "peak memory [MiB]",
+            "memory": "peak memory [MB]",
         },
     }
     texts = [cells(one) for one in findings]
@@ -93,7 +93,7 @@ def cells(finding: GroupFinding) -> dict[str, str]:
         "idle": ", ".join(number(None if one is None else 100 * one.mean, ".0f") for one in finding.idle.values())
         or "–",
         "cpu": number(mean("cpu_seconds"), ",.0f"),
-        "memory": "–" if memory is None else f"{memory / 2**20:,.0f}",
+        "memory": "–" if memory is None else f"{memory / 1e6:,.0f}",
     }
 
 

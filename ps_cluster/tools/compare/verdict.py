@@ -1,12 +1,13 @@
-"""The findings of a comparison in words: a verdict on each arm, and what a reader must not overlook in the tables."""
+"""The findings of a comparison in words: what each arm reached, a verdict on it, and what a reader must not overlook."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
 from ps_cluster.files.values import counted
+from ps_cluster.report.facts import number
 from ps_cluster.tools.compare.estimates import Estimate
-from ps_cluster.tools.compare.findings import GroupDifference
+from ps_cluster.tools.compare.findings import GroupDifference, GroupFinding
 from ps_cluster.tools.compare.groups import NO_STRAGGLER, Group, arms
 
 _MOST_NAMES = 6  # listed in one line
@@ -27,6 +28,30 @@ def verdict(groups: Sequence[Group], differences: Sequence[GroupDifference], tar
         yield f"{len(found) - _MOST_VERDICTS} more pairs are in the table of differences."
 
 
+def results(groups: Sequence[Group], target: float | None) -> Iterator[str]:
+    """Yield a sentence for each group: the means of its metric, its speed, its time to the target and its staleness."""
+    for group in groups[:_MOST_VERDICTS]:
+        slow = "" if group.straggler == NO_STRAGGLER else f", straggler {group.straggler}"
+        of = "1 run" if len(group.records) == 1 else f"means of {len(group.records)} runs"
+        what = f"{group.arm} ({group.batch_per_worker} {group.unit} per worker{slow}; {of})"
+        yield f"{what}: {', '.join(_means(group, target))}."
+
+
+def _means(group: Group, target: float | None) -> Iterator[str]:
+    """Yield the means of a group that are known, in words."""
+    metric, mean = group.metric, GroupFinding.of(group, target).mean
+    final, seconds, stale = mean(metric.column), mean("seconds_to_target"), mean("staleness_mean")
+    if final is None:
+        yield f"no final {metric.name}"
+    else:
+        yield f"final {metric.name} {metric.number(final)} {metric.unit}".rstrip()
+    yield f"{number(mean('examples_per_second'), ',.0f')} {group.unit}/s"
+    if target is not None and seconds is not None:
+        yield f"{metric.goal(target)} after {seconds:,.1f} s"
+    if stale is not None:
+        yield f"staleness {stale:.2f}"
+
+
 def _pair(one: GroupDifference) -> str:
     slow = "" if one.group.straggler == NO_STRAGGLER else f", straggler {one.group.straggler}"
     seeds = counted(one.of_metric.n if one.of_metric else 0, "seed")
@@ -38,18 +63,18 @@ def _verdict_parts(one: GroupDifference, target: float | None) -> Iterator[str]:
     metric, speed = one.group.metric, f"{one.group.unit}/s"
     goal = "" if target is None else metric.goal(target)
     more = (f"more {speed}", f"fewer {speed}")
-    yield from _judged(one.speed, 1, more, speed, lambda value: f"{value:.2f} times")
+    yield from _judged(one.speed, 1, more, speed, "{:.2f}".format, " times")
     later = (f"{goal} is reached later", f"{goal} is reached sooner")
-    yield from _judged(one.time, 1, later, f"the time to {goal}", lambda value: f"{value:.2f} times the time")
+    yield from _judged(one.time, 1, later, f"the time to {goal}", "{:.2f}".format, " times the time")
     if target is not None and one.time is None and one.speed is not None:
         yield f"the time to {goal} is not compared, as it was not measured in every run"
     final, unit = f"final {metric.name}", " points" if metric.unit == "%" else ""
     higher = (f"a higher {final}", f"a lower {final}")
-    yield from _judged(one.of_metric, 0, higher, f"the {final}", lambda value: f"{metric.signed(value)}{unit}")
+    yield from _judged(one.of_metric, 0, higher, f"the {final}", metric.signed, unit)
 
 
 def _judged(
-    found: Estimate | None, nothing: float, ways: tuple[str, str], what: str, text: Callable[[float], str]
+    found: Estimate | None, nothing: float, ways: tuple[str, str], what: str, text: Callable[[float], str], unit: str
 ) -> Iterator[str]:
     """Yield the finding on one number, if it was measured.
 
@@ -57,16 +82,16 @@ def _judged(
       nothing: the value that means no difference.
       ways: the words for a larger value and for a smaller one.
       what: the number in words.
-      text: returns a value as text.
+      text: returns a value as text, without its unit.
     """
     if found is None:
         return
     way = ways[0] if found.mean > nothing else ways[1]
-    mean = text(found.mean)
+    mean = f"{text(found.mean)}{unit}"
     if found.low is None or found.high is None:
         yield f"{way} in this run ({mean})" if found.mean != nothing else f"no difference in {what} in this run"
         return
-    interval = f"({mean}; {text(found.low)} to {text(found.high)})"
+    interval = f"({mean}, 95 % interval {text(found.low)} to {text(found.high)})"
     yield f"no difference shown in {what} {interval}" if found.holds(nothing) else f"{way} {interval}"
 
 

@@ -27,7 +27,7 @@ from ps_cluster.tools.compare.findings import GroupFinding, differences_of
 from ps_cluster.tools.compare.groups import make_groups, make_views
 from ps_cluster.tools.compare.records import read_record
 from ps_cluster.tools.compare.tables import cells, tables
-from ps_cluster.tools.compare.verdict import notes, verdict
+from ps_cluster.tools.compare.verdict import notes, results, verdict
 from tests.helpers.data import only_named
 from tests.helpers.fake_runs import Fake, simulated_rows, write_run
 from tests.helpers.html_pages import loaded_by
@@ -134,7 +134,7 @@ def test_every_file_is_there_and_holds_the_same_numbers(written):
 
 
 def test_the_page_needs_nothing_besides_itself(written):
-    loaded = loaded_by(written.page.read_text())
+    loaded = loaded_by(written.page.read_text(), has_script=True)
     assert len(loaded) == 2 and all(value.startswith("data:image/svg+xml;base64,") for value in loaded)
 
 
@@ -167,7 +167,8 @@ def test_names_from_elsewhere_are_text_in_the_page_and_on_the_terminal(tmp_path)
         write_runs(folder / "runs", (0,), ("none",), machine={"cpu": nasty.replace("\x1b", "")}), folder / "report"
     )
     page = report.page.read_text()
-    assert "<script" not in page and page.count("&lt;script&gt;alert(1)") == 1  # the processor
+    assert page.count("<script") == 1 and "<script>alert" not in page  # the script that sorts the tables
+    assert page.count("&lt;script&gt;alert(1)") == 1  # the processor
     terminal = io.StringIO()
     print_report(report, SafeConsole(Output(terminal)))
     assert "<script>alert(1)<|script>[bold]$x_{$?[2J" in terminal.getvalue() and "\x1b" not in terminal.getvalue()
@@ -208,25 +209,33 @@ def test_an_interval_that_holds_zero_is_marked_and_no_difference_is_shown(tmp_pa
     assert row["speed_ratio"] == "~ 1.00 (1.00 to 1.00)"
     assert judged(roots) == [
         "sync-ps against sync (same batch: 128 images per worker, 384 per update; 3 seeds): no difference shown in images/s "
-        "(1.00 times; 1.00 times to 1.00 times); the time to 50 % is not compared, as it was not measured in every run; no "
-        "difference shown in the final test accuracy (+0.00 points; -2.48 points to +2.48 points)."
+        "(1.00 times, 95 % interval 1.00 to 1.00); the time to 50 % is not compared, as it was not measured in every run; no "
+        "difference shown in the final test accuracy (+0.00 points, 95 % interval -2.48 to +2.48)."
     ]
 
 
 def test_the_verdict_says_in_words_what_was_measured_of_speed_time_and_metric(tmp_path):
     (line,) = (line for line in judged(write_runs(tmp_path, stragglers=("none",))) if line.startswith("async "))
     assert line.startswith(
-        "async against sync (same batch per worker: 128 images; 3 seeds): more images/s (2.00 times; 2.00 "
+        "async against sync (same batch per worker: 128 images; 3 seeds): more images/s (2.00 times, 95 % interval "
     )
-    assert "; 50 % is reached sooner (0.51 times the time; " in line
-    assert line.endswith("; a lower final test accuracy (-2.00 points; -2.00 points to -2.00 points).")
+    assert "; 50 % is reached sooner (0.51 times the time, " in line
+    assert line.endswith("; a lower final test accuracy (-2.00 points, 95 % interval -2.00 to -2.00).")
+
+
+def test_what_each_arm_reached_is_said_in_words(tmp_path):
+    groups, _ = groups_and_views(write_runs(tmp_path, stragglers=("none",), modes=("sync",)))
+    assert list(results(groups, 0.65)) == [
+        "sync (128 images per worker; means of 3 runs): final test accuracy 70.10 %, 102 images/s, 65 % after 93.6 s, "
+        "staleness 0.00."
+    ]
 
 
 def test_the_verdict_stands_before_all_numbers_on_the_page_and_on_the_terminal(written):
-    first, *_ = written.headline
+    first = written.headline[0]
+    assert any(" against sync " in line for line in written.headline)
     page, terminal = written.page.read_text(), io.StringIO()
     print_report(written, Console(file=terminal, width=500))
-    assert " against sync " in first
     assert page.index(html.escape(first)) < min(page.index(mark) for mark in ("<h2", "<table", "<img"))
     assert terminal.getvalue().strip().startswith(f"- {first}")
 

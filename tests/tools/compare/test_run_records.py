@@ -121,6 +121,11 @@ def test_an_arm_is_named_after_what_sets_it_apart(tmp_path, settings, label):
     assert labels([read(tmp_path, settings).config]) == [label]
 
 
+def test_no_arm_is_named_after_none(tmp_path):
+    configs = [read(tmp_path, {"optimizer.global_clip_norm": value}).config for value in (None, 0.5)]
+    assert labels(configs) == ["async clip=none", "async clip=0.5"]
+
+
 def test_arms_that_differ_in_a_setting_of_a_mode_of_ones_own_have_different_names(tmp_path, monkeypatch):
     monkeypatch.delenv(TRUSTED, raising=False)
     (tmp_path / "mine.py").write_text(
