@@ -148,6 +148,12 @@ def open_tensors(path: Path, model: type[Model]) -> tuple[Model, Mapping[str, np
     return header, arrays
 
 
+def checksum_of(path: Path) -> int:
+    """Return the CRC-32 of the table of a file that `open_tensors` can open. It stands for the file's whole content."""
+    with open_regular(path) as file:
+        return crc32(file.read(_LENGTH.unpack(file.read(_LENGTH.size))[0]))
+
+
 def _check_beginning(file: BinaryIO) -> tuple[int, int]:
     """Return the sizes of file and table [bytes], once the table is known to be whole and not too large to be read."""
     size, beginning = os.fstat(file.fileno()).st_size, file.read(_LENGTH.size)

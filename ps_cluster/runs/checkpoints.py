@@ -4,6 +4,9 @@ A checkpoint is one file of plain numpy arrays. It is written completely or not 
 name of a file contains the term of the leader that wrote it, and a leader never removes a file of a newer leader. So a
 leader that was frozen between the check of its claim and the change of a file does no harm when it wakes up
 (runs/leaders.py).
+
+A snapshot of a network with embedding tables may hold only the rows that have changed since a full state. Its name and header
+say which one. It is read together with that file, which stays as long as such a snapshot.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import IO, Annotated, Any, NamedTuple
@@ -25,10 +28,11 @@ from pydantic import Field, Strict
 
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.files.json_files import read_json
-from ps_cluster.files.tensor_files import Pieces, open_tensors, write_tensors
+from ps_cluster.files.tensor_files import Pieces, checksum_of, open_tensors, write_tensors
 from ps_cluster.files.values import Malformed
 from ps_cluster.files.writing import create_beside, remove, remove_leftovers, write_json
 from ps_cluster.notices import Notify
+from ps_cluster.runs.changed_vector import ChangedVector
 from ps_cluster.runs.journal import LeaderStretch
 from ps_cluster.runs.result_rows import TrainingOutcome
 from ps_cluster.runs.rows import Count, Histogram, Index, Kind, Number, Pid, Row, Text, Word
@@ -38,9 +42,10 @@ from ps_cluster.runs.times import TrainingTimes
 ENDED = "ended.json"
 READ_AGAIN_AFTER_S = (0.5, 2.0, 5.0)
 
-_FILE_NAME = re.compile(r"step-(\d{9,})-term-(\d{6,})\.safetensors")
+_FILE_NAME = re.compile(r"step-(\d{9,})-term-(\d{6,})(?:-since-(\d{9,}))?\.safetensors")
 ACCEPTED_STEPS = "accepted_steps"
 KEYED = "keyed"  # the keys of rows and what belongs to them, of all tables of keys (server/keyed_tables.py)
+CHANGED = "changed"  # the ranges of the vectors of weights and slots that a snapshot of changed rows has
 BY_SHARD = (ACCEPTED_STEPS, "counts")  # arrays that have a row for each shard
 ONE_PER_SHARD = "each_"  # prefix of slots with one number for each shard, float32 [ps], or a few numbers, [ps, k]
 # Array → its dtype, and the allowed numbers of axes. A slot is a vector, or has a row for each worker.
@@ -51,6 +56,7 @@ KNOWN = {
     "counts": (np.int64, (2,)),
     "waiting": (np.float64, (2,)),
     KEYED: (np.int64, (1,)),
+    CHANGED: (np.int64, (2,)),
 }
 KNOWN_SLOT, KNOWN_NUMBERS = (np.float32, (1, 2)), (np.float32, (1, 2))
 
@@ -129,11 +135,20 @@ class CheckpointMeta(Row):
     leaders: list[LeaderStretch] = []
 
 
+class FullState(Row):
+    """The full state on which a snapshot of changed rows builds. `checksum`: see `checksum_of`."""
+
+    step: Count
+    term: Count
+    checksum: Count
+
+
 class CheckpointHeader(Row):
     """The header of a checkpoint's file."""
 
     step: Count
     meta: CheckpointMeta
+    since: FullState | None = None
     arrays: Annotated[list[Annotated[str, Field(pattern=r"^[a-z0-9_]{1,60}$")]], Field(max_length=100)]
 
 
@@ -158,31 +173,43 @@ class Checkpoint:
     `arrays` holds at least "weights" float32 [n] (all trainable variables, flat) and "statistics" float32 [m] (the
     other float variables, flat), and everything else that training needs to continue. Arrays of a loaded checkpoint are
     read-only views of the file. Arrays that are read only while they are written are in `pieces`; a loaded checkpoint
-    has none.
+    has none. Of a snapshot of the rows that have changed since the full state `since`, weights and slots are in `changed`
+    once it is loaded.
     """
 
     step: int
     arrays: Mapping[str, np.ndarray]
     meta: CheckpointMeta = CheckpointMeta()
     pieces: Mapping[str, Pieces] = field(default_factory=dict)
+    since: FullState | None = None
+    changed: Mapping[str, ChangedVector] = field(default_factory=dict)
 
     @property
     def term(self) -> int:
         """The number of the leader that wrote it (runs/leaders.py); 0 for one without a claim."""
         return self.meta.leaders[-1].term if self.meta.leaders else 0
 
+    @property
+    def name(self) -> str:
+        """The name of its file."""
+        return name_of(self.step, self.term, self.since.step if self.since else None)
+
 
 class State(NamedTuple):
-    """A checkpoint file. States are ordered by the term of the leader, then by the step."""
+    """A checkpoint file. States are ordered by the term of the leader, then by the step.
+
+    `since`: the step of the full state on which it builds, which has the same term; None if it has all rows.
+    """
 
     term: int
     step: int
     path: Path
+    since: int | None = None
 
 
-def name_of(step: int, term: int) -> str:
+def name_of(step: int, term: int, since: int | None = None) -> str:
     """Return the name of a checkpoint that the leader of `term` writes. No other leader ever replaces such a file."""
-    return f"step-{step:09d}-term-{term:06d}.safetensors"
+    return f"step-{step:09d}-term-{term:06d}{'' if since is None else f'-since-{since:09d}'}.safetensors"
 
 
 def path_of(directory: Path, step: int) -> Path:
@@ -223,8 +250,11 @@ def _all(directory: Path) -> Iterator[State]:
         raise CheckpointUnreadable(f"checkpoint directory '{directory}' can't be read: {error.strerror}") from error
     for name in names:
         match = _FILE_NAME.fullmatch(name)
-        if match and name == name_of(step := int(match[1]), term := int(match[2])):
-            yield State(term, step, directory / name)
+        if match is None:
+            continue
+        step, term, since = int(match[1]), int(match[2]), None if match[3] is None else int(match[3])
+        if name == name_of(step, term, since):
+            yield State(term, step, directory / name, since)
 
 
 def saved_at(directory: Path) -> float | None:
@@ -244,7 +274,7 @@ def save(directory: Path, checkpoint: Checkpoint, keep: int, spare: int | None =
     Raises:
       CheckpointNotWritten: the disk is full or refuses.
     """
-    path = directory / name_of(checkpoint.step, checkpoint.term)
+    path = directory / checkpoint.name
     try:
         remove_leftovers(directory, "step-*.safetensors")
         write(path, checkpoint)
@@ -255,15 +285,27 @@ def save(directory: Path, checkpoint: Checkpoint, keep: int, spare: int | None =
     return path
 
 
+def as_full_state(path: Path, checkpoint: Checkpoint) -> FullState:
+    """Return how snapshots that build on a written checkpoint name it. Raises CheckpointNotWritten if it is not there."""
+    try:
+        return FullState(step=checkpoint.step, term=checkpoint.term, checksum=checksum_of(path))
+    except OSError as error:
+        raise CheckpointNotWritten(f"checkpoint '{path}' can't be read: {error.strerror}") from error
+
+
 def keep_newest(directory: Path, keep: int, spare: int | None = None, term: int | None = None) -> None:
-    """Remove all checkpoints except the newest `keep` and that of step `spare`.
+    """Remove all checkpoints except the newest `keep`, that of step `spare`, and the full states on which these build.
 
     Args:
       term: the term of the calling leader; files of newer leaders are kept. None if no leader is left.
     """
     present = [state for state in states(directory) if term is None or state.term <= term]
-    for state in present[:-keep]:
-        if state.step != spare:
+    kept = [*present[-keep:], *(state for state in present if state.step == spare)]
+    needed = {state.path for state in kept} | {
+        directory / name_of(one.since, one.term) for one in kept if one.since is not None
+    }
+    for state in present:
+        if state.path not in needed:
             remove(state.path)
 
 
@@ -316,7 +358,8 @@ def to_bytes(checkpoint: Checkpoint) -> bytes:
 
 def _write_into(file: IO[bytes], checkpoint: Checkpoint) -> None:
     contents: dict[str, np.ndarray | Pieces] = {**checkpoint.arrays, **checkpoint.pieces}
-    write_tensors(file, CheckpointHeader(step=checkpoint.step, meta=checkpoint.meta, arrays=list(contents)), contents)
+    header = CheckpointHeader(step=checkpoint.step, meta=checkpoint.meta, since=checkpoint.since, arrays=list(contents))
+    write_tensors(file, header, contents)
 
 
 def load(path: Path) -> Checkpoint:
@@ -325,21 +368,49 @@ def load(path: Path) -> Checkpoint:
     Raises:
       CheckpointGone: the file does not exist.
       CheckpointUnreadable: the system refused to read the file.
-      CheckpointError: the file is cut short, damaged, or no checkpoint.
+      CheckpointError: the file is cut short, damaged, or no checkpoint, or the full state on which it builds can't be used.
     """
     try:
         header, arrays = open_tensors(path, CheckpointHeader)
-        checkpoint = Checkpoint(header.step, {name: _array(arrays, name) for name in header.arrays}, header.meta)
-        right_name = name_of(checkpoint.step, checkpoint.term)
-        if _FILE_NAME.fullmatch(path.name) and path.name != right_name:
-            raise Malformed(f"it is that of {right_name}")
-        return checkpoint
+        found = {name: _array(arrays, name) for name in header.arrays}
+        checkpoint = Checkpoint(header.step, found, header.meta, since=header.since)
+        if _FILE_NAME.fullmatch(path.name) and path.name != checkpoint.name:
+            raise Malformed(f"it is that of {checkpoint.name}")
+        return checkpoint if header.since is None else _on_full_state(path, checkpoint, header.since)
     except FileNotFoundError as error:
         raise CheckpointGone(f"checkpoint '{path}' does not exist") from error
     except OSError as error:
         raise CheckpointUnreadable(f"checkpoint '{path}' can't be read ({error.strerror or error})") from error
     except Malformed as error:
         raise CheckpointError(f"checkpoint '{path}' is damaged or cut short ({error})") from error
+
+
+def _on_full_state(path: Path, found: Checkpoint, since: FullState) -> Checkpoint:
+    """Return a snapshot of changed rows together with the full state on which it builds. Raises as `load` does."""
+    full_path = path.parent / name_of(since.step, since.term)
+    try:
+        full = load(full_path)
+    except CheckpointUnreadable:
+        raise
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"snapshot '{path}' can't be used without the full state that it builds on: {error}"
+        ) from error
+    if checksum_of(full_path) != since.checksum:
+        raise Malformed(f"'{full_path}' is not the full state that it builds on")
+    ranges = _array(found.arrays, CHANGED)
+    changed = {
+        name: ChangedVector(_array(full.arrays, name), ranges, values)
+        for name, values in found.arrays.items()
+        if is_by_weight(name)
+    }
+    others = {name: array for name, array in found.arrays.items() if name not in changed and name != CHANGED}
+    return replace(found, arrays=others, changed=changed)
+
+
+def is_by_weight(name: str) -> bool:
+    """Return whether an array of a checkpoint has a number for each weight."""
+    return name == "weights" or name.startswith("slot_")
 
 
 def _array(arrays: Mapping[str, np.ndarray], name: str) -> np.ndarray:

@@ -9,6 +9,7 @@ a shard.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -55,7 +56,7 @@ def resharded(checkpoint: Checkpoint, shards: int) -> Checkpoint:
     if shards == before:
         return checkpoint
     arrays = {name: _resharded(name, array, shards) for name, array in checkpoint.arrays.items()}
-    return Checkpoint(checkpoint.step, arrays, checkpoint.meta)
+    return replace(checkpoint, arrays=arrays)
 
 
 def _resharded(name: str, array: np.ndarray, shards: int) -> np.ndarray:

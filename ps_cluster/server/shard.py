@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,7 @@ from ps_cluster.server.staleness.correction import Arrival
 from ps_cluster.server.tables import NOTHING_PUSHED, PushedRows, TableShard, assign_rows
 from ps_cluster.server.update_rules.row_rule import RowUpdate
 from ps_cluster.server.update_rules.rule import times
-from ps_cluster.server.vector_on_server import VectorOnServer
+from ps_cluster.server.vector_on_server import ChangedRows, Extent, VectorOnServer
 from ps_cluster.server.version_history import VersionHistory
 from ps_cluster.server.wire import MessageLayout, codec_of
 
@@ -564,23 +565,45 @@ class ParameterShard:
         return [sum(variable.shape.num_elements() for variable in table.bookkeeping) for table in self._keyed]
 
     @graph
-    def _read_all(self, first: tf.Tensor, closed: tf.Tensor) -> Any:
+    def changed_weights(self) -> tf.Tensor:
+        """Return the number of weights that a state with changed rows would hold now, int64 []. Takes no lock."""
+        with tf.device(self.device):
+            in_tables = [table.width * tf.math.count_nonzero(table.changed) for table in self.tables]
+            return self.length + tf.add_n(in_tables)
+
+    @cached_property
+    def _readers(self) -> dict[Extent, Any]:
+        """A graph of `_read_all` for each extent."""
+        return {extent: tf.function(partial(self._read_all, extent), autograph=False) for extent in Extent}
+
+    def _read_all(self, extent: Extent, first: tf.Tensor, closed: tf.Tensor) -> Any:
         def read() -> Any:
             arrays = {name: variable.read_value() for name, variable in self.state.items()}
+            changed = [tf.where(table.changed)[:, 0] for table in self.tables if extent is Extent.CHANGED]
             rows = {
-                name: [tf.zeros([0]) if one is None else one.read_value() for one in self._rows_in_state(name)]
+                name: [
+                    tf.zeros([0]) if one is None else tf.gather(one, changed[group]) if changed else one.read_value()
+                    for group, one in enumerate(self._rows_in_state(name))
+                ]
                 for name in (self._by_weight if self.tables else ())
             }
             arrays |= {ACCEPTED_STEPS: self._ledger.accepted_steps(closed), "counts": self._counts()}
             if keyed := self._keyed:
                 arrays[KEYED] = tf.concat([tf.reshape(table.state(), [-1]) for table in keyed], 0)
-            return arrays, rows, self._ledger.read(first)
+            noted = [
+                table.changed.assign(tf.zeros_like(table.changed), read_value=False)
+                for table in self.tables
+                if extent is Extent.FULL
+            ]
+            return arrays, rows, changed, after(noted, self._ledger.read(first))
 
         with tf.device(self.device):
             return self.section.execute(read)
 
-    def snapshot(self, first: int, closed: int) -> tuple[dict[str, np.ndarray | VectorOnServer], np.ndarray]:
-        """Return the whole state at one version, and the rows from row number `first` on, float64 [k, columns].
+    def snapshot(
+        self, first: int, closed: int, extent: Extent = Extent.WHOLE
+    ) -> tuple[dict[str, np.ndarray | VectorOnServer], np.ndarray]:
+        """Return the state at one version, and the rows from row number `first` on, float64 [k, columns].
 
         With embedding tables, a vector with a number for each weight is a `VectorOnServer`.
 
@@ -588,11 +611,16 @@ class ParameterShard:
           closed: all steps below this one were accepted, or never will be.
         """
         with tf.device(self.device):  # otherwise the results would be sent at once
-            arrays, of_tables, rows = self._read_all(tf.constant(first, tf.int64), tf.constant(closed, tf.int64))
+            numbers = (tf.constant(number, tf.int64) for number in (first, closed))
+            arrays, of_tables, changed, rows = self._readers[extent if self.tables else Extent.WHOLE](*numbers)
         found = {name: array.numpy() for name, array in arrays.items()}
-        sizes = [table.size for table in self.tables]
+        sizes, changes = [table.size for table in self.tables], None
+        if changed:
+            widths = [table.width for table in self.tables]
+            changes = ChangedRows(self.length, [numbers.numpy() for numbers in changed], widths, sizes)
+            sizes = changes.changed_sizes
         of_server = {
-            name: VectorOnServer(found[name], copies, sizes, self.device) for name, copies in of_tables.items()
+            name: VectorOnServer(found[name], copies, sizes, self.device, changes) for name, copies in of_tables.items()
         }
         return {**found, **of_server}, rows.numpy()
 

@@ -7,7 +7,7 @@ the messages on the parameter servers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -21,7 +21,8 @@ from ps_cluster.errors import UserError
 from ps_cluster.files.tensor_files import Pieces
 from ps_cluster.models.keyed_rows import KeyedRows
 from ps_cluster.models.rows import NO_ROWS, Rows
-from ps_cluster.runs.checkpoints import BY_SHARD, KEYED, ONE_PER_SHARD
+from ps_cluster.runs.changed_vector import ChangedVector, ranges_of
+from ps_cluster.runs.checkpoints import BY_SHARD, CHANGED, KEYED, ONE_PER_SHARD, is_by_weight
 from ps_cluster.runs.ledger import rows_of
 from ps_cluster.runs.update_samples import SampledShard
 from ps_cluster.server.arrangement import BLOCK_NUMBERS, Arrangement, Block, BlockPart
@@ -29,7 +30,7 @@ from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.keyed_tables import KeyedTableShard
 from ps_cluster.server.shard import NO_STEP, ParameterShard
 from ps_cluster.server.tables import PushedRows
-from ps_cluster.server.vector_on_server import VectorOnServer
+from ps_cluster.server.vector_on_server import Extent, VectorOnServer
 
 Messages: TypeAlias = "list[list[tf.Tensor]]"
 """Each shard's answer to a pull."""
@@ -282,7 +283,17 @@ class ParameterStore:
         answers = self._on_all(lambda shard, first: shard.read_ledger(tf.constant(first, tf.int64)), firsts)
         return Ledgers([rows_of(rows.numpy()) for rows, _ in answers], np.stack([c.numpy() for _, c in answers]))
 
-    def snapshot(self, firsts: Sequence[int], closed: int) -> tuple[dict[str, np.ndarray | Pieces], Ledgers]:
+    @property
+    def changed_share(self) -> float:
+        """The share of the weights that a state with changed rows would hold now; 1 without embedding tables."""
+        if not self.shards[0].tables:
+            return 1.0
+        changed = self._on_all(lambda shard: int(shard.changed_weights()))
+        return sum(changed) / sum(shard.parameters for shard in self.shards)
+
+    def snapshot(
+        self, firsts: Sequence[int], closed: int, extent: Extent = Extent.WHOLE
+    ) -> tuple[dict[str, np.ndarray | Pieces], Ledgers]:
         """Return the arrays of a checkpoint, and the new rows of the ledgers, which are read at the same moment.
 
         Each shard is read at one version. The versions of different shards may differ, because pushes continue
@@ -291,6 +302,7 @@ class ParameterStore:
         Args:
           firsts: for each shard, the number of the first row to return.
           closed: all steps below this one were accepted, or never will be.
+          extent: with changed rows alone, the weights and slots have only the numbers in the ranges "changed".
         Returns:
           The arrays by name, and the new rows. The arrays are:
             weights: float32 [n]. statistics: float32 [m].
@@ -299,10 +311,11 @@ class ParameterStore:
               zeros at the end.
             counts: int64 [ps, len(COUNTS)].
             keyed: int64 [k], see `KEYED`; only if there are tables of keys.
+            changed: int64 [k, 2], ranges of the network's vector; only with changed rows alone.
           With embedding tables, the weights and slots are `Pieces`.
         """
         with self.snapshot_lock:
-            states, rows = zip(*self._on_all(lambda shard, first: shard.snapshot(first, closed), firsts))
+            states, rows = zip(*self._on_all(lambda shard, first: shard.snapshot(first, closed, extent), firsts))
         counts = np.stack([state["counts"] for state in states])
         return self._joined(states), Ledgers([rows_of(new_rows) for new_rows in rows], counts)
 
@@ -355,7 +368,7 @@ class ParameterStore:
             return list(map(call, self.shards, *arguments))
         return list(self._pool.map(call, self.shards, *arguments))
 
-    def restore(self, arrays: dict[str, np.ndarray]) -> None:
+    def restore(self, arrays: Mapping[str, np.ndarray | ChangedVector]) -> None:
         """Restore the arrays of a `snapshot`.
 
         Raises:
@@ -387,7 +400,10 @@ class ParameterStore:
         for name in states[0]:
             arrays = [state[name] for state in states]
             if isinstance(arrays[0], VectorOnServer):
-                joined[name] = self._in_pieces(arrays)
+                if arrays[0].changes is None:
+                    joined[name] = self._in_pieces(arrays)
+                else:
+                    joined[CHANGED], joined[name] = self._changed_in_pieces(arrays)
             elif (arrangement := self._arrangement_of(name)) is not None:
                 joined[name] = arrangement.joined(arrays)
             else:
@@ -410,17 +426,45 @@ class ParameterStore:
 
         return Pieces((sum(arrangement.sizes),), np.dtype(np.float32), lambda: map(block, arrangement.blocks()))
 
-    def _parts(self, name: str, array: np.ndarray, shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
+    def _changed_in_pieces(self, vectors: Sequence[VectorOnServer]) -> tuple[np.ndarray, Pieces]:
+        """Return the ranges of the network's vector that have changed, int64 [k, 2], and their numbers, float32 [n]."""
+        assert self._arrangement is not None, "there are tables"
+        blocks, ahead = self._arrangement.blocks, BLOCK_NUMBERS // len(vectors)
+
+        def changed(block: Block) -> tuple[list[tuple[VectorOnServer, int, int]], np.ndarray, int]:
+            """Return where the changed rows of a block are on the servers, their positions, and their width."""
+            places, positions, width = [], [], 1
+            for part in block.parts:
+                vector = vectors[part.shard]
+                assert vector.changes is not None
+                first, begins, width = vector.changes.within(part.place, part.rows.size)
+                places.append((vector, first, first + len(begins) * width))
+                positions.append(block.begin + part.rows.positions(begins))
+            return places, np.concatenate(positions), width
+
+        def values(block: Block) -> np.ndarray:
+            places, positions, width = changed(block)
+            found = list(self._pool.map(lambda place: place[0].read(*place[1:], ahead), places))
+            ordered: np.ndarray = np.concatenate(found).reshape(-1, width)[np.argsort(positions)].reshape(-1)
+            return ordered
+
+        ranges = np.concatenate([ranges_of(*changed(block)[1:]) for block in blocks()])
+        shape = (int((ranges[:, 1] - ranges[:, 0]).sum()),)
+        return ranges, Pieces(shape, np.dtype(np.float32), lambda: map(values, blocks()))
+
+    def _parts(
+        self, name: str, array: np.ndarray | ChangedVector, shapes: Sequence[tuple[int, ...]]
+    ) -> list[np.ndarray]:
         """Return the parts of a checkpoint's array for shards with these shapes. This reverses `_joined`.
 
         If there are embedding tables, this method itself restores their rows, so that the parts have no rows.
         """
         if _is_by_shard(name):
-            return list(array)
+            return list(array[:])
         if (arrangement := self._arrangement_of(name)) is None:
-            return np.split(array, np.cumsum([shape[-1] for shape in shapes])[:-1], axis=-1)
+            return np.split(array[:], np.cumsum([shape[-1] for shape in shapes])[:-1], axis=-1)
         if name == KEYED or not self.shards[0].tables:
-            return arrangement.cut(array)
+            return arrangement.cut(array[:])
         dense = [np.empty(length, np.float32) for length in self._weight_lengths]
         for block in arrangement.blocks():
             for shard, place, rows in block.parts:
@@ -433,7 +477,7 @@ class ParameterStore:
 
     def _arrangement_of(self, name: str) -> Arrangement | None:
         """Return where each shard's numbers are in an array of a checkpoint; None if the shards follow one another."""
-        if self._arrangement is None or not (name == KEYED or _is_by_weight(name)):
+        if self._arrangement is None or not (name == KEYED or is_by_weight(name)):
             return None
         return self._arrangement.keyed if name == KEYED else self._arrangement
 
@@ -461,7 +505,3 @@ def _stacked(arrays: Sequence[np.ndarray]) -> np.ndarray:
 
 def _is_by_shard(name: str) -> bool:
     return name in BY_SHARD or name.startswith(ONE_PER_SHARD)
-
-
-def _is_by_weight(name: str) -> bool:
-    return name == "weights" or name.startswith("slot_")

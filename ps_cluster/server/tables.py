@@ -37,6 +37,7 @@ class TableShard:
 
     Attributes:
       rows: float32 [rows, width].
+      changed: bool [rows], the rows that were changed, or whose slots were, since the last full state (training/saver.py).
     """
 
     def __init__(self, values: np.ndarray, settings: RuleSettings):
@@ -48,6 +49,7 @@ class TableShard:
         row_update = RULES[settings.rule].row_update
         assert row_update is not None, "training/table_limits.py refuses rules without row_update"
         self._rule = row_update(settings, self.rows)
+        self.changed = tf.Variable(tf.zeros([len(values)], tf.bool), trainable=False)
         self._sum: tf.Variable | None = None
 
     def places_or_keys(self, ids: tf.Tensor, servers: int) -> tf.Tensor:
@@ -95,6 +97,7 @@ class TableShard:
         return tf.group(
             self._sum.scatter_add(tf.IndexedSlices(self._by_row(gradient), places)),
             self._touched.assign(_as_text(touched), read_value=False),
+            self._note_change(places),
         )
 
     def summed(self) -> tuple[tf.Tensor, tf.Tensor]:
@@ -120,7 +123,11 @@ class TableShard:
 
     def apply(self, update: RowUpdate) -> tf.Operation:
         """Change some rows. Unlike in `RowRule.apply`, the gradient may be [u x width] and in the wire's dtype."""
-        return self._rule.apply(update._replace(gradient=self._by_row(update.gradient)))
+        applied = self._rule.apply(update._replace(gradient=self._by_row(update.gradient)))
+        return tf.group(applied, self._note_change(update.places))
+
+    def _note_change(self, places: tf.Tensor) -> tf.Operation:
+        return self.changed.scatter_update(tf.IndexedSlices(tf.fill([tf.size(places)], True), places))
 
     def _by_row(self, gradient: tf.Tensor) -> tf.Tensor:
         """Return gradients of rows, given end to end as [u x width], as float32 [u, width]."""

@@ -3,10 +3,61 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
 
 import numpy as np
 
 from ps_cluster.config.lazy import tf
+
+
+class Extent(Enum):
+    """How much of the embedding tables a saved state holds.
+
+    WHOLE: all rows. FULL: all rows, and from then on the servers note which rows change. CHANGED: the rows that have changed
+    since the last FULL state. Everything else is whole in each of them.
+    """
+
+    WHOLE = "whole"
+    FULL = "full"
+    CHANGED = "changed"
+
+
+@dataclass(frozen=True)
+class ChangedRows:
+    """Where the numbers of a `VectorOnServer` with changed rows are in the shard's whole vector.
+
+    Attributes:
+      dense: the numbers that are in no table, which count as changed.
+      rows: the changed rows of each group of tables, int64 [k], ascending.
+      widths, sizes: width and number of weights of each group.
+    """
+
+    dense: int
+    rows: Sequence[np.ndarray]
+    widths: Sequence[int]
+    sizes: Sequence[int]
+
+    @property
+    def changed_sizes(self) -> list[int]:
+        """The number of changed numbers in each group."""
+        return [len(rows) * width for rows, width in zip(self.rows, self.widths, strict=True)]
+
+    def within(self, place: int, size: int) -> tuple[int, np.ndarray, int]:
+        """Return the changed numbers among the `size` numbers from `place` on, which are dense or whole rows of one group.
+
+        Returns:
+          The place of the first of them in the `VectorOnServer`; where each changed row begins, counted from `place`, int64
+          [k]; and the width of a row, which is 1 for dense numbers.
+        """
+        if place < self.dense:
+            return place, np.arange(size), 1
+        ends = self.dense + np.cumsum(self.sizes)
+        group = int(np.searchsorted(ends, place, side="right"))
+        width, begin = self.widths[group], int(ends[group]) - self.sizes[group]
+        low, high = np.searchsorted(self.rows[group], [(place - begin) // width, (place - begin + size) // width])
+        first = self.dense + sum(self.changed_sizes[:group]) + int(low) * width
+        return first, self.rows[group][low:high] * width + begin - place, width
 
 
 class VectorOnServer:
@@ -14,19 +65,29 @@ class VectorOnServer:
 
     It is read from its beginning to its end. Each message from the server brings some of the numbers that are read next too,
     because a network may have many small tables.
+
+    Attributes:
+      changes: where its numbers are in the whole vector, if it has only the changed rows of the tables.
     """
 
-    def __init__(self, dense: np.ndarray, tables: Sequence[tf.Tensor], sizes: Sequence[int], device: str):
+    def __init__(
+        self,
+        dense: np.ndarray,
+        tables: Sequence[tf.Tensor],
+        sizes: Sequence[int],
+        device: str,
+        changes: ChangedRows | None = None,
+    ):
         """Take a copy of a vector.
 
         Args:
           dense: float32 [n], the numbers that are in no table.
           tables: the rows of each group of tables that continue the vector, float32 [rows, width], on the server; [0]: they
             are 0.
-          sizes: the number of weights in each group.
+          sizes: the number of weights in each group. With `changes`, the number of changed ones.
           device: the name of the shard's device.
         """
-        self._dense, self._tables, self._device = dense, tables, device
+        self._dense, self._tables, self._device, self.changes = dense, tables, device, changes
         self._ends = len(dense) + np.cumsum(sizes)
         self._first, self._fetched = 0, dense  # the place of what was fetched last, and its numbers
 
@@ -36,7 +97,7 @@ class VectorOnServer:
         Args:
           ahead: how many numbers are fetched from the server at a time.
         """
-        if end <= len(self._dense):
+        if end <= max(begin, len(self._dense)):
             return self._dense[begin:end]
         if begin < self._first or end > self._first + len(self._fetched):
             self._first, self._fetched = begin, self._fetch(begin, max(end, begin + ahead))

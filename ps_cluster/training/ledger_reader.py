@@ -12,6 +12,7 @@ from ps_cluster.runs.journal import Journal, JournalNotWritten, Piece
 from ps_cluster.runs.logs import DISK_REFUSES
 from ps_cluster.runs.run_dir import say
 from ps_cluster.server.store import Ledgers, ParameterStore
+from ps_cluster.server.vector_on_server import Extent
 from ps_cluster.training.run_progress import RunProgress
 
 
@@ -44,13 +45,18 @@ class LedgerReader:
         """Read the new rows. If the disk refuses a write, this is reported once, and training continues."""
         self._keep_rows(self._store.read_ledgers(self._progress.positions))
 
-    def snapshot(self) -> dict[str, np.ndarray | Pieces]:
+    @property
+    def changed_share(self) -> float:
+        """The share of the weights that a snapshot of changed rows would hold now. See `ParameterStore.changed_share`."""
+        return self._store.changed_share
+
+    def snapshot(self, extent: Extent = Extent.WHOLE) -> dict[str, np.ndarray | Pieces]:
         """Return the arrays of a checkpoint, once all rows that it counts are on the disk. See `ParameterStore.snapshot`.
 
         Raises:
           JournalNotWritten: the disk refuses the rows.
         """
-        arrays, ledgers = self._store.snapshot(self._progress.positions, self._progress.closed_steps)
+        arrays, ledgers = self._store.snapshot(self._progress.positions, self._progress.closed_steps, extent)
         self._keep_rows(ledgers)
         for journal in self._journals:
             journal.flush()

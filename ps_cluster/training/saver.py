@@ -21,7 +21,7 @@ from ps_cluster.files.json_rows import read_rows
 from ps_cluster.files.tensor_files import Pieces
 from ps_cluster.notices import Line, Notify
 from ps_cluster.runs import checkpoints
-from ps_cluster.runs.checkpoints import CheckpointMeta
+from ps_cluster.runs.checkpoints import CheckpointMeta, FullState
 from ps_cluster.runs.journal import JournalNotWritten, LeaderStretch, stretch_of
 from ps_cluster.runs.ledger import COUNTS
 from ps_cluster.runs.logs import DISK_REFUSES
@@ -29,10 +29,15 @@ from ps_cluster.runs.resharding import is_consistent_cut, newest_even
 from ps_cluster.runs.result_rows import EvaluationRow
 from ps_cluster.runs.rows import Kind
 from ps_cluster.runs.run_dir import RunDir, say
+from ps_cluster.server.vector_on_server import Extent
 from ps_cluster.training.ledger_reader import LedgerReader
 from ps_cluster.training.run_progress import RunProgress
 
 SNAPSHOTS_KEPT = 2
+# With embedding tables, a snapshot holds only the rows that have changed since a full one, up to this share of all weights. The
+# next one is full if those that build on the last full one would together be larger than it. So the snapshots that are kept,
+# with those on which they build and the one that is being written, are at most three times as large as a full one.
+MOST_CHANGED = 0.5
 ALL = 10**9
 # Bounds of the checkpoint interval "auto". Scoring a checkpoint of the largest network here takes 5 s of a core, which is 4 %
 # of two cores' time in a minute. A run of some seconds still gets several scores.
@@ -111,6 +116,8 @@ class Saver:
         self._even_at, self._even_every_s = clock(), EVEN_EVERY_S if has_even else first_s
         self._reported_at = -1  # the number of updates applied at the last save that took long
         self._resting_at = 0  # the number of updates applied at the last look of a rest
+        self._full: FullState | None = None  # the snapshot since which the servers note the rows that change
+        self._built_on_full = 0.0  # the size of the snapshots that build on it, as a share of its size
         self.last_seconds: float | None = None
         self.diverged = False
         self.problem = ""
@@ -244,8 +251,15 @@ class Saver:
 
     def _save(self, directory: Path, keep: int) -> bool:
         """Save the state; return whether another number of shards can continue from it."""
-        began = self._clock()
-        found = self._ledger_reader.snapshot()
+        began, share, extent = self._clock(), 0.0, Extent.WHOLE
+        if directory == self._run_dir.snapshots:
+            share = self._ledger_reader.changed_share
+            is_small = share <= MOST_CHANGED and self._built_on_full + share <= 1
+            extent = Extent.CHANGED if self._full and is_small else Extent.FULL
+        since = self._full if extent is Extent.CHANGED else None
+        if extent is Extent.FULL:
+            self._full = None  # until the new one is written
+        found = self._ledger_reader.snapshot(extent)
         pieces = {name: array for name, array in found.items() if isinstance(array, Pieces)}
         arrays = {name: array for name, array in found.items() if not isinstance(array, Pieces)}
         if "weights" in pieces:
@@ -284,7 +298,12 @@ class Saver:
             self._saved[directory] = self._clock()
             return False
         with self._heartbeat():
-            checkpoints.save(directory, checkpoints.Checkpoint(step, arrays, meta, pieces), keep, spare)
+            checkpoint = checkpoints.Checkpoint(step, arrays, meta, pieces, since)
+            path = checkpoints.save(directory, checkpoint, keep, spare)
+        if extent is Extent.FULL and pieces:
+            self._full, self._built_on_full = checkpoints.as_full_state(path, checkpoint), 0.0
+        elif extent is Extent.CHANGED:
+            self._built_on_full += share
         if even:  # only after the save: if the disk refuses it, the previous even state must stay
             self._even[directory] = step
             if step:

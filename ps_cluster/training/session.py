@@ -130,7 +130,8 @@ class SessionStart:
             check_disk(self.config, self.run_dir, store.state_bytes)
         if self.resumed is not None:
             check_network(self.resumed, store.layout)
-            store.restore({name: a for name, a in self.resumed.arrays.items() if name != "waiting"})
+            arrays = {name: a for name, a in self.resumed.arrays.items() if name != "waiting"}
+            store.restore({**arrays, **self.resumed.changed})
         return Session(self, store, compute)
 
 

@@ -10,23 +10,29 @@ import pytest
 import ps_cluster.layers  # noqa: F401 - for the models that Keras loads
 from ps_cluster.config import build_config
 from ps_cluster.data.recomputed_batches import RecomputedBatches
-from tests.helpers.finished_runs import assert_ledger_is_exact, last_arrays, restarts, update_columns
-from tests.helpers.processes import assert_none_left
+from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.training.resuming import newest_for
+from tests.helpers.finished_runs import assert_ledger_is_exact, last_arrays, update_columns
+from tests.helpers.processes import assert_none_left, wait_until
 from tests.helpers.real_cluster import (
+    LIMIT_S,
     SNAPSHOTS,
     finish,
     rows,
+    start,
     start_run,
     summary_of,
     tasks,
     unhurried,
     wait_for_snapshots,
     wait_for_training,
+    wait_until_it_trains_without,
 )
 
 pytestmark = pytest.mark.cluster
-KEYS, WIDTH, EXAMPLES, STEPS = 200, 4, 400, 120
-TABLE_LAYER = f'keras.layers.Embedding({KEYS}, {WIDTH}, name="keys")'
+KEYS, WIDTH, EXAMPLES = 200, 4, 400
+ROWS = 4 * KEYS  # most of them never change, so snapshots hold only those that do
+TABLE_LAYER = f'keras.layers.Embedding({ROWS}, {WIDTH}, name="keys")'
 NETWORK = f"""
 import keras
 
@@ -39,7 +45,7 @@ DRAW = np.random.default_rng(0)
 INPUTS = {split: (DRAW.integers(0, KEYS, [EXAMPLES, 3]) ** 2 // KEYS).astype(np.int32) for split in ("train", "test")}
 CLASSES = {split: (keys.sum(1) % 2).astype(np.uint8) for split, keys in INPUTS.items()}
 ADAGRAD = ("--set=optimizer.rule=adagrad", "--learning-rate", 0.05, "--set=optimizer.weight_decay=0")
-TABLE, WHOLE = f"--set=model.rows_from={KEYS}", f"--set=model.rows_from={KEYS + 1}"
+TABLE, WHOLE = f"--set=model.rows_from={ROWS}", f"--set=model.rows_from={ROWS + 1}"
 
 
 def learning_keys(folder):
@@ -50,26 +56,44 @@ def learning_keys(folder):
     return "--dataset", folder / "keys.npz", "--model", f"{folder / 'net.py'}:build", *ADAGRAD
 
 
-def test_rows_travel_exactly_once_though_a_worker_and_a_parameter_server_are_killed(tmp_path):
+def wait_until_changed_rows_would_be_restored(run_dir, servers):
+    """Wait until the state from which so many servers would continue has only the rows that changed since a full one."""
+
+    def is_newest():
+        newest = newest_for(servers, RunDir.open(run_dir), lambda line: None)
+        return newest is not None and newest.since is not None
+
+    wait_until(is_newest, within_s=LIMIT_S, every_s=0.1)
+
+
+def test_rows_travel_exactly_once_though_a_worker_a_parameter_server_and_the_launcher_are_killed(tmp_path):
     run_dir = tmp_path / "run"
-    cluster = ("--workers", 3, "--ps", 2, "--steps", STEPS, *unhurried(seconds=0.2), *SNAPSHOTS)
+    cluster = ("--workers", 3, "--ps", 2, "--steps", 100_000, *unhurried(seconds=0.2), *SNAPSHOTS)
     process = start_run(run_dir, *learning_keys(tmp_path), TABLE, *cluster)
     wait_for_training(run_dir, updates=10)
-    os.kill(tasks(run_dir)["worker", 1]["pid"], signal.SIGKILL)
+    first = tasks(run_dir)
+    os.kill(first["worker", 1]["pid"], signal.SIGKILL)
     wait_for_training(run_dir, updates=rows(run_dir)[-1]["applied"] + 10)
-    wait_for_snapshots(run_dir)
+    assert tasks(run_dir)["worker", 1]["pid"] != first["worker", 1]["pid"]
+    wait_until_changed_rows_would_be_restored(run_dir, servers=2)
     os.kill(tasks(run_dir)["ps", 1]["pid"], signal.SIGKILL)
-    output = finish(process)
+    wait_until_it_trains_without(run_dir, {first["ps", index]["pid"] for index in range(2)})
+    wait_until_changed_rows_would_be_restored(run_dir, servers=1)
+    process.kill()
+    output, _ = process.communicate(timeout=20)
+    assert_none_left(run_dir)
+    assert "from the newest snapshot" in output
+    steps = rows(run_dir)[-1]["scheduled"] + 40
+    finish(start("run", "--resume", run_dir, "--steps", steps, "--ps", 1, "--code", tmp_path / "net.py"))
     assert_none_left(run_dir)
     summary = summary_of(run_dir)
-    assert_ledger_is_exact(summary, STEPS)
-    assert restarts(summary)[1] >= 1 and "from the newest snapshot" in output
+    assert_ledger_is_exact(summary, steps)
     recomputed = summary["proof"]["recomputed"]
     assert recomputed["updates"] >= 3 and recomputed["unchecked"] == []
     assert max(recomputed["largest_deviations"].values()) < 1
 
     batches = RecomputedBatches(build_config(overrides={"training.batch_size_per_worker": 8}), EXAMPLES)
-    distinct = [len(np.unique(INPUTS["train"][batches.of_batches(np.array(step), 0).ids])) for step in range(STEPS)]
+    distinct = [len(np.unique(INPUTS["train"][batches.of_batches(np.array(step), 0).ids])) for step in range(steps)]
     columns = update_columns(run_dir, "step", "rows", "row_values")
     assert columns["rows"].tolist() == [distinct[step] for step in columns["step"]]
     assert (columns["row_values"] == WIDTH * columns["rows"]).all()

@@ -7,10 +7,13 @@ import tensorflow as tf
 
 from ps_cluster.config import build_config
 from ps_cluster.files.tensor_files import Pieces
+from ps_cluster.runs.checkpoints import Checkpoint, as_full_state, load, save
 from ps_cluster.runs.ledger import COUNTS, WORKER_COLUMNS
+from ps_cluster.runs.resharding import resharded
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.shard import ParameterShard
 from ps_cluster.server.store import ParameterStore
+from ps_cluster.server.vector_on_server import Extent
 
 LENGTH = 7
 NO_EXAMPLES = (np.int64(0), np.int64(0))  # the number and the checksum of the examples of a step without examples
@@ -78,6 +81,29 @@ def state_of(store):
             name: np.concatenate(list(array.read())) if isinstance(array, Pieces) else array
             for name, array in arrays.items()
         }
+
+
+def after_changes(folder, store, change, *others):
+    """Save a full state, call `change`, save the rows that have changed, and restore what was saved in other stores.
+
+    Return the loaded snapshot.
+    """
+    with eagerly():
+        full = save_snapshot(folder, store, 1, Extent.FULL)
+        since = as_full_state(full, load(full))
+        change()
+        found = load(save_snapshot(folder, store, 2, Extent.CHANGED, since))
+        for other in others:
+            other.restore({**resharded(found, len(other.shards)).arrays, **found.changed})
+    return found
+
+
+def save_snapshot(folder, store, step, extent, since=None):
+    """Write the state of a store; return the path."""
+    arrays, _ = store.snapshot([0] * len(store.shards), 0, extent)
+    pieces = {name: array for name, array in arrays.items() if isinstance(array, Pieces)}
+    whole = {name: array for name, array in arrays.items() if name not in pieces}
+    return save(folder, Checkpoint(step, whole, pieces=pieces, since=since), keep=9)
 
 
 def ledger_of(store):

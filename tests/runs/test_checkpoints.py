@@ -196,6 +196,49 @@ def test_checkpoints_of_a_history_that_was_rolled_back_are_removed(tmp_path):
     assert checkpoints.steps(tmp_path) == [25]
 
 
+def build_on(path, full, step, changed, keep=2):
+    """Save a snapshot at `path` of some numbers that have changed since the checkpoint `full`."""
+    arrays = {"weights": np.full(len(changed), step, np.float32), "statistics": np.zeros(0, np.float32)}
+    ranges = np.array([[number, number + 1] for number in changed], np.int64)
+    since = checkpoints.as_full_state(checkpoints.path_of(path, full.step), full)
+    return checkpoints.save(path, Checkpoint(step, arrays | {"changed": ranges}, since=since), keep)
+
+
+def test_what_has_changed_is_read_over_the_full_state_which_stays_as_long_as_a_snapshot_builds_on_it(tmp_path):
+    first, second = checkpoint(10), checkpoint(40)
+    checkpoints.save(tmp_path, first, keep=2)
+    paths = [build_on(tmp_path, first, step, [3, 4, 99]) for step in (20, 30)]
+    assert checkpoints.steps(tmp_path) == [10, 20, 30]
+    found = checkpoints.load(paths[1])
+    assert found.step == 30 and found.arrays.keys() == {"statistics"}
+    assert found.changed["weights"][:6].tolist() == [10, 10, 10, 30, 30, 10]
+    assert found.changed["weights"][:].tolist() == [30 if place in (3, 4, 99) else 10 for place in range(100)]
+    checkpoints.save(tmp_path, second, keep=2)
+    assert checkpoints.steps(tmp_path) == [10, 30, 40]
+    build_on(tmp_path, second, 50, [0])
+    assert checkpoints.steps(tmp_path) == [40, 50]
+
+
+@pytest.mark.parametrize("harm", ["damaged", "gone", "another"])
+def test_a_snapshot_whose_full_state_is_not_the_right_one_is_passed_over_for_an_older_sound_one(tmp_path, harm):
+    old, full = checkpoint(10), checkpoint(20)
+    for state in (old, full):
+        checkpoints.save(tmp_path, state, keep=2)
+    build_on(tmp_path, full, 30, [7], keep=3)
+    assert checkpoints.load_newest_good([tmp_path], print).step == 30
+    path = checkpoints.path_of(tmp_path, 20)
+    if harm == "gone":
+        path.unlink()
+    elif harm == "damaged":
+        path.write_bytes(path.read_bytes()[:-1])
+    else:
+        checkpoints.write(path, checkpoint(20, size=101))
+    said = []
+    found = checkpoints.load_newest_good([tmp_path], said.append)
+    assert found.step == (20 if harm == "another" else 10)
+    assert str(path) in said[0] and "step-000000030-term-000000-since-000000020" in said[0]
+
+
 def test_left_overs_of_dead_writers_are_removed_and_those_of_living_ones_are_not(tmp_path):
     of_dead = (
         tmp_path / f".step-000000001-term-000001.safetensors.{os.getppid()}.tmp"

@@ -21,7 +21,7 @@ from ps_cluster.server.store import ParameterStore
 from ps_cluster.training.building import arrangement_of
 from ps_cluster.training.keyed_lines import KeyedLines
 from tests.helpers.exhaustive import mostly
-from tests.helpers.stores import row, state_of
+from tests.helpers.stores import after_changes, row, state_of
 from tests.helpers.waiting import identity
 
 pytestmark = pytest.mark.slow
@@ -202,6 +202,17 @@ def test_a_restored_table_continues_with_the_same_bits_on_another_number_of_serv
     state = resharded(Checkpoint(12, stored.state | {"waiting": waiting}), 2).arrays
     for name in ("weights", "slot_accumulator", KEYED):
         assert (state[name] == whole.state[name]).all(), name
+
+
+def test_rows_of_keys_that_have_changed_since_a_full_state_make_the_same_bits_with_it(tmp_path):
+    form = {"admit_after": 2, "expire_after": 9}
+    stored, restored = Stored(2, **form), Stored(3, **form)
+    stored.train(*range(8))
+    found = after_changes(tmp_path, stored.store, lambda: stored.train(8, 9), restored.store)
+    state, expected = restored.state, stored.state
+    assert 0 < stored.store.changed_share < 1 and found.changed.keys() == {"weights", "slot_accumulator"}
+    for name in ("weights", "slot_accumulator", KEYED):
+        assert (state[name] == expected[name]).all(), name
 
 
 def test_a_replay_sees_no_key():

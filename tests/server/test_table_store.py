@@ -9,10 +9,10 @@ import pytest
 import tensorflow as tf
 
 from ps_cluster.config import build_config
-from ps_cluster.files.tensor_files import Pieces
+from ps_cluster.files.tensor_files import Pieces, open_tensors
 from ps_cluster.models.flat import FlatNetwork, flatten
 from ps_cluster.models.tables import TableCall, Tables
-from ps_cluster.runs.checkpoints import Checkpoint, load, save
+from ps_cluster.runs.checkpoints import Checkpoint, CheckpointHeader, is_by_weight, load, save
 from ps_cluster.runs.resharding import is_consistent_cut, resharded
 from ps_cluster.server.arrangement import BLOCK_NUMBERS
 from ps_cluster.server.initial_state import InitialState
@@ -21,7 +21,7 @@ from ps_cluster.server.store import ParameterStore
 from ps_cluster.training.building import arrangement_of
 from ps_cluster.training.modes.sync_ps import RoundShard
 from tests.helpers.exhaustive import mostly
-from tests.helpers.stores import eagerly, ledger_of, row, state_of
+from tests.helpers.stores import after_changes, eagerly, ledger_of, row, state_of
 from tests.helpers.waiting import identity
 
 RATE, STEPS = 0.1, 100
@@ -250,6 +250,26 @@ def test_a_restored_store_continues_with_the_same_bits_also_on_another_number_of
     assert all((found[name] == array).all() for name, array in expected.items() if name not in LEDGER)
 
 
+@pytest.mark.parametrize("servers", mostly([1, 2, 3], 2))
+@pytest.mark.parametrize("rule", mostly(["sgd", "adagrad", "adam", "ftrl"], "adam"))
+def test_a_full_state_and_the_rows_that_have_changed_since_make_the_same_bits_on_any_number_of_servers(
+    rule, servers, tmp_path
+):
+    stored, others = Stored(servers, rule), [Stored(number, rule) for number in (1, 2, 3)]
+    with eagerly():
+        stored.train(0, 1)
+    found = after_changes(tmp_path, stored.store, lambda: stored.train(2, 6), *(other.store for other in others))
+    expected = stored.state
+    for state in (other.state for other in others):
+        for name in ("statistics", *found.changed):
+            assert state[name].tobytes() == expected[name].tobytes(), (name, state[name], expected[name])
+    changed = len(stored.positions(stored.rows(LOOKED_UP[2])))  # both steps look up the same rows
+    assert stored.store.changed_share == changed / len(stored.first)
+    (path,) = tmp_path.glob("*-since-000000001.safetensors")
+    _, in_file = open_tensors(path, CheckpointHeader)
+    assert len(in_file["weights"]) == changed and found.changed.keys() == {n for n in expected if is_by_weight(n)}
+
+
 def test_a_save_and_a_restore_of_large_tables_hold_a_few_blocks_of_them_at_a_time(tmp_path):
     large, other = (Stored(2, "adagrad", shapes={"first": (400_000, 16), "second": (8, 2)}) for _ in range(2))
     table_bytes, most_bytes = 4 * 16 * 400_000, 2.5 * 4 * BLOCK_NUMBERS
@@ -328,6 +348,18 @@ def test_a_snapshot_within_a_round_keeps_the_sums_of_rows():
     assert all((array == expected[name]).all() for name, array in found.items())
     np.testing.assert_allclose(found["weights"], after_a_round(stored)[0], rtol=1e-5, atol=1e-7)
     assert not found["slot_sum"].any()
+
+
+def test_a_snapshot_of_changed_rows_within_a_round_has_those_that_were_only_added_to_its_sum(tmp_path):
+    stored, restored = rounds(), rounds()
+    with eagerly():
+        pulled = [stored.pull(LOOKED_UP[worker], worker)[1] for worker in range(3)]
+        stored.push(0, pulled[0], 0)
+    after_changes(tmp_path / "sum", stored.store, lambda: stored.push(1, pulled[1], 1), restored.store)
+    assert stored.state["slot_sum"].any() and (restored.state["slot_sum"] == stored.state["slot_sum"]).all()
+    after_changes(tmp_path / "round", stored.store, lambda: stored.push(2, pulled[2], 2), restored.store)
+    assert stored.store.shards[0].version.numpy() == 1
+    assert all((array == restored.state[name]).all() for name, array in stored.state.items())
 
 
 @eagerly()

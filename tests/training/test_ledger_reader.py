@@ -27,7 +27,7 @@ class FakeStore:
         counts[:, COUNTS.index("accepted")] = [len(rows) for rows in self.rows]
         return Ledgers([rows[first:] for rows, first in zip(self.rows, firsts)], counts)
 
-    def snapshot(self, firsts, closed):
+    def snapshot(self, firsts, closed, extent):
         ledgers = self.read_ledgers(firsts)
         self.closed = closed
         return {"counts": ledgers.counts}, ledgers

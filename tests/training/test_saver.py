@@ -19,6 +19,7 @@ from ps_cluster.runs.result_rows import EvaluationRow
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.step_set import StepSet
 from ps_cluster.runs.times import TrainingClock, TrainingTimes
+from ps_cluster.server.vector_on_server import Extent
 from ps_cluster.training import saver as module
 from ps_cluster.training.run_progress import RunProgress
 from ps_cluster.training.saver import LONGEST_REST_S, PAUSE_FACTOR, SNAPSHOTS_KEPT, Saver, check_disk
@@ -29,12 +30,14 @@ class FakeBooks:
 
     def __init__(self, clock):
         self.clock, self.version, self.takes, self.refuse = clock, 0, 0.0, False
+        self.changed_share, self.extents = 1.0, []
 
     @property
     def pieces(self):
         return [Piece(Path(f"shard-{index}"), self.version + index, 7) for index in range(2)]
 
-    def snapshot(self):
+    def snapshot(self, extent):
+        self.extents.append(extent)
         if self.refuse:
             raise JournalNotWritten("a journal can't be written")
         self.version += 1
@@ -86,16 +89,38 @@ def test_snapshots_and_checkpoints_are_written_each_at_its_interval(saving):
     assert len(checkpoints.steps(saving.run_dir.checkpoints)) == 1
 
 
+class BooksOfTables(FakeBooks):
+    """The weights are read in pieces."""
+
+    def snapshot(self, extent):
+        return super().snapshot(extent) | {"weights": Pieces.of(np.ones(3, np.float32))}
+
+
+def test_a_full_snapshot_follows_once_those_of_changed_rows_would_be_as_large_and_where_one_was_not_written(saving):
+    saving.books = saving.saver._ledger_reader = BooksOfTables(saving.books.clock)
+    saving.books.changed_share = 0.4
+    saving(10)
+    extents = [Extent.FULL, Extent.CHANGED, Extent.CHANGED, Extent.FULL, Extent.WHOLE]
+    assert saving.books.extents == extents, "a checkpoint is whole"
+    since = [(state.step, state.since) for state in checkpoints.states(saving.run_dir.snapshots)]
+    assert since == [(1, None), (3, 1), (4, None)], "the third one builds on the first"
+    saving.books.changed_share, saving.books.refuse = 1.0, True
+    saving(2)
+    saving.books.changed_share, saving.books.refuse = 0.1, False
+    saving(4)
+    assert saving.books.extents[len(extents) :] == [Extent.FULL, Extent.FULL, Extent.CHANGED]
+
+
 @pytest.mark.parametrize("in_pieces", [False, True])
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_weights_that_are_no_numbers_are_seen_at_the_next_save_and_large_ones_are_not(saving, bad, in_pieces):
     class Books(FakeBooks):
         weight = 3e38  # the sum of three is infinite
 
-        def snapshot(self):
+        def snapshot(self, extent):
             weights = np.array([self.weight, 3e38, 3e38], np.float32)
             pieces = Pieces(weights.shape, weights.dtype, lambda: iter([weights[:1], weights[1:]]))
-            return super().snapshot() | {"weights": pieces if in_pieces else weights}
+            return super().snapshot(extent) | {"weights": pieces if in_pieces else weights}
 
     books = saving.saver._ledger_reader = Books(saving.books.clock)
     saving(3)
@@ -337,8 +362,8 @@ class BooksOfTwo(FakeBooks):
 
     even = False
 
-    def snapshot(self):
-        found = super().snapshot()
+    def snapshot(self, extent):
+        found = super().snapshot(extent)
         if self.even:
             found["counts"][:] = self.version
         return found | {"accepted_steps": np.zeros([2, 1], np.int64), "waiting": np.zeros([0, 2])}

@@ -1,0 +1,63 @@
+"""Read a vector of which a snapshot has only the numbers that have changed since a full state. No TensorFlow."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ps_cluster.files.values import Malformed
+
+
+def ranges_of(begins: np.ndarray, width: int) -> np.ndarray:
+    """Return the ranges that some rows cover, ascending, int64 [k, 2]: the first number of each, and the one after its last.
+
+    Args:
+      begins: int64 [rows], the first number of each row, in any order.
+      width: the numbers in a row.
+    """
+    begins = np.sort(begins)
+    is_first = np.diff(begins, prepend=-2 * width) != width  # rows that do not follow another one
+    return np.stack([begins[is_first], begins[np.roll(is_first, -1)] + width], axis=1)
+
+
+class ChangedVector:
+    """A vector, float32 [n], whose changed numbers are in the file of a snapshot, and the others in that of a full state.
+
+    A slice of it is an array. The whole vector need not be in memory.
+
+    Attributes:
+      shape: as an array has it.
+    """
+
+    def __init__(self, full: np.ndarray, ranges: np.ndarray, values: np.ndarray):
+        """Check the ranges of the changed numbers.
+
+        Args:
+          full: float32 [n], the vector in the full state.
+          ranges: int64 [k, 2], as from `ranges_of`.
+          values: float32 [m], the numbers in the ranges.
+        Raises:
+          Malformed: the ranges are not ascending, or have another number of numbers, or are not in the vector.
+        """
+        bounds = np.concatenate([[0], ranges.reshape(-1), [len(full)]])
+        lengths = np.diff(ranges).reshape(-1)
+        if ranges.shape[1] != 2 or (np.diff(bounds) < 0).any() or lengths.sum() != len(values):
+            raise Malformed("the ranges of its changed numbers contradict each other")
+        self.shape = full.shape
+        self._full, self._ranges, self._values = full, ranges, values
+        self._places = np.concatenate([[0], np.cumsum(lengths)])  # of each range in `values`, and the end
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def __getitem__(self, block: slice) -> np.ndarray:
+        begin, end, _ = block.indices(len(self._full))
+        found = self._full[begin:end].copy()
+        first = int(np.searchsorted(self._ranges[:, 1], begin, side="right"))
+        last = max(first, int(np.searchsorted(self._ranges[:, 0], end)))
+        places = self._places[first : last + 1]
+        shifts = np.repeat(self._ranges[first:last, 0] - places[:-1], np.diff(places))
+        positions = np.arange(places[0], places[-1]) + shifts - begin
+        inside = (positions >= 0) & (positions < len(found))
+        found[positions[inside]] = self._values[places[0] : places[-1]][inside]
+        return found
