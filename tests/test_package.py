@@ -118,6 +118,7 @@ def test_no_message_and_no_page_installs_a_package_by_a_name_that_is_not_registe
     assert [str(path) for path in texts if re.search(r"install .*ps-cluster\b", path.read_text("utf-8"))] == []
 
 
+@pytest.mark.exhaustive
 def test_make_install_lets_any_folder_import_the_package(tmp_path):
     checkout = tmp_path / "a checkout"
     checkout.mkdir()

@@ -37,8 +37,18 @@ class KeptRows:
         return tf.group(
             _keep(self._given_places, places),
             _keep(self._given, tf.cast(rows, tf.float32)),
-            _keep(self._at_pull, self._table.read(places, tf.float32)),
+            _keep(self._at_pull, self._in_table(places)),
         )
+
+    def _in_table(self, places: tf.Tensor) -> tf.Tensor:
+        """Return rows as they are in the table, float32 [u x width]. `places`: the places or keys of the rows, int64 [u].
+
+        Rows are not read by the method that a pull uses, so that a mistake in it shows. For a table of keys, finding the
+        row of a key is that method's work, so there the proof can't see such a mistake.
+        """
+        if isinstance(self._table, KeyedTableShard):
+            return self._table.read(places, tf.float32)
+        return tf.reshape(tf.gather(self._table.rows, places), [-1])
 
     def keep_before(self, places: tf.Tensor, gradient: tf.Tensor) -> tf.Operation:
         """Keep a gradient as received, [u x width], and the rows and slots before the update."""

@@ -154,6 +154,7 @@ print("the same:", model.evaluate(data, return_dict=True, verbose=0)["loss"] - h
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.timeout(200)
 def test_fit_trains_on_a_stream_of_texts_with_one_hot_targets_and_a_layer_without_config(tmp_path):
     """What the run trains on has another form than what the caller's model is measured on."""

@@ -9,6 +9,7 @@ from tests.helpers.real_cluster import finish, start, summary_of
 pytestmark = pytest.mark.cluster
 
 
+@pytest.mark.exhaustive
 def test_a_run_on_clicks_learns_and_tells_the_best_reachable_scores(tmp_path):
     options = {
         "data.rows": 50, "data.train_examples": 20000, "data.test_examples": 2000, "training.batch_size_per_worker": 100,

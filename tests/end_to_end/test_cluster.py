@@ -137,6 +137,7 @@ def test_resuming_a_completed_run_changes_nothing(finished):
     assert {path: path.stat().st_mtime_ns for path in run_dir.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.exhaustive
 def test_one_worker_gives_the_same_weights_bit_for_bit_interrupted_and_resumed_or_not(tmp_path):
     """The one that is not interrupted is scored by an evaluator that was started by hand before it."""
     options = ("--workers", 1, "--steps", 80, "--no-evaluator", "--seed", 5, *unhurried(workers=1, seconds=0.03))

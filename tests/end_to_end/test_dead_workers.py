@@ -36,6 +36,7 @@ def own_parts(folder):
     return "--dataset", folder / "parts.npz", *unlearned, "--set", "training.sample=shard:worker"
 
 
+@pytest.mark.exhaustive
 def test_workers_killed_or_silent_at_a_point_of_a_step_go_on_with_their_parts_and_apply_no_step_twice(tmp_path):
     run_dir, marks = tmp_path / "run", tmp_path / "marks"
     marks.mkdir()

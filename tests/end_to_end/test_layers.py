@@ -21,12 +21,13 @@ def single(tmp_path_factory):
     return run_dir
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("split", "options", "name"),
     [
         # A device that is not there becomes the worker's processor.
         ("layers", ("--placement", "conv2d_1=1:GPU:0,dense=2"), "own_computation/tutorial_cnn_stage_{}_"),
-        pytest.param(*("width", (), "own_computation/tutorial_cnn.*/part_{}_"), marks=pytest.mark.exhaustive),
+        ("width", (), "own_computation/tutorial_cnn.*/part_{}_"),
     ],
 )
 def test_three_workers_with_a_part_each_come_to_the_weights_of_one_process(split, options, name, single, tmp_path):

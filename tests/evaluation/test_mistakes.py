@@ -64,6 +64,7 @@ USUAL_MISTAKES = {
     "an update is applied twice",
     "the moving statistics are lost",
     "one of a hundred rows is not updated",
+    "rows of other places are given",
 }
 
 

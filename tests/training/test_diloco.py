@@ -486,6 +486,7 @@ def test_a_period_that_comes_too_late_anyway_is_stopped_between_its_local_steps(
     assert rows["step"].tolist() == [0, 1] and (counts["version"], counts["dropped"]) == (2, 1)
 
 
+@pytest.mark.exhaustive
 def test_with_fragments_each_shard_is_exchanged_after_other_local_steps(tmp_path):
     shards = 3
     fragments = {"mode.fragments": True, "cluster.parameter_servers": shards, "cluster.workers": 1}

@@ -161,6 +161,7 @@ def test_the_steps_of_an_update_have_images_of_one_size(tmp_path, monkeypatch):
     assert sides == [16] * 9 + [24] * 9 + [32] * 12
 
 
+@pytest.mark.exhaustive
 def test_a_step_with_smaller_images_has_the_gradient_of_a_network_that_was_made_for_them(tmp_path, monkeypatch):
     step, _network, start = steps_with_smaller_images(tmp_path, monkeypatch)
     graph = tf.function(lambda number: step(number, *start).gradient, autograph=False)

@@ -39,6 +39,7 @@ def test_one_worker_learns_with_rows_what_a_process_alone_learns_with_whole_tabl
         np.testing.assert_allclose(found[name], whole[name], rtol=1e-4, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.exhaustive
 def test_updates_of_a_table_of_keys_are_those_that_plain_keras_computes(tmp_path, monkeypatch):
     by_keys = "ps_cluster.layers.DynamicEmbedding(96, 4, scale=0.5, admit_after=2)"
     network = "import ps_cluster.layers\n" + local_training.NETWORK_WITH_TABLE.replace(

@@ -76,6 +76,7 @@ def test_a_setting_that_the_arms_choose_is_refused(key):
         tables.check({key: 1})
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_steps_by_hand_are_those_of_keras(clicks, monkeypatch):
     monkeypatch.chdir(clicks.directory)
