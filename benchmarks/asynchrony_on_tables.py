@@ -8,7 +8,7 @@ The data are generated clicks whose keys follow Zipf's law with three exponents 
 has three batches. Each mode has the learning rate that is best on held-out training examples: a grid of three rates is widened
 until its best rate is not at its edge. The rates are found with one seed and equally fast workers. The final runs train on all
 training examples, and the last weights are scored. There is one parameter server, because `sync-ps` works with one only.
-By default `async` predicts weights with rule adam, and `bounded` does not; `--set staleness.method=none` is without.
+With rule adam, `async` predicts weights by default and `bounded` does not. `--set staleness.method=none` switches this off.
 
 Both parts are comparisons of `ps_cluster.compare` below FOLDER; the same command continues an interrupted study. `--draw`
 prints the table of a record, and draws its figure beside it as a PNG file.
@@ -61,7 +61,15 @@ COLUMNS = {
 
 @dataclass(frozen=True)
 class Work:
-    """What all modes train. `rate`: the middle of the grid. `held_out`: how many training examples judge the rates."""
+    """The network and the data on which the modes are compared.
+
+    Attributes:
+      data: the name of a data set; "" for the ratings of MovieLens, whose path is known once they have been downloaded.
+      metric: the metric by which rates are chosen and modes are compared.
+      rate: the middle of the grid of learning rates.
+      held_out: the number of training examples that are held out to choose the rate.
+      settings: further settings of every run.
+    """
 
     network: str
     data: str

@@ -93,7 +93,7 @@ class ClusterShape:
 
 @dataclass(frozen=True)
 class Promise:
-    """What a mode promises about its updates.
+    """The promises of a mode about its updates, which the proof checks.
 
     Attributes:
       waits: the reason for which a worker may have to wait.

@@ -59,7 +59,7 @@ def _copy(examples: ExampleSpec, *, content: bytes, objects: Mapping[str, Any]) 
 
 
 def _loadable(objects: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the objects, with a `_LayerByArguments` in place of each class that Keras can save but not load."""
+    """Return the objects, and replace each class that Keras can save but not load by a `_LayerByArguments`."""
     return {name: _LayerByArguments(one) if _lacks_config(one) else one for name, one in objects.items()}
 
 

@@ -96,7 +96,7 @@ class DynamicEmbedding(keras.Layer):
     def call(self, keys: tf.Tensor, training: bool | None = None) -> tf.Tensor:
         """Return the rows of the keys, as the class describes."""
         embeddings, own = self.embeddings.value, self.keys.value
-        # A worker calls the model with given values in place of its variables. Keras alone uses the variables.
+        # A worker replaces the variables of the model by tensors when it calls the model. Plain Keras does not.
         if training and self.trainable and isinstance(embeddings, tf.Variable):
             raise ValueError(
                 f"DynamicEmbedding: Keras alone can't train '{self.name}': call ps_cluster.fit instead of Model.fit, "

@@ -44,7 +44,7 @@ def activation_name(tensor: tf.Tensor) -> str:
 
 
 class Reach(NamedTuple):
-    """How the trained weights of a network can change its outputs.
+    """Describes how the trained weights of a network can change its outputs.
 
     Attributes:
       any_scale: whether the weights can multiply the outputs by any number.

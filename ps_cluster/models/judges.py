@@ -110,7 +110,7 @@ class LossAndMetric(ABC):
 
     @property
     def reading(self) -> str:
-        """How outputs or targets are interpreted, as a text for users; "" if there is no choice."""
+        """A text that tells users how outputs or targets are interpreted; "" if there is only one way."""
         return ""
 
     def targets(self, rows: tf.Tensor) -> tf.Tensor:

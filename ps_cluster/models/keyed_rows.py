@@ -52,17 +52,17 @@ class KeyedRows:
 
     @property
     def columns(self) -> int:
-        """How many keys a server keeps for each bucket: those with a row, then those that wait for admission."""
+        """The number of keys that a server keeps for each bucket: keys with a row, then keys that wait for admission."""
         return self.ways * (1 if self.admit_after == 1 else 2)
 
     @property
     def state_columns(self) -> int:
-        """How many numbers a checkpoint has for each bucket, besides rows and slots (server/keyed_tables.py)."""
+        """The size of a bucket in a checkpoint, without rows and slots, in numbers (server/keyed_tables.py)."""
         return 3 * self.columns + 1
 
     @property
     def state_size(self) -> int:
-        """How many numbers a checkpoint has for the table, besides rows and slots."""
+        """The size of the table in a checkpoint, without rows and slots, in numbers."""
         return self.buckets * self.state_columns
 
     def bucket_of(self, keys: tf.Tensor) -> tf.Tensor:

@@ -1,4 +1,4 @@
-"""Look up words and numbers in constants of a graph, in place of the tables of Keras's layers.
+"""Replace the tables of Keras's lookup layers by constants of the graph.
 
 `StringLookup`, `IntegerLookup` and `TextVectorization` keep their vocabulary in a table, which is a resource of the
 process that built the model. Workers do not have it. Constants are sent to each worker with the graph.
