@@ -93,7 +93,7 @@ class ClusterShape:
 
 @dataclass(frozen=True)
 class Promise:
-    """The promises of a mode about its updates, which the proof checks.
+    """The promises of a mode about its updates.
 
     Attributes:
       waits: the reason for which a worker may have to wait.
