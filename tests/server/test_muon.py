@@ -74,6 +74,31 @@ def test_matrices_take_orthogonal_steps_and_the_others_those_of_nesterov():
     np.testing.assert_allclose(weights.numpy(), expected, rtol=1e-4, atol=1e-5)
 
 
+def test_with_muon_adam_matrices_move_as_with_muon_and_all_other_weights_as_with_adam():
+    random = np.random.default_rng(0)
+    start, factors = random.normal(size=LAYOUT.length), LAYOUT.factors([("wide", 3.0)])
+    gradients = random.normal(size=[3, LAYOUT.length])
+    places = [Matrix(*place) for place in LAYOUT.matrices(("conv", "wide"))]
+    weights = {}
+    for name, own, rate, matrices in (
+        ("muon_adam", {"rate_of_others": 0.2, "beta_2": 0.9}, RATE, places),
+        ("muon", {}, RATE, places),
+        ("adam", {"beta_2": 0.9}, 0.2 * RATE, []),
+    ):
+        weights[name] = tf.Variable(start, dtype=tf.float32)
+        rule = make_rule(of(rule=name, **own).optimizer, weights[name], factors, matrices=matrices)
+        for number, gradient in enumerate(gradients):
+            rule.apply(
+                tf.constant(gradient, tf.float32), tf.constant(rate), tf.constant(number, tf.int64), tf.constant(0.5)
+            )
+    in_matrices = np.zeros(LAYOUT.length, bool)
+    for begin, rows, columns in places:
+        in_matrices[begin : begin + rows * columns] = True
+    expected = np.where(in_matrices, weights["muon"].numpy(), weights["adam"].numpy())
+    np.testing.assert_allclose(weights["muon_adam"].numpy(), expected, rtol=1e-5, atol=1e-6)
+    assert np.abs(expected - start).min() > 0.0
+
+
 def test_a_share_scales_what_other_weights_move_and_not_the_size_of_a_matrix_step():
     moved = {}
     for share in (1.0, 0.25):

@@ -22,8 +22,9 @@ class OrderedMomentum(Correction):
     """A momentum that orders the gradients by their pulls, not by their pushes.
 
     OrMo (Shi, Yang and Li 2024, "Ordered Momentum for Asynchronous SGD", arXiv:2407.19234). Gradients whose weights
-    were pulled at K consecutive versions form a bucket, where K is the number of workers. b is the number of the newest
-    bucket, and d is the number of buckets between the bucket of gradient g and the newest one:
+    were pulled at K consecutive versions form a bucket. K is the number of workers, or of emulated workers with
+    `mode.simulate_workers`. b is the number of the newest bucket, and d is the number of buckets between the bucket of
+    gradient g and the newest one:
 
       b grows:  w <- w - η β u,  u <- β u
       then:     u <- u + β^d g,  w <- w - η (1 + β + ... + β^d) g
@@ -75,12 +76,6 @@ class Ordered(StalenessMethod):
         return CorrectedParts(moved, slots={"ordered": ordered + beta**late * arrived.gradient})
 
     def check(self, config: RunConfig) -> None:
-        emulated = config.mode_kind.emulated_workers(config)
-        if emulated != config.training_workers:
-            raise ValueError(
-                f"mode.simulate_workers: got {emulated}: staleness.method ordered_momentum works only with real "
-                "workers: leave it out"
-            )
         if config.optimizer.rule != "sgd":
             raise ValueError(
                 f"optimizer.rule: got '{config.optimizer.rule}': staleness.method ordered_momentum already adds "

@@ -61,24 +61,24 @@ class AdamUpdate(UpdateRule):
     ) -> tf.Operation:
         """Apply the update of `_fused` by several operations, because its kernel supports neither share nor factors."""
         settings = self._settings
-        rate = learning_rate * _correction(settings, updates_before)
+        rate = learning_rate * bias_correction(settings, updates_before)
         before = {name: slot.read_value() for name, slot in self.slots.items()}
         new = {
-            "mean": _mean(settings.momentum, before["mean"], times(share, gradient)),
-            "variance": _mean(settings.beta_2, before["variance"], gradient * gradient),
+            "mean": running_mean(settings.momentum, before["mean"], times(share, gradient)),
+            "variance": running_mean(settings.beta_2, before["variance"], gradient * gradient),
         }
         step = times(self._factors, rate * new["mean"] / (tf.sqrt(new["variance"]) + settings.epsilon))
         slots = [self.slots[name].assign(value, read_value=False) for name, value in new.items()]
         return tf.group(*slots, self._weights.assign_sub(step, read_value=False))
 
 
-def _correction(settings: AdamSettings, updates_before: tf.Tensor) -> tf.Tensor:
+def bias_correction(settings: AdamSettings, updates_before: tf.Tensor) -> tf.Tensor:
     """Return the factor of the learning rate that corrects the bias of mean and variance, float32 []."""
     count = tf.cast(updates_before + 1, tf.float64)  # float32 would lose three digits of 1 - 0.999^t
     return tf.cast(tf.sqrt(1 - settings.beta_2**count) / (1 - settings.momentum**count), tf.float32)
 
 
-def _mean(decay: float, before: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
+def running_mean(decay: float, before: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
     """Return a running mean after a new value."""
     return before + (1 - decay) * (value - before)
 
@@ -89,9 +89,9 @@ class LazyAdamRows(RowRule):
     def apply(self, update: RowUpdate) -> tf.Operation:
         settings, gradient, places = self._settings, update.gradient, update.places
         before = {name: tf.gather(slot, places) for name, slot in self.slots.items()}
-        mean = _mean(settings.momentum, before["mean"], times(update.share, gradient))
-        variance = _mean(settings.beta_2, before["variance"], gradient * gradient)
-        rate = update.learning_rate * _correction(settings, update.updates_before)
+        mean = running_mean(settings.momentum, before["mean"], times(update.share, gradient))
+        variance = running_mean(settings.beta_2, before["variance"], gradient * gradient)
+        rate = update.learning_rate * bias_correction(settings, update.updates_before)
         step = rate * mean / (tf.sqrt(variance) + settings.epsilon)
         return tf.group(
             self.slots["mean"].scatter_update(tf.IndexedSlices(mean, places)),

@@ -1,16 +1,17 @@
-"""Optimizer rule muon: momentum whose matrices are made orthogonal."""
+"""Optimizer rules muon and muon_adam: momentum whose matrices are made orthogonal."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from ps_cluster.config.equations import Slots, UpdateParts
 from ps_cluster.config.lazy import tf
-from ps_cluster.config.optimizer_rules import OptimizerRule
+from ps_cluster.config.optimizer_rules import OptimizerRule, RuleSettings
 from ps_cluster.config.schema import RunConfig
-from ps_cluster.config.setting_types import Momentum
+from ps_cluster.config.setting_types import LARGEST_FACTOR, Momentum
+from ps_cluster.server.update_rules.adam import AdamSettings, bias_correction, running_mean
 from ps_cluster.server.update_rules.momentum import MomentumSettings
 from ps_cluster.server.update_rules.rule import UpdateRule, times
 
@@ -18,14 +19,33 @@ ORTHOGONALISING = (3.4445, -4.7750, 2.0315)  # Jordan et al. 2024
 ORTHOGONALISING_STEPS = 5
 
 
-class MuonSettings(MomentumSettings):
-    momentum: Momentum = Field(default=0.9, description="Decay of the running sum of the gradients.")
-    matrices: tuple[str, ...] = Field(
-        default=("kernel",),
+Matrices = Annotated[
+    tuple[str, ...],
+    Field(
         strict=False,
         max_length=100,
         description="The update of a variable is made orthogonal if its path contains one of these patterns (*: any "
-        "characters, ?: one). All other variables follow rule nesterov.",
+        "characters, ?: one). With muon all other variables follow rule nesterov, with muon_adam rule adam.",
+    ),
+]
+
+
+class MuonSettings(MomentumSettings):
+    momentum: Momentum = Field(default=0.9, description="Decay of the running sum of the gradients.")
+    matrices: Matrices = ("kernel",)
+
+
+class MuonAdamSettings(AdamSettings):
+    momentum: Momentum = Field(
+        default=0.9,
+        description="Decay of the running sum of the gradients, and beta_1 of Adam for all other variables.",
+    )
+    matrices: Matrices = ("kernel",)
+    rate_of_others: float = Field(
+        default=0.1,
+        ge=0,
+        le=LARGEST_FACTOR,
+        description="The learning rate of the variables that follow rule adam, divided by the learning rate of the matrices.",
     )
 
 
@@ -34,29 +54,65 @@ class MuonUpdate(UpdateRule):
     W -= learning rate x sqrt(max(1, n / m)) x orthogonal(U).
 
     Muon (Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks",
-    kellerjordan.github.io/posts/muon). In that source, AdamW updates the other weights. The kernel of a convolution is
-    a matrix with a column for each filter. A share scales only the gradient in v and u, so the step of a matrix keeps
-    its size.
+    kellerjordan.github.io/posts/muon). In that source, AdamW updates the other weights: see `MuonAdamUpdate`. The
+    kernel of a convolution is a matrix with a column for each filter. A share scales only the gradient in v and u, so
+    the step of a matrix keeps its size.
     """
 
-    slot_names = ("momentum",)
+    slot_names: tuple[str, ...] = ("momentum",)
 
     def _change(
         self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, share: tf.Tensor | None
     ) -> tf.Operation:
-        momentum, gradient = self._settings.momentum, times(share, gradient)
-        velocity = momentum * self.slots["momentum"].read_value() + gradient
-        update = gradient + momentum * velocity
+        momentum, shared = self._settings.momentum, times(share, gradient)
+        velocity = momentum * self.slots["momentum"].read_value() + shared
+        update = shared + momentum * velocity
+        others, slots = self._step_of_others(gradient, velocity, update, updates_before)
         parts, end = [], 0
         for matrix in self._matrices:
-            parts.append(update[end : matrix.begin])
+            parts.append(others[end : matrix.begin])
             end = matrix.begin + matrix.size
             whole = orthogonal(tf.reshape(update[matrix.begin : end], [matrix.rows, matrix.columns]))
             parts.append(tf.reshape(max(1.0, matrix.columns / matrix.rows) ** 0.5 * whole, [-1]))
-        step = learning_rate * times(self._factors, tf.concat([*parts, update[end:]], axis=0))
+        step = learning_rate * times(self._factors, tf.concat([*parts, others[end:]], axis=0))
+        slots["momentum"] = velocity
         return tf.group(
-            self.slots["momentum"].assign(velocity, read_value=False), self._weights.assign_sub(step, read_value=False)
+            *(self.slots[name].assign(value, read_value=False) for name, value in slots.items()),
+            self._weights.assign_sub(step, read_value=False),
         )
+
+    def _step_of_others(
+        self, gradient: tf.Tensor, velocity: tf.Tensor, update: tf.Tensor, updates_before: tf.Tensor
+    ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+        """Return the step of the weights that are in no matrix, divided by the learning rate, and further new slots.
+
+        Args:
+          gradient: float32 [n], without the share.
+          velocity, update: v and u, float32 [n].
+          updates_before: int64 [].
+        Returns:
+          The step, float32 [n], of which only the places outside of matrices are used, and slot → float32 [n].
+        """
+        return update, {}
+
+
+class MuonAdamUpdate(MuonUpdate):
+    """Muon for matrices, as in `MuonUpdate`, and Adam for all other weights, as in Muon's source (Jordan et al. 2024).
+
+    With m = (1 - momentum) x v, which is Adam's running mean, the other weights have the step of Kingma and Ba 2015
+    (arXiv:1412.6980, algorithm 1), at `rate_of_others` times the learning rate.
+    """
+
+    slot_names = ("momentum", "variance")
+
+    def _step_of_others(
+        self, gradient: tf.Tensor, velocity: tf.Tensor, update: tf.Tensor, updates_before: tf.Tensor
+    ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+        settings = self._settings
+        variance = running_mean(settings.beta_2, self.slots["variance"].read_value(), gradient * gradient)
+        rate = settings.rate_of_others * bias_correction(settings, updates_before)
+        mean = (1 - settings.momentum) * velocity
+        return rate * mean / (tf.sqrt(variance) + settings.epsilon), {"variance": variance}
 
 
 def orthogonal(matrix: tf.Tensor) -> tf.Tensor:
@@ -82,7 +138,7 @@ def orthogonal(matrix: tf.Tensor) -> tf.Tensor:
 
 class Muon(OptimizerRule):
     name = "muon"
-    Settings = MuonSettings
+    Settings: type[RuleSettings] = MuonSettings
     usual_rate = 0.02  # as in the source; Keras's Muon scales its steps differently
     update = MuonUpdate
 
@@ -94,6 +150,17 @@ class Muon(OptimizerRule):
         mode = config.mode_kind
         if mode.shares_steps or (config.shards > 1 and not mode.promise.takes_local_steps):
             raise ValueError(
-                f"optimizer.rule: got 'muon': it needs whole matrices, but mode {mode.name} cuts the weights into "
+                f"optimizer.rule: got '{self.name}': it needs whole matrices, but mode {mode.name} cuts the weights into "
                 f"{config.shards} parts: choose cluster.parameter_servers 1, and a mode other than layers and width"
             )
+
+
+class MuonAdam(Muon):
+    name = "muon_adam"
+    Settings = MuonAdamSettings
+    update = MuonAdamUpdate
+
+    def equation(self, settings: Any, parts: UpdateParts) -> Slots:
+        """Return v, as `Muon` does, and the mean square of Adam."""
+        variance = settings.beta_2 * parts.slots["variance"] + (1 - settings.beta_2) * parts.gradient**2
+        return {**super().equation(settings, parts), "variance": variance}

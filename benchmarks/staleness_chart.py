@@ -1,0 +1,282 @@
+"""Measure what staleness costs: the test score of six rules over a mean staleness of 0, 2 and 8.
+
+    python -m benchmarks.staleness_chart --network tutorial_cnn --data-dir DATA
+    python -m benchmarks.staleness_chart --draw
+
+Staleness 0 is mode `single`. Other values are emulated by one worker that gets the weights of earlier versions, so nothing
+depends on the speed of the machine, and two trainings share two cores. The learning rate of each point, and the momentum
+of a rule that has one, are the best on held-out examples with one seed (`benchmarks/trials.py`); a best rate at the edge of
+the grid widens it. Then each point is trained with fresh seeds on all training examples, and the last weights are scored on
+the test examples. An interrupted study continues with the same command.
+
+`--draw` prints the table and the differences that the pages name, with Holm's correction over all of them, and writes the
+figure beside the record. It needs no training.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass, field
+from itertools import product
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import click
+
+from benchmarks.records import RECORDS, Column, half_interval, keep, table
+from benchmarks.trials import Arm, Study
+from ps_cluster.cli.command_line import OUTPUT_FILE, OneLineCommand, Whole
+from ps_cluster.errors import UserError
+from ps_cluster.files.writing import write_whole
+from ps_cluster.report.plots import Plot, grid, legend_outside, looks, plot_style
+from ps_cluster.report.terminal import print_line
+
+STALENESS = (0, 2, 8)
+MOMENTUM, ORDERED = "optimizer.momentum", "staleness.momentum"
+COLUMNS = {
+    "network": Column(heading="network"),
+    "rule": Column(heading="rule"),
+    **{f"chosen {staleness}": Column(heading=f"rate, momentum at {staleness}") for staleness in STALENESS},
+    **{
+        f"{staleness}": Column(heading=f"staleness {staleness}", digits=2, spread="interval") for staleness in STALENESS
+    },
+}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """An update rule with its staleness method.
+
+    Attributes:
+      method: "" for no method.
+      momentum_key: the setting of the momentum that is chosen; "" if the rule has none.
+      alone: the rule that it equals without staleness, whose trials stand for its own there; "" if there is none.
+    """
+
+    name: str
+    rule: str
+    method: str = ""
+    momentum_key: str = MOMENTUM
+    alone: str = ""
+
+
+RULES = (
+    Rule("sgd", "sgd", momentum_key=""),
+    Rule("momentum", "momentum"),
+    Rule("sgd, ordered_momentum", "sgd", "ordered_momentum", ORDERED, alone="momentum"),
+    Rule("adam", "adam"),
+    Rule("adam, predict", "adam", "predict", alone="adam"),
+    Rule("muon", "muon"),
+)
+
+
+@dataclass(frozen=True)
+class Work:
+    """A network with its data, and how long it trains.
+
+    Attributes:
+      metric: the name of the score on the figure, with its unit.
+      scale, held_out: as of an `Arm`.
+      rates: the first learning rates of each rule. They are the same for each staleness.
+      adam: further settings of rule adam.
+    """
+
+    settings: Mapping[str, Any]
+    metric: str
+    scale: float
+    held_out: int
+    rates: Mapping[str, tuple[float, ...]]
+    adam: Mapping[str, Any] = field(default_factory=dict)
+
+
+SHARED = {
+    "model.precision": "float32", "cluster.workers": 1, "cluster.parameter_servers": 1, "evaluation.draw_results": False,
+    "evaluation.recompute_updates": False,
+}  # fmt: skip
+WORKS = {
+    "tutorial_cnn": Work(
+        settings={"data.dataset": "cifar10", "training.epochs": 3.0, "checkpoints.every_epochs": 3.0},
+        metric="test accuracy [%]",
+        scale=100.0,
+        held_out=5_000,
+        rates={
+            "sgd": (0.05, 0.1, 0.2, 0.4), "momentum": (0.005, 0.01, 0.02, 0.04), "adam": (0.0005, 0.001, 0.002, 0.004),
+            "muon": (0.005, 0.01, 0.02, 0.04),
+        },
+        # As in the recipe for several workers. They were chosen on held-out examples, for a staleness of 0 and of 2.
+        adam={"optimizer.beta_2": 0.9, "optimizer.global_clip_norm": 0.5},
+    ),
+    "byte_lm": Work(
+        settings={"data.dataset": "python_source", "training.epochs": 0.055, "checkpoints.every_epochs": 0.055},
+        metric="test bits per byte",
+        scale=-1.0,
+        held_out=500,
+        rates={
+            "sgd": (0.1, 0.2, 0.4, 0.8), "momentum": (0.02, 0.04, 0.08, 0.16), "adam": (0.0005, 0.001, 0.002, 0.004),
+            "muon": (0.005, 0.01, 0.02, 0.04),
+        },
+    ),
+}  # fmt: skip
+
+
+def arm(network: str, rule: Rule, staleness: int) -> Arm:
+    """Return the arm of a point of the chart."""
+    if rule.alone and not staleness:
+        return arm(network, next(other for other in RULES if other.name == rule.alone), 0)
+    work = WORKS[network]
+    settings: dict[str, Any] = {**SHARED, "model.name": network, **work.settings, "optimizer.rule": rule.rule}
+    if rule.rule == "adam":
+        settings |= work.adam
+    if staleness:
+        method = rule.method or "none"
+        settings |= {"mode.name": "async", "mode.simulate_workers": staleness + 1, "staleness.method": method}
+    else:
+        settings |= {"mode.name": "single"}
+    rates = work.rates["momentum" if rule.method == "ordered_momentum" else rule.rule]
+    return Arm(
+        f"{network}: {rule.name}, staleness {staleness}", settings, rates, rule.momentum_key,
+        (0.9, 0.5) if rule.momentum_key else (), work.held_out, work.scale,
+    )  # fmt: skip
+
+
+def arms_of(network: str) -> list[Arm]:
+    """Return all arms of a network, each once."""
+    return list({one.name: one for one in (arm(network, *point) for point in product(RULES, STALENESS))}.values())
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A difference of two points of the chart, taken seed by seed. It is positive if the first point is better.
+
+    Attributes:
+      values: in the units of the table, one for each seed that both points have.
+    """
+
+    text: str
+    values: tuple[float, ...]
+
+    def p_value(self) -> float:
+        """Return the probability of a mean at least as far from 0 by chance (two-sided, Student's t for pairs)."""
+        import tensorflow as tf  # of the libraries that are here, only TensorFlow has this distribution
+
+        error = stdev(self.values) / math.sqrt(len(self.values))
+        if not error:
+            return 0.0 if mean(self.values) else 1.0
+        degrees, t = len(self.values) - 1, mean(self.values) / error
+        return float(
+            tf.math.betainc(*(tf.constant(x, tf.float64) for x in (degrees / 2, 0.5, degrees / (degrees + t * t))))
+        )
+
+
+def differences(study: Study, network: str) -> list[Difference]:
+    """Return the differences that the pages name: what staleness costs each rule, and what each method wins."""
+    found = []
+    for rule, staleness in product(RULES, STALENESS[1:]):
+        name = f"{network}, {rule.name}: staleness {staleness} against 0"
+        found.append(_difference(study, name, arm(network, rule, staleness), arm(network, rule, 0)))
+        for plain in RULES:
+            if rule.alone == plain.name:
+                name = f"{network}, staleness {staleness}: {rule.name} against {plain.name}"
+                found.append(_difference(study, name, arm(network, rule, staleness), arm(network, plain, staleness)))
+    return [one for one in found if len(one.values) > 1]
+
+
+def _difference(study: Study, text: str, of: Arm, against: Arm) -> Difference:
+    mine, theirs = _scores(study, of), _scores(study, against)
+    seeds = sorted(mine.keys() & theirs.keys())
+    return Difference(text, tuple(of.scale * (mine[seed] - theirs[seed]) for seed in seeds))
+
+
+def _scores(study: Study, of: Arm) -> dict[int, float]:
+    """Return the final scores of an arm by their seeds, without trainings that diverged."""
+    return {seed: trial.score for seed, trial in sorted(study.finals(of).items()) if trial.score is not None}
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p values corrected for their number (Holm 1979, "A simple sequentially rejective multiple test procedure")."""
+    corrected, largest = [1.0] * len(p_values), 0.0
+    for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
+        corrected[index] = largest
+    return corrected
+
+
+def rows_of(study: Study, network: str) -> list[dict[str, Any]]:
+    """Return the rows of the table: for each rule the choices and the scores by staleness."""
+    rows = []
+    for rule in RULES:
+        row: dict[str, Any] = {"network": network, "rule": rule.name}
+        for staleness in STALENESS:
+            point = arm(network, rule, staleness)
+            if tried := study.tried(point):
+                best = point.best(tried)
+                row[f"chosen {staleness}"] = f"{best.rate:g}" + (
+                    "" if best.momentum is None else f", {best.momentum:g}"
+                )
+            if scores := _scores(study, point):
+                row[f"{staleness}"] = [abs(point.scale) * score for score in scores.values()]
+        rows.append(row)
+    return rows
+
+
+def figure(study: Study, networks: Sequence[str]) -> Plot:
+    """Return the chart: a panel for each network, a line for each rule, with 95 % intervals."""
+    look = looks([rule.name for rule in RULES])
+    with plot_style():
+        drawn, [panels] = grid(1, len(networks), 3.4)
+        for network, panel in zip(networks, panels):
+            for number, rule in enumerate(RULES):
+                points = [
+                    (staleness, list(_scores(study, arm(network, rule, staleness)).values())) for staleness in STALENESS
+                ]
+                shown = [(staleness, [abs(WORKS[network].scale) * one for one in of]) for staleness, of in points if of]
+                if shown:
+                    color, line, marker = astuple(look[rule.name])
+                    panel.errorbar(
+                        [staleness + 0.08 * (number - 2.5) for staleness, _ in shown],  # side by side, so that all are seen
+                        [mean(of) for _, of in shown], [half_interval(of) for _, of in shown], color=color,
+                        linestyle=line, marker=marker, capsize=2, label=rule.name,
+                    )  # fmt: skip
+            panel.set(title=network, xlabel="mean staleness [updates]", ylabel=WORKS[network].metric, xticks=STALENESS)
+        legend_outside(drawn, panels)
+    return Plot("staleness_chart", "", "", drawn)
+
+
+def draw(record: Path) -> None:
+    """Print the table and the differences of the trials in a record, and draw the chart beside it."""
+    studies = {network: Study(record, arms_of(network)) for network in WORKS}
+    networks = [network for network, study in studies.items() if any(study.finals(one) for one in arms_of(network))]
+    rows = [row for network in networks for row in rows_of(studies[network], network)]
+    summary = keep(record.with_name("staleness_chart.json"), rows, COLUMNS)
+    for line in table([summary]).splitlines():
+        print_line(line)
+    found = [one for network in networks for one in differences(studies[network], network)]
+    for one, p in zip(found, holm([one.p_value() for one in found])):
+        half = half_interval(one.values)
+        print_line(f"{one.text}: {mean(one.values):+.2f} ± {half:.2f}, n = {len(one.values)}, corrected p = {p:.2g}")
+    write_whole(picture := record.with_name("staleness_chart.png"), figure(studies[networks[0]], networks).png)
+    print_line(f"figure {picture}")
+
+
+@click.command(cls=OneLineCommand)
+@click.option("--network", type=click.Choice(list(WORKS)), help="The network to train.")
+@click.option("--data-dir", type=click.Path(exists=True, path_type=Path, resolve_path=True), help="Where CIFAR-10 is.")
+@click.option("--seeds", type=Whole(2, 100), default=8, help="How many times each point is trained for its score.")
+@click.option(
+    "--record", type=OUTPUT_FILE, default=RECORDS / "staleness_trials.json", help="Where all trials are kept."
+)
+@click.option("--draw", "only_draw", is_flag=True, help="Only draw the trials of the record.")
+def main(network: str | None, data_dir: Path | None, seeds: int, record: Path, only_draw: bool) -> None:
+    """Measure what staleness costs by rule, or draw what was measured."""
+    if only_draw:
+        return draw(record)
+    if network is None:
+        raise UserError("--network: give one, or --draw")
+    study = Study(record, arms_of(network))
+    study.train(seeds, ("--data-dir", f"{data_dir}") if data_dir else ())
+
+
+if __name__ == "__main__":
+    main()

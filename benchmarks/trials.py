@@ -1,0 +1,207 @@
+"""Choose the settings of each arm of a study on held-out examples, then train it with fresh seeds, two trainings at a time.
+
+A study keeps every training, a *trial*, in a record as soon as it has ended. The same command on the same record continues an
+interrupted study, also on another machine or after the folder of the runs is gone.
+"""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from benchmarks.records import Column, Record, keep
+from ps_cluster.errors import FAILED_FOR_GOOD, RunFailed
+from ps_cluster.files.json_files import read_json
+from ps_cluster.installation import IMPORT_FOLDER
+from ps_cluster.report.terminal import print_line
+from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.system import machine
+from ps_cluster.tools.compare.records import read_record
+
+STEP = 2.0  # from one learning rate to the next
+TUNING_SEED = 0  # the seeds of the final trials begin after it
+COLUMNS = {
+    "arm": Column(heading="arm"),
+    "rate": Column(heading="learning rate", digits=5),
+    "momentum": Column(heading="momentum", digits=2),
+    "seed": Column(heading="seed"),
+    "held_out": Column(heading="held-out examples"),
+    "score": Column(heading="score", digits=4),
+    "commit": Column(heading="commit"),
+}
+
+
+class Choice(BaseModel):
+    """What is chosen on held-out examples: the learning rate, and the momentum of a rule that has one."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rate: float
+    momentum: float | None
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A way to train.
+
+    Attributes:
+      name: is unique in a study.
+      settings: those of every trial, by their dotted keys.
+      rates: the learning rates that are tried first, each `STEP` times the one before.
+      momentum_key: the setting that holds the momentum; "" if the rule has none.
+      momenta: the momenta that are tried. The first one goes with the first rates.
+      held_out: the number of training examples that are held out to choose.
+      scale: the factor that turns a score into the unit of tables. It is negative if a smaller score is better.
+    """
+
+    name: str
+    settings: Mapping[str, Any]
+    rates: tuple[float, ...]
+    momentum_key: str
+    momenta: tuple[float, ...]
+    held_out: int
+    scale: float
+
+    def merit(self, score: float | None) -> float:
+        """Return a score such that larger is better. `score`: None for a training that diverged."""
+        return -math.inf if score is None else self.scale * score
+
+    def best(self, tried: Mapping[Choice, float | None]) -> Choice:
+        """Return the choice with the best score. `tried`: the scores on held-out examples."""
+        return max(tried, key=lambda choice: self.merit(tried[choice]))
+
+    def missing(self, tried: Mapping[Choice, float | None]) -> list[Choice]:
+        """Return what has to be tried next; nothing if the best choice is better than all choices next to it.
+
+        The first rates come first. Then all neighbours of the best choice are tried, until it stays the best: so the best
+        rate is never at the edge of those that were tried.
+        """
+        first = [Choice(rate=rate, momentum=self.momenta[0] if self.momenta else None) for rate in self.rates]
+        if wanted := [choice for choice in first if choice not in tried]:
+            return wanted
+        best = self.best(tried)
+        beside = [best.model_copy(update={"rate": rate}) for rate in (best.rate / STEP, best.rate * STEP)]
+        beside += [best.model_copy(update={"momentum": momentum}) for momentum in self.momenta]
+        return [choice for choice in beside if choice not in tried]
+
+
+class Trial(BaseModel):
+    """One training.
+
+    Attributes:
+      held_out: the number of training examples that were held out and scored; 0: the test examples were scored.
+      score: the metric of the last weights; None if the training diverged.
+      commit: the code that trained.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    arm: str
+    rate: float
+    momentum: float | None
+    seed: int
+    held_out: int
+    score: float | None
+    commit: str
+
+    @property
+    def choice(self) -> Choice:
+        return Choice(rate=self.rate, momentum=self.momentum)
+
+
+class Study:
+    """The trials of some arms, which are kept in a record."""
+
+    def __init__(self, record: Path, arms: Sequence[Arm]):
+        """Read the trials that are in a record already. `record`: a JSON file, which may be missing."""
+        self._record = record
+        self._arms = arms
+        self._lock = threading.Lock()
+        self._trials = [Trial(**row) for row in read_json(record, Record).rows] if record.exists() else []
+
+    def tried(self, arm: Arm) -> dict[Choice, float | None]:
+        """Return the scores on held-out examples of what was tried for an arm."""
+        return {trial.choice: trial.score for trial in self._trials if trial.arm == arm.name and trial.held_out}
+
+    def finals(self, arm: Arm) -> dict[int, Trial]:
+        """Return the final trials of an arm by their seeds."""
+        return {trial.seed: trial for trial in self._trials if trial.arm == arm.name and not trial.held_out}
+
+    def missing(self, seeds: int) -> list[tuple[Arm, Choice, int, int]]:
+        """Return the trials that can be trained now, as arm, choice, seed and number of held-out examples.
+
+        Choices come first, and then one final trial of each arm after the other, so that an interrupted study has equally
+        many of each. The list is empty when each arm has its `seeds` final trials.
+        """
+        choices, finals = [], []
+        for arm in self._arms:
+            tried = self.tried(arm)
+            if wanted := arm.missing(tried):
+                choices += [(arm, choice, TUNING_SEED, arm.held_out) for choice in wanted]
+            else:
+                done, best = self.finals(arm), arm.best(tried)
+                new = [seed for seed in range(TUNING_SEED + 1, TUNING_SEED + 1 + seeds) if seed not in done]
+                finals += [(arm, best, seed, 0) for seed in new]
+        return choices or sorted(finals, key=lambda trial: trial[2])
+
+    def train(self, seeds: int, data: Iterable[str], at_a_time: int = 2) -> None:
+        """Train what is missing. `data`: options of `run` that say where the data are.
+
+        Raises:
+          RunFailed: a training failed. Those that ended before are kept.
+        """
+        options = tuple(data)
+        with ThreadPoolExecutor(at_a_time) as pool:
+            while missing := self.missing(seeds):
+                for done in [pool.submit(self._train, *trial, options) for trial in missing]:
+                    done.result()
+
+    def _train(self, arm: Arm, choice: Choice, seed: int, held_out: int, data: Sequence[str]) -> None:
+        """Carry out one trial, and keep it."""
+        settings = {
+            **arm.settings, "optimizer.learning_rate": choice.rate, "training.seed": seed,
+            "evaluation.validation_examples": held_out,
+        }  # fmt: skip
+        if choice.momentum is not None:
+            settings[arm.momentum_key] = choice.momentum
+        score = score_of(settings, data)
+        trial = Trial(
+            arm=arm.name, **choice.model_dump(), seed=seed, held_out=held_out, score=score,
+            commit=machine.describe()["commit"] or "unknown",
+        )  # fmt: skip
+        self.keep(trial)
+        print_line(f"{arm.name}, {choice}, seed {seed}: {score}")
+
+    def keep(self, trial: Trial) -> None:
+        """Add a trial to the record, which then holds all trials."""
+        with self._lock:
+            self._trials.append(trial)
+            keep(self._record, [one.model_dump() for one in self._trials], COLUMNS)
+
+
+def score_of(settings: Mapping[str, Any], data: Sequence[str]) -> float | None:
+    """Train with some settings, and return the metric of the last weights; None if the training diverged.
+
+    Raises:
+      RunFailed: the training failed.
+    """
+    with TemporaryDirectory(prefix="trial-") as folder:
+        root = Path(folder) / "run"
+        words = [
+            word for key, value in settings.items() for word in ("--set", f"{key}={'null' if value is None else value}")
+        ]
+        argv = [sys.executable, "cli.py", "run", "--run-dir", str(root), *words, *data]
+        ended = subprocess.run(argv, cwd=IMPORT_FOLDER, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if ended.returncode not in (0, FAILED_FOR_GOOD) or not RunDir(root).summary.exists():
+            raise RunFailed(f"exit code {ended.returncode}: {' '.join(argv)}\n{ended.stdout[-2000:]}")
+        return read_record(root).final

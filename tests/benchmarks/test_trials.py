@@ -1,0 +1,88 @@
+"""How a study chooses settings, in which order it trains, and how it corrects p values."""
+
+import pytest
+
+from benchmarks.staleness_chart import Difference, arms_of, holm
+from benchmarks.trials import Arm, Choice, Study, Trial
+
+
+def arm(name="a", momenta=(0.9, 0.5), scale=1.0):
+    return Arm(name, {}, (0.1, 0.2), "optimizer.momentum" if momenta else "", momenta, 100, scale)
+
+
+def scores(**by_rate_and_momentum):
+    """Return the scores of choices by names such as `r1_m9`: a rate of 0.1 with momentum 0.9."""
+    pairs = ((name.split("_"), score) for name, score in by_rate_and_momentum.items())
+    return {
+        Choice(rate=int(rate[1:]) / 10, momentum=int(momentum[1:]) / 10): score for (rate, momentum), score in pairs
+    }
+
+
+def test_the_first_rates_are_tried_with_the_first_momentum():
+    assert arm().missing({}) == [Choice(rate=0.1, momentum=0.9), Choice(rate=0.2, momentum=0.9)]
+    assert arm(momenta=()).missing({}) == [Choice(rate=0.1, momentum=None), Choice(rate=0.2, momentum=None)]
+
+
+def test_all_choices_next_to_the_best_one_are_tried_until_it_stays_the_best():
+    tried = scores(r1_m9=0.6, r2_m9=0.7)
+    assert arm().missing(tried) == list(scores(r4_m9=0, r2_m5=0)), "its rate was at the edge"
+    tried |= scores(r4_m9=0.5, r2_m5=0.8)
+    assert arm().missing(tried) == list(scores(r1_m5=0, r4_m5=0)), "the best choice has another momentum now"
+    tried |= scores(r1_m5=0.7, r4_m5=0.7)
+    assert arm().missing(tried) == []
+    assert arm().best(tried) == Choice(rate=0.2, momentum=0.5)
+
+
+def test_a_training_that_diverged_is_worse_than_any_other():
+    tried = scores(r1_m9=5.0, r2_m9=None)
+    assert arm(scale=-1.0).best(tried) == Choice(rate=0.1, momentum=0.9)
+    assert Choice(rate=0.05, momentum=0.9) in arm(scale=-1.0).missing(tried)
+
+
+def study(tmp_path, arms, *trials):
+    made = Study(tmp_path / "record.json", arms)
+    for trial in trials:
+        made.keep(trial)
+    return Study(tmp_path / "record.json", arms)  # read again, as after an interruption
+
+
+def trial(name, rate, seed, held_out, score):
+    return Trial(arm=name, rate=rate, momentum=None, seed=seed, held_out=held_out, score=score, commit="c")
+
+
+def test_choices_are_made_before_final_trials_and_seeds_are_trained_in_turns(tmp_path):
+    arms = [arm("a", ()), arm("b", ())]
+    chosen = [trial("a", rate, 0, 100, score) for rate, score in ((0.05, 0.1), (0.1, 0.9), (0.2, 0.5))]
+    partly = study(tmp_path, arms, *chosen)
+    assert [(one.name, choice.rate, seed, held_out) for one, choice, seed, held_out in partly.missing(2)] == [
+        ("b", 0.1, 0, 100), ("b", 0.2, 0, 100),
+    ]  # fmt: skip
+    chosen += [trial("b", rate, 0, 100, score) for rate, score in ((0.1, 0.1), (0.2, 0.9), (0.4, 0.5))]
+    whole = study(tmp_path, arms, *chosen, trial("a", 0.1, 1, 0, 0.8))
+    assert [(one.name, choice.rate, seed, held_out) for one, choice, seed, held_out in whole.missing(2)] == [
+        ("b", 0.2, 1, 0), ("a", 0.1, 2, 0), ("b", 0.2, 2, 0),
+    ]  # fmt: skip
+
+
+def test_a_study_never_overwrites_trials_that_another_one_has_kept(tmp_path):
+    """As when a study continues for another network in the same record."""
+    study(tmp_path, [arm("a", ())], trial("a", 0.1, 0, 100, 0.5))
+    both = study(tmp_path, [arm("b", ())], trial("b", 0.1, 0, 100, 0.5))
+    assert both.tried(arm("a", ())) and both.tried(arm("b", ()))
+
+
+def test_the_correction_of_holm_is_that_of_a_worked_example():
+    """By hand: 4 x 0.005, 3 x 0.01, 2 x 0.03, and then never below the one before."""
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+
+
+def test_the_p_value_of_a_difference_is_that_of_students_t():
+    """t = 3.873 with 3 degrees of freedom; the value is that of printed tables of t (between 0.02 and 0.05)."""
+    assert Difference("", (1.0, 2.0, 3.0, 4.0)).p_value() == pytest.approx(0.0305, abs=5e-4)
+    assert Difference("", (-1.0, 1.0)).p_value() == pytest.approx(1.0)
+
+
+def test_the_chart_has_each_training_once():
+    """Without staleness, predicted weights change nothing, and ordered momentum is momentum."""
+    names = [one.name for one in arms_of("tutorial_cnn")]
+    assert len(names) == len(set(names)) == 16
