@@ -67,6 +67,7 @@ def test_a_setting_is_taken_by_the_modes_that_use_it_and_refused_by_all_others(m
     tree.setdefault(section, {})[name] = ON[key]
     if uses(mode, key):
         if key == "cluster.parameter_servers" and MODES[mode].cluster.most_parameter_servers == 1:
+            assert f"cluster.parameter_servers: got {ON[key]}" in refusal(build_config, None, overrides)
             return
         assert build_config(None, overrides).mode.name == mode
         assert build_config(written(tmp_path, tree)).mode.name == mode

@@ -1,6 +1,8 @@
-"""Recompute in numpy which examples each step trains on. The rows of the ledger are compared with the result.
+"""Recompute which examples each step trains on. The rows of the ledger are compared with the result.
 
-The workers' graphs compute the same in `data/batches.py`. Both use TensorFlow's shuffle, and share nothing else.
+The workers' graphs compute the same in `data/batches.py`. This module shares with them TensorFlow's shuffle, the rule that
+divides the examples among workers (`sample_of_worker`), and the two constants of the checksum. Everything else is computed
+here once more, in numpy. So a mistake in one of the shared parts is not found by this comparison.
 """
 
 from __future__ import annotations

@@ -2,9 +2,12 @@
 
 No TensorFlow.
 
-Three numbers of a shard are counted in three places: its version, the gradients that it accepted, and the rows in its
-journal. The steps in the rows of every shard must be the steps that the chief handed out. The values in a row (learning
-rate, number of examples, checksum of their ids) must be those that follow from the step id and the settings.
+Three numbers of a shard have to agree. Its version is incremented by each change of its weights. The number of accepted
+gradients is incremented by the ledger on the parameter server, with each row that it writes. The rows are counted as they
+are read from the journal, which the chief has written. (If the last two differ during training, the chief ends the run.)
+
+The steps in the rows of every shard must be the steps that the chief handed out. The values in a row (learning rate,
+number of examples, checksum of their ids) must be those that follow from the step id and the settings.
 
 The counts do not show what an update computed. Therefore a sample of the updates is computed again
 (`evaluation/recomputation.py`).
@@ -345,7 +348,10 @@ def audit(
     shards, audits = [], []
     for index, history in enumerate(journals):
         holds_from = expected.holds_from[index] if expected.holds_from else 0
-        shard_audit, counters = ShardAudit(rounds, expected, holds_from), dict(zip(COUNTS, counts[index].tolist()))
+        shard_audit, counters = (
+            ShardAudit(rounds, expected, holds_from),
+            dict(zip(COUNTS, counts[index].tolist(), strict=True)),
+        )
         try:
             for rows in journal.read(history):
                 shard_audit.read(rows)
