@@ -12,6 +12,7 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
 PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+REFERENCE = re.compile(r"<!-- reference: (.*?) -->", re.DOTALL)
 LINK = re.compile(r"(?<=\]\()[^)\s#:]+(?=[)#])")  # the path of a link, not of one to another site
 
 
@@ -28,13 +29,18 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Return the text of a page with links that lead to places on the site."""
+    """Return the text of a page, with links that lead to places on the site and with the docstrings that it asks for."""
 
     def moved(link: re.Match[str]) -> str:
         path = target(link[0], page.file.src_uri)
         return place_on_site(path) if path.exists() else link[0]
 
-    return LINK.sub(moved, markdown)
+    return REFERENCE.sub(docstrings, LINK.sub(moved, markdown))
+
+
+def docstrings(names: re.Match[str]) -> str:
+    """Return the lines that mkdocstrings replaces by docstrings. The match has the places of objects in the package."""
+    return "\n\n".join(f"::: ps_cluster.{name}" for name in names[1].split())
 
 
 def target(link: str, page: str) -> Path:

@@ -86,7 +86,8 @@ def compare(
 
     Args:
       arms: names of modes, or {"mode": name, "set": {"section.key": value}}; None: all modes without local steps.
-      model, data: as for `train`.
+      model: the network, as for `train`.
+      data: the data set, as for `train`.
       output: the folder of runs and report; an unfinished comparison in it is continued.
       baseline: the arm that the others are compared with; None: sync, else the first.
       settings: the settings of all runs, as for `train`.

@@ -259,7 +259,8 @@ class Contents:
         """Return contents whose spec follows from the arrays in `train`.
 
         Args:
-          train, test: field → [N, ...]. The target is called "target", weights of the examples "weight".
+          train: the training examples, field → [N, ...]. The target is called "target", weights of the examples "weight".
+          test: the test examples in the same form.
           classes: the names of the classes or labels; (): their numbers are their names.
           output: the name of the output that the target is for, if there are others.
           others: name of a further output → what its target is. The arrays are called as `target_array` says.
