@@ -25,6 +25,7 @@ from tests.helpers.one_worker import Alone
 pytestmark = pytest.mark.slow
 
 PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
+TOY = Path(__file__).parents[1] / "doors" / "toy_subclassed.py"
 SNIPPETS = re.findall(r"```python\n(# python cli.py run --model my.py:build\n.*?)```", PAGE.read_text(), re.DOTALL)
 SPEC = ExampleSpec({"image": Field("uint8", (8, 8, 1))}, Field("uint8", ()), classes=("a", "b", "c"))
 REGRESSION = ExampleSpec({"row": Field("float32", (2,))}, Field("float32", (), (10.0,), (4.0,)), "regression")
@@ -43,8 +44,12 @@ def folder(tmp_path, monkeypatch):
 
 def pasted(number):
     """Return the network of a snippet, as a user's file."""
+    return made_by(SNIPPETS[number])
+
+
+def made_by(code):
     file = Path.cwd() / "my.py"
-    file.write_text(SNIPPETS[number])
+    file.write_text(code)
     user_code.trust(file)
     return made(f"{file}:build")
 
@@ -69,14 +74,14 @@ def trained(model):
     return flatten(model.trainable_variables), worker.step(1)[0]
 
 
-@pytest.mark.parametrize("number", range(len(SNIPPETS)))
-def test_each_network_of_the_page_trains(number):
-    before, after = trained(pasted(number))
+@pytest.mark.parametrize("code", [*SNIPPETS, TOY.read_text()])
+def test_each_network_of_the_page_and_the_class_that_it_links_to_train(code):
+    before, after = trained(made_by(code))
     assert np.isfinite(after).all() and (before != after).any()
 
 
 def test_a_saved_model_goes_on_from_its_weights_with_the_classes_of_named_code():
-    model = pasted(1)
+    model = made_by(TOY.read_text())
     model.save("mine.keras")
     forget_the_users_code()
     name = NETWORKS.named_by_user("mine.keras", Path.cwd())
