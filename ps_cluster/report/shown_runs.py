@@ -138,7 +138,7 @@ def _cumulative_shares(counts: Sequence[tuple[int, int]], steps: int | None = No
 
     Args:
       counts: (staleness, number of steps), in ascending order.
-      steps: the number of all steps; None if `counts` has all.
+      steps: the number of all steps; None if `counts` counts all of them.
     """
     totals = list(accumulate(count for _, count in counts))
     whole = steps if steps is not None else totals[-1] if totals else 0

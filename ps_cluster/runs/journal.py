@@ -78,7 +78,7 @@ class LeaderStretch(Row):
 
 
 class Piece(NamedTuple):
-    """The first `rows` rows of one leader's file. `checksum`: the checksum of the last of them, or of the piece before."""
+    """The first `rows` rows of one leader's file. `checksum`: that of the last row, or of the piece before."""
 
     path: Path
     rows: int

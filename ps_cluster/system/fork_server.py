@@ -73,10 +73,11 @@ def _let_go_of_unchanged_files() -> None:
 def _fork_for_the_launcher(request: dict[str, Any], channel: socket.socket, log: int, permission: int) -> int:
     """Fork a task whose parent becomes the launcher, and return its pid.
 
-    It is forked twice: the process in between ends, and the launcher, as subreaper, adopts the task.
+    This forks twice: the process in between ends, and the launcher, as subreaper, adopts the task.
 
     Args:
-      permission: a pipe. The launcher writes into it once it knows the pid. It only closes it if it has given up.
+      permission: a pipe. The launcher writes into the pipe once it knows the pid. If it has given up, it closes the
+        pipe without writing.
     """
     reader, writer = os.pipe()
     between = os.fork()

@@ -1,4 +1,4 @@
-"""The cases of a benchmark: one network in one precision, and how many updates make one measurement of it."""
+"""The cases of a benchmark. A case is a network in one precision, and the number of updates of a measurement."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def cases(
 
 
 def refuse_chosen(name: str, chosen: tuple[str, ...], values: Mapping[str, object]) -> None:
-    """Raise UserError for settings that the benchmark `name` chooses itself: those whose keys begin with one of `chosen`."""
+    """Raise UserError for settings that the benchmark `name` chooses itself. Their keys begin with one of `chosen`."""
     if wrong := [key for key in values if key.startswith(chosen)]:
         raise UserError(f"--set {wrong[0]}: the arm {name} has its own: leave it out")
 

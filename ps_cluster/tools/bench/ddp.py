@@ -152,7 +152,7 @@ def ids_of_batches(
     """Yield the epoch and the example numbers, int64 [B], of each batch of the share of `rank`, without end.
 
     Args:
-      examples: at least `processes` batches.
+      examples: the number of examples, enough for at least `processes` batches.
       training: has the `seed`, and B as `batch_size_per_worker`.
     """
     size = training["batch_size_per_worker"]

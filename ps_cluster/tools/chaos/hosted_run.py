@@ -47,7 +47,7 @@ class HostedRun:
 
     Attributes:
       files: the files of the run, as the leader sees them.
-      tools: the folder of what faults need.
+      tools: the folder with the files that faults need.
       places: the host of each task.
       restarter: starts the tasks.
       unsaved: at each unexpected end of a leader, the seconds whose updates no state holds (`unsaved_seconds`).

@@ -111,7 +111,7 @@ class FaultKind(ABC):
       victims: the types of the tasks that it hits at the same time, one of each; empty if it hits the run as a whole.
       launched: whether it can hit a run that a launcher watches.
       hosted: whether it can hit tasks on hosts.
-      others_go_on: whether the other workers have to continue while its victims are missing.
+      others_go_on: whether the other workers have to continue while the victims are missing.
     """
 
     name: str
@@ -126,7 +126,7 @@ class FaultKind(ABC):
         return tuple(map(source.choice, of_type))
 
     def whole_cluster(self, on_death: OnDeaths) -> bool:
-        """Return whether chief, parameter servers and workers restart with it, from a snapshot."""
+        """Return whether the fault makes chief, parameter servers and workers restart from a snapshot."""
         return False
 
     def environment(self, folder: Path) -> Mapping[str, str]:

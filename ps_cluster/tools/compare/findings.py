@@ -1,6 +1,6 @@
 """The findings of a comparison: the numbers of each run, of each group, and of the difference of two groups.
 
-The page, the printed tables, the CSV files and the JSON file are made of them.
+The page, the printed tables, the CSV files and the JSON file are made from these findings.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class GroupDifference:
 
 
 def differences_of(groups: Sequence[Group], views: Sequence[View], target: float | None) -> list[GroupDifference]:
-    """Return the difference of each group to its baseline, and of each group with a straggler to the same without one.
+    """Return each group's difference to its baseline, and to the same arm without a straggler if the group has one.
 
     A group that shares both batches with the baseline is compared with it once.
     """

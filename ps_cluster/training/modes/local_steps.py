@@ -77,7 +77,7 @@ def take_local_steps(
     Args:
       keep: float32 [m], the share of the statistics that one step keeps.
       take: (position int64 [], state, statistics) → (the step's result, state).
-      goes_on: called after each step; None: the period always continues.
+      goes_on: is called after each step, and returns whether the period continues; None: it always continues.
     """
 
     def body(
