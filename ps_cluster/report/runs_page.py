@@ -1,7 +1,8 @@
 """Write one page of all runs in a folder, and write it again while one of them trains.
 
 This module imports no TensorFlow, and runs no code of a run. The page needs no other file. It forbids the browser to
-load anything, and to run any script but that of this package, so text from the files of a run can only be shown.
+load anything, and to run any script except this package's own script. So text from the files of a run is only shown,
+and never run as code.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Read what the page of several runs shows of each: numbers, curves, staleness and settings. Imports no TensorFlow."""
+"""Read what the page of runs shows for each run: numbers, curves, staleness and settings. Imports no TensorFlow."""
 
 from __future__ import annotations
 

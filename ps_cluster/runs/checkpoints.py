@@ -5,8 +5,9 @@ name of a file contains the term of the leader that wrote it, and a leader never
 leader that was frozen between the check of its claim and the change of a file does no harm when it wakes up
 (runs/leaders.py).
 
-A snapshot of a network with embedding tables may hold only the rows that have changed since a full state. Its name and header
-say which one. It is read together with that file, which stays as long as such a snapshot.
+A snapshot of a network with embedding tables may hold only the rows that have changed since a full state. The name and
+header of such a snapshot say which full state. The snapshot is read together with that state's file, which is kept as
+long as there is a snapshot that builds on it.
 """
 
 from __future__ import annotations

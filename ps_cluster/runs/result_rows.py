@@ -139,7 +139,8 @@ class MeasuredMetric(Row):
     Attributes:
       test_accuracy, test_error: over the test examples. One is always None; both are None if the metric is not finite.
       test_loss: over the test examples; None if not finite.
-      validation_accuracy, validation_error, validation_loss: over held-out training examples; None without such.
+      validation_accuracy, validation_error, validation_loss: over held-out training examples; None if none are held
+        out.
       metrics, validation_metrics: the objective's further metrics over the same examples, by name (`auc`, `f1`, …). Those
         that are not finite are left out.
       compiled, validation_compiled: the metrics with which the user's model was compiled, over the same examples.

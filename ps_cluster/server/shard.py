@@ -365,7 +365,7 @@ class ParameterShard:
         return tf.cond(self._correction.accepts(arrival), lambda: self.apply_push(push), self.drop)
 
     def has(self, step: tf.Tensor) -> tf.Tensor:
-        """Return whether the ledger has a step (int64 []), bool []."""
+        """Return whether the ledger already has a step (int64 []), bool []."""
         return self._ledger.has(step)
 
     def refuse(self) -> tf.Tensor:

@@ -18,7 +18,7 @@ from ps_cluster.server.update_rules.row_rule import RowUpdate
 
 
 class PushedRows(NamedTuple):
-    """The gradients of rows in a push. Each field has a tensor for each group of tables; without tables, none.
+    """The gradients of rows in a push. Each field has a tensor for each group of tables, and is empty without tables.
 
     Attributes:
       places: int64 [u], the distinct places of the rows in the shard's part of the group, or their keys.

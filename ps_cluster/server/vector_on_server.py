@@ -47,7 +47,8 @@ class ChangedRows:
         """Return the changed numbers among the `size` numbers from `place` on, which are dense or whole rows of one group.
 
         Returns:
-          The place of the first of them in the `VectorOnServer`; where each changed row begins, counted from `place`, int64
+          The place of the first changed number in the `VectorOnServer`; where each changed row begins, counted from
+            `place`, int64
           [k]; and the width of a row, which is 1 for dense numbers.
         """
         if place < self.dense:

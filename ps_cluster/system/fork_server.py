@@ -59,7 +59,7 @@ def _let_go_of_unchanged_files() -> None:
     """Release library pages that the import has read: some 240 MB that count as memory of this process.
 
     A page that is needed again comes back from the page cache. Pages that are writable or changed are left alone. If
-    the kernel refuses, it costs memory and nothing else.
+    the kernel refuses, this costs memory and does no other harm.
     """
     madvise = ctypes.CDLL(None).madvise
     madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)

@@ -106,7 +106,7 @@ class ForkServer:
     def popen(
         self, argv: list[str], *, env: Mapping[str, str], cwd: Path | None, stdout: IO[bytes] | int | None, **_: Any
     ) -> ForkedProcess:
-        """Run `python -m module …` in a fork: own session, no input, both outputs in `stdout`, which must be a file.
+        """Run `python -m module …` in a fork, in a new session, without input. Both outputs go to `stdout`, a file.
 
         Raises:
           OSError: the server did not come up, or has ended.

@@ -1,4 +1,4 @@
-"""Give the tasks of a run on one machine a network of their own, which nobody else reaches.
+"""Give the tasks of a run on one machine a private network, which no other process reaches.
 
 A TensorFlow server runs code for anybody who reaches its port. So the tasks of a run on one machine get a private
 network. A short-lived process (namespace.py) makes the network namespace, sends its descriptors to the launcher and

@@ -47,7 +47,7 @@ class Job:
     """A run to be trained.
 
     Attributes:
-      name: for messages, e.g. "trial 3".
+      name: the name in messages, e.g. "trial 3".
       root: its run directory. Its settings (.yaml) and the output of its command (.log) are in the same folder.
       config: its complete configuration.
     """

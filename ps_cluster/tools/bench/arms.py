@@ -38,7 +38,7 @@ class BenchArm:
       arguments: arguments of the module after the run directory.
       values: settings of this arm, by dotted key.
       can_be_slow: whether its workers follow `cluster.straggler`.
-      slowed: for an arm with slow workers, the name of the same arm without them.
+      slowed: for an arm with slow workers, the name of the same arm without slow workers.
       ideal: the share of the rate without slow workers that an ideal cluster would keep.
       torch: whether it needs a Python with PyTorch. The arms of ddp.py can train only TORCH_NETWORKS, on images like
         CIFAR-10's.

@@ -40,7 +40,7 @@ def cases(
     """Return a complete configuration with `values` for every model and precision.
 
     Raises:
-      UserError: the settings do not fit the data set, or only some arms would follow one of them.
+      UserError: the settings do not fit the data set, or only some arms would follow one of the settings.
     """
     if refused := [key for key in values if key.startswith(SAME_IN_ALL_ARMS)]:
         raise UserError(

@@ -166,7 +166,7 @@ def sources(ids: np.ndarray, shifts: np.ndarray, mirrored: np.ndarray) -> np.nda
     """Return the indices of the pixels that `augment.crop_and_flip` would take for images `ids`, int64 [B, 32, 32].
 
     Args:
-      ids: int64 [B]. shifts: of rows and columns, int64 [2, B]. mirrored: bool [B].
+      ids: int64 [B]. shifts: the shifts of rows and of columns, int64 [2, B]. mirrored: bool [B].
     """
     line = np.arange(SIDE)
     across = np.where(mirrored[:, None], SIDE - 1 - line, line)

@@ -69,7 +69,7 @@ class Evidence:
 
 
 def make_report(evidence: Evidence, problems: Sequence[str]) -> Report:
-    """Return the content of chaos.json. The run passes if there are no `problems`, and nothing is left behind."""
+    """Return the content of chaos.json. The run passes if there are no `problems`, and no process outlived its run."""
     problems = [*problems, *(f"left behind: {process}" for process in evidence.left)]
     disturbed, restarts = evidence.disturbed, evidence.restarts
     return {

@@ -170,7 +170,7 @@ def planned_runs(comparison: Comparison) -> list[PlannedRun]:
 
 
 def training_order(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
-    """Return the runs in training order: seed after seed, the arms of each seed in an order drawn from it.
+    """Return the runs in training order: seed after seed, and the arms of each seed in an order that the seed decides.
 
     So slow changes of the machine affect all arms, and no arm always follows the same other arm.
     """

@@ -84,7 +84,7 @@ class Metric:
         return value >= target if self.larger_is_better else value <= target
 
     def best(self, values: Iterable[float]) -> float | None:
-        """Return the best of the values; None without any."""
+        """Return the best of the values; None without values."""
         return (max if self.larger_is_better else min)(values, default=None)
 
     def limited(self, low: float, high: float) -> tuple[float, float]:

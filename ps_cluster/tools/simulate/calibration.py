@@ -42,7 +42,7 @@ class FinishedRun:
     """The configuration, summary and ledger of a finished run.
 
     Attributes:
-      rows: of ledger.ROW.
+      rows: the ledger, a structured array of ledger.ROW.
       starts: how often its leader started.
     """
 

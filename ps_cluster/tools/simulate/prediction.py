@@ -23,7 +23,7 @@ class Prediction:
     """The result of a simulation.
 
     Attributes:
-      parameter_servers: None where there are none.
+      parameter_servers: the number of parameter servers; None in a mode without parameter servers.
       efficiency: the rate as a share of the ideal rate, which is the number of workers times the rate of a worker
         alone.
       utilisation: the share of time, 0..1, for which each resource is busy.

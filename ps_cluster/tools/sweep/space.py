@@ -55,7 +55,7 @@ class Axis:
         return suggest(key, *self.values, log=self.log)
 
     def label(self, value: Any) -> Any:
-        """Return a value as Optuna stores it. Those of a list become JSON: Optuna's choices can't be lists or sections."""
+        """Return a value as Optuna stores it: from a list as JSON, as Optuna's choices can't be lists or sections."""
         return value if self.is_range else json.dumps(value)
 
     def split(self, points: int) -> Axis:

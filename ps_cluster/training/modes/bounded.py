@@ -62,11 +62,11 @@ class BoundedShard(WaitingShard):
     sees every update made at a clock up to c - s - 1, including its own updates. With s = 0 training is bulk-synchronous: no
     worker begins step c + 1 before all have pushed step c. The slowest worker never waits for a clock.
 
-    A worker waits for all other workers with three exceptions: those that the chief knows to be gone, those that have sent
-    nothing for `LEASE_S`, and those without a step once the workers together have every remaining step. A worker that returns,
-    or arrives late, continues at the lowest clock that the bound allows. If it had a step under way, other workers should
-    already have seen its update, so its gradient is dropped and computed again, like a gradient that is staler than
-    `max_staleness`. So both bounds hold for every update, whichever worker died.
+    A worker waits for all other workers with three exceptions: those that the chief knows to be gone, those that have
+    sent nothing for `LEASE_S`, and those that have no step once all remaining steps are with other workers. A worker
+    that returns, or arrives late, continues at the lowest clock that the bound allows. If it had a step under way,
+    other workers should already have seen its update, so its gradient is dropped and computed again, like a gradient
+    that is staler than `max_staleness`. So both bounds hold for every update, whichever worker died.
     """
 
     def __init__(self, device: str, start: InitialState, config: RunConfig, total_steps: int):
