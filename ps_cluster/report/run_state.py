@@ -148,7 +148,7 @@ class RunState:
 
     @property
     def time_left(self) -> list[str]:
-        """The time left in words, as the only item; an empty list while it is unknown."""
+        """A list whose only item is the time left, in words; an empty list while the time left is unknown."""
         left = self.seconds_left
         return [f"{clock(left)} left"] if left is not None and self.phase == "training" else []
 

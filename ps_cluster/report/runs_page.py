@@ -1,7 +1,8 @@
 """Write one page of all runs in a folder, and write it again while one of them trains.
 
 This module imports no TensorFlow, and runs no code of a run. The page needs no other file. It forbids the browser to
-load anything, and to run any script but that of this package, so text from the files of a run can only be shown.
+load anything, and to run any script except this package's own script. So text from the files of a run is only shown,
+and never run as code.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class RunsPage:
         return any(run.listed.state == RUNNING for run in runs)
 
     def write(self, runs: Sequence[ShownRun], refresh_s: float | None) -> None:
-        """Write the page. `refresh_s`: after so many seconds, a browser loads it again; None for never."""
+        """Write the page. `refresh_s`: the seconds after which a browser loads the page again; None for never."""
         settings, more_settings = differing_settings(runs)
         page = rendered(
             __package__,
@@ -123,7 +124,7 @@ class RunsPage:
         return quote(f"./{os.path.relpath(run.page, os.path.realpath(self._output.parent))}")
 
     def _left_out_lines(self, shown: int, more_settings: int) -> Iterator[str]:
-        """Yield lines about what the page leaves out, so that a browser can show it."""
+        """Yield a line about everything that the page leaves out to stay small enough for a browser."""
         if self._left_out:
             yield (
                 f"Only the {shown:,} newest runs are on this page: {self._left_out:,} older ones are left out. To see "
@@ -134,10 +135,10 @@ class RunsPage:
 
 
 def keep_writing(page: RunsPage, wait: Callable[[float], bool]) -> None:
-    """Write the page again and again, until no run trains at `IDLE_LOOKS` looks in a row.
+    """Write the page again and again, until `IDLE_LOOKS` looks in a row have found no run that trains.
 
     Args:
-      wait: waits for some seconds. It returns False to have the page written for the last time.
+      wait: waits for some seconds. If it returns False, the page is written once more and not again.
     """
     idle, goes_on, pause_s = 0, True, REWRITE_S
     while goes_on and idle < IDLE_LOOKS:
@@ -182,7 +183,7 @@ HEADINGS = (
 
 
 def cells(run: ShownRun, now: float) -> list[Cell]:
-    """Return the cells of a run below `HEADINGS`, without the first, its name."""
+    """Return the cells of a run in the columns of `HEADINGS`, without the first cell, which has the run's name."""
     one, numbers = run.listed, run.numbers
     names = (short_name(one.mode), _data(run), short_name(one.model))
     merit = one.test_accuracy if one.test_accuracy is not None else None if one.test_error is None else -one.test_error
@@ -201,7 +202,7 @@ def cells(run: ShownRun, now: float) -> list[Cell]:
 
 
 def values_of_filters(run: ShownRun) -> dict[str, str]:
-    """Return name of a filter → value of the run."""
+    """Return the value that the run has for each filter: name of the filter → value."""
     one = run.listed
     return dict(zip(FILTERS, (one.state, short_name(one.mode), _data(run), short_name(one.model))))
 

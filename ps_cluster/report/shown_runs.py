@@ -1,4 +1,4 @@
-"""Read what the page of several runs shows of each: numbers, curves, staleness and settings. Imports no TensorFlow."""
+"""Read what the page of runs shows for each run: numbers, curves, staleness and settings. Imports no TensorFlow."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def _cumulative_shares(counts: Sequence[tuple[int, int]], steps: int | None = No
 
     Args:
       counts: (staleness, number of steps), in ascending order.
-      steps: the number of all steps; None if `counts` has all.
+      steps: the number of all steps; None if `counts` counts all of them.
     """
     totals = list(accumulate(count for _, count in counts))
     whole = steps if steps is not None else totals[-1] if totals else 0

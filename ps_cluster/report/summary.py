@@ -185,7 +185,7 @@ class _ProgressTotals:
       rolled_back: the number of updates that rows reported as applied, and that were lost later.
       begun: the time of the first update since this start of the launcher, in monotonic seconds; None without one.
       lives: the ids of all starts of the launcher.
-      before: the seconds of training before this start; None if it has no row.
+      before: the seconds of training before this start of the launcher; None if this start has no row.
     """
 
     last: ProgressRow = field(default_factory=lambda: ProgressRow(phase="starting"))
@@ -271,9 +271,9 @@ def _parameter_servers(rows: list[ServerSize], tasks: Tasks, restarts: Restarts)
 
 
 def _evaluation(run_dir: RunDir, config: RunConfig, notify: Notify) -> EvaluationSummary:
-    """Return the scores in the order of steps, and of several scores of a step the newest.
+    """Return the scores in the order of steps. If a step has several scores, only the newest counts.
 
-    Without scores, all is null.
+    Without scores, all values are null.
     """
     rows = read_rows(run_dir.evaluation, EvaluationRow, notify)
     by_step = {row.step: ScoreRow(**{name: getattr(row, name) for name in ScoreRow.model_fields}) for row in rows}
@@ -304,7 +304,7 @@ def _evaluation(run_dir: RunDir, config: RunConfig, notify: Notify) -> Evaluatio
 
 
 def _epochs_not_scored(run_dir: RunDir, config: RunConfig, history: Sequence[ScoreRow]) -> list[float]:
-    """Return the epochs before the last score for which a score was asked and is missing.
+    """Return the epochs before the last score that should have a score but have none.
 
     The score of an epoch is that of a checkpoint between the end of this epoch and the end of the next one.
     """

@@ -1,4 +1,4 @@
-"""Print for readers who may go away. Closing the terminal does not change the exit code of a run."""
+"""Print to a terminal or pipe that may be closed at any time. Closing it does not change the exit code of a run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ASCII = str.maketrans({"·": "|", "–": "-", "━": "-"})
 def make_console() -> SafeConsole:
     """Return a console on standard output that survives a closed terminal and shows any text literally.
 
-    It prints nothing if the command prints its lines as JSON, because its output is for people.
+    The console prints nothing if the command prints its lines as JSON, because a console's output is for people.
     """
     return SafeConsole(Output(sys.stdout), quiet=not logs.chosen().is_text)
 
@@ -46,7 +46,7 @@ def print_error(message: str) -> None:
 
 
 class SafeConsole(Console):
-    """A console for text from anywhere. Brackets are not markup, and only its own styles and moves become escapes."""
+    """A console that can print untrusted text: brackets are not markup, and escape sequences in the text do nothing."""
 
     def __init__(self, file: Output, *, highlight: bool = True, quiet: bool = False):
         # `Output` has all that rich needs: write, flush, encoding, fileno and isatty.
@@ -60,7 +60,7 @@ class SafeConsole(Console):
     def print(self, *objects: Any, **options: Any) -> None:
         """Print as rich does.
 
-        If the output is no terminal, a table is as wide as it needs, so that names stay whole.
+        If the output is no terminal, a table is as wide as its contents need, so that names stay whole.
         """
         before = self.width
         if len(objects) == 1 and isinstance(objects[0], Table) and not self.is_terminal and "COLUMNS" not in os.environ:

@@ -34,9 +34,9 @@ def write_trace(run_dir: RunDir) -> None:
 
 
 def print_shares(run_dir: RunDir, console: Console) -> None:
-    """Print how each worker and parameter server spent its time, in a row each.
+    """Print a row for each worker and parameter server, which shows how it spent its time.
 
-    Columns that are 0 for all are left out.
+    Columns that are 0 in all rows are left out.
     """
     updates = _updates(run_dir)
     shares = {f"worker {worker}": share for worker, share in phase_shares(updates).items()}

@@ -25,7 +25,7 @@ _MOST_VALUES = 4  # of a target that a mistake shows
 class ValueRow:
     """The results of one predicted number. Errors are predicted − true, in its units.
 
-    Without finite values, all is None.
+    Without finite values, all attributes are None.
 
     Attributes:
       mean_absolute, root_mean_square: the means over the errors.

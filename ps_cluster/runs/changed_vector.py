@@ -20,12 +20,12 @@ def ranges_of(begins: np.ndarray, width: int) -> np.ndarray:
 
 
 class ChangedVector:
-    """A vector, float32 [n], whose changed numbers are in the file of a snapshot, and the others in that of a full state.
+    """A vector, float32 [n]. Its changed numbers are in a snapshot's file, all other numbers in a full state's file.
 
     A slice of it is an array. The whole vector need not be in memory.
 
     Attributes:
-      shape: as an array has it.
+      shape: as the attribute of this name of numpy's arrays.
     """
 
     def __init__(self, full: np.ndarray, ranges: np.ndarray, values: np.ndarray):
@@ -36,7 +36,8 @@ class ChangedVector:
           ranges: int64 [k, 2], as from `ranges_of`.
           values: float32 [m], the numbers in the ranges.
         Raises:
-          Malformed: the ranges are not ascending, or have another number of numbers, or are not in the vector.
+          Malformed: the ranges are not ascending, cover another number of values than `values` has, or leave the
+            vector.
         """
         bounds = np.concatenate([[0], ranges.reshape(-1), [len(full)]])
         lengths = np.diff(ranges).reshape(-1)

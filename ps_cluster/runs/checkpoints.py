@@ -5,8 +5,9 @@ name of a file contains the term of the leader that wrote it, and a leader never
 leader that was frozen between the check of its claim and the change of a file does no harm when it wakes up
 (runs/leaders.py).
 
-A snapshot of a network with embedding tables may hold only the rows that have changed since a full state. Its name and header
-say which one. It is read together with that file, which stays as long as such a snapshot.
+A snapshot of a network with embedding tables may hold only the rows that have changed since a full state. The name and
+header of such a snapshot say which full state. The snapshot is read together with that state's file, which is kept as
+long as there is a snapshot that builds on it.
 """
 
 from __future__ import annotations
@@ -173,8 +174,8 @@ class Checkpoint:
     `arrays` holds at least "weights" float32 [n] (all trainable variables, flat) and "statistics" float32 [m] (the
     other float variables, flat), and everything else that training needs to continue. Arrays of a loaded checkpoint are
     read-only views of the file. Arrays that are read only while they are written are in `pieces`; a loaded checkpoint
-    has none. Of a snapshot of the rows that have changed since the full state `since`, weights and slots are in `changed`
-    once it is loaded.
+    has none. A snapshot may hold only the rows that have changed since the full state `since`. Once such a snapshot is
+    loaded, its weights and slots are in `changed`.
     """
 
     step: int
@@ -186,19 +187,20 @@ class Checkpoint:
 
     @property
     def term(self) -> int:
-        """The number of the leader that wrote it (runs/leaders.py); 0 for one without a claim."""
+        """The number of the leader that wrote this checkpoint (runs/leaders.py); 0 for a leader without a claim."""
         return self.meta.leaders[-1].term if self.meta.leaders else 0
 
     @property
     def name(self) -> str:
-        """The name of its file."""
+        """The name of the checkpoint's file."""
         return name_of(self.step, self.term, self.since.step if self.since else None)
 
 
 class State(NamedTuple):
     """A checkpoint file. States are ordered by the term of the leader, then by the step.
 
-    `since`: the step of the full state on which it builds, which has the same term; None if it has all rows.
+    `since`: the step of the full state on which this state builds, which has the same term; None if this state has all
+    rows.
     """
 
     term: int
@@ -266,7 +268,7 @@ def saved_at(directory: Path) -> float | None:
 
 
 def save(directory: Path, checkpoint: Checkpoint, keep: int, spare: int | None = None) -> Path:
-    """Write a checkpoint, and remove all except the newest `keep` and that of step `spare`.
+    """Write a checkpoint, and remove all except the newest `keep` checkpoints and the checkpoint of step `spare`.
 
     Checkpoints that do not lead to this one, because training went back to an earlier state, are removed too
     (`remove_given_up`).
@@ -286,7 +288,7 @@ def save(directory: Path, checkpoint: Checkpoint, keep: int, spare: int | None =
 
 
 def as_full_state(path: Path, checkpoint: Checkpoint) -> FullState:
-    """Return how snapshots that build on a written checkpoint name it. Raises CheckpointNotWritten if it is not there."""
+    """Return the reference to a written checkpoint in snapshots that build on it. Raises CheckpointNotWritten."""
     try:
         return FullState(step=checkpoint.step, term=checkpoint.term, checksum=checksum_of(path))
     except OSError as error:
@@ -294,7 +296,7 @@ def as_full_state(path: Path, checkpoint: Checkpoint) -> FullState:
 
 
 def keep_newest(directory: Path, keep: int, spare: int | None = None, term: int | None = None) -> None:
-    """Remove all checkpoints except the newest `keep`, that of step `spare`, and the full states on which these build.
+    """Remove all checkpoints but the newest `keep`, the one of step `spare`, and the full states on which these build.
 
     Args:
       term: the term of the calling leader; files of newer leaders are kept. None if no leader is left.

@@ -78,7 +78,7 @@ class LeaderStretch(Row):
 
 
 class Piece(NamedTuple):
-    """The first `rows` rows of one leader's file. `checksum`: the checksum of the last of them, or of the piece before."""
+    """The first `rows` rows of one leader's file. `checksum`: that of the last row, or of the piece before."""
 
     path: Path
     rows: int
@@ -269,7 +269,7 @@ class JournalTail:
         self.waiting = NO_ROWS
 
     def look(self) -> None:
-        """Read the new rows. Rows that an earlier leader has left behind its last state, and nobody has taken, are dropped."""
+        """Read the new rows. When a newer leader's file appears, the waiting rows of the earlier leader are dropped."""
         for path in sorted(self._run_dir.journals.glob(f"shard-{self._index}-term-*.bin")):
             if path.name < self._name:
                 continue

@@ -24,14 +24,14 @@ MODES: Mapping[str, Mode] = {
 
 @dataclass(frozen=True)
 class Monitor:
-    """The metric that decides. `mode`: None if the metric is the objective's, an accuracy or an error."""
+    """The metric that decides which model is best. `mode`: None if it is the accuracy or error of the objective."""
 
     name: str = AUTO
     mode: Mode | None = None
 
     @classmethod
     def of(cls, settings: EvaluationSettings) -> Monitor:
-        """Return the monitor of a run's settings. Raises UserError if nobody knows which values are better."""
+        """Return the monitor of a run's settings. Raises UserError if it is unknown which values are better."""
         if settings.monitor == AUTO:
             return cls()
         if settings.monitor_mode != "auto":
@@ -60,7 +60,7 @@ class Monitor:
     def merit(self, row: MeasuredMetric) -> float:
         """Return a number by which scores are compared: a larger one is better.
 
-        It is minus infinity for a model whose test loss is not finite, or without the metric: it is never the best.
+        A model without the metric, or whose test loss is not finite, gets minus infinity, so that it is never the best.
         """
         value = self.value(row)
         if row.test_loss is None or value is None:
@@ -89,10 +89,10 @@ def checked_mode(
     """Return `evaluation.monitor_mode` for the metric of a run, after checking that the run has this metric.
 
     Args:
-      of_network: name → mode, None if unknown, of all metrics that are scored besides accuracy, error and loss. None: those
-        of the objective.
+      of_network: name of a metric → its mode, or None if its mode is unknown, for all metrics that are scored besides
+        accuracy, error and loss. By default these are the objective's further metrics.
     Raises:
-      UserError: there is no such metric, or nobody knows which values of it are better.
+      UserError: there is no such metric, or it is unknown which of its values are better.
     """
     if settings.monitor == AUTO:
         return "auto"
@@ -117,11 +117,11 @@ class EarlyStopping:
     """Follows the scores of a run in their order, and finds where its patience runs out.
 
     The answer depends only on the scores, so every process that reads them finds the same one, even after restarts.
-    When patience has run out, it is counted from the beginning, so that a resumed run has the same patience again.
+    Once patience has run out, counting begins again at 0, so that a resumed run has the full patience again.
 
     Attributes:
       due: the reason to stop now; None while there is none. A reason no longer counts once the run has ended in order
-        at its step or later.
+        at the step of the reason or later.
     """
 
     def __init__(self, settings: EvaluationSettings, ended_at: int = -1):
@@ -136,7 +136,7 @@ class EarlyStopping:
         self._best: MeasuredMetric | None = None
 
     def see(self, row: MeasuredMetric) -> None:
-        """Take a score. A step that is scored again counts once."""
+        """Count a score. If a step is scored again, only its first score counts."""
         found = self._end_of_patience(row)
         if found is not None and found.step > self._ended_at:
             self.due = self.due or found

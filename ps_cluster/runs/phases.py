@@ -19,7 +19,10 @@ GAPS = ("idle", "dispatch", "returns")
 
 
 def phase_times(rows: np.ndarray) -> np.ndarray:
-    """Return when each phase began and the last one ended, float64 [phases + 1, steps], unix seconds. `rows`: of ROW."""
+    """Return when each phase began and the last one ended, float64 [phases + 1, steps], unix seconds.
+
+    `rows` has dtype ROW.
+    """
     return np.stack([rows[name] for name in PHASE_COLUMNS])
 
 
@@ -27,8 +30,8 @@ def gap_times(rows: np.ndarray) -> np.ndarray:
     """Return when each of GAPS before a step began and the last one ended, float64 [gaps + 1, steps], unix seconds.
 
     A worker is free from its last update on. Before its first step it is free from the time when the first worker asked
-    for parameters.
-    The gap "dispatch" begins when the worker is free and the dispatch is scheduled. `rows`: of ROW.
+    for parameters. The gap "dispatch" begins when the worker is free and the dispatch is scheduled. `rows` has dtype
+    ROW.
     """
     asked = rows["asked_time"]
     free, handed, received = asked.copy(), asked.copy(), asked.copy()
@@ -48,7 +51,7 @@ def gap_times(rows: np.ndarray) -> np.ndarray:
 def phase_shares(rows: np.ndarray) -> dict[int, dict[str, float]]:
     """Return worker → phase or gap → its share of the time from the first pull to the last update.
 
-    A worker's shares sum to 1. `rows`: of ROW; empty rows give an empty dict.
+    A worker's shares sum to 1. `rows` has dtype ROW; without rows, the dict is empty.
     """
     times, gaps = phase_times(rows), gap_times(rows)
     by_worker = {}

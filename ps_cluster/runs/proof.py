@@ -48,11 +48,11 @@ OnRows = Callable[[int], None]
 
 @dataclass(frozen=True)
 class RoundShape:
-    """The number of step ids of an update, and of the gradients that it averages. Without rounds all of them are 1.
+    """How many step ids an update has, and how many gradients it averages. Without rounds all these numbers are 1.
 
     Attributes:
       gradients_per_update: the smallest number of gradients of an update.
-      most: the largest number.
+      most: the largest number of gradients of an update.
     """
 
     steps_per_update: int
@@ -72,11 +72,14 @@ class ExpectedRows:
         None: any.
       examples_in_all: the approximate number of examples in all rows. If it is above `MOST_IDS`, only the ids of every
         k-th row are computed again.
-      highest_rate: the highest rate of the schedule. The tolerance for rounding is a share of it, even for small rates.
-      holds_from: the first row of each shard that rates, bound and ids apply to. Earlier rows were made with other settings.
+      highest_rate: the highest rate of the schedule. The tolerance for rounding is a fixed share of this rate, even for
+        rows whose rate is small.
+      holds_from: for each shard, the first row to which rates, staleness bound and ids apply. Earlier rows were made
+        with other settings.
       examples_unit: the number of examples in each step is a multiple of this batch size, because steps may have fewer
         batches; 0: each step has `examples`.
-      begun_with: the rate is lowered while more workers than this take part (`FactorsOfRates`); None: by any factor.
+      begun_with: the rate is lowered while more workers than this take part (`FactorsOfRates`); None: the rate may be
+        lowered by any factor.
     """
 
     examples: int | None = None
@@ -297,7 +300,7 @@ class ShardAudit:
         return strange
 
     def applied(self, counts: dict[str, int]) -> int:
-        """Return the number of updates in the distinct steps. `counts`: as for `problems`."""
+        """Return the number of updates that the shard's distinct steps make up. `counts`: as for `problems`."""
         return self._updates(counts["version"]) - math.ceil(self.repeated / self._rounds.gradients_per_update)
 
     def excess(self, counts: dict[str, int]) -> int:

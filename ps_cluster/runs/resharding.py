@@ -40,7 +40,7 @@ def is_consistent_cut(arrays: Arrays) -> bool:
 
 
 def newest_even(directory: Path) -> int | None:
-    """Return the step of the newest even checkpoint in a directory; None if there is none. Errors as in `load_to_go_on`."""
+    """Return the step of the newest even checkpoint in a directory, if any. Raises what `load_to_go_on` does."""
 
     def check(checkpoint: Checkpoint) -> None:
         if not is_consistent_cut(checkpoint.arrays):

@@ -80,8 +80,8 @@ class ProgressRow(WorkFile):
       written: the number of ledger rows that were read for proof and tables after training.
       loss, accuracy or error (an objective has one of the two), learning_rate, staleness_mean: None without an update, or
         if not finite.
-      staleness: of all steps so far.
-      goodput: of all the time so far (times.py).
+      staleness: the staleness of all steps so far.
+      goodput: the goodput of all the time so far (times.py).
       longest_wait_seconds: after this time without an update, training counts as standing still.
       workers, dispatches: written only to metrics/work.json, because rows of 1,000 workers would take 17 GB a day.
     """
@@ -139,10 +139,11 @@ class MeasuredMetric(Row):
     Attributes:
       test_accuracy, test_error: over the test examples. One is always None; both are None if the metric is not finite.
       test_loss: over the test examples; None if not finite.
-      validation_accuracy, validation_error, validation_loss: over held-out training examples; None without such.
+      validation_accuracy, validation_error, validation_loss: over held-out training examples; None if none are held
+        out.
       metrics, validation_metrics: the objective's further metrics over the same examples, by name (`auc`, `f1`, …). Those
         that are not finite are left out.
-      compiled, validation_compiled: the same of the metrics with which the user's model was compiled.
+      compiled, validation_compiled: the metrics with which the user's model was compiled, over the same examples.
     """
 
     step: Count
@@ -187,7 +188,7 @@ class MeasuredMetric(Row):
 
     @property
     def scores(self) -> list[str]:
-        """All scores in words, e.g. "test accuracy 91.20%", those of the examples that decide first."""
+        """All scores in words, e.g. "test accuracy 91.20%". The scores over the examples that decide come first."""
         held_out = [] if self.validation is None else [f"validation {self.validation}"]
         return [*held_out, f"test {self.test}"]
 
@@ -264,7 +265,7 @@ class Updates(Row):
 
 
 class TableTraffic(Row):
-    """What the applied updates have pulled and pushed of embedding tables: the number of rows, and of the numbers in them."""
+    """How many rows of embedding tables the applied updates pulled and pushed, and how many numbers these rows held."""
 
     rows: Count
     row_values: Count
@@ -274,7 +275,9 @@ class KeyedUse(Row):
     """How full the table of a `DynamicEmbedding` is.
 
     Attributes:
-      name: the name of the layer. places: the rows that it has room for. rows: those that it has.
+      name: the name of the layer.
+      places: the number of rows that the table has room for.
+      rows: the number of rows that the table has.
       ended: rows that have ended because another key needed their place.
     """
 
@@ -291,7 +294,7 @@ class KeyedUse(Row):
 
 
 class Gradients(Row):
-    """Counts of gradients. `dropped`: those that came too late. `per_update`: the fewest that an update averages."""
+    """Counts of gradients. `dropped`: how many came too late. `per_update`: an update averages at least this many."""
 
     scheduled: Count | None = None
     applied: Count | None = None
@@ -357,7 +360,7 @@ class ServerSize(Row):
     """A parameter server: the number of its parameters, and the bytes of all its pushes and pulls.
 
     Attributes:
-      table_parameters: those of the parameters that are in rows of embedding tables; None without tables.
+      table_parameters: how many of the parameters are in rows of embedding tables; None without tables.
     """
 
     index: Index
@@ -372,7 +375,7 @@ class TrainingNumbers(Row):
 
     Attributes:
       tables: None without embedding tables.
-      keyed: of each DynamicEmbedding, as of the last checkpoint.
+      keyed: how full the table of each DynamicEmbedding was at the last checkpoint.
       bad_losses: the number of steps whose loss was NaN or infinite.
     """
 
@@ -483,8 +486,10 @@ class EvaluationSummary(MeasuredMetric):
     Attributes:
       best_test_accuracy, …: the scores of the best checkpoint, whose step is `best_step`.
       best_chosen_on: the examples on which the best checkpoint was chosen.
-      monitor, monitor_mode: the metric by which it was chosen, and whether a larger ("max") or a smaller value is better.
-      best_value: the best checkpoint's value of it. best_metrics, best_compiled: its further metrics over the test examples.
+      monitor, monitor_mode: the metric by which the best checkpoint was chosen, and whether a larger ("max") or a
+        smaller value is better.
+      best_value: the best checkpoint's value of this metric. best_metrics, best_compiled: the best checkpoint's further
+        metrics over the test examples.
       epochs_not_scored: with `checkpoints.every_epochs`, the epochs before the last score that have no score.
     """
 

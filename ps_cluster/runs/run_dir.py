@@ -240,7 +240,7 @@ class RunDir:
         return self.workspace(task_type, index) / self.config.name
 
     def dataset_of(self, task_type: str, index: int) -> Path:
-        """Return the file with the path of the packed data set of such a task. Each machine may have another path."""
+        """Return the file with the path of the packed data set of a task that no launcher has started."""
         return self.workspace(task_type, index) / self.dataset.name
 
     def workspace(self, task_type: str, index: int) -> Path:

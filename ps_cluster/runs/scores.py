@@ -69,7 +69,7 @@ class Records:
             self._lock = None
 
     def is_best(self, row: ScoreRow, monitor: Monitor) -> bool:
-        """Return whether a score is better than that of the model in best/. Of equal scores the earlier one stays."""
+        """Return whether a score is better than the score of the model in best/. An equal score does not replace it."""
         best = self._best()
         return monitor.merit(row) > (-math.inf if best is None else monitor.merit(best))
 

@@ -43,16 +43,17 @@ class SampledShard:
       given_positions: int64 [n], the positions at which they lie.
       given_statistics: [m], the statistics that the worker got.
       at_pull: the values from which the given weights were computed, at the time of the pull: "weights" [k'], and other
-        values of the staleness method; single numbers are [1]. k' is k without the rows of embedding tables, which come last.
-      rows_at_pull: [r], the rows of embedding tables as the shard had them at the time of the pull. What the worker got of
-        them are the last r values of `given`.
+        values of the staleness method; single numbers are [1]. k' is k without the numbers in rows of embedding tables,
+        which are the last of the k values.
+      rows_at_pull: [r], the rows of embedding tables as the shard had them at the time of the pull. The last r values
+        of `given` are what the worker got for these rows.
       gradient: [k], as received; in rounds the mean of all gradients.
       before, after: "weights" and the slots by their names, before and after the update: [k] each, single numbers [1].
       fresh: [m], the statistics that the step pushed.
       statistics_before, statistics_after: [m], the statistics of the shard before and after the update.
-      keyed: of each table of keys, by its number and "_keys", "_places" or "_given": the keys that the worker pulled, int64
-        [u], the places in the table where their rows were at the push, int64 [u], -1 without one, and their rows as the
-        worker got them, [u x width].
+      keyed: three arrays for each table of keys, whose names are the table's number and an ending. "_keys", int64 [u]:
+        the keys that the worker pulled. "_places", int64 [u]: the places of their rows in the table at the push; -1 for
+        a key without a row. "_given", [u x width]: their rows as the worker got them.
     """
 
     update: int

@@ -123,8 +123,8 @@ class Arrangement:
 
     Attributes:
       sizes: the length of each shard's vector.
-      keyed: the same for the array `KEYED` of a checkpoint, which has the keys of tables of keys; None without such
-        tables.
+      keyed: the arrangement of another array, `KEYED` of a checkpoint, which has the keys of tables of keys; None
+        without such tables.
     """
 
     def __init__(self, of_shards: Sequence[Sequence[Part]], keyed: Arrangement | None = None):

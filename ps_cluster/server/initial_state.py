@@ -86,7 +86,7 @@ class InitialState:
         )
 
     def name(self, kind: str, what: str) -> str:
-        """Return the name of a resource of this shard, and note it on the current device for later leaders to free.
+        """Return the name of a resource of this shard. Record it on the current device, so that later leaders free it.
 
         Args:
           kind: the type of the resource: QUEUE, LOCK or VARIABLE of server/leftovers.py.

@@ -43,8 +43,9 @@ class KeptRows:
     def _in_table(self, places: tf.Tensor) -> tf.Tensor:
         """Return rows as they are in the table, float32 [u x width]. `places`: the places or keys of the rows, int64 [u].
 
-        Rows are not read by the method that a pull uses, so that a mistake in it shows. For a table of keys, finding the
-        row of a key is that method's work, so there the proof can't see such a mistake.
+        Rows are not read by the method that a pull uses, so that the proof can find a mistake in that method. Only in a
+        table of keys are they read by it, because no other method finds the row of a key. So there the proof can't find
+        such a mistake.
         """
         if isinstance(self._table, KeyedTableShard):
             return self._table.read(places, tf.float32)

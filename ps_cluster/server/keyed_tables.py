@@ -112,7 +112,7 @@ class KeyedTableShard(TableShard):
         return tf.reshape(tf.cast(tf.tensor_scatter_nd_update(rows, others, initial), dtype), [-1])
 
     def use_keys(self, keys: tf.Tensor, gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Note that an update uses some keys, and give rows to those that are admitted.
+        """Record that an update uses some keys, and give a row to each key that is admitted.
 
         Args:
           keys: int64 [u], distinct. gradient: [u x width].
@@ -186,7 +186,7 @@ class KeyedTableShard(TableShard):
           now: int64 [], the version.
           needed: operations that run before the table is read.
         Returns:
-          The entries with their new columns, -1 without a cell, and the operation that writes them.
+          The entries with their new columns, -1 for a key without a cell, and the operation that writes them.
         """
         order = tf.argsort(entries.buckets, stable=True)
         ordered = tf.gather(entries.buckets, order)
@@ -216,7 +216,7 @@ class KeyedTableShard(TableShard):
 
 
 def with_places(tables: list[TableShard], rows: PushedRows) -> PushedRows:
-    """Return pushed rows with places instead of keys. This uses the keys, see `KeyedTableShard.use_keys`."""
+    """Return pushed rows with places instead of keys. The keys count as used: see `KeyedTableShard.use_keys`."""
     found = [
         table.use_keys(places, gradient) if isinstance(table, KeyedTableShard) else (places, gradient)
         for table, places, gradient in zip(tables, rows.places, rows.gradients, strict=True)

@@ -30,7 +30,7 @@ _TERM = re.compile(r"term-(\d+)-since-(\d+)-")
 
 
 def new_session(term: int = 0, since: int | None = None) -> str:
-    """Return a new name for a session, which no other leader has.
+    """Return a new name for a session. No other leader uses this name.
 
     Args:
       term: the leader's term (runs/leaders.py); 0 if it has none.
@@ -46,7 +46,7 @@ def term_of(name: str) -> int:
 
 
 def first_term_of(name: str) -> int:
-    """Return the term of the leader that began the training to which a name belongs; 0 as for `term_of`."""
+    """As `term_of`, but return the term of the leader that began the training to which the name belongs."""
     match = _TERM.match(name)
     return int(match[2]) if match else 0
 

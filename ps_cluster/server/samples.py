@@ -41,9 +41,10 @@ class KeptState:
     Attributes:
       weights: float32 [n].
       statistics: float32 [m].
-      slots: name → float32 [n], [] or [workers, n]. Of [workers, n], the row of the worker that pushes is kept.
-      of_pull: other variables on which the result of a pull depends: name → float32 [n] or [workers]. Of [workers], the
-        number of the worker that pulls is kept.
+      slots: name → float32 [n], [] or [workers, n]. If a slot is [workers, n], only the row of the worker that pushes
+        is kept.
+      of_pull: other variables on which the result of a pull depends: name → float32 [n] or [workers]. If a variable is
+        [workers], only the number of the worker that pulls is kept.
       tables: the shard's rows of embedding tables. Only the rows that the update reads and changes are kept.
     """
 
@@ -57,8 +58,8 @@ class KeptState:
 class UpdateSamples:
     """The places in which a shard keeps sampled updates. Create it on the shard's device.
 
-    If a pull gives one vector of n weights, they take at most the memory of two vectors, or `MOST_BYTES` if that is
-    more: one vector for the weights that a pull has given, and another for the kept positions of all other vectors.
+    If a pull gives one vector of n weights, the places take at most the memory of two vectors, or `MOST_BYTES` if that
+    is more: one vector for the weights that a pull has given, and another for the kept positions of all other vectors.
 
     Attributes:
       places: the number of updates that can be kept at a time.

@@ -179,7 +179,7 @@ class ParameterShard:
     def tick(
         self, seconds: tf.Tensor, longest_update_s: tf.Tensor, last_step: tf.Tensor, is_present: tf.Tensor
     ) -> None:
-        """Note that time has passed, and let waiting workers try again. In this class no worker waits.
+        """Take account of time that has passed, and let waiting workers try again. In this class no worker waits.
 
         Args:
           seconds: float64 [], the seconds that have passed.
@@ -200,7 +200,8 @@ class ParameterShard:
         `read_message` and `read_rows` unpack the answer.
 
         Args:
-          places: int64 [u] for each group of tables, the places or keys of the rows that the step needs of this shard.
+          places: int64 [u] for each group of tables, the places or keys of the rows that the step needs from this
+            shard.
         """
         request = tf.stack([worker, tf.cast(step, tf.int64)])  # one message to the ps, not two
         places = self._sent(places)
@@ -347,7 +348,7 @@ class ParameterShard:
         return self.section.execute(lambda: self.receive(push))
 
     def receive(self, push: Push) -> tf.Tensor:
-        """Note the time and receive a push. Call it in the critical section."""
+        """Record the time and receive a push. Call it in the critical section."""
         entered = tf.timestamp()
         with tf.control_dependencies([entered]):
             return self.refuse_or_apply(replace(push, entered=entered))
@@ -364,7 +365,7 @@ class ParameterShard:
         return tf.cond(self._correction.accepts(arrival), lambda: self.apply_push(push), self.drop)
 
     def has(self, step: tf.Tensor) -> tf.Tensor:
-        """Return whether the ledger has a step (int64 []), bool []."""
+        """Return whether the ledger already has a step (int64 []), bool []."""
         return self._ledger.has(step)
 
     def refuse(self) -> tf.Tensor:
@@ -561,7 +562,7 @@ class ParameterShard:
 
     @property
     def _keyed_sizes(self) -> list[int]:
-        """For each table of keys, how many numbers a checkpoint has of it besides its rows and slots."""
+        """How many numbers a checkpoint has for each table of keys, in addition to the table's rows and slots."""
         return [sum(variable.shape.num_elements() for variable in table.bookkeeping) for table in self._keyed]
 
     @graph

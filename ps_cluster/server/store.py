@@ -62,7 +62,7 @@ class Pulled:
 
 
 class ParameterStore:
-    """All shards as one store. Workers' graphs contain its pulls and pushes; the chief calls the rest."""
+    """All shards as one store. Workers' graphs contain its pulls and pushes; the chief calls all other methods."""
 
     def __init__(
         self,
@@ -126,7 +126,8 @@ class ParameterStore:
         """Return the parameters for `worker` (int64 []), read after everything `needed` is done.
 
         Args:
-          step: int64 [], the step id for which they are pulled; NO_STEP if the step id follows from the version.
+          step: int64 [], the step id for which the parameters are pulled; NO_STEP if the step id follows from the
+            version.
           asks_for_step: whether to ask if every shard already has the step (`Pulled.is_replay`).
           rows: the rows of embedding tables that the step needs.
         """
@@ -158,7 +159,7 @@ class ParameterStore:
         )
 
     def row_counts(self, rows: Rows) -> tuple[tf.Tensor | int, tf.Tensor | int]:
-        """Return how many rows there are in all groups of tables, and how many numbers in them, int64 [] each."""
+        """Return the number of `rows`, summed over all groups of tables, and of the numbers in them, int64 [] each."""
         counts = [(tf.size(ids, tf.int64), table.width) for ids, table in zip(rows.ids, self.shards[0].tables)]
         return sum(count for count, _ in counts), sum(count * width for count, width in counts)
 
@@ -302,11 +303,12 @@ class ParameterStore:
         Args:
           firsts: for each shard, the number of the first row to return.
           closed: all steps below this one were accepted, or never will be.
-          extent: with changed rows alone, the weights and slots have only the numbers in the ranges "changed".
+          extent: which rows of tables to return. With CHANGED, the weights and slots have only the numbers in the
+            ranges "changed".
         Returns:
           The arrays by name, and the new rows. The arrays are:
             weights: float32 [n]. statistics: float32 [m].
-            slot_…: float32 [..., n]. each_…: float32 [ps, …], one or a few numbers of each shard.
+            slot_…: float32 [..., n]. each_…: float32 [ps, …], one number or a few numbers for each shard.
             accepted_steps: int64 [ps, 1 + k], for each shard `closed`, the accepted steps from there on, each + 1, and
               zeros at the end.
             counts: int64 [ps, len(COUNTS)].

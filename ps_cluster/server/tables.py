@@ -18,7 +18,7 @@ from ps_cluster.server.update_rules.row_rule import RowUpdate
 
 
 class PushedRows(NamedTuple):
-    """The gradients of rows in a push. Each field has a tensor for each group of tables; without tables, none.
+    """The gradients of rows in a push. Each field has a tensor for each group of tables, and is empty without tables.
 
     Attributes:
       places: int64 [u], the distinct places of the rows in the shard's part of the group, or their keys.
@@ -71,7 +71,7 @@ class TableShard:
 
     @property
     def slots(self) -> dict[str, tf.Variable]:
-        """The slots of the rows, and their sum if there is one: name → float32 [rows, width]."""
+        """The slots of the rows, and the sum of their gradients if it is kept: name → float32 [rows, width]."""
         return self._rule.slots | ({} if self._sum is None else {"sum": self._sum})
 
     def keys_at(self, places: tf.Tensor) -> tf.Tensor:
@@ -85,7 +85,7 @@ class TableShard:
     # If an update is the mean of several pushes, their gradients are summed up until the update.
 
     def keep_sum(self) -> None:
-        """Create the variables of the sum. Call it before any graph uses the sum."""
+        """Create the variables for the sum of gradients. Call it before any graph uses the sum."""
         with tf.device(self.rows.device):
             self._sum = tf.Variable(tf.zeros_like(self.rows), trainable=False)
             self._touched = tf.Variable(_as_text(tf.zeros([0], tf.int64)), trainable=False)  # places, with repetitions

@@ -14,8 +14,8 @@ from ps_cluster.config.lazy import tf
 class Extent(Enum):
     """How much of the embedding tables a saved state holds.
 
-    WHOLE: all rows. FULL: all rows, and from then on the servers note which rows change. CHANGED: the rows that have changed
-    since the last FULL state. Everything else is whole in each of them.
+    WHOLE: all rows. FULL: all rows, and from then on the servers record which rows change. CHANGED: the rows that have
+    changed since the last FULL state. A state of any extent holds all values that are in no table.
     """
 
     WHOLE = "whole"
@@ -47,7 +47,8 @@ class ChangedRows:
         """Return the changed numbers among the `size` numbers from `place` on, which are dense or whole rows of one group.
 
         Returns:
-          The place of the first of them in the `VectorOnServer`; where each changed row begins, counted from `place`, int64
+          The place of the first changed number in the `VectorOnServer`; where each changed row begins, counted from
+            `place`, int64
           [k]; and the width of a row, which is 1 for dense numbers.
         """
         if place < self.dense:
@@ -67,7 +68,7 @@ class VectorOnServer:
     because a network may have many small tables.
 
     Attributes:
-      changes: where its numbers are in the whole vector, if it has only the changed rows of the tables.
+      changes: where the numbers are in the whole vector, if this vector has only the changed rows of the tables.
     """
 
     def __init__(
@@ -82,9 +83,9 @@ class VectorOnServer:
 
         Args:
           dense: float32 [n], the numbers that are in no table.
-          tables: the rows of each group of tables that continue the vector, float32 [rows, width], on the server; [0]: they
-            are 0.
-          sizes: the number of weights in each group. With `changes`, the number of changed ones.
+          tables: the rows of each group of tables that continue the vector, float32 [rows, width], on the server. An
+            empty tensor [0] stands for rows that are all 0.
+          sizes: the number of weights in each group. With `changes`, the number of changed weights.
           device: the name of the shard's device.
         """
         self._dense, self._tables, self._device, self.changes = dense, tables, device, changes

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """Return the parts of "host:port", an IPv6 address without its brackets."""
+    """Return the two parts of "host:port". The host is without brackets if it is an IPv6 address."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
 

@@ -110,8 +110,8 @@ class ChildProcess:
         """Start a process without input. Raises OSError if the machine refuses.
 
         Args:
-          output: where standard output and standard error go; None: where those of this process go.
-          popen: starts it, e.g. in another network.
+          output: where standard output and standard error go; None: to the outputs of this process.
+          popen: starts the process, e.g. in another network.
           pass_fds: file descriptors that the process inherits.
         """
         started = popen(
@@ -141,7 +141,7 @@ class ChildProcess:
 
     @property
     def owns_pid(self) -> bool:
-        """True until `exit_code` was asked for after the end. Until then no other process can get its pid."""
+        """True until `exit_code` is read after the process has ended. Until then no other process can get its pid."""
         return self._started.returncode is None
 
     @property
@@ -178,7 +178,7 @@ class ChildProcess:
 
 
 def stop_all(children: Iterable[ChildProcess], grace_s: float, machine: Machine = Machine()) -> list[ChildProcess]:
-    """Send SIGTERM to all groups, and SIGKILL to what is left after `grace_s` seconds.
+    """Send SIGTERM to all groups, and SIGKILL to the processes that are left after `grace_s` seconds.
 
     Return the children that still have processes; usually there are none.
     """

@@ -1,8 +1,8 @@
 """End connections of this process to machines that have vanished or are silent, which TensorFlow never does by itself.
 
-TensorFlow sets no keepalive. A machine that loses its power or its network closes nothing, so a request to it would wait
-for a quarter of an hour, and one without data on the way would wait for ever. A process that is paused looks alive to the
-system, so only this process can end a connection to it.
+TensorFlow sets no keepalive. A machine that loses its power or its network closes nothing. So a request to it would
+wait for a quarter of an hour, or for ever if the data that was sent to it has already arrived. A process that is paused
+looks alive to the system, so only this process can end a connection to it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def give_up_lost_connections(after_s: float) -> None:
 
 
 def cut(address: str) -> None:
-    """End all TCP connections of this process to `host:port`. Whoever uses one here sees that it was closed.
+    """End all TCP connections of this process to `host:port`. Their users see them closed.
 
     Raises:
       OSError: the host's name is not known.
@@ -43,7 +43,7 @@ def cut(address: str) -> None:
 
 
 def _end(address: tuple[Any, ...]) -> tuple[str, int]:
-    """Return host and port. An IPv4 host has one form only, although a socket for both versions writes it as IPv6."""
+    """Return host and port. An IPv4 host is always returned in the form of IPv4, even if a socket writes it as IPv6."""
     host = ipaddress.ip_address(address[0])
     return str(getattr(host, "ipv4_mapped", None) or host), address[1]
 

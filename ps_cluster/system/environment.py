@@ -115,7 +115,7 @@ def past_proxies(given: Mapping[str, str], hosts: Iterable[str]) -> dict[str, st
 
 
 def _threads(allowed: Allowance) -> dict[str, str]:
-    """Return the thread counts for TensorFlow under a CPU quota; nothing without one.
+    """Return the thread counts for TensorFlow under a CPU quota; an empty dict without a quota.
 
     One thread per visible processor would use up the quota at once, and all would wait for the next period.
     """

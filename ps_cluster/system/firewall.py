@@ -36,9 +36,10 @@ def keep_rules(rules: str, library_name: str = LIBRARY) -> None:
 
 
 def only_through(interface: str, port: int, others: Iterable[tuple[str, int]]) -> str:
-    """Return rules that drop what arrives at `port`, or leaves to `others`, through any other interface.
+    """Return rules that drop packets to `port`, and packets to `others`, unless they use `interface` or loopback.
 
-    On this machine only processes of this user reach the port. Several processes may set rules for the same port.
+    From this machine itself, only processes of this user reach the port. Several processes may set rules for the same
+    port.
 
     Args:
       others: addresses and ports to which this machine connects.

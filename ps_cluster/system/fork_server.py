@@ -59,7 +59,7 @@ def _let_go_of_unchanged_files() -> None:
     """Release library pages that the import has read: some 240 MB that count as memory of this process.
 
     A page that is needed again comes back from the page cache. Pages that are writable or changed are left alone. If
-    the kernel refuses, it costs memory and nothing else.
+    the kernel refuses, this costs memory and does no other harm.
     """
     madvise = ctypes.CDLL(None).madvise
     madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
@@ -73,10 +73,11 @@ def _let_go_of_unchanged_files() -> None:
 def _fork_for_the_launcher(request: dict[str, Any], channel: socket.socket, log: int, permission: int) -> int:
     """Fork a task whose parent becomes the launcher, and return its pid.
 
-    It is forked twice: the process in between ends, and the launcher, as subreaper, adopts the task.
+    This forks twice: the process in between ends, and the launcher, as subreaper, adopts the task.
 
     Args:
-      permission: a pipe. The launcher writes into it once it knows the pid. It only closes it if it has given up.
+      permission: a pipe. The launcher writes into the pipe once it knows the pid. If it has given up, it closes the
+        pipe without writing.
     """
     reader, writer = os.pipe()
     between = os.fork()

@@ -106,7 +106,7 @@ class ForkServer:
     def popen(
         self, argv: list[str], *, env: Mapping[str, str], cwd: Path | None, stdout: IO[bytes] | int | None, **_: Any
     ) -> ForkedProcess:
-        """Run `python -m module …` in a fork: own session, no input, both outputs in `stdout`, which must be a file.
+        """Run `python -m module …` in a fork, in a new session, without input. Both outputs go to `stdout`, a file.
 
         Raises:
           OSError: the server did not come up, or has ended.
@@ -128,7 +128,7 @@ class ForkServer:
             raise OSError(message) from error
 
     def _ask(self, channel: socket.socket, request: str, log: int) -> ForkedProcess:
-        """Ask for a fork. It waits on a pipe until its pid is known here, and ends if the pipe closes unwritten."""
+        """Ask for a fork, which waits on a pipe until its pid is known here. It ends if the pipe closes unwritten."""
         permission, grant = os.pipe()
         try:
             with os.fdopen(os.memfd_create("request"), "wb") as file:
@@ -187,7 +187,7 @@ class ForkServer:
         return ""
 
     def close(self) -> None:
-        """End the server, and the forks whose pids came too late; the tasks stay."""
+        """End the server, and the forks whose pids came too late; all other tasks stay."""
         if self._channel is not None:
             self._channel.close()
         if self._server is not None:

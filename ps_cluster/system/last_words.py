@@ -20,11 +20,11 @@ _CHAINED = ("During handling of the above exception", "The above exception was t
 
 
 def last_words(log: Path, start: int, exit_code: int) -> str:
-    """Return the line of a log that says why its process ended, cut to a readable length; "" without any.
+    """Return the line of a log that says why its process ended, cut to a readable length; "" without such a line.
 
-    What a process writes first when it fails is the reason, and what follows comes from it. Exceptions that were caught and
-    logged before are not the reason: of several chains of tracebacks the last one counts. Without such a line it is the last
-    one that is not chatter.
+    The first error that a process writes when it fails is the reason, because later errors follow from it. Exceptions
+    that were caught and logged earlier are not the reason, so only the last chain of tracebacks counts. Without any
+    error, this is the last line that is not chatter.
 
     Args:
       start: bytes in the log before this process. exit_code: its exit code, negative if a signal ended it.
@@ -44,7 +44,7 @@ def last_words(log: Path, start: int, exit_code: int) -> str:
 
 
 def _first_exception(lines: list[str]) -> str:
-    """Return the line that names the first exception of the last chain of tracebacks; "" without any.
+    """Return the line that names the first exception of the last chain of tracebacks; "" without exceptions.
 
     The other exceptions of a chain were raised because of the first one.
     """

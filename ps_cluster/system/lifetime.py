@@ -17,7 +17,7 @@ def die_with_launcher() -> None:
 
 
 def die_with_caller() -> None:
-    """Ask Linux to kill this command when the program that called it ends. Does nothing for one started by hand."""
+    """Ask Linux to kill this command when the program that called it ends. No effect on commands started by hand."""
     _die_with(take_caller_pid())
 
 

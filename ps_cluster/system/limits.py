@@ -81,7 +81,7 @@ def allowance(membership: Path = _MEMBERSHIP, root: Path = ROOT) -> Allowance:
 def folders(controller: str, membership: Path = _MEMBERSHIP, root: Path = ROOT) -> Iterator[Path]:
     """Yield the folders that may hold limits of `controller`: the group's own and those above it. Some may not exist.
 
-    Inside a container the path may be the host's; only the mount itself is then visible.
+    Inside a container the path of the group may be the one that it has on the host. Then only the mount itself exists.
     """
     for line in _lines(membership):
         _, names, path = line.split(":", 2)

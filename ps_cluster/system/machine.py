@@ -47,7 +47,7 @@ def describe(cpuinfo: Path = CPUINFO, allowed: Allowance | None = None) -> dict[
 
 
 def processor_of(machine: Mapping[str, Any] | None) -> str:
-    """Return the processor of a `describe` entry, with its bfloat16 instructions, which not all of its name have."""
+    """Return the processor of a `describe` entry, with its bfloat16 instructions, which its namesakes may lack."""
     if not machine or "processor" not in machine:
         return UNKNOWN
     flags = ", ".join(flag for flag in _BFLOAT16_FLAGS if machine.get(flag))

@@ -1,12 +1,12 @@
-"""Make and enter network namespaces, each as a program of its own: the kernel wants a process with a single thread.
+"""Make and enter network namespaces, in separate programs, because the kernel requires a process with a single thread.
 
     python -I -S namespace.py create CHANNEL RUN_DIR DATA_DIR   sends a new namespace's descriptors through a socket
     python -I -S namespace.py hosts CHANNEL PLAN                makes a switch and hosts (tools/chaos/hosts.py), sends theirs
     python -I -S namespace.py enter DESCRIPTORS ARGV...         runs ARGV inside, with the same pid and folder
     python -I -S namespace.py loopback up|down                  connects, or cuts, all connections inside
 
-It uses only the standard library, without `site`: it runs before every task, and no import may start a thread.
-On failure, write one line to stderr and exit with code 1.
+This program uses only the standard library, without `site`: it runs before every task, and no import may start a
+thread. On failure, write one line to stderr and exit with code 1.
 """
 
 import ctypes
@@ -37,11 +37,11 @@ def create(channel: str, run_dir: str, data_dir: str) -> None:
 
 
 def hosts(channel: str, plan: str) -> None:
-    """Make a switch and hosts on it; send the descriptors [user,] of the switch net, and of each host net, mnt.
+    """Make a switch and hosts on it; send the descriptors: [user,] net of the switch, and net, mnt of each host.
 
     Args:
-      plan: JSON. "ip": the program's path. "hosts": for each its "name", its "address" with the size of the network,
-        and "mounts", pairs of a source and the place where the host sees it.
+      plan: JSON. "ip": the program's path. "hosts": for each host its "name", its "address" with the size of the
+        network, and "mounts", pairs of a source and the place where the host sees it.
     """
     import json  # here, not before every task
 
@@ -83,11 +83,12 @@ def loopback(state: str) -> None:
 
 
 def _unshare(more: int = 0, inner_user: int | None = None) -> tuple[str, ...]:
-    """Make the namespace and return its kinds. Root needs no user namespace and so keeps its rights to files.
+    """Make the namespaces and return their kinds. Root needs no user namespace and so keeps its rights to files.
 
     Args:
-      more: flags of namespaces that are made with it.
-      inner_user: the id of the user inside, if it differs. User 0 may start programs that set up a network.
+      more: flags of further namespaces to make.
+      inner_user: the id that the user has inside, if it differs from the id outside. User 0 may start programs that set
+        up a network.
     """
     try:
         _call("unshare", _CLONE_NEWNET | more)

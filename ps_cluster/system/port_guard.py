@@ -1,4 +1,4 @@
-"""Report who reaches the port of a task on one of several machines, and close all but one interface on request."""
+"""Report who reaches a task's port, for tasks on several machines, and on request open it on one interface only."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def guard_port(
     notify: Notify,
     keep: Callable[[str], None] = keep_rules,
 ) -> None:
-    """Report who reaches the port of a task. If an interface is named, close the port to others until this process ends.
+    """Report who reaches the port of a task. If an interface is named, other interfaces are closed to the port.
 
     Args:
       setting: `cluster.isolation`.
       port: the port at which the task listens; None if it listens at none.
       members: the tasks of the cluster, with their addresses.
-      keep: sets rules of the firewall until this process ends.
+      keep: sets rules of the firewall, which hold until this process ends.
     Raises:
       UserError: the port can't be kept to the interface, or the cluster's addresses are not behind it.
     """

@@ -1,4 +1,4 @@
-"""Give the tasks of a run on one machine a network of their own, which nobody else reaches.
+"""Give the tasks of a run on one machine a private network, which no other process reaches.
 
 A TensorFlow server runs code for anybody who reaches its port. So the tasks of a run on one machine get a private
 network. A short-lived process (namespace.py) makes the network namespace, sends its descriptors to the launcher and
@@ -58,7 +58,7 @@ class RunNetwork:
         return (*NAMESPACE_ARGV, "enter", ",".join(map(str, self.descriptors)), *argv)
 
     def popen(self, argv: list[str], *, pass_fds: tuple[int, ...] = (), **options: Any) -> subprocess.Popen[bytes]:
-        """Start a process in this network; otherwise as `subprocess.Popen`."""
+        """Start a process in this network, and otherwise do as `subprocess.Popen`."""
         return subprocess.Popen(self.inside(tuple(argv)), pass_fds=(*pass_fds, *self.descriptors), **options)
 
 
@@ -94,7 +94,7 @@ def network_for(
 
 
 def announce_isolation(setting: str, folder: Path, notify: Notify) -> None:
-    """Report which network the runs in a folder will have. Each run's notice is only in its log. Errors: `check_isolation`."""
+    """Report which network the runs in a folder will have: their notices are only in their logs. Raises UserError."""
     with network_for(setting, folder, folder, notify):
         pass
 

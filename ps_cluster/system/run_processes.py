@@ -1,4 +1,4 @@
-"""Tell which processes belong to a run: a pid in the run's files may be another program's by now."""
+"""Tell which processes belong to a run: a pid in the run's files may have passed to another program by now."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ class Supervisor:
         self._processes[task].child.signal(number)
 
     def stop(self, tasks: Iterable[Task], grace_s: float) -> list[TaskProcess]:
-        """Send SIGTERM to the groups of `tasks`, and SIGKILL to what is left after `grace_s` seconds.
+        """Send SIGTERM to the groups of `tasks`, and SIGKILL to the processes that are left after `grace_s` seconds.
 
         `poll` does not report them any more. Return the tasks that still have processes; usually there are none.
         """

@@ -90,7 +90,7 @@ class TensorBoardServer:
             return ChildProcess.start(argv, env=environment.for_child(os.environ, os.getpid()), output=log)
 
     def _report(self, child: ChildProcess, port: int) -> None:
-        """Show the link once TensorBoard answers, or a line that it does not."""
+        """Show the link once TensorBoard answers, or a line which says that it does not answer."""
         deadline = time.monotonic() + self._patience_s
         while not self._over.wait(_ANSWER_INTERVAL_S):
             if (code := child.exit_code) is not None:

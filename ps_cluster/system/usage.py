@@ -55,7 +55,7 @@ class Usage:
         """Measure the processes that run now.
 
         Args:
-          processes: pid → task. A pid means the same process in all calls.
+          processes: pid → task. In all calls, the same pid has to mean the same process.
         """
         for pid, task in processes.items():
             row = self._processes.get(pid) or ProcessUsage(type=task.type, index=task.index, pid=pid)
@@ -93,8 +93,9 @@ _M_MMAP_THRESHOLD, _LARGE_BLOCK = -3, 1 << 20
 def return_large_blocks() -> None:
     """Let this process return each freed block of 1 MiB or more to the system (glibc; elsewhere nothing changes).
 
-    glibc keeps such blocks once one of that size was freed, and then they lie scattered. Do not call it in a process that
-    allocates such blocks in every step: the system would have to clear each of them again.
+    Once a block of that size was freed, glibc would otherwise keep all such blocks, and memory would become fragmented.
+    Do not call it in a process that allocates such blocks in every step: the system would have to clear each of them
+    again.
     """
     with contextlib.suppress(AttributeError):
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK)

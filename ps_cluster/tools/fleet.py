@@ -47,7 +47,7 @@ class Job:
     """A run to be trained.
 
     Attributes:
-      name: for messages, e.g. "trial 3".
+      name: the name in messages, e.g. "trial 3".
       root: its run directory. Its settings (.yaml) and the output of its command (.log) are in the same folder.
       config: its complete configuration.
     """
@@ -80,7 +80,7 @@ class EndedJob:
 
 
 class Fleet:
-    """Trains at most `at_once` runs at a time. They end with this process, however it ends."""
+    """Trains at most `at_once` runs at a time. The runs end with this process, no matter how it ends."""
 
     def __init__(
         self,
@@ -211,7 +211,7 @@ DRAIN_S = 120.0  # from a stop request on, for the steps under way, a last check
 
 
 def config_at_once(values: Mapping[str, Any]) -> RunConfig:
-    """Return the configuration of a run that is scored, and trained at the same time as others.
+    """Return the configuration of a run that is scored, and trained at the same time as other runs.
 
     `values`: dotted key → value. Raises UserError for values that don't fit.
     """
@@ -231,7 +231,7 @@ def train_at_once(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] | None = None,
 ) -> int:  # fmt: skip
-    """Train until nothing is left, or until a stop is requested. Return the exit code.
+    """Train until no run is left, or until a stop is requested. Return the exit code.
 
     The first stop request drains the runs, and the second one ends them at once. After `DRAIN_S` they are killed.
 

@@ -42,9 +42,10 @@ class CompatibilityFingerprint(Row):
     """The settings, versions and data that a task works with: name → value, in the order in which they are compared.
 
     Attributes:
-      versions: of Python, TensorFlow and this package, and a digest of the package's sources.
+      versions: the versions of Python, TensorFlow and this package, and a digest of the package's sources.
       settings: the configuration, as section.name, without the settings that may differ from machine to machine.
-      files: a digest of each file that the settings name, e.g. the user's code, but not of files that this code imports.
+      files: a digest of each file that the settings name, e.g. the user's code, but not of files that this code
+        imports.
       data: the name of the packed data set, its numbers of examples, and its checksum.
     """
 
@@ -88,7 +89,7 @@ class CompatibilityFingerprint(Row):
 
         Args:
           at: the task of the other fingerprint, e.g. "worker-1".
-          here: how the line names the task of this fingerprint; "at worker-0" if it is read elsewhere.
+          here: how the line names the task of this fingerprint, e.g. "at worker-0" if the line is read at another task.
         """
         for mine, theirs in zip(self._parts(), other._parts(), strict=True):
             for name in dict.fromkeys([*mine, *theirs]):

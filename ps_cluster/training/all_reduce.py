@@ -119,7 +119,7 @@ def _train(
 
 
 def different_replica(digests: Sequence[float], updates: int) -> str | None:
-    """Return a line for the proof that names the workers whose weights differ from those of most; None if none do."""
+    """Return a line for the proof that names the workers whose weights differ from most workers' weights, if any."""
     (most, _), *others = Counter(digests).most_common()
     if not others:
         return None

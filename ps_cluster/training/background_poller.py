@@ -10,7 +10,7 @@ P = ParamSpec("P")
 
 
 class BackgroundPoller(Generic[P]):
-    """Runs looks, one after the other, in a separate thread, so that a look that saves does not delay the dispatching.
+    """Looks at the servers in a separate thread, so that a look that saves a checkpoint does not delay the dispatching.
 
     Use it as a context manager. A block that ends without an error waits for the current look, and raises its error.
     """

@@ -35,7 +35,7 @@ from ps_cluster.training.worker import Compute
 
 
 class Build(Protocol):
-    """Builds the store of a training, and the function that computes a worker's step. `build` is an example."""
+    """Builds the store of a training, and the function that computes a worker's step. The function `build` is one."""
 
     def __call__(
         self, config: RunConfig, dataset: PackedDataset, devices: Sequence[str], own_device: str, session: str

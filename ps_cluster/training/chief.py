@@ -156,8 +156,8 @@ class Chief:
     def _look(self, phase: Phase) -> bool:
         """Begin a look at the ledger, or continue to wait for one that takes long.
 
-        Returns whether all work was done before the look, and no more will be handed out. Raises the look's error, or
-        the error of a worker.
+        Returns whether all work was done before the look, and no more work will be handed out. Raises the look's error,
+        or the error of a worker.
         """
         idle = self._dispatcher.done()
         if not self._upkeep.is_under_way:
@@ -189,9 +189,10 @@ class Chief:
             self._work.repeat(steps)
 
     def _restart_late_workers(self) -> None:
-        """Ask workers to start again if they have not pushed in the open round for long, although other workers have.
+        """Ask workers to start again if they have not yet pushed in the open round, long after other workers have.
 
-        A round needs every worker, so no other worker can take over the step of a worker that answers but does not compute.
+        A round needs every worker, so no other worker can take over the step of a worker that answers but does not
+        compute.
         """
         if self._start_again is None or self._present is None:
             return

@@ -124,7 +124,7 @@ def tell(task: Task, message: LeaderMessage) -> None:
 
 
 def tell_end(leading: LeaderStart, tasks: Sequence[Task], outcome: TrainingOutcome) -> None:
-    """Tell all tasks at once that training has ended. Tasks that do not answer within `TELL_WITHIN_S` are left out."""
+    """Tell all tasks at once that training has ended. Do not wait for tasks that take longer than `TELL_WITHIN_S`."""
     _tell_all(tasks, LeaderMessage(term=leading.term, ended=outcome))
 
 

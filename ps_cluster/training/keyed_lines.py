@@ -16,14 +16,14 @@ AGAIN_AT = 10  # a table gets another line once it has this many times as many e
 
 
 class KeyedLines:
-    """Finds out from the arrays of a checkpoint how full the tables of keys are.
+    """Reads from the arrays of a checkpoint how full the tables of keys are.
 
     Attributes:
       uses: how full each table was at the last checkpoint.
     """
 
     def __init__(self, forms: Sequence[KeyedRows]):
-        """Create it for all tables of keys. `forms`: their forms, in the order of a checkpoint."""
+        """Create an object for all tables of keys. `forms`: their forms, in the order of a checkpoint."""
         self._forms = forms
         self._next = [1] * len(forms)
         self.uses: list[KeyedUse] = []

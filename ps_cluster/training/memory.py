@@ -89,7 +89,7 @@ def table_bytes(config: RunConfig, numbers: int, keys: int = 0) -> int:
 
     Args:
       numbers: the number of weights in all tables.
-      keys: the number of int64 values in which tables of keys note where the row of a key is.
+      keys: the number of int64 values in which tables of keys record where the row of a key is.
     """
     of_keys = round((SERVER_TABLE_COPIES + LEADER_TABLE_COPIES) * 8 * keys)
     others = LEADER_TABLE_COPIES
@@ -154,7 +154,7 @@ class TableMemoryLimit:
 
 
 def machines_of(devices: Sequence[str]) -> list[Machine]:
-    """Return those machines of the parameter servers on these devices that tell how much of their memory is free."""
+    """Return the machines of the parameter servers on these devices, unless a machine does not tell its free memory."""
     found: dict[str, tuple[int, list[int]]] = {}
     for server, device in enumerate(devices):
         with tf.device(device):
@@ -166,7 +166,7 @@ def machines_of(devices: Sequence[str]) -> list[Machine]:
 
 
 def kept_for_workers(config: RunConfig) -> int:
-    """Return how many vectors of all weights the shards keep for workers: for mode, method and older versions."""
+    """Return how many vectors of all weights the shards keep for workers: for the mode, the method and old versions."""
     kind, method, delay = *_kinds(config), config.mode_kind.delay(config)
     of_mode = (kind.vectors_per_worker + kind.slots_per_worker) * config.training_workers
     of_method = (method.vectors_per_worker + method.slots_per_worker) * config.most_workers

@@ -49,7 +49,7 @@ class Reporter:
         self._next_staleness_s = time.monotonic() + STALENESS_EVERY_S
 
     def row(self, phase: Phase) -> None:
-        """Write a row with this phase, now. If the disk refuses it, a line says so, and training continues."""
+        """Write a row with this phase, now. If the disk refuses it, the log says so, and training continues."""
         of_this_leader = {"written": self._written, "save_seconds": self.save_seconds}
         row = self._progress.row(phase).model_copy(update=of_this_leader)
         self._last = row.model_copy(update=WorkFile().model_dump())
@@ -96,7 +96,7 @@ class Reporter:
             self.row(phase)
 
     def written(self, rows: int) -> None:
-        """Note that `rows` more rows were read for the proof and the tables. Writes a row of progress when one is due.
+        """Count `rows` more rows that were read for the proof and the tables. Write a row of progress when one is due.
 
         Without these rows of progress, a long phase "writing" would look like a standstill.
         """

@@ -35,8 +35,8 @@ from ps_cluster.training.agreement import facts_of_data, text_of
 def newest_checkpoint(config: RunConfig, run_dir: RunDir, dataset: PackedDataset, notify: Notify) -> Checkpoint:
     """Return the newest readable checkpoint or snapshot, after checking that a run with `config` and `dataset` can resume it.
 
-    It may have another number of shards than `config`; then all its shards have applied the same steps
-    (runs/resharding.py).
+    The checkpoint may have another number of shards than `config`. In this case all its shards have applied the same
+    steps (runs/resharding.py).
 
     Raises:
       UserError: there is no checkpoint, or it belongs to a run with other settings or data.
@@ -67,7 +67,7 @@ def newest_for(shards: int, run_dir: RunDir, notify: Notify) -> Checkpoint | Non
     """Return the newest readable checkpoint or snapshot that can be cut into `shards` shards; None if there is none.
 
     Raises:
-      StatesUnreadable: the system refuses to read one.
+      StatesUnreadable: the system refuses to read a state.
     """
 
     def check(found: Checkpoint) -> None:
@@ -156,7 +156,7 @@ def _are_rows(table: np.ndarray) -> bool:
 
 
 def _check_same_work(config: RunConfig, dataset: PackedDataset, found: Checkpoint, before: RunConfig) -> None:
-    """Raise UserError if the data differs, or a setting that determines the meaning of step ids and shards."""
+    """Raise UserError if the data differs, or if a setting differs that decides what step ids and shards mean."""
     _check_same(_work(before), _work(config))
     _check_same(found.meta.data or {}, facts_of_data(dataset))
 

@@ -18,7 +18,7 @@ class RoundWatch:
         """Create a watch.
 
         Args:
-          limit_s: the limit of the first round; `moved` sets that of the next.
+          limit_s: the limit of the first round; `moved` sets the limit of the next round.
           give_up: is called with the limit that was exceeded, in seconds.
         """
         self._limit_s = limit_s
@@ -29,7 +29,7 @@ class RoundWatch:
         self._thread = threading.Thread(target=self._watch, name="rounds", daemon=True)
 
     def moved(self, limit_s: float) -> None:
-        """Note that a round has ended. `limit_s`: the limit of the next round."""
+        """Record that a round has ended. `limit_s`: the limit of the next round."""
         self._moved_s, self._limit_s = self._clock(), limit_s
 
     def __enter__(self) -> RoundWatch:

@@ -48,7 +48,7 @@ class RunProgress:
     Attributes:
       clock: counts the seconds of training.
       total: the number of updates of the whole run.
-      scheduled_updates: the updates that were handed out. The chief notes them when it hands them out.
+      scheduled_updates: the updates that were handed out. The chief records them when it hands them out.
       positions: for each shard, the number of rows that were read.
       missing_steps: int64 [k], the step ids that were under way before a resume, in order.
       next_step: the lowest step id above all that were handed out before a resume.
@@ -125,7 +125,7 @@ class RunProgress:
 
     @property
     def end_of_window(self) -> int:
-        """The first step id that may not be handed out yet: the ledgers have no room, or a checkpoint comes before."""
+        """The first step id that may not be handed out yet: the ledgers have no room, or a checkpoint comes first."""
         end = self.closed_steps + self._config.ledger_window
         return end if self.held_at is None else min(end, self.held_at * self._steps_per_update)
 
@@ -135,7 +135,7 @@ class RunProgress:
         return end if self.held_at is None else min(end, self._end_of_epochs(begin))
 
     def scheduled(self, updates: np.ndarray) -> None:
-        """Note that `updates` (int64 [k]) were handed out as one dispatch. Except in rounds, an update is one step."""
+        """Count `updates` (int64 [k]) that were handed out as one dispatch. Except in rounds, an update is one step."""
         with self._handing_out:
             self.scheduled_updates.add(updates)
             if self._steps_per_update == 1:  # a round has no dispatches to track, because it belongs to all workers
@@ -193,7 +193,7 @@ class RunProgress:
         self._summed_rows += len(rows)
 
     def _measure(self, rows: np.ndarray) -> None:
-        """Note the seconds that the steps of `rows` took, including all waits of the worker, by the server's clock alone."""
+        """Measure how long the steps of `rows` took, with all waits of the worker, by the server's clock alone."""
         for worker, pid in np.unique(np.stack([rows["worker"], rows["pid"]], axis=1).astype(np.int64), axis=0).tolist():
             times = rows["applied_time"][(rows["worker"] == worker) & (rows["pid"] == pid)]
             last = float(times.max())
@@ -464,7 +464,8 @@ class AppliedTotals:
     def examples_per_second(self, last_update: float | None, backup_workers: int) -> float | None:
         """Return the examples per second between the moment when every worker has had an update and the last update.
 
-        Before that moment, TensorFlow still builds the graph of some worker. None if no update came after it.
+        Before that moment, TensorFlow still builds the graph of some worker. Return None if no update came after that
+        moment.
 
         Args:
           last_update: the time of the last update in training seconds; None if there was none.

@@ -82,10 +82,10 @@ class UpdateSampler:
         self._arm()
 
     def look(self, rows: Sequence[np.ndarray]) -> None:
-        """Note the new rows of each shard, write the samples that are complete, and arm the places that are free.
+        """Take in the new rows of each shard, write the samples that are complete, and arm the places that are free.
 
         Args:
-          rows: of each shard, a structured array [k] of `ledger.ROW`.
+          rows: for each shard, a structured array [k] of `ledger.ROW`.
         """
         if not self._store.sample_places:
             return

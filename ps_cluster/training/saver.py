@@ -330,7 +330,8 @@ class Saver:
     def _heartbeat(self) -> Iterator[None]:
         """Call `saving` now and then during the block, because writing a large state may take as long as a standstill.
 
-        It is called only if updates were applied since the last such save, so that a training that stands still is noticed.
+        It is called only if updates were applied since its last call in an earlier save, so that a training that stands
+        still is noticed.
         """
         over, moved = threading.Event(), self._progress.applied > self._reported_at
 

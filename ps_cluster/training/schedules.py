@@ -40,7 +40,7 @@ class Triangle(Schedule):
 
 
 class Keras(Schedule):
-    """A schedule of Keras. Unlike those above, it counts updates and does not know how long the run is.
+    """A schedule of Keras. Unlike the schedules above, it counts updates and does not know how long the run is.
 
     An optimizer that was compiled with a schedule brings it along (`models/compiled_optimizer.py`).
     """

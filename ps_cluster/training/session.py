@@ -105,7 +105,7 @@ class SessionStart:
         self._restart_clock()
 
     def _restart_clock(self) -> None:
-        """Continue the times of the previous leader, which may have trained beyond the resumed checkpoint."""
+        """Continue from the times of the previous leader, which may have trained beyond the resumed checkpoint."""
         resumed_times = (self.resumed and self.resumed.meta.times) or TrainingTimes()
         last = last_row(self.run_dir.progress, ProgressRow) if self.leads else None
         if last is None:
@@ -313,7 +313,7 @@ class Session:
         return [int(count) for count in self.progress.counts[:, pushed].sum(axis=1)]
 
     def _rows_by_other_rules(self, history: Sequence[Piece]) -> int:
-        """Return the number of rows up to the last one of a leader with another learning rate or staleness bound."""
+        """Return the number of rows up to the last row of a leader with another learning rate or staleness bound."""
         rules, rows, other = text_of_rules(self._config, self._total_steps), 0, 0
         for leader, piece in zip(self._before, history, strict=True):
             rows += piece.rows

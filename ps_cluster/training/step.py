@@ -74,7 +74,7 @@ class PeriodLimits(NamedTuple):
 
     Attributes:
       batches: int64 [], the number of the period's batches to take; None: all of them.
-      goes_on: called after each local step; None: the period always continues.
+      goes_on: is called after each local step, and returns whether the period continues; None: it always continues.
     """
 
     batches: tf.Tensor | None = None

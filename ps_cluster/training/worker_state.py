@@ -48,7 +48,8 @@ class WorkerState:
     leaders share the files. A state that a newer leader wrote counts as newer than all states of an earlier leader. If training
     has begun anew since, the states that earlier leaders wrote do not count.
 
-    A dying process may leave the file that it writes incomplete. So the two files are written in turn, and one is complete.
+    A dying process may leave the file that it writes incomplete. So the two files are written in turn, and one of them
+    is always complete.
     """
 
     def __init__(self, name: str, says: str, files: Sequence[str] = ()):
@@ -98,7 +99,7 @@ class WorkerState:
 
     @property
     def _saves(self) -> tf.Variable:
-        """The number of the newest save. It is the last kept variable, so call `variable` for all others before."""
+        """The number of the newest save. It is the last kept variable, so call `variable` before for all others."""
         if "saves" not in self._kept:
             self.variable("saves", np.zeros([], np.int64), changes=True)
         return self._kept["saves"]
@@ -166,9 +167,9 @@ class WorkerState:
     def settle(self, step: tf.Tensor, is_applied: tf.Tensor) -> tf.Tensor:
         """Write the variables to the older of the two files if a push was applied; else restore the last written state.
 
-        If the disk refused the last state, the files hold an older one, and the variables stay unchanged: to keep the effect
-        of a refused period is better than to lose several periods. Returns a tensor to depend on. `step`: the step id,
-        int64 []. `is_applied`: bool [].
+        If the disk refused the last state, the files hold an older one, and the variables stay unchanged: it is better
+        to keep the effect of a refused period than to lose several periods. Returns a tensor to depend on. `step`: the
+        step id, int64 []. `is_applied`: bool [].
         """
         saves = self._saves
 
@@ -189,7 +190,7 @@ class WorkerState:
         return settled
 
     def save(self, needed: Sequence[Any]) -> tf.Operation:
-        """Write the variables to the older of the two files, if there are any, after `needed`.
+        """After `needed`, write the variables to the older of the two files, if the state has files.
 
         If the disk refuses the write, the worker's log reports it once, and training continues. The next save tries the same
         file, because the other file is complete.

@@ -51,7 +51,7 @@ class CommandResult:
 class Row:
     """Bad input: a command, and the parts that its error must have.
 
-    `files`: name → content of files that are written in addition to those of `make_folder`.
+    `files`: name → content of files that are written in addition to the files of `make_folder`.
     """
 
     command: str | Sequence[str]

@@ -10,8 +10,7 @@ def unseen(rows, lag):
       rows: "worker", "version" and "staleness" of all updates, as vectors by name.
     Returns:
       A list of (worker, its clock when it began the step, another worker, how many updates of the other worker it
-        should
-      have seen, how many it had seen).
+        should have seen, how many it had seen).
     """
     order = np.argsort(rows["version"])
     workers, made = (np.asarray(rows[name])[order] for name in ("worker", "version"))

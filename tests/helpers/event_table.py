@@ -156,7 +156,7 @@ def in_words(action):
 
 
 def follows(action, expected):
-    """Return whether an action is the expected one. Only of a line for users, a part is enough."""
+    """Return whether an action is the expected one. For a line to the user, a part of it is enough."""
     match action:
         case ea.Notice(line):
             return expected in str(line) and expected.partition("(")[0] not in ACTION_NAMES
@@ -227,7 +227,7 @@ def scored(_):
 
 
 def scored_with(accuracy, step, *, earlier=False):
-    """The evaluator scores the checkpoint of a step. `earlier`: before this launcher was started."""
+    """The evaluator scores the checkpoint of a step. `earlier`: it was scored before this launcher's start."""
     score = EvaluationRow(step=step, test_accuracy=accuracy, test_loss=1.0)
     return lambda _: (Decisions.earlier_score_seen if earlier else Decisions.score_seen, score)
 

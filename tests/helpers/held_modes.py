@@ -83,7 +83,7 @@ class HeldStore:
 
 
 class Held:
-    """Holds the workers of the mode that it is mixed into."""
+    """A mixin for a mode, which holds the workers of this mode."""
 
     def dispatch(self, store, compute, config, *, repeats):
         def held_compute(step, weights, statistics, limits):

@@ -12,7 +12,7 @@ from ps_cluster.runs.rows import MOST_INDEX
 
 
 def rows_of(steps, **columns) -> np.ndarray:
-    """Return a row for each of `steps`. `columns`: name → one value for all rows, or one per row. Others are 0."""
+    """Return a row for each of `steps`. `columns`: name → a value for all rows, or one per row. Other columns are 0."""
     rows = np.zeros(len(steps), ROW)
     for name, values in ({"step": steps} | columns).items():
         rows[name] = values

@@ -78,7 +78,7 @@ def train(folder: Path, accelerator: str | None = None, **values) -> Trained:
 
     Args:
       accelerator: the device of this process that computes the network; None: its processor.
-      values: settings in addition to SETTINGS. Those of TABLES give the network an embedding table.
+      values: settings in addition to SETTINGS. The settings of TABLES give the network an embedding table.
     """
     folder.mkdir()
     network = folder / "net.py"

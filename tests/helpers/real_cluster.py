@@ -23,7 +23,7 @@ ELASTIC = ("--set", "optimizer.rule=sgd", "--set", "optimizer.learning_rate=0.05
 
 
 def small(*options, draws=False):
-    """Return the options of a small training: `options`, and those of SMALL that are missing there.
+    """Return the options of a small training: `options`, and the options of SMALL that `options` lacks.
 
     `draws`: whether the results are drawn as a picture, which takes a second.
     """

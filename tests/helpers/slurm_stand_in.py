@@ -52,7 +52,7 @@ class SlurmStandIn:
         Args:
           nodes: the names of the nodes, as in SLURM_JOB_NODELIST.
           room: how many tasks fit on each node, in the form of SLURM_TASKS_PER_NODE.
-          others: name -> content of further programs that the script can call.
+          others: name → content of further programs that the script can call.
         """
         self._folder, self._nodes, self._room = folder, nodes, room
         self._script = folder / "job.sbatch"

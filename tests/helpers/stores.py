@@ -61,7 +61,7 @@ def pull(store, worker=0):
 
 @contextmanager
 def eagerly():
-    """Run graphs operation by operation, which takes some 5 ms. To trace a graph takes some 100.
+    """Run graphs operation by operation, which takes some 5 ms. Tracing a graph takes some 100 ms.
 
     This does not show mistakes that depend on the order in which a graph runs its operations.
     """

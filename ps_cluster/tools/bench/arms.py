@@ -38,9 +38,10 @@ class BenchArm:
       arguments: arguments of the module after the run directory.
       values: settings of this arm, by dotted key.
       can_be_slow: whether its workers follow `cluster.straggler`.
-      slowed: for an arm with slow workers, the name of the same arm without them.
-      ideal: the share of that arm's rate that an ideal cluster would keep.
-      torch: whether it needs a Python with PyTorch. Those of ddp.py know only TORCH_NETWORKS, on images like CIFAR-10's.
+      slowed: for an arm with slow workers, the name of the same arm without slow workers.
+      ideal: the share of the rate without slow workers that an ideal cluster would keep.
+      torch: whether it needs a Python with PyTorch. The arms of ddp.py can train only TORCH_NETWORKS, on images like
+        CIFAR-10's.
       python: the interpreter that runs the module.
     """
 
@@ -55,9 +56,9 @@ class BenchArm:
     python: str = sys.executable
 
     def config(self, case: RunConfig) -> RunConfig:
-        """Return `case` as this arm trains it: with the same examples, however many of them an update takes.
+        """Return `case` as this arm trains it: with the same number of examples, however many an update takes.
 
-        An arm with `training.steps` among its values keeps those, and a case without a number of updates stays without one.
+        If `training.steps` is among the arm's values, it stays. A case without a number of updates does not get one.
         """
         mode = str(self.values.get("mode.name", case.mode.name))
         changed = case.with_values(switched_off(mode) | dict(self.values))
@@ -115,9 +116,9 @@ def with_straggler(chosen: list[BenchArm], straggler: str, workers: int) -> list
     """Return `chosen`, with a slowed copy behind each arm whose workers can be slow.
 
     Args:
-      workers: the number of workers of an arm that has no number of its own.
+      workers: the number of workers of each arm that does not set `cluster.workers`.
     Raises:
-      UserError: no arm can have slow workers, or `straggler` names no slow worker by a factor.
+      UserError: no arm can have slow workers, or `straggler` does not say by which factor a worker is slow.
     """
     try:
         slow = parse_stragglers(straggler).slow

@@ -1,4 +1,4 @@
-"""The cases of a benchmark: one network in one precision, and how many updates make one measurement of it."""
+"""The cases of a benchmark. A case is a network in one precision, and the number of updates of a measurement."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def cases(
     """Return a complete configuration with `values` for every model and precision.
 
     Raises:
-      UserError: the settings do not fit the data set, or only some arms would follow one of them.
+      UserError: the settings do not fit the data set, or only some arms would follow one of the settings.
     """
     if refused := [key for key in values if key.startswith(SAME_IN_ALL_ARMS)]:
         raise UserError(
@@ -59,7 +59,7 @@ def cases(
 
 
 def refuse_chosen(name: str, chosen: tuple[str, ...], values: Mapping[str, object]) -> None:
-    """Raise UserError for settings that the benchmark `name` chooses itself: those whose keys begin with one of `chosen`."""
+    """Raise UserError for settings that the benchmark `name` chooses itself. Their keys begin with one of `chosen`."""
     if wrong := [key for key in values if key.startswith(chosen)]:
         raise UserError(f"--set {wrong[0]}: the arm {name} has its own: leave it out")
 

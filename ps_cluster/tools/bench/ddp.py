@@ -152,7 +152,7 @@ def ids_of_batches(
     """Yield the epoch and the example numbers, int64 [B], of each batch of the share of `rank`, without end.
 
     Args:
-      examples: at least `processes` batches.
+      examples: the number of examples, enough for at least `processes` batches.
       training: has the `seed`, and B as `batch_size_per_worker`.
     """
     size = training["batch_size_per_worker"]
@@ -166,7 +166,7 @@ def sources(ids: np.ndarray, shifts: np.ndarray, mirrored: np.ndarray) -> np.nda
     """Return the indices of the pixels that `augment.crop_and_flip` would take for images `ids`, int64 [B, 32, 32].
 
     Args:
-      ids: int64 [B]. shifts: of rows and columns, int64 [2, B]. mirrored: bool [B].
+      ids: int64 [B]. shifts: the shifts of rows and of columns, int64 [2, B]. mirrored: bool [B].
     """
     line = np.arange(SIDE)
     across = np.where(mirrored[:, None], SIDE - 1 - line, line)

@@ -1,9 +1,9 @@
-"""Measure how many exchanges parameter servers can take: clusters whose steps compute nothing.
+"""Measure how many exchanges parameter servers can handle, with clusters whose steps compute nothing.
 
     python -m ps_cluster.tools.bench.empty WEIGHTS OPTIONS-OF-A-TASK
 
-is a task of such a cluster. The gradient of |w|²/2 is w, so a worker pushes the vector that it pulled. Dispatch, pull, push,
-update and ledger are those of every run.
+runs a task of such a cluster. The gradient of |w|²/2 is w, so a worker pushes the vector that it pulled. Dispatch,
+pull, push, update and ledger are those of every run.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def jobs(packed: PackedDataset, values: Mapping[str, object]) -> list[Job]:
 def build(
     length: int, config: RunConfig, dataset: PackedDataset, devices: Sequence[str], own_device: str, session: str
 ) -> tuple[ParameterStore, Compute]:
-    """Return what `building.build` returns for networks, but for `length` weights that stay 0."""
+    """As `building.build`, but instead of a network's weights there are `length` weights that stay 0."""
     from ps_cluster.data.batches import batch_of, checksum_of  # imports TensorFlow, which the command does not
 
     nothing = np.zeros(0, np.float32)

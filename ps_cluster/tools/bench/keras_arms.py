@@ -1,4 +1,4 @@
-"""Measure a Keras model and optimizer: in one process, or on parameter servers with each variable by itself.
+"""Measure a Keras model and optimizer: in one process, or on parameter servers that get each variable separately.
 
     python -m ps_cluster.tools.bench.keras_arms RUN_DIR
 
@@ -9,8 +9,8 @@ line of the output is `arms.Measured`.
 
 is a task whose chief trains as TensorFlow's tutorial does
 (https://www.tensorflow.org/tutorials/distribute/parameter_server_training): a model and an optimizer are made under the
-strategy's scope, each variable is pulled and pushed by itself, and a dispatch is one step. All other tasks are the project's.
-Keras 3 loses counts and statistics here (docs/results.md), so this measures speed only.
+strategy's scope, each variable is pulled and pushed separately, and a dispatch is one step. All other tasks are the
+project's. Keras 3 loses counts and statistics here (docs/results.md), so this measures speed only.
 
 Network, precision, batch function and batch size are those of the other arms.
 """
@@ -49,7 +49,7 @@ from ps_cluster.training.step import TrainStep
 
 
 def keras_model(config: RunConfig, dataset: PackedDataset) -> tuple[keras.Model, keras.Optimizer]:
-    """Return the network with the layers that the cluster trains too, and Keras's optimizer for its rule."""
+    """Return the network with the same layers that the cluster trains, and Keras's optimizer for the cluster's rule."""
     model = build(config.model, dataset.spec, seed=0)
     fused = with_fused_layers(model)
     copy_compiled(model, to=fused)

@@ -28,9 +28,9 @@ from ps_cluster.training.step import TrainStep
 
 
 def hand_step(config: RunConfig, dataset: PackedDataset) -> TrainBatch:
-    """Return a function that trains a batch by TensorFlow's fused kernels: only the rows that it looks up are changed.
+    """Return a function that trains a batch by TensorFlow's fused kernels, which change only the rows of the batch.
 
-    All tables lie one below the other in one variable, float32 [tables x rows, width], so a batch is one gather.
+    One variable, float32 [tables x rows, width], holds the rows of all tables, so a batch is one gather.
     """
     model, _ = keras_model(config, dataset)
     layers = [layer for layer in model.layers if isinstance(layer, keras.layers.Embedding)]

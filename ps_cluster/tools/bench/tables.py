@@ -60,7 +60,7 @@ def check(values: Mapping[str, object]) -> None:
 
 
 def measured_arms(ddp_python: Path | None) -> list[BenchArm]:
-    """Return all arms. Those of PyTorch are among them if a Python is named that has it."""
+    """Return all arms. The arms of PyTorch are among them if a Python that has PyTorch is named."""
     return [*ARMS, *(arms.with_torch(arm, ddp_python) for arm in TORCH_ARMS if ddp_python)]
 
 
@@ -74,8 +74,8 @@ def jobs(
 ) -> Iterator[Job]:
     """Yield a job for each batch size and width of a row, unless `values` choose them.
 
-    The arms differ in speed by more than tenfold. So a short run finds the number of updates of each arm, unless `values`
-    have one for all.
+    The arms differ in speed by more than tenfold. So a short run finds the number of updates of each arm, unless
+    `values` set the same number for all arms.
 
     Args:
       values: settings of all arms.

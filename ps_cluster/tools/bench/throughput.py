@@ -86,9 +86,9 @@ def first_of(arms: Sequence[BenchArm]) -> BenchArm:
 
 
 def figures(arms: Sequence[BenchArm], rates: Rates) -> dict[str, Spread]:
-    """Return the spread of each arm's rates, of the first arm's ratio to it in each round, and of what slowed arms keep.
+    """Return spreads over the rounds: of the rates, of the first arm's ratio to each arm, and of what slowed arms keep.
 
-    What a slowed arm keeps is also compared with the ideal.
+    A slowed arm keeps a share of its rate without slow workers. This share is also divided by the ideal one.
     """
     found, first = {name: list(values) for name, values in rates.items()}, first_of(arms)
     for arm in arms:
@@ -101,7 +101,7 @@ def figures(arms: Sequence[BenchArm], rates: Rates) -> dict[str, Spread]:
 
 
 def ratios(rates: Rates, one: str, other: str) -> list[float]:
-    """Return the ratio of an arm's rate to another one's in each round."""
+    """Return the ratio of one arm's rate to the other arm's rate, in each round."""
     return [rate / other_rate for rate, other_rate in zip(rates[one], rates[other], strict=True)]
 
 
@@ -145,7 +145,7 @@ def columns_of(arms: Sequence[BenchArm], unit: str) -> list[Column]:
 def print_table(
     arms: Sequence[BenchArm], results: Sequence[Result], columns: Sequence[Column], console: Console
 ) -> None:
-    """Print a line of figures for each arm, then what slowed arms keep."""
+    """Print a line of figures for each arm, then the share of its rate that each slowed arm keeps."""
     title = "Median (min–max); a ratio is of rates in the same round"
     table = Table(title=title, title_justify="left", box=None)
     for name in (*results[0].about, "arm"):

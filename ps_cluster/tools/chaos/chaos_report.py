@@ -39,16 +39,16 @@ class Injected:
 
 @dataclass
 class Evidence:
-    """All that is known of a disturbed run, and of the undisturbed ones beside it.
+    """All that is known of a disturbed run, and of the undisturbed runs that it is compared with.
 
     Attributes:
       settings: the settings of the command.
       leader: the task that never restarts alone.
       seconds: from the start of the disturbed run to the end of the recovery from the last fault.
-      skipped: the reason why a kind could not be injected, by its name.
-      restarts: the number of restarts of each task in that time.
+      skipped: name of a kind → the reason why it could not be injected.
+      restarts: the number of restarts of each task in these seconds.
       resumes: the number of times that the whole run was resumed.
-      disturbed: its result; None if it did not get that far.
+      disturbed: the result of the disturbed run; None if it has written none.
       undisturbed: the summary of each undisturbed run that ended.
       hosted: for a run on hosts, "places" (task → host), "rolled_back_seconds" and "unsaved_seconds".
       left: the processes that outlived their run.
@@ -69,7 +69,7 @@ class Evidence:
 
 
 def make_report(evidence: Evidence, problems: Sequence[str]) -> Report:
-    """Return the content of chaos.json. The run passes if there are no `problems`, and nothing is left behind."""
+    """Return the content of chaos.json. The run passes if there are no `problems`, and no process outlived its run."""
     problems = [*problems, *(f"left behind: {process}" for process in evidence.left)]
     disturbed, restarts = evidence.disturbed, evidence.restarts
     return {

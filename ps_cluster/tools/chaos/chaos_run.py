@@ -60,7 +60,7 @@ def run_chaos(
 
     Args:
       root: the folder of all runs and chaos.json; by default a new folder in runs/.
-      faults: replace those of the plan. Faults that the system does not allow are skipped.
+      faults: are injected instead of the faults of the plan. Faults that the system does not allow are skipped.
     Raises:
       UserError: the settings or the folder do not fit.
     """

@@ -84,7 +84,7 @@ def why_no_limit(limit: Limit, root: Path = ROOT) -> str | None:
 
 
 def _make(limit: Limit, around: list[Path]) -> Path:
-    """Make a limited group in the innermost folder of `around` whose members may have the controller."""
+    """Make a limited group in the innermost folder of `around` that passes the controller on to its members."""
     reason = "none is mounted"
     for parent in around:
         group = parent / f"ps-cluster-chaos-{os.getpid()}-{secrets.token_hex(4)}"

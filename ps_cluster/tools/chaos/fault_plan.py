@@ -51,7 +51,7 @@ def make_fault(kind: FaultKind, source: random.Random, tasks: Sequence[Task], on
 def allowed_here(
     kinds: Mapping[FaultKind, str | None], run: Run, notify: Notify
 ) -> tuple[list[FaultKind], dict[str, str]]:
-    """Return the kinds that can hit `run` on this system, and the reasons against the others, by their names.
+    """Return the kinds that can hit `run` on this system, and for all other kinds: name → the reason why they can't.
 
     Args:
       kinds: each kind, with the reason why it is impossible if that is known already, or else None.

@@ -47,7 +47,7 @@ class HostedRun:
 
     Attributes:
       files: the files of the run, as the leader sees them.
-      tools: the folder of what faults need.
+      tools: the folder with the files that faults need.
       places: the host of each task.
       restarter: starts the tasks.
       unsaved: at each unexpected end of a leader, the seconds whose updates no state holds (`unsaved_seconds`).
@@ -87,7 +87,7 @@ class HostedRun:
 
     @property
     def pid(self) -> int:
-        """Process id of the leader; that of this program while there is none."""
+        """Process id of the leader; while there is no leader, the process id of this program."""
         return self.running().get(self._leader, os.getpid())
 
     @property
@@ -129,7 +129,7 @@ class HostedRun:
         return said.model_copy(update={"updates": said.updates.model_copy(update={"rolled_back": self.rolled_back})})
 
     def still_running(self, within_s: float) -> list[str]:
-        """Return the tasks that have not ended after some seconds; usually none."""
+        """Return the tasks that have not ended after some seconds. Usually there are none."""
         deadline = time.monotonic() + within_s
         while (left := self.restarter.running) and time.monotonic() < deadline:
             time.sleep(_LOOK_EVERY_S)

@@ -26,7 +26,7 @@ class ChaosFailed(Exception):
 
 @dataclass(frozen=True)
 class Scene:
-    """A run that is about to be hit, and the means to do it.
+    """A run that a fault is about to hit, and the means to inject the fault.
 
     Attributes:
       victims: the pid of each task to hit.
@@ -107,11 +107,11 @@ class FaultKind(ABC):
     """One kind of fault. `kinds.FAULTS` finds an instance of a subclass at the top level of a file in kinds/.
 
     Attributes:
-      name: for options and reports.
+      name: the name of the kind in options and reports.
       victims: the types of the tasks that it hits at the same time, one of each; empty if it hits the run as a whole.
       launched: whether it can hit a run that a launcher watches.
       hosted: whether it can hit tasks on hosts.
-      others_go_on: whether the other workers have to continue while its victims are missing.
+      others_go_on: whether the other workers have to continue while the victims are missing.
     """
 
     name: str
@@ -126,7 +126,7 @@ class FaultKind(ABC):
         return tuple(map(source.choice, of_type))
 
     def whole_cluster(self, on_death: OnDeaths) -> bool:
-        """Return whether chief, parameter servers and workers restart with it, from a snapshot."""
+        """Return whether the fault makes chief, parameter servers and workers restart from a snapshot."""
         return False
 
     def environment(self, folder: Path) -> Mapping[str, str]:
@@ -134,7 +134,7 @@ class FaultKind(ABC):
         return {}
 
     def why_not(self, run: Run) -> str | None:
-        """Return why this kind can't hit `run` on this system; None where it can."""
+        """Return why this kind can't hit `run` on this system; None if it can."""
         return None
 
     @abstractmethod
@@ -143,7 +143,7 @@ class FaultKind(ABC):
 
 
 class Death(FaultKind):
-    """A kind that ends in the death of its victims. The mode's table says what follows."""
+    """A kind that ends in the death of its victims. The mode's table says which tasks restart then."""
 
     def whole_cluster(self, on_death: OnDeaths) -> bool:
         return any(on_death[victim].whole_cluster for victim in self.victims)

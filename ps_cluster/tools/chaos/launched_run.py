@@ -37,11 +37,11 @@ _LOOK_EVERY_S = 0.1
 class LaunchedRun:
     """A run as `ps-cluster run` starts it. It ends when this program ends.
 
-    It is in a session of its own, so a Ctrl-C of the terminal reaches it only through this program.
+    The run is in a separate session, so a Ctrl-C in the terminal reaches it only through this program.
 
     Attributes:
       files: the files of the run.
-      tools: the folder of what faults need.
+      tools: the folder with the files that faults need.
       resumes: the number of resumes.
       restarts: the restarts of each task by launchers that have ended.
     """

@@ -23,7 +23,7 @@ class Ended:
 
 
 def restarts_after(exit_code: int) -> float:
-    """Return how often a task that ends with this exit code is started again (errors.py)."""
+    """Return how many times a task that ends with this exit code may be started again (errors.py)."""
     if exit_code in (0, *NEVER_RETRY):
         return 0
     return 3 if exit_code == FAILED else math.inf

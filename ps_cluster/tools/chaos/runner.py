@@ -23,7 +23,7 @@ class Interrupted(Exception):
 
 @dataclass(frozen=True)
 class ChaosBounds:
-    """Time limits, and the least time between faults, in seconds."""
+    """Time limits, and the shortest time between two faults, in seconds."""
 
     look_every_s: float = 0.1
     training_s: float = RunLimits.startup_s + 30
@@ -75,7 +75,7 @@ class Runner:
         Args:
           until: no fault is injected after this time, in monotonic seconds.
         Raises:
-          ChaosFailed: the run ended by itself, or did not recover in time.
+          ChaosFailed: the run ended unexpectedly, or did not recover in time.
           Interrupted: the user asked to stop.
         """
         for fault in faults:

@@ -35,8 +35,9 @@ class ChaosSettings:
       kinds: the names of the kinds of fault; empty for all kinds that such a run can have.
       dataset: the name of a generated data set.
       hosts: the number of hosts. Without it all tasks are on this machine, and a launcher watches them.
-      least_cool_down: the fewest steps in which the rate falls at the end.
-      lost_after_seconds: for runs on hosts. Most faults last longer, so that what they hit counts as lost, and joins again.
+      least_cool_down: at the end, the rate falls over at least this many steps.
+      lost_after_seconds: after this silence a task counts as lost; only for runs on hosts. Most faults last longer, so
+        that the tasks that they hit count as lost, and join again.
       undisturbed_runs: the number of undisturbed runs of the same work; a run on hosts is compared with none.
       more_options: further options of `run` or of `task`.
     """

@@ -61,7 +61,8 @@ class TrainingGoesOn(Sign):
         """Create a sign for the time from `since` to `until`, in monotonic seconds.
 
         Args:
-          of: the task that was hit. If it is a worker, only that worker's updates count, of whichever process.
+          of: the task that was hit. If it is a worker, only updates of that worker count, no matter by which of its
+            processes.
         """
         self._worker = of if of is not None and of.type == WORKER else None
         self.missing = f"no update by {self._worker}" if self._worker else "no update"

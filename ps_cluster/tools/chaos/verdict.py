@@ -1,4 +1,4 @@
-"""Judge a disturbed run, beside undisturbed ones or by itself. Pure functions of what the runs wrote."""
+"""Judge a disturbed run, alone or in comparison with undisturbed runs. Pure functions of what the runs wrote."""
 
 from __future__ import annotations
 
@@ -69,10 +69,11 @@ def complaints_of_hosted(
 
 
 def expected_accuracy(undisturbed: Sequence[float], test_examples: int) -> tuple[float, float] | None:
-    """Return the interval that holds the accuracy of one more undisturbed run in 99 of 100 cases; None with too few runs.
+    """Return the interval that would hold another undisturbed run's accuracy in 99 of 100 cases; None with few runs.
 
-    It is Student's prediction interval. It is at least as wide as the binomial noise of the test examples, even if
-    the runs are equal by accident. One more right example and one more wrong one keep that noise above zero.
+    It is Student's prediction interval. It is at least as wide as the binomial noise of the test examples, even if the
+    runs are equal by accident. This noise is computed as if there were one more right example and one more wrong
+    example, so that it is never zero.
     """
     n = len(undisturbed)
     if n < LEAST_UNDISTURBED:

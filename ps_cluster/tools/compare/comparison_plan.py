@@ -112,7 +112,7 @@ def read_comparison(file: Path | None, changes: dict[str, Any], overrides: dict[
 
 
 def _with_absolute_paths(comparison: Comparison, folder: Path) -> Comparison:
-    """Return the comparison with absolute paths of the code and data that it names. This code may be run from now on.
+    """Return the comparison with absolute paths of the code and data that it names. From now on this code is trusted.
 
     Relative paths start at `folder`.
     """
@@ -134,7 +134,8 @@ def planned_runs(comparison: Comparison) -> list[PlannedRun]:
     settings for a mode that does not use them.
 
     Raises:
-      UserError: the settings don't fit one of the modes, none of them uses one, or there is nothing to run.
+      UserError: the settings don't fit one of the modes, one of the settings is used by no mode, or there is nothing to
+        run.
     """
     count = comparison.seeds * len(comparison.stragglers) * len(comparison.batches) * len(comparison.arms)
     if count > MOST_RUNS:
@@ -169,7 +170,7 @@ def planned_runs(comparison: Comparison) -> list[PlannedRun]:
 
 
 def training_order(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
-    """Return the runs in training order: seed after seed, the arms of each seed in an order drawn from it.
+    """Return the runs in training order: seed after seed, and the arms of each seed in an order that the seed decides.
 
     So slow changes of the machine affect all arms, and no arm always follows the same other arm.
     """
@@ -231,7 +232,7 @@ def has_rates_of_recipe(config: RunConfig) -> bool:
 
 
 def _share_of_an_update(config: RunConfig, workers: int) -> int:
-    """Return the batch of a worker with which an update has workers x batch size examples, whatever the mode."""
+    """Return the batch size per worker with which an update has workers x batch size examples in every mode."""
     size, gradients = config.training.batch_size_per_worker, config.gradients_per_update
     share, left = divmod(size * workers, gradients * config.batches_per_step)
     if left:

@@ -54,10 +54,10 @@ def write_report(
     """Compare finished runs and write report.html, plots/, rows.csv, groups.csv and report.json into `output`.
 
     Args:
-      target: the score whose time and examples are reported, for accuracies as a share of 1; None takes the hardest round
-        score that all runs crossed between two of their scores.
-      baseline: label of the arm that others are compared with; None takes "sync" if there is one, else the arm of the
-        first run.
+      target: a score; the report says after which time and how many examples each arm reached it. An accuracy is from 0
+        to 1. None takes the hardest round score that all runs crossed between two of their scores.
+      baseline: the label of the arm that all other arms are compared with; None takes "sync" if there is one, else the
+        arm of the first run.
       force: compare runs even if they differ in what must be equal; the report begins with these differences.
       arm_keys: dotted keys that single arms set, and in which runs may therefore differ.
     Raises:
@@ -123,12 +123,12 @@ def print_report(report: Report, console: Console) -> None:
 
 
 def chosen_target(records: Sequence[Record], target: float | None) -> float | None:
-    """Return the target: the given one, or else the hardest round score that every run crossed between two scores.
+    """Return the target: that of the user, or else the hardest round score that every run crossed between two scores.
 
     Runs that diverged are ignored. The default is None if no round score fits, or if a guess would reach it.
 
     Raises:
-      UserError: the metric can't have the given target.
+      UserError: the metric can't have the user's target.
     """
     metric = records[0].metric
     if target is not None:

@@ -50,7 +50,8 @@ def differences_in_settings(records: Sequence[Record], arm_keys: Collection[str]
     """Return the differences in what must be equal in all runs: data set, network, precision, and most settings.
 
     Args:
-      arm_keys: dotted keys that arms of this comparison set; they may differ, besides those of `_OF_AN_ARM`.
+      arm_keys: dotted keys that arms of this comparison set. Runs may differ in these settings and in those of
+        `_OF_AN_ARM`.
     """
     fields = [{name: getattr(record.summary, name) for name in FIELDS} for record in records]
     may_differ = {*_OF_AN_ARM, *_NOT_COMPARED_HERE, *arm_keys}
@@ -81,7 +82,7 @@ def differences_in_surroundings(records: Sequence[Record]) -> list[Difference]:
 
 
 def _differing(rows: Sequence[Mapping[str, Any]], absent: str | None = _ABSENT) -> Iterator[Difference]:
-    """Yield what is not the same in all rows. `absent` stands for a missing value; if it is None, those are left out."""
+    """Yield what is not the same in all rows. `absent` stands for missing values; if it is None, they are left out."""
     for name in dict.fromkeys(key for row in rows for key in row):
         found = (in_words(row[name]) if name in row else absent for row in rows)
         values = tuple(dict.fromkeys(value for value in found if value is not None))
@@ -93,7 +94,7 @@ def check(records: Sequence[Record], groups: Sequence[Group], force: bool, arm_k
     """Return a sentence on each inequality among the runs. A report shows them above its results.
 
     Args:
-      force: return inequalities that make the comparison unfair too, rather than raise an error.
+      force: if an inequality makes the comparison unfair, return it too, instead of raising an error.
       arm_keys: dotted keys that single arms of this comparison set.
     Raises:
       UserError: something is unequal and `force` is not set, the metrics differ, or one run was given twice.
@@ -162,7 +163,7 @@ def _list(seeds: Sequence[int]) -> str:
 
 
 def warn_of_rates(groups: Sequence[Group]) -> Iterator[str]:
-    """Yield warnings about learning rates that were only scaled, and about recipes without rates for single modes."""
+    """Yield warnings about learning rates that were only scaled, and about recipes without rates for some modes."""
     scaled = {
         f"{group.arm} {group.batch_per_worker}/{group.batch} ({group.first.config.optimizer.learning_rate:.3g})"
         for group in groups

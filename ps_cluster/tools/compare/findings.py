@@ -1,6 +1,6 @@
 """The findings of a comparison: the numbers of each run, of each group, and of the difference of two groups.
 
-The page, the printed tables, the CSV files and the JSON file are made of them.
+The page, the printed tables, the CSV files and the JSON file are made from these findings.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ENDS = {"": "mean", "_low": "low", "_high": "high"}  # the end of a column's na
 
 
 def numbers(metric: Metric, target: float | None) -> Mapping[str, Read]:
-    """Return a function for each number, which reads it from a run. Accuracies and shares are from 0 to 1."""
+    """Return, for each number, a function that reads it from a run. Accuracies and shares are from 0 to 1."""
 
     def reached(name: str) -> Read:
         return lambda record: getattr(record.reached(target), name, None)
@@ -52,7 +52,7 @@ def numbers(metric: Metric, target: float | None) -> Mapping[str, Read]:
 
 
 def _total(counts: Iterable[int | None]) -> int | None:
-    """Return the sum of the counts; None if one is unknown, or if there are none."""
+    """Return the sum of the counts; None if a count is unknown, or if there are no counts."""
     known = list(counts)
     return sum(count for count in known if count is not None) if known and None not in known else None
 
@@ -180,7 +180,7 @@ class GroupDifference:
 
 
 def differences_of(groups: Sequence[Group], views: Sequence[View], target: float | None) -> list[GroupDifference]:
-    """Return the difference of each group to its baseline, and of each group with a straggler to the same without one.
+    """Return each group's difference to its baseline, and to the same arm without a straggler if the group has one.
 
     A group that shares both batches with the baseline is compared with it once.
     """

@@ -55,11 +55,11 @@ class Group:
         return sum(record.diverged for record in self.records)
 
     def values(self, of: Callable[[Record], float | None]) -> list[float]:
-        """Return the values of the runs that have one."""
+        """Return the values of all runs that have a value."""
         return [value for record in self.records if (value := of(record)) is not None]
 
     def sample(self, of: Callable[[Record], float | None]) -> SeededValues:
-        """Return one value per run. Raises ValueError where a run has none, such as the metric of one that diverged."""
+        """Return one value per run. Raises ValueError if a run has no value, as a diverged run has no metric."""
         values = self.values(of)
         if len(values) < len(self.records):
             raise ValueError(f"{self.arm}: only {len(values)} of {len(self.records)} runs have the value")

@@ -28,9 +28,10 @@ _NOT_IN_LABELS = {
 
 
 def labels(configs: Sequence[RunConfig]) -> list[str]:
-    """Return the label of each run's arm: its mode, its staleness method, and settings in which such runs differ.
+    """Return the label of each run's arm: mode, method, and settings in which runs of the same mode and method differ.
 
-    Only runs with the same batch per worker are compared for this, as a rate that was scaled with the batch makes no new arm.
+    To find these settings, only runs with the same batch per worker are compared, as a rate that was scaled with the
+    batch makes no new arm.
     """
     settings = [flat_settings(config) for config in configs]
     places = [(_label(config), config.training.batch_size_per_worker) for config in configs]

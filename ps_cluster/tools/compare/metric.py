@@ -57,11 +57,11 @@ class Metric:
 
     @property
     def axis(self) -> str:
-        """The label of an axis. That of an accuracy and an error always has a unit."""
+        """The label of an axis. The label of an accuracy or an error always has a unit."""
         return self.with_unit(self.name) if self.noun != ERROR.noun else f"{self.name} [the target's units]"
 
     def of(self, score: MeasuredMetric) -> float | None:
-        """Return the metric of a scored checkpoint; None if it is not finite, or if this is not its metric."""
+        """Return the metric of a scored checkpoint; None if the checkpoint has no finite value of it."""
         return score.value_of(self.noun, self.examples)
 
     def with_unit(self, heading: str) -> str:
@@ -84,11 +84,11 @@ class Metric:
         return value >= target if self.larger_is_better else value <= target
 
     def best(self, values: Iterable[float]) -> float | None:
-        """Return the best of the values; None without any."""
+        """Return the best of the values; None without values."""
         return (max if self.larger_is_better else min)(values, default=None)
 
     def limited(self, low: float, high: float) -> tuple[float, float]:
-        """Return the part of an interval that the metric can have."""
+        """Return the part of an interval that consists of possible values of the metric."""
         return max(low, self.least), min(high, self.most)
 
     def check_target(self, target: float) -> None:

@@ -103,9 +103,9 @@ class Record:
         return self.examples / self.summary.train_seconds
 
     def reached(self, target: float | None) -> Reached | None:
-        """Return when the metric first reached `target`, on a straight line between two scores that are not far apart.
+        """Return when the metric first reached `target`, interpolated between two scores that are not far apart.
 
-        Return None if it never did, if there is no target, or if the run diverged.
+        Return None if it never reached the target, if there is no target, or if the run diverged.
         """
         if self.diverged or target is None:
             return None

@@ -28,8 +28,8 @@ class Deployment:
     """What you ask for, whatever the kind of workload.
 
     Attributes:
-      name: of the workload; the names of its objects begin with it.
-      namespace: None for the one that `kubectl` uses.
+      name: the name of the workload, with which the names of its objects begin.
+      namespace: the namespace of the objects; None for the one that `kubectl` uses.
       run_volume: the claim of the volume with the run directory.
       data_volume: the claim of the volume that is mounted at `DATA`, read-only.
       scratch: the size limit of each folder that is deleted with its pod, as Kubernetes writes it.
@@ -60,7 +60,7 @@ class Deployment:
         return f"exec ps-cluster health /runs/{self.name} {asked}"
 
     def types(self, *, alone: bool) -> list[str]:
-        """Return the types of tasks that restart alone or, if `alone` is False, of those with which all tasks restart."""
+        """Return the types of tasks that restart alone or, if `alone` is False, types with which all tasks restart."""
         return [role.type for role in self.roles if role.alone == alone]
 
     @property

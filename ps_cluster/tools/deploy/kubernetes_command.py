@@ -128,9 +128,10 @@ def render(
 
 
 def _with_data(config: RunConfig, claim: str | None) -> RunConfig:
-    """Return the configuration with the volume as the place of a data set on disk, unless it names another place.
+    """Return the configuration with the volume as the place of a data set on disk, unless the settings name a place.
 
-    Raises UserError for a volume that nothing would read, as the data set is generated, and for data that no pod reaches.
+    Raises UserError for a volume that nothing would read, because the data set is generated, and for data that no pod
+    can read.
     """
     kind, own = DATASETS[config.data.dataset], datasets.parse(config.data.dataset)
     place = own.path if own else config.data.data_dir

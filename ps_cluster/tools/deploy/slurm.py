@@ -1,4 +1,4 @@
-"""A script for `sbatch`: one allocation, a step of Slurm for every task, and TF_CONFIG made of the nodes of the job."""
+"""A script for `sbatch`: one allocation, a step of Slurm for every task, and TF_CONFIG with the nodes of the job."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class SlurmJob:
       time: the time limit, as `sbatch` takes it; None for the limit of the partition.
       cpus: the CPUs of each task.
       memory_per_cpu: the memory of each CPU.
-      tasks_per_node: the most tasks on a node; None for as many as fit, and so for as few nodes as possible.
-      restarts: the most restarts of each task in a row.
-      steady_s: a task that has run for this time begins a new row of restarts.
+      tasks_per_node: the largest number of tasks on a node; None for as many as fit, which takes the fewest nodes.
+      restarts: how often each task may be restarted in a row.
+      steady_s: once a task has run for this time, its restarts are counted from 0 again.
       first_port: the port of the first task; the other tasks have the next ones. None: the ports follow from the number of
         the job, so other jobs on its nodes seldom have them. A task whose port is taken ends the job with code 2.
       task_options: further options of the command `task`.

@@ -21,7 +21,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """The answer of a check. `todo` says what to do about it, and is empty if all is well.
+    """The answer of a check. `todo` says what the user should do, and is empty if all is well.
 
     `examine` sets the `name` of the check and the `seconds` that it took.
     """

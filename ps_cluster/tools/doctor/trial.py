@@ -28,7 +28,7 @@ _RUN = (sys.executable, "-m", "ps_cluster")
 
 
 def trial_cluster(program: Sequence[str] = _RUN, timeout_s: float = TRIAL_S) -> Finding:
-    """Train with two workers, a parameter server and an evaluator. If that fails, its folder is kept."""
+    """Train with two workers, a parameter server and an evaluator. If the training fails, its folder is kept."""
     folder = Path(tempfile.mkdtemp(prefix="ps_cluster_doctor-"))
     removal = partial(shutil.rmtree, folder, ignore_errors=True)
     atexit.register(removal)  # also after Ctrl-C

@@ -42,7 +42,7 @@ class FinishedRun:
     """The configuration, summary and ledger of a finished run.
 
     Attributes:
-      rows: of ledger.ROW.
+      rows: the ledger, a structured array of ledger.ROW.
       starts: how often its leader started.
     """
 
@@ -177,7 +177,11 @@ def _wall_seconds(run: FinishedRun) -> dict[str, float]:
 
 
 def _steps_of(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return one worker's seconds [3, steps] of pull, compute, push; of gaps within a dispatch; of gaps between two."""
+    """Return one worker's seconds of each step and of the gaps between its steps, as three arrays.
+
+    They are [3, steps] for pull, compute and push, then [k] for the gaps within a dispatch, then [m] for the gaps
+    between two dispatches.
+    """
     rows = np.sort(rows, order="asked_time")[COLD_STEPS:]
     times = phase_times(rows)
     _, pull, compute, _, push, apply = np.diff(times, axis=0)

@@ -95,12 +95,12 @@ class Costs(BaseModel):
 
     @property
     def moved(self) -> float:
-        """The numbers that a step pulls, and pushes: all parameters, and those in its rows of tables."""
+        """How many numbers a step pulls, and also pushes: all parameters, and the numbers in its rows of tables."""
         return self.parameters + (self.tables.values_per_step if self.tables else 0)
 
     @property
     def wire_bytes(self) -> float:
-        """Bytes of what a step pulls, or pushes."""
+        """The bytes that a step pulls. It pushes as many."""
         return self.bytes_per_parameter * self.parameters + (self.tables.bytes_per_step if self.tables else 0)
 
     @property

@@ -15,7 +15,8 @@ _NUMBERS_AT_ONCE = 1 << 14
 def gamma(random: np.random.Generator, mean: float, variation: float, shape: tuple[int, ...] = ()) -> np.ndarray:
     """Return float64 `shape`, gamma-distributed with this mean and coefficient of variation, which may be 0.
 
-    Ali et al. 2000 draw task times this way, and Hakimi et al. 2019 (arXiv:1907.11612) those of asynchronous training.
+    Ali et al. 2000 draw task times this way, and Hakimi et al. 2019 (arXiv:1907.11612) the step times of asynchronous
+    training.
     """
     if variation == 0 or mean == 0:
         return np.full(shape, mean)
@@ -23,7 +24,7 @@ def gamma(random: np.random.Generator, mean: float, variation: float, shape: tup
 
 
 def gammas(random: np.random.Generator, mean: float, variation: float, width: int | None = None) -> Iterator[Any]:
-    """Yield draws without end: floats or, with `width`, float64 [width]. To draw many at once is much faster."""
+    """Yield draws without end: floats or, with `width`, float64 [width]. Drawing many at once is much faster."""
     rows = max(1, _NUMBERS_AT_ONCE // (width or 1))
     while True:
         block = gamma(random, mean, variation, (rows,) if width is None else (rows, width))

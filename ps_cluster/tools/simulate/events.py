@@ -45,7 +45,7 @@ class Core:
     """
 
     def __init__(self, events: Events, ran_dry: Callable[[Core], None]):
-        """Create an idle core. `ran_dry` is called when it has no job left."""
+        """Create an idle core. `ran_dry` is called when the core has no job left."""
         self._events = events
         self._ran_dry = ran_dry
         self._jobs: list[tuple[float, int, Action]] = []
@@ -105,7 +105,7 @@ class Cores:
         self._all = tuple(self._idle)
 
     def run(self, seconds: float, then: Action, threads: float = 1.0) -> None:
-        """Call `then()` when each thread has had `seconds` of CPU. With 1.5 threads the second one has half of them."""
+        """Call `then()` when each thread has had `seconds` of CPU. With 1.5 threads, the second gets half as much."""
         left = math.ceil(threads)
 
         def ended() -> None:

@@ -20,8 +20,9 @@ Serve = Callable[[int, int], None]
 class OneMachine(SimulatedTraining):
     """One machine without a network. All CPU time is taken from `cluster.cores`.
 
-    If a worker's CPU time exceeds the wall seconds of its computation, the excess was spent in what the costs call delays
-    (calls, packing). What exceeds the delays too was spent in a second thread of the computation.
+    If a worker's CPU time exceeds the wall seconds of its computation, the excess was spent in calls and packing, which
+    the costs count as delays. If the excess is longer than the delays, the rest was spent in a second thread of the
+    computation.
     """
 
     def __init__(self, costs: Costs, cluster: SimulatedCluster):

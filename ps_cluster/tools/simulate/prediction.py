@@ -23,8 +23,9 @@ class Prediction:
     """The result of a simulation.
 
     Attributes:
-      parameter_servers: None where there are none.
-      efficiency: the rate, as a share of that of as many workers that are each as fast as one alone.
+      parameter_servers: the number of parameter servers; None in a mode without parameter servers.
+      efficiency: the rate as a share of the ideal rate, which is the number of workers times the rate of a worker
+        alone.
       utilisation: the share of time, 0..1, for which each resource is busy.
       table_bytes: the memory that a parameter server needs for rows of tables and their slots; None without tables.
     """
@@ -48,8 +49,9 @@ def predict(costs: Costs, cluster: SimulatedCluster) -> Prediction:
     """Simulate the cluster, and one worker of it alone.
 
     Args:
-      costs: of one exchange, in modes with local steps too (`Costs.with_local_steps`).
-      cluster: in a mode that is simulated; "sync" has no parameter servers, and a machine for each worker.
+      costs: the costs of one exchange, also in modes with local steps (`Costs.with_local_steps`).
+      cluster: a cluster in one of the modes that can be simulated. In mode "sync" it has no parameter servers, and a
+        machine for each worker.
     """
     alone = replace(cluster, workers=1, backup_workers=0, stragglers=Stragglers())
     predicted, one = _outcome(costs, cluster), _outcome(costs, alone)

@@ -105,7 +105,7 @@ def _predict(settings: SimulationSettings, costs: Costs, console: Console) -> di
 
 
 def _clusters(settings: SimulationSettings) -> list[SimulatedCluster]:
-    """Return all clusters, those with the fewest workers first."""
+    """Return all clusters, in the order of their numbers of workers."""
     stragglers = _stragglers(settings)
     _refuse_what_does_not_fit(settings)
     cores = (settings.cores or allowance().threads) if settings.one_machine else None
@@ -150,7 +150,7 @@ def _stragglers(settings: SimulationSettings) -> Stragglers:
 
 
 def _servers(settings: SimulationSettings) -> tuple[int, ...]:
-    """Return the numbers of parameter servers to predict for: those of the option, or the default ones that the mode allows."""
+    """Return the numbers of parameter servers to predict for: the option's, or the defaults that the mode allows."""
     mode, given = MODES[settings.mode], settings.parameter_servers
     if not mode.has_parameter_servers:
         return (1,)

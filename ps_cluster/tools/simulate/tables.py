@@ -55,7 +55,7 @@ def print_setting(costs: Costs, cluster: SimulatedCluster, console: Console) -> 
 
 
 def print_foreign(costs: Costs, processor: str, run: RunConfig | None, more: str, console: Console) -> None:
-    """Print a warning if `costs` are of another processor, and the commands that measure this one.
+    """If `costs` were measured on another processor, print a warning, and the commands that measure this processor.
 
     Args:
       run: the configuration of the run that is checked, if there is one. more: further options of `simulate`.

@@ -119,7 +119,7 @@ class SimulatedTraining(ABC):
         """Call `read` on every parameter server, compute, call `compute_and_wait` and push."""
 
     def read(self, worker: int, server: int | slice) -> None:
-        """Serve a pull: note the version of each shard that the worker gets, unless the last push has brought it."""
+        """Serve a pull: record each shard's version for the worker, unless its last push was answered with it."""
         if self.in_rounds or worker in self._asks:
             self._pulled[worker, server] = self._versions[server]
 
@@ -155,7 +155,7 @@ class SimulatedTraining(ABC):
         self._stalest[worker] = 0
 
     def go_on(self, worker: int) -> None:
-        """Let the worker continue. In rounds it waits for the next one if its gradient counted in this one."""
+        """Let the worker continue. In rounds it waits for the next round if its gradient counted in this round."""
         if self.in_rounds and self._versions[0] == self._pulled[worker, 0]:
             self._waiting.append(worker)
         else:

@@ -42,7 +42,7 @@ class ScoreTable:
 
     @property
     def mean(self) -> Scores:
-        """The mean of each score over the members: the score to expect of a single one."""
+        """The mean of each score over the members, which is the score to expect of a single member."""
         errors = [one.calibration_error for one in self.of_members if one.calibration_error is not None]
         means = fmean(one.metric for one in self.of_members), fmean(one.loss for one in self.of_members)
         return Scores(*means, fmean(errors) if errors else None)

@@ -42,7 +42,7 @@ class SearchMethod:
     learns: bool = False
 
     def count(self, space: Space, wanted: int | None) -> int:
-        """Return the number of trials. Raises UserError if it can't be `wanted`."""
+        """Return the number of trials. Raises UserError if the method can't have `wanted` trials."""
         if not self.is_grid:
             return TRIALS if wanted is None else wanted
         size = space.size_of_grid()

@@ -55,11 +55,11 @@ class Axis:
         return suggest(key, *self.values, log=self.log)
 
     def label(self, value: Any) -> Any:
-        """Return a value as Optuna stores it. Those of a list become JSON: Optuna's choices can't be lists or sections."""
+        """Return a value as Optuna stores it: from a list as JSON, as Optuna's choices can't be lists or sections."""
         return value if self.is_range else json.dumps(value)
 
     def split(self, points: int) -> Axis:
-        """Return an axis of `points` evenly spaced numbers of the range. Whole ones are rounded, and none occurs twice."""
+        """Return an axis of `points` evenly spaced numbers of the range. They are rounded if the range is whole."""
         if not 2 <= points <= MOST_VALUES:
             raise ValueError(f"{points} values: from 2 to {MOST_VALUES} can be taken")
         low, high = (math.log(end) if self.log else end for end in self.values)
@@ -101,7 +101,7 @@ class Space:
             yield dict(zip(self.axes, combination))
 
     def samples(self) -> Iterator[Values]:
-        """Yield combinations to check before the first trial: each value of each setting, with the first values of others."""
+        """Yield combinations to check before the first trial: each setting's values, with the others' first values."""
         first = {key: axis.values[0] for key, axis in self.axes.items()}
         yield first
         for key, axis in self.axes.items():
@@ -109,7 +109,7 @@ class Space:
 
 
 def read_space(given: Mapping[str, Any]) -> Space:
-    """Return the space of `given`: dotted key → a text as in `--vary`, or a list. Raises UserError if one is malformed."""
+    """Return the space of `given`: dotted key → a text as in `--vary`, or a list. Raises UserError if one is wrong."""
     if not given:
         raise UserError("--vary: nothing varies: give a setting, e.g. --vary optimizer.learning_rate=0.01..1:log")
     if len(given) > MOST_SETTINGS:

@@ -156,7 +156,8 @@ class SweepPlan:
     def score(self, row: MeasuredMetric, before: float | None) -> float | None:
         """Return the score of a trial after one more checkpoint.
 
-        It is the score of the last checkpoint. With patience it is that of the best one, which such a training keeps.
+        This is the score of the last checkpoint. In a training with patience it is the score of the best checkpoint,
+        because such a training keeps its best model.
 
         Args:
           row: the scores of the new checkpoint.

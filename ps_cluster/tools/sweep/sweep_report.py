@@ -48,7 +48,7 @@ def write_sweep_report(plan: SweepPlan, book: TrialBook, output: Path) -> None:
 
 
 def print_sweep_result(plan: SweepPlan, book: TrialBook, output: Path, console: Console) -> None:
-    """Print the best trials, why others failed, and where the results are."""
+    """Print the best trials, why some trials failed, and where the results are."""
     ranked, best = book.ranked(), book.best()
     table = plain_table(trial=RIGHT, **{"held-out score": RIGHT}, state=LEFT, values=FOLD)
     for trial in ranked[:MOST_PRINTED]:

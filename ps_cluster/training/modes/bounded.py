@@ -51,9 +51,10 @@ class BoundedSettings(ModeSettings):
 class BoundedShard(WaitingShard):
     """Bounds the staleness of updates, the clock lag of workers, or both, in asynchronous training.
 
-    `max_staleness` s: no update is applied to a version more than s newer than the version from which it was computed. A
-    worker waits before its pull while s + 1 other workers are under way. It waits before its push while, after its update, no
-    order of the other workers' pushes could keep the bound. The worker that pulled first never waits to push.
+    `max_staleness` s: no update is applied to a version more than s newer than the version from which it was computed.
+    A worker waits before its pull while s + 1 other workers are under way. It waits before its push if its update,
+    applied now, would leave no order in which the other workers could push within the bound. The worker that pulled
+    first never waits to push.
 
     `max_clock_lag` s (Ho et al. 2013, "More effective distributed ML via a stale synchronous parallel parameter
     server", NIPS, section 2): a worker's clock is the number of its steps that have ended, either applied or refused as
@@ -61,11 +62,11 @@ class BoundedShard(WaitingShard):
     sees every update made at a clock up to c - s - 1, including its own updates. With s = 0 training is bulk-synchronous: no
     worker begins step c + 1 before all have pushed step c. The slowest worker never waits for a clock.
 
-    A worker waits for all other workers with three exceptions: those that the chief knows to be gone, those that have sent
-    nothing for `LEASE_S`, and those without a step once the workers together have every remaining step. A worker that returns,
-    or arrives late, continues at the lowest clock that the bound allows. If it had a step under way, other workers should
-    already have seen its update, so its gradient is dropped and computed again, like a gradient that is staler than
-    `max_staleness`. So both bounds hold for every update, whichever worker died.
+    A worker waits for all other workers with three exceptions: those that the chief knows to be gone, those that have
+    sent nothing for `LEASE_S`, and those that have no step once all remaining steps are with other workers. A worker
+    that returns, or arrives late, continues at the lowest clock that the bound allows. If it had a step under way,
+    other workers should already have seen its update, so its gradient is dropped and computed again, like a gradient
+    that is staler than `max_staleness`. So both bounds hold for every update, whichever worker died.
     """
 
     def __init__(self, device: str, start: InitialState, config: RunConfig, total_steps: int):
@@ -188,7 +189,7 @@ class BoundedShard(WaitingShard):
         )
 
     def _leave(self, push: Push, outcome: tf.Tensor) -> tf.Tensor:
-        """Note that the worker is no longer under way; return `outcome`. Its clock advances unless its push was dropped."""
+        """End the worker's step; return `outcome`. The worker's clock advances unless its push was dropped."""
         with tf.control_dependencies([outcome]):
             ended = tf.cast(outcome != DROPPED, tf.int64)
             left = [

@@ -58,7 +58,7 @@ class LayersSettings(SplitSettings):
 
     @property
     def devices(self) -> Mapping[int, str]:
-        """Worker → the device on which it is asked to compute, if that is not its processor."""
+        """Worker → the device that the settings give it, for each worker whose device is not its processor."""
         return {place.worker: place.device for place in self.places if place.device}
 
 

@@ -77,7 +77,7 @@ def take_local_steps(
     Args:
       keep: float32 [m], the share of the statistics that one step keeps.
       take: (position int64 [], state, statistics) → (the step's result, state).
-      goes_on: called after each step; None: the period always continues.
+      goes_on: is called after each step, and returns whether the period continues; None: it always continues.
     """
 
     def body(
@@ -179,10 +179,12 @@ class LocalTraining(KeepsState):
           step: int64 [], the number of the period.
           weights: [n], as pulled.
           statistics: float32 [m].
-          limits: the limits of the period. A period that `goes_on` ends early is pushed, too, and then dropped.
+          limits: the limits of the period. If `goes_on` ends a period early, its push is sent all the same, and the
+            shard drops it.
 
         Returns:
-          A result with the pulled weights minus the reached weights instead of the gradient. The other fields are as for
+          A result with the pulled weights minus the reached weights instead of the gradient. The other fields are as
+            for
           `Progress.result`.
         """
         local = self._optimizer(weights.dtype)

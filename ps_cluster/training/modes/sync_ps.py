@@ -143,7 +143,7 @@ class RoundShard(WaitingShard):
 
 
 class Rounds(StepSource):
-    """Hands out rounds, as one dispatch for every worker. If a worker gets two of them, the second has no work left."""
+    """Hands out rounds, as one dispatch for every worker. If a worker gets two dispatches, the second has no work."""
 
     def hand_out(self) -> Iterator[bool]:
         begin, total = self._progress.applied, self._progress.total

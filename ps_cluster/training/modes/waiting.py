@@ -60,7 +60,7 @@ _NOWHERE = -1  # instead of a queue's number, for a graph that is in no queue
 
 
 class GraphCondition:
-    """A condition variable on a parameter server. Graphs wait in it, without a thread, until another one notifies them.
+    """A condition variable on a parameter server. Graphs wait in it, without a thread, until a graph notifies them.
 
     It works like `threading.Condition`, with a critical section as the lock. A failed attempt is counted before the graph
     leaves the section. Then the graph dequeues an element, which blocks a callback but no thread. `notify_all` enqueues one
