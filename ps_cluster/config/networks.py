@@ -54,11 +54,14 @@ class UsualScore:
     Attributes:
       accuracy: the mean test accuracy, from 0 to 1, of `runs` runs (docs/results.md has the command).
       examples: how many training examples each of these runs trained on, over all epochs.
+      minutes_in_float32: about how long such a run takes on two cores without bfloat16 instructions, if that is much longer
+        than with them.
     """
 
     accuracy: float
     examples: int
     runs: int
+    minutes_in_float32: float | None = None
 
 
 class Network:

@@ -24,6 +24,7 @@ from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
 from ps_cluster.files import locks, untrusted
 from ps_cluster.files.json_files import read_json
+from ps_cluster.installation import PROGRAM
 from ps_cluster.launch.actions import broken_line
 from ps_cluster.launch.gpu_choice import with_gpus_found
 from ps_cluster.launch.launcher import run_local
@@ -73,6 +74,8 @@ def start_run(
             whole = resolve_data(config.data, notify=view.notice)
             dataset = whole.holding_out(config.evaluation.validation_examples)
             complete = complete_config(config, dataset, view.notice)
+            if slow := slow_line(config, complete, dataset):
+                view.notice(slow)
             complete = with_gpus_found(complete, usable_gpus(os.environ), view.notice)
         return run_local(complete, run_dir, dataset, resume=False, view=view, began=began, tensorboard=tensorboard)
 
@@ -197,6 +200,29 @@ def complete_config(config: RunConfig, dataset: PackedDataset, notify: Notify = 
             "model.precision": fastest_precision() if precision == "auto" else precision,
             "evaluation.monitor_mode": checked_mode(config.evaluation, dataset.spec, metrics),
         }
+    )
+
+
+def slow_line(asked: RunConfig, complete: RunConfig, dataset: PackedDataset) -> str | None:
+    """Return a line that says how long the training will take, if this processor lacks bfloat16 instructions.
+
+    Args:
+      asked: the settings of the user.
+      complete: what `complete_config` made of them.
+    Returns:
+      None if float32 was asked for, or if it is not known that the network takes much longer in float32.
+    """
+    network = NETWORKS[complete.model.name]
+    usual = network.usual_scores.get(dataset.name)
+    if (asked.model.precision, complete.model.precision) != ("auto", "float32") or not (
+        usual and usual.minutes_in_float32
+    ):
+        return None
+    examples = complete.total_updates(dataset.train_examples) * complete.examples_per_update
+    return (
+        f"this processor has no bfloat16 instructions: {network.name} trains in float32, on two cores for about "
+        f"{usual.minutes_in_float32 * examples / usual.examples:.0f} minutes; a smaller network shows the same in about three "
+        f"minutes: {PROGRAM} run --workers 3 --model tutorial_cnn --epochs 3"
     )
 
 

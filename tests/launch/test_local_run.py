@@ -523,3 +523,20 @@ def test_a_workspace_is_entered_though_the_disk_is_full_where_there_was_one(tmp_
     workspace.enter(run_dir, task, config, only_named(), computes_gradients=False)
     there = CompatibilityFingerprint.from_json(Path(workspace.AGREEMENT).read_text())
     assert there == CompatibilityFingerprint.of(config, only_named())
+
+
+@pytest.mark.parametrize(
+    ("overrides", "found", "minutes"),
+    [
+        ({"training.steps": 2_734}, "float32", "about 30 minutes"),
+        ({"training.steps": 911}, "float32", "about 10 minutes"),
+        ({"training.steps": 911}, "bfloat16", None),
+        ({"training.steps": 911, "model.precision": "float32"}, "float32", None),
+        ({"training.steps": 911, "model.name": "tutorial_cnn"}, "float32", None),
+    ],
+)
+def test_a_run_says_at_its_start_how_long_a_processor_without_bfloat16_will_take(overrides, found, minutes, tmp_path):
+    dataset = replace(only_named("synthetic", tmp_path, 1_000, 10), name="cifar10")
+    asked = build_config(overrides={"model.name": "airbench"} | overrides)
+    line = local_run.slow_line(asked, asked.with_values({"model.precision": found}), dataset)
+    assert (line is None) if minutes is None else (minutes in line and "--model tutorial_cnn --epochs 3" in line)
