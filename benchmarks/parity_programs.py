@@ -48,7 +48,7 @@ def several_labels(y: np.ndarray) -> np.ndarray:
 
 
 def joined(**inputs: Arrays) -> Arrays:
-    """Return several inputs by name, with the targets of the first input."""
+    """Return the inputs of several data sets, each under its name, with the targets of the first data set."""
     first = next(iter(inputs.values()))
     targets = {name: first[name] for name in ("y_train", "y_test")}
     return targets | {f"{x}.{name}": part[x] for name, part in inputs.items() for x in ("x_train", "x_test")}
@@ -78,7 +78,7 @@ def rows_with(target: Callable[[np.random.Generator, np.ndarray], np.ndarray]) -
 
 
 def standardised(draw: np.random.Generator, x: np.ndarray) -> np.ndarray:
-    """Return a smooth function of the rows with noise, mean 0 and deviation 1."""
+    """Return a smooth function of the rows with noise, scaled to mean 0 and standard deviation 1."""
     y = np.sin(x[:, 0]) + x[:, 1] * x[:, 2] + 0.5 * x[:, 3] + draw.normal(0, 0.1, len(x))
     return np.asarray((y - y.mean()) / y.std(), "float32")
 

@@ -44,7 +44,7 @@ COLUMNS = {
 
 
 def part_of(arrays: Arrays, axis: str, split: str) -> Any:
-    """Return inputs ("x") or targets ("y") of a split, as `fit` and `train` take them: several by name."""
+    """Return inputs ("x") or targets ("y") of a split, as `fit` and `train` take them: several as a dictionary."""
     found = {
         name.partition(".")[2]: rows for name, rows in arrays.items() if name.partition(".")[0] == f"{axis}_{split}"
     }
@@ -57,9 +57,9 @@ def for_fit(inputs: Any) -> Any:
 
 
 def score_of_fit(name: str, seed: int) -> float:
-    """Train by `fit`, and return the test accuracy, or the mean absolute error of numbers, in percent.
+    """Train by `fit`, and return the test accuracy, or for a regression the mean absolute error, in percent.
 
-    With several targets, it is the score of the first.
+    If there are several targets, this is the score of the first one.
     """
     program = PROGRAMS[name]
     arrays = program.data()  # may write the weights that the model begins with
@@ -73,7 +73,7 @@ def score_of_fit(name: str, seed: int) -> float:
 
 
 def score_of_cluster_fit(name: str, seed: int, settings: Mapping[str, object]) -> float:
-    """Train by `ps_cluster.fit` with three workers and a parameter server, and return the same score."""
+    """Train by `ps_cluster.fit` with three workers and a parameter server. Return the score as `score_of_fit` does."""
     program = PROGRAMS[name]
     arrays = program.data()  # may write the weights that the model begins with
     keras.utils.set_random_seed(seed)

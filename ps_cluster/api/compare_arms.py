@@ -88,7 +88,7 @@ def compare(
       arms: names of modes, or {"mode": name, "set": {"section.key": value}}; None: all modes without local steps.
       model, data: as for `train`.
       output: the folder of runs and report; an unfinished comparison in it is continued.
-      baseline: the arm that the others are compared with; None: sync, else the first.
+      baseline: the arm that the others are compared with; None: the arm sync, or the first arm if there is no sync.
       settings: the settings of all runs, as for `train`.
       command: the program that is run.
       options: the options of the comparison (seeds, stragglers, batches, target_score, …) and of its runs (workers, epochs, …).

@@ -118,7 +118,7 @@ def fit(
     Raises:
       UserError: bad input, in one line that says what to do.
       TrainingFailed: the training failed.
-      KeyboardInterrupt, and whatever a callback raises: the run has been ended in order before.
+      KeyboardInterrupt, and whatever a callback raises: raised after the run has been ended in order.
     """
     refuse_within_a_run("fit")
     if not isinstance(model, keras.Model) or not model.compiled or not has_loss(model):
@@ -199,7 +199,7 @@ def _settings_of(
 
 
 def _predicts_numbers(model: keras.Model, train: Examples) -> bool:
-    """Return whether the loss shows that targets which are whole numbers are numbers to predict, not classes."""
+    """Return whether the loss shows that whole numbers as targets are values to predict, not classes."""
     losses = keras.tree.flatten(given_to_compile(model)[:1])
     names = {one if isinstance(one, str) else getattr(one, "name", getattr(one, "__name__", "")) for one in losses}
     if isinstance(train.y, Mapping) or not names <= set(_OF_NUMBERS):
