@@ -33,7 +33,7 @@ class Named(Protocol):
 
 @runtime_checkable
 class HasParts(Protocol):
-    """An object that has to name classes of its own."""
+    """An object with attributes that have to name a class."""
 
     def parts(self) -> Mapping[str, type]:
         """Return the attributes that have to name a class, each with the base class of that class."""

@@ -14,7 +14,7 @@ _VALUES_AT_ONCE = 2**19  # as float64 they are up to eight times as large
 
 
 def _ignore_overflow() -> np.errstate:
-    """Return a context in which numpy does not warn of overflow. They are refused later."""
+    """Return a context in which numpy does not warn of overflow. Results that are not finite are refused later."""
     return np.errstate(invalid="ignore", over="ignore")
 
 
@@ -59,7 +59,8 @@ class Moments:
 class RunningStatistics:
     """Collects the mean and standard deviation of a field along its last axis, or over all numbers if rows are scalars.
 
-    Only images and floats without published statistics have them, and only for a last axis of at most `_MOST_CHANNELS`.
+    It collects nothing for a field that is neither an image nor floats, that has published statistics, or whose last
+    axis is longer than `_MOST_CHANNELS`.
     """
 
     def __init__(self, field: Field):

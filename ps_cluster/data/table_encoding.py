@@ -74,7 +74,7 @@ class Encoding:
         """Yield the inputs of all rows of another table, in pieces.
 
         Raises:
-          Malformed: a column is missing, or one that holds times and one that holds numbers were exchanged.
+          Malformed: a column is missing, or has times where the training had numbers, or numbers where it had times.
         """
         from pyarrow import types
 
