@@ -59,7 +59,7 @@ _IN_WORDS = {CHIEF: "chief", PS: "ps", WORKER: "workers"}
 
 @dataclass(frozen=True)
 class Look:
-    """All tasks, as the launcher sees them in one look.
+    """The state of all tasks in one round of the launcher's event loop.
 
     Attributes:
       pids: task → pid of all that run.
@@ -249,7 +249,7 @@ class Decisions:
     # A task dies.
 
     def port_taken(self, first: TaskExit, now_s: float) -> Actions:
-        """At least one task ended because another program has its port. Comes before `task_died` of all that ended."""
+        """At least one task ended because another program has its port. This is called before `task_died` is."""
         if self._trained:
             return ()  # this is a death like any other
         self._ports_taken += 1

@@ -143,7 +143,7 @@ def _fork_server_for(
 
 
 def starter_of_tasks(start: Starter, server: ForkServer | None) -> Starter:
-    """Return what starts a task: as a fork, unless there is no fork server or the task sees GPUs.
+    """Return a function that starts a task: as a fork, unless there is no fork server or the task sees GPUs.
 
     CUDA does not work in a fork of a process in which it was initialised, and an import of TensorFlow might do that.
     """

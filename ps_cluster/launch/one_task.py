@@ -127,9 +127,9 @@ class OneTask:
     """One task of a cluster on several machines, in a run directory that this process holds.
 
     Attributes:
-      config: complete: values have replaced every "auto".
+      config: a complete configuration, in which values have replaced every "auto".
       claim: the leader's claim of the run directory; None for the other tasks.
-      resumes: training continues from a checkpoint or snapshot in the run directory.
+      resumes: whether training continues from a checkpoint or snapshot in the run directory.
     """
 
     task: Task
@@ -238,7 +238,7 @@ class OneTask:
     def write_ending(self, outcome: Outcome, early_stop: EarlyStop | None) -> int:
         """Write and print what `run` does at its end. Return 0, or FAILED_FOR_GOOD if the proof does not hold.
 
-        No launcher counts the restarts, so they follow from the processes whose work is known.
+        There is no launcher that counts the restarts, so they are counted from the processes that have done some work.
         """
         (newest,) = with_work(self.run_dir.work, [ProgressRow(phase="starting")])  # of each worker all processes
         kind, leaders = self.config.mode_kind.trainer_type, self.claim.term if self.claim else 0
@@ -260,7 +260,7 @@ class OneTask:
 
 
 def failed_for_good(run_dir: RunDir) -> str | None:
-    """Return why it is of no use to start the training of a run directory again, on one line; None if it is.
+    """Return why the training of a run directory can't continue if it is started again, on one line; None if it can.
 
     A leader that a scheduler starts again would wait for tasks that have ended with the training, and then find that all
     updates are there.
@@ -293,7 +293,10 @@ def check_named(config: RunConfig) -> None:
 
 
 def _resumes(resume: str, run_dir: RunDir, *, leads: bool) -> bool:
-    """Return whether training continues from a state in the run directory. Raises UserError if the leader can't."""
+    """Return whether training continues from a state in the run directory.
+
+    Raises UserError in the leader if `resume` and the states in the run directory contradict each other.
+    """
     held = bool(checkpoints.newest_first(run_dir.states))
     if leads and held and resume == NEVER:
         raise UserError(

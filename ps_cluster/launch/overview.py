@@ -56,7 +56,7 @@ class TaskView:
 
 @dataclass(frozen=True)
 class ClusterView:
-    """A cluster: what it is, what its tasks send to each other, and the tasks."""
+    """A cluster as it is shown: a title, a note, what its tasks send to each other, and the tasks."""
 
     title: str
     note: str

@@ -61,8 +61,9 @@ class SilenceDetector:
 
     Time counts against a worker while it has work and others have updates. It has work if it has done part of an open
     dispatch, or if there are at least as many open dispatches as workers. Towards the end and in a drain there are
-    fewer, and a worker without one is idle. A stall of all workers does not count: a save, a parameter server, the
-    machine. A stall is recognised by the first update after it, which comes later than is usual for its worker.
+    fewer, and a worker without one is idle. A stall of all workers does not count, because its cause is a save, a
+    parameter server or the machine. It is recognised by the first update after it, which comes later than is usual for
+    the worker of that update.
 
     If all workers stand still although updates are due, the silent worker is the one that clearly stopped first: the
     others then did what they could without it. In `sync-ps` it is the worker whose gradient is missing. In `bounded` a

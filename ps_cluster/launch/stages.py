@@ -80,7 +80,7 @@ class StageClock:
 
     Attributes:
       stage: the present stage.
-      limits: the time limits of now. They grow with the wait that the leader announces in its rows.
+      limits: the present time limits. They grow with the wait that the leader announces in its rows.
     """
 
     def __init__(self, limits: RunLimits, now_s: float):
@@ -128,7 +128,7 @@ class FrozenProcesses:
         self._since_s: dict[Task, float] = {}
 
     def overdue(self, frozen: Iterable[Task], now_s: float) -> list[Task]:
-        """Return the tasks whose limit is exceeded. Each is returned once in `limit_s`.
+        """Return the tasks whose limit is exceeded. Each is returned at most once in `limit_s`.
 
         Args:
           frozen: the tasks whose process is stopped now.

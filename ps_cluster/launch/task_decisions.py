@@ -67,9 +67,9 @@ class EndTask:
     """End the command.
 
     Attributes:
-      outcome: the leader first writes the ending of the run, with this outcome. None: nothing is written.
+      outcome: the outcome with which the leader first writes the ending of the run. None: it does not write one.
       early_stop: why the training was stopped early, if its patience has run out.
-      proof_decides: if the proof of the run does not hold, its exit code replaces `exit_code`.
+      proof_decides: whether the proof's exit code replaces `exit_code` if the proof of the run does not hold.
       error: the user's mistake, in one line.
     """
 
@@ -94,9 +94,9 @@ class TaskDecisions:
     only time in which this process ran, and limits what the task's own process does: both may be frozen together.
 
     Attributes:
-      leads: this task leads the training.
+      leads: whether this task leads the training.
       others: the addresses of the tasks that a leader waits for, and of the leader for a task that follows it.
-      process_started: the task's process was started, so a leader has waited long enough.
+      process_started: whether the task's process was started. A leader has then waited long enough.
     """
 
     def __init__(
@@ -114,8 +114,8 @@ class TaskDecisions:
         """Start in the first stage.
 
         Args:
-          total_updates: of the whole training.
-          early_stopping: has seen no score yet.
+          total_updates: the number of updates of the whole training.
+          early_stopping: the rule for early stopping, which has seen no score yet.
         """
         self._task, self._topology = task, topology
         self._rendezvous = rendezvous
@@ -227,7 +227,7 @@ class TaskDecisions:
     # The process trains, and ends.
 
     def mark_seen(self, mark: EndedMark | None) -> None:
-        """This task has looked for the mark of the end. `mark`: None while training continues, or without access."""
+        """This task has looked for the mark of the end. `mark`: None if there is none, or if it can't be read here."""
         self._mark = mark
 
     def progress_seen(self, row: ProgressRow, awake_s: float) -> TaskActions:
@@ -314,7 +314,10 @@ class TaskDecisions:
         return (Kill(self._task),) if self.process_started else ()
 
     def _ended(self, exit_code: int) -> EndTask:
-        """Return the end of a task whose training has not ended. A leader also writes it, unless it has changed nothing."""
+        """Return the end of a task whose training has not ended.
+
+        A leader also writes the ending of the run, unless it has changed nothing in the run.
+        """
         writes = self.leads and self.process_started and exit_code not in (BAD_INPUT, SUPERSEDED)
         return EndTask(exit_code, ("stopped" if self._stop_signal else "failed") if writes else None)
 

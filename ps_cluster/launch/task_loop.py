@@ -156,7 +156,7 @@ class TaskLoop:
             self._carry_out(self._decisions.time_passed(self._child.is_frozen, self._awake()))
 
     def _check_claim(self) -> None:
-        """End the process if a newer leader has begun: what it made on the servers belongs to the older leader."""
+        """End the process if a newer leader has begun: what the process made on the servers is the older leader's."""
         try:
             with contextlib.suppress(OSError):  # a shared folder that can't be read just now
                 writing.check()

@@ -334,6 +334,6 @@ class FlatNetwork:
 
 
 def _in_float32(output: tf.Tensor) -> tf.Tensor:
-    """Return an output in float32, with its mask. Its scores are dropped: Keras's losses ignore those in bfloat16."""
+    """Return an output in float32, with its mask but without its scores, which Keras's losses ignore in bfloat16."""
     _, mask = notes_of(output)
     return output if output.dtype == tf.float32 else with_notes(tf.cast(output, tf.float32), [None, mask])

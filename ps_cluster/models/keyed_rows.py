@@ -105,7 +105,7 @@ class KeyedPart:
     servers: int = 1
 
     def of_server(self, index: int, servers: int) -> KeyedPart:
-        """Return the part of one of several servers. This part has to be the whole table, that of a single server."""
+        """Return the part of one of several servers. This object has to be the part that holds the whole table."""
         return KeyedPart(self.form, self.keys.reshape(-1, self.form.ways)[index::servers].ravel(), index, servers)
 
 

@@ -29,7 +29,7 @@ _CLOCK_TOLERANCE_S = 1.0  # between the clock of process starts and that of rows
 
 @dataclass(frozen=True)
 class HealthSign:
-    """One thing that a probe has found. `says`: it in words, for the line that is printed."""
+    """One finding of a probe. `says`: the finding in words, for the line that is printed."""
 
     name: str
     good: bool
@@ -55,8 +55,8 @@ class HealthBounds:
     """The highest ages that are healthy, in seconds.
 
     Attributes:
-      age_s: of the last row of progress, and of the last update.
-      save_s: of the newest checkpoint or snapshot; None for any age.
+      age_s: the highest age of the last row of progress, and of the last update.
+      save_s: the highest age of the newest checkpoint or snapshot; None: any age is healthy.
     """
 
     age_s: float

@@ -112,7 +112,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class RunMetric:
-    """A metric. `name`: with its unit, as Prometheus wants it. `help_text`: for Prometheus.
+    """A metric. `name`: the name with the unit, as Prometheus wants it. `help_text`: the text that Prometheus shows.
 
     `read`: returns its samples.
     """

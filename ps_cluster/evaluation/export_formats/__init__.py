@@ -76,7 +76,7 @@ class ExportFormat:
       title: a short description of the format.
       file: the name of the file or folder that is written.
       takes_raw_rows: whether the file takes the raw columns of a table: numbers and texts.
-      tolerance: the largest allowed difference between its probabilities and those of the original.
+      tolerance: the largest allowed difference between the probabilities of the file and of the original.
       packages: the modules that have to be installed.
       extra: the extra of this package that installs these modules.
     """
