@@ -100,7 +100,7 @@ def trained(
 ) -> list[RunRecord]:
     """Return the runs of a comparison in `folder`, after training those that are missing there.
 
-    `rates`: mode → learning rates. `assignments`: settings of all runs. `options`: those of `ps_cluster.compare`.
+    `rates`: mode → learning rates. `assignments`: settings of all runs. `options`: options of `ps_cluster.compare`.
     """
     arms = [{"mode": mode, "set": {"optimizer.learning_rate": rate}} for mode, some in rates.items() for rate in some]
     settings = {**SHARED, "evaluation.monitor": work.metric, **work.settings, **assignments}

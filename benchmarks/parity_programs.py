@@ -96,7 +96,7 @@ def counts(draw: np.random.Generator, x: np.ndarray) -> np.ndarray:
 
 
 def numbers_and_words() -> Arrays:
-    """Return a generated table: three numbers, two columns of words as codes, and one of four classes."""
+    """Return a generated table: three columns of numbers, two of words as codes, and one of four classes as target."""
     draw = np.random.default_rng(0)
     numbers = draw.normal(size=(12_000, 3)).astype("float32")
     words = draw.integers(0, 12, (12_000, 2)).astype("int32")
@@ -292,7 +292,7 @@ class SmallActivity(layers.Layer):
 
 @dataclass(frozen=True)
 class Program:
-    """An ordinary Keras program: a function that returns a compiled model, and one that returns its arrays."""
+    """An ordinary Keras program: a function that returns a compiled model, and a function that returns its data."""
 
     build: Callable[[], keras.Model]
     data: Callable[[], Arrays]

@@ -40,7 +40,7 @@ class _Report(BaseModel):
 
 
 class Compared:
-    """A complete comparison. `Compared("comparison")` opens any, including those of the command `compare`.
+    """A complete comparison. `Compared("comparison")` also opens one that the command `compare` has made.
 
     Attributes:
       output: the folder of runs and report.

@@ -94,7 +94,7 @@ def fit(
       y: the targets, if x is no stream; a dictionary or tuple of arrays for a model with several outputs.
       batch_size: the number of examples in one batch of one worker; None: 32, or that of a stream.
       epochs: the number of the last epoch.
-      verbose: 0 prints nothing, 1 or "auto" the lines of the run and of each epoch, 2 those of each epoch.
+      verbose: 0 prints nothing, 1 or "auto" the lines of the run and a line for each epoch, 2 a line for each epoch.
       callbacks: Keras callbacks. `on_train_begin`, `on_epoch_begin`, `on_epoch_end` and `on_train_end` are called in this
         process, with the weights of the epoch in `self.model`. Callbacks that act within an epoch are refused.
       validation_split: the share of the examples, from the end of the arrays, that is only scored.

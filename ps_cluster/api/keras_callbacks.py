@@ -232,7 +232,7 @@ class CallbackCaller:
         return found
 
     def end(self) -> None:
-        """Call `on_train_end`. The model has the weights of the last checkpoint then, unless a callback restores others."""
+        """Call `on_train_end`. Then the model has the last checkpoint's weights, unless a callback changes them."""
         self.begin()
         with _reported("on_train_end"):
             self._callbacks.on_train_end(self.last_logs)

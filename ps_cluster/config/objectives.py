@@ -76,10 +76,10 @@ class Field:
       shape: the shape of one example, e.g. (32, 32, 3); () for a number.
       mean, std: mean and standard deviation of the training examples along the last axis (one value for a number), in
         the field's units; empty if unknown.
-      codes: for codes, such as the categories of a table: the number of different codes at each place of the last axis.
-        Codes count from 0. Empty if the field has no codes.
-      characters, code: for texts (dtype "string"), which are packed as code points and padded with 0: the number of
-        characters of the longest text, and the dtype of a code point.
+      codes: how many different codes there are at each place of the last axis, if the field has codes, such as the
+        categories of a table. Codes count from 0. Empty for any other field.
+      characters, code: the number of characters of the longest text, and the dtype of a code point, if the field has
+        texts (dtype "string"). Texts are packed as code points and padded with 0.
     """
 
     dtype: str

@@ -103,7 +103,7 @@ class Registry(Generic[T]):
 
     @property
     def with_settings(self) -> Iterator[Any]:
-        """Yield the objects that may have settings which others do not have."""
+        """Yield the objects that may have settings which other objects do not have."""
         return iter(self)
 
     def named_by_user(self, name: str, folder: Path) -> str:

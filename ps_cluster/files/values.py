@@ -90,7 +90,10 @@ def one_line(text: str, most: int = MOST_CHARACTERS) -> str:
 
 
 def reason(error: BaseException, most: int = MOST_CHARACTERS) -> str:
-    """Return the message of an error on one line, best that of the system. If it has no message, return its class."""
+    """Return the message of an error, on one line.
+
+    This is the system's message if the error has one, else the text of the error, or its class if it has no text.
+    """
     return one_line(getattr(error, "strerror", None) or str(error) or type(error).__name__, most)
 
 

@@ -347,7 +347,7 @@ class Decisions:
         return (WriteStacks((task,)), Notice(line), *self._kill(task, seen, now_s))
 
     def _kill(self, task: Task, seen: Look, now_s: float) -> Actions:
-        """Kill a task's process, if there is one. If it outlives that, `_unkillable` returns it later."""
+        """Kill a task's process, if there is one. If it is still there later, `_unkillable` returns the task."""
         if (pid := seen.pids.get(task)) is None:
             return ()
         self._killed_at.setdefault((task, pid), now_s)

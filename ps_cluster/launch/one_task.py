@@ -66,8 +66,8 @@ class TaskOptions:
 
     Attributes:
       resume: "auto" (continue from a checkpoint or snapshot if there is one), "never" or "always".
-      wait_s: the most seconds that this task waits for the others.
-      min_workers: the number of workers that is enough to begin; None: all, or those that came within a minute.
+      wait_s: the longest time that this task waits for the other tasks, in seconds.
+      min_workers: the number of workers that is enough to begin; None: all workers, or those that came within a minute.
     """
 
     resume: str = AUTO
@@ -84,14 +84,14 @@ def run_one_task(
     """Run one task of a cluster on several machines. Return the exit code of the command.
 
     Args:
-      config: made for a cluster of the size of `topology`.
+      config: the configuration, made for a cluster of the size of `topology`.
       root: the run directory. The leader and the evaluator must share it; every other task may have another one.
       view: shows the training.
       notify: called with each line from before the training.
       task_argv: the command of the task's process, as for `run_local`.
       resolve: finds the data set.
       loop: the class that looks after the process.
-      port_free_within_s: the most seconds until an earlier process of the task has freed its port.
+      port_free_within_s: the longest time, in seconds, until an earlier process of the task has freed its port.
     Raises:
       UserError: bad input.
     """
@@ -341,7 +341,7 @@ def _check_port_is_free(topology: ClusterTopology, task: Task, within_s: float) 
 
 
 def rendezvous_of(mode: Mode, options: TaskOptions) -> RendezvousLimits:
-    """Return how a task of a mode waits for others. A mode with a fixed number of workers begins with all of them."""
+    """Return how a task waits for the other tasks. A mode with a fixed number of workers begins with all of them."""
     return RendezvousLimits(options.wait_s, options.min_workers, needs_all=bool(mode.cluster.fixed_workers))
 
 

@@ -39,14 +39,14 @@ class _Worker:
         self.updates, self.passed_s, self._since_s = updates, 0.0, 0.0
 
     def record_other_progress(self, seconds: float, *, as_usual: bool) -> None:
-        """Record an update of any worker, `seconds` after the one before. `as_usual` is false where all workers stalled."""
+        """Record any worker's update, `seconds` after the update before. `as_usual`: not all workers had stalled."""
         self._since_s += seconds
         self.passed_s += self.still_s * as_usual
         self.still_s = 0.0
 
     @property
     def stopped_first(self) -> bool:
-        """True if others had updates for longer than the usual pause between two of this worker's updates."""
+        """True if, since this worker's last update, others had updates for longer than this worker's usual pause."""
         return self.passed_s > PAUSE_STEPS * (self.step_s or 0.0) + LONGEST_ROW_S
 
     @property
@@ -114,7 +114,10 @@ class SilenceDetector:
         return known if known is not None and known.pid == pid else _Worker(pid)
 
     def _with_work(self, dispatches: Sequence[int | None]) -> set[int]:
-        """Return the workers that certainly have work. `dispatches`: the pid at work on each open one, if known."""
+        """Return the workers that certainly have work.
+
+        `dispatches`: for each open dispatch, the pid of the process that works on it, or None if that is unknown.
+        """
         if self._waits is Waits.IN_ROUNDS or len(dispatches) >= len(self._workers):
             return set(self._workers)
         return {index for index, worker in self._workers.items() if worker.pid in dispatches}

@@ -176,7 +176,7 @@ class TaskDecisions:
 
         Args:
           there: the tasks that have answered.
-          unknown_hosts: the hosts of the others whose names this machine can't resolve.
+          unknown_hosts: the hosts of the tasks that have not answered, if this machine can't resolve their names.
         """
         limits = self._rendezvous
         missing = [task for task in self.others if task not in there]

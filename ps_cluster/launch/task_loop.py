@@ -68,7 +68,7 @@ class TaskWork(Protocol):
 
 @dataclass(frozen=True)
 class Surroundings:
-    """The functions by which the loop sees time and other tasks, so that tests can pass in others.
+    """The functions by which the loop sees time and other tasks. Tests pass in functions of their own.
 
     Attributes:
       working: returns the tasks whose server answers at its address.

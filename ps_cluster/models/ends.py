@@ -106,8 +106,8 @@ class NetworkEnd:
         """Return why a regression is trained in the target's units; "" if standard deviations give the same network.
 
         They give it if the best network for the standardised targets is also the best one for the original targets.
-        This depends on the loss, and on whether the network can return any number. Where it is not known, targets stay as
-        they are.
+        This depends on the loss, and on whether the network can return any number. Where it is not known, targets stay
+        as they are.
 
         Args:
           losses: the losses of compile(), one for each output that has one. Empty for a model that was not compiled,

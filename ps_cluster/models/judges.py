@@ -562,7 +562,7 @@ class JudgeOfSeveralTargets(CompiledJudge):
 
         Args:
           judges: name of an array of targets → the judge of its output, in the order of the outputs.
-          first: the one of them that gives metric and prediction.
+          first: the judge that gives metric and prediction.
         """
         super().__init__(first, loss)
         self._judges = judges

@@ -41,7 +41,7 @@ def followed_by(model: keras.Model, layer: keras.Layer, inputs: Mapping[str, Fie
 
 
 def with_mark(model: keras.Model, name: str, inputs: Mapping[str, Field]) -> keras.Model:
-    """Return a model whose last layer says what its outputs are. A Sequential stays one."""
+    """Return a model whose last layer says what its outputs are. A Sequential stays a Sequential."""
     mark = keras.layers.Activation("linear", dtype="float32", name=name)
     if not isinstance(model, keras.Sequential):
         return followed_by(model, mark, inputs)

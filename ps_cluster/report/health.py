@@ -84,7 +84,7 @@ class HealthFacts:
     row: ProgressRow | None
 
     def signs(self, member: Member, probe: str) -> Iterator[HealthSign]:
-        """Yield what is found about a process. If it is gone or stopped, that is all, whatever its files say."""
+        """Yield what is found about a process. A process that is gone or stopped has no further findings."""
         state = self.machine.state(member.pid, self.run_dir.root, member.life)
         yield HealthSign("process", state == "running", f"{member.name} (pid {member.pid}) is {state}")
         if state != "running":
@@ -170,7 +170,7 @@ class Health:
 
 
 def ask(root: Path, probe: str, task: Task | None, bounds: HealthBounds, machine: Surroundings | None = None) -> Health:
-    """Return the health of a task. Without one, probe what runs on this machine: the launcher, or all tasks here.
+    """Return the health of a task. If none is named, probe what runs on this machine: the launcher, or all tasks here.
 
     Raises:
       UserError: files of the run are damaged, or it has no such task.

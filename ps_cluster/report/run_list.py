@@ -224,5 +224,5 @@ def state_text(run: ListedRun) -> str:
 
 
 def short_name(name: str | None) -> str:
-    """Return a name for display: that of code in a user's file is without the folders of the file; "–" for None."""
+    """Return a name for display; "–" for None. The name of code in a user's file is without the folders of the file."""
     return "–" if name is None else Path(user_code.short_name(name)).name
