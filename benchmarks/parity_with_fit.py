@@ -3,9 +3,9 @@
     python -m benchmarks.parity_with_fit --data-dir PATH --output parity.json
     python -m benchmarks.parity_with_fit --programs "regression,dropout" --seeds 1
 
-All get the same arrays, epochs, batch, optimizer and rate. A worker's batch is that of `fit`, so all make the same number of
-updates. The runs get no setting but their length. `fit` and `ps_cluster.fit` are scored by their last weights, a run by its
-last checkpoint.
+All get the same arrays, epochs, batch, optimizer and rate. A worker's batch is that of `fit`, so all make the same
+number of updates. The only setting of a run is its length. `fit` and `ps_cluster.fit` are scored by their last weights,
+a run by its last checkpoint.
 """
 
 from __future__ import annotations

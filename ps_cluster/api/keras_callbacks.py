@@ -100,7 +100,7 @@ class Epoch:
     """An epoch that has ended.
 
     Attributes:
-      number: counted from 0.
+      number: the number of the epoch, counted from 0.
       checkpoint: the step of its checkpoint.
       logs: the `loss` and the `accuracy` or `error` of the updates since the previous epoch. If the epoch was scored, also the
         scores with the prefix `val_`, and the metrics of compile().

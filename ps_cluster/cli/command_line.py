@@ -199,7 +199,7 @@ MOST_OF_A_LIST = 100  # values in a CommaList
 
 
 def completions(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
-    """Return the names that begin with `incomplete`, for the completion of a shell."""
+    """Return the names that begin with `incomplete`, so that a shell can complete it."""
     return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 

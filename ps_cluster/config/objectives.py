@@ -258,7 +258,7 @@ class Objective:
         """Raise ValueError, with a short reason, if the targets of a split can't be trained on."""
 
     def check_held_out(self, target: np.ndarray, held_out: np.ndarray, spec: ExampleSpec) -> None:
-        """Raise ValueError, with a short reason, if held-out targets differ too much from all targets: sorted data."""
+        """Raise ValueError, with a short reason, if held-out targets are unlike all targets, as in sorted data."""
 
     def groups(self, target: np.ndarray, spec: ExampleSpec) -> Iterator[tuple[str, np.ndarray]]:
         """Yield the name and the indices, int64 [M], of each group of examples with similar targets [N, ...]."""

@@ -105,9 +105,9 @@ def _held_out_of_each_class(share: float, order: np.ndarray, labels: np.ndarray)
 
 
 def _counts_to_hold_out(share: float, counts: np.ndarray) -> np.ndarray:
-    """Return how many of each class to hold out: its share rounded down. To reach the sum, some get one more.
+    """Return how many of each class to hold out: its share rounded down, or one more.
 
-    These are the classes whose share has lost most by the rounding.
+    Those that lost most by the rounding get one more, until together they have the share of all examples.
     """
     most, exact = np.maximum(counts - 1, 0), share * counts
     wanted: np.ndarray = np.minimum(most, exact.astype(int))

@@ -21,8 +21,8 @@ def _ignore_overflow() -> np.errstate:
 class Moments:
     """The mean and standard deviation of each place of a row, over all rows so far.
 
-    The sums behind them are over the distances from the first row. Without that, the difference between the mean of
-    squares and the square of the mean would lose its digits for values far from 0.
+    What is summed are the distances from the first row. With sums of the values themselves, the difference between the
+    mean of squares and the square of the mean would lose its digits if the values are far from 0.
 
     Attributes:
       count: how many values were counted, for each place of a row.

@@ -45,7 +45,7 @@ def with_encoding(model: Any, encoding: TableEncoding) -> Any:
 
 
 def as_raw(inputs: Mapping[str, np.ndarray], encoding: TableEncoding) -> dict[str, np.ndarray]:
-    """Convert encoded columns back to possible columns of the table: code 0 becomes a text that is no category."""
+    """Convert encoded columns to raw columns that have this encoding. Code 0 becomes a text that is no category."""
     raw: dict[str, np.ndarray] = {}
     if encoding.numbers:
         mean, std = (np.array([getattr(one, name) for one in encoding.numbers]) for name in ("mean", "std"))

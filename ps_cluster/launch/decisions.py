@@ -86,7 +86,7 @@ class Decisions:
         """Start in the first stage.
 
         Args:
-          run_dir: only for the names of files in messages.
+          run_dir: the run directory. It is used only for the names of files in messages.
           ended_at: the last update of an earlier session of the run that ended in order; -1: there is none.
         """
         self._config = config
@@ -128,7 +128,7 @@ class Decisions:
         """`RestartFromSnapshot` has stopped all training tasks.
 
         Args:
-          snapshot: there is a sound snapshot to continue from.
+          snapshot: whether there is a sound snapshot to continue from.
           problem: why training can neither continue nor begin anew; "" if it can.
         """
         cause, delay_s = request.cause, request.delay_s

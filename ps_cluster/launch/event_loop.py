@@ -34,7 +34,7 @@ from ps_cluster.training.resuming import newest_for
 
 
 class EventLoop:
-    """The event loop. Each look polls everything once and reports it to `Decisions`, in the order of `_look`.
+    """The event loop. Each round polls everything once and reports it to `Decisions`, in the order of `_look`.
 
     Attributes:
       scalings: the changes of the number of workers.

@@ -39,7 +39,7 @@ class _Worker:
         self.updates, self.passed_s, self._since_s = updates, 0.0, 0.0
 
     def record_other_progress(self, seconds: float, *, as_usual: bool) -> None:
-        """Record any worker's update, `seconds` after the update before. `as_usual`: not all workers had stalled."""
+        """Record any worker's update, `seconds` after the last one. `as_usual`: false after a stall of all workers."""
         self._since_s += seconds
         self.passed_s += self.still_s * as_usual
         self.still_s = 0.0
@@ -160,7 +160,7 @@ class SilenceDetector:
         return self._totals[index] < max(self._totals.values(), default=0)
 
     def _deadline_s(self, index: int) -> float:
-        """Return the seconds a worker may be silent. They double each time, so a short deadline is soon long enough."""
+        """Return how many seconds a worker may be silent. They double each time it was ended as silent."""
         step_s, limits = self._workers[index].step_s, self._limits_now
         if step_s is None:
             return limits.first_update_s

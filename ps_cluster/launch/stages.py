@@ -17,7 +17,7 @@ from ps_cluster.runs.training_phases import BEGUN
 
 @dataclass(frozen=True)
 class RunLimits:
-    """Time limits in seconds. Only time in which the process that keeps them ran counts (ps_cluster/clock.py)."""
+    """Time limits in seconds. They count only time in which the process that checks them runs (ps_cluster/clock.py)."""
 
     look_every_s: float = 0.2
     startup_s: float = 180.0  # until training begins

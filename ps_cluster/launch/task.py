@@ -175,7 +175,7 @@ def run_task(
     Args:
       task: the task, with the index that it has in TensorFlow's cluster.
       leading: how the leader was started.
-      index: the index in the names of files and in rows; None if it is the same as in TensorFlow's cluster.
+      index: the task's index in the run, for names of files and for rows; None if it is the same.
     """
     # The evaluator is left out of a TF_CONFIG that came from outside: TensorFlow would wait for its answer.
     on_gpus = is_on_gpus(config, topology, task)

@@ -40,7 +40,7 @@ class RendezvousLimits:
       wait_s: how long a task waits for the tasks that it needs.
       least_workers: training begins as soon as this number of workers is there. None: it begins with all of them, or with
         those that came within `REST_S`.
-      needs_all: the mode needs all workers.
+      needs_all: whether the mode needs all workers.
     """
 
     wait_s: float
@@ -268,7 +268,7 @@ class TaskDecisions:
 
         Args:
           code: its exit code, negative if a signal ended it.
-          stop_signal: the last signal that asked this command to stop, heard or not; 0 for none.
+          stop_signal: the last signal that asked this command to stop, even if it was not reported yet; 0 for none.
         """
         self._stop_signal = stop_signal
         if code == 0:

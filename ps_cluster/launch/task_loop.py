@@ -50,7 +50,7 @@ class TaskWork(Protocol):
     """Starts the process of a task and writes the files of a leader, for the loop."""
 
     def start(self, least_workers: int | None) -> ChildProcess:
-        """Start the process that runs TensorFlow. `least_workers`: how many a leader begins with; None: all."""
+        """Start the process that runs TensorFlow. `least_workers`: how many workers a leader begins with; None: all."""
         ...
 
     def write_ending(self, outcome: Outcome, early_stop: EarlyStop | None) -> int:
@@ -185,7 +185,7 @@ class TaskLoop:
         return checkpoints.ended(self._run_dir.checkpoints)
 
     def _read_rows(self, *, stops: bool) -> None:
-        """Read new rows. `stops`: the process still runs, so a score can stop it early."""
+        """Read new rows. `stops`: whether the process still runs, so that a score can stop it early."""
         if not self._decisions.leads or self._child is None:
             return
         for row in with_work(self._run_dir.work, self._progress.new_rows()):

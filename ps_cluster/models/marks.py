@@ -1,6 +1,6 @@
 """Mark what the outputs of saved models are by layers at their ends, where no other layer shows it.
 
-A mark is recognised by its name in the saved model. So each name is one that nobody else gives to a layer.
+A mark is recognised by its name in the saved model. So each mark has a name that no user gives to a layer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Compare scores with that of a guess, which does not look at the inputs.
+"""Compare scores with the score of a guess, which does not look at the inputs.
 
 Only a network that is better than the guess has learned something.
 """

@@ -103,7 +103,7 @@ class ExportFormat:
         raise NotImplementedError
 
     def load(self, exported: Exported, path: Path) -> Callable[[Inputs], np.ndarray]:
-        """Load what was written. Return a function from raw examples to predictions, as `Predictor` is."""
+        """Load what was written. Return a function from raw examples to predictions, like a `Predictor`."""
         raise NotImplementedError
 
 
