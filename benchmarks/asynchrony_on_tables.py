@@ -10,8 +10,8 @@ until its best rate is not at its edge. The rates are found with one seed and eq
 training examples, and the last weights are scored. There is one parameter server, because `sync-ps` works with one only.
 With rule adam, `async` predicts weights by default and `bounded` does not. `--set staleness.method=none` switches this off.
 
-Both parts are comparisons of `ps_cluster.compare` below FOLDER; the same command continues an interrupted study. `--draw`
-prints the table of a record, and draws its figure beside it as a PNG file.
+The search for rates and the final runs are comparisons of `ps_cluster.compare` below FOLDER. The same command continues
+an interrupted study. `--draw` prints the table of a record, and draws its figure beside it as a PNG file.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ WORKS = {
 
 
 def next_rate(merits: Mapping[float, float]) -> float | None:
-    """Return the rate that widens a grid, rate → merit (larger is better); None if its best rate is not at its edge."""
+    """Return the rate that widens the grid of `merits`, rate → merit; None if its best rate is not at its edge."""
     best = max(merits, key=lambda rate: merits[rate])
     if best == max(merits):
         return best * STEP
@@ -100,7 +100,7 @@ def trained(
 ) -> list[RunRecord]:
     """Return the runs of a comparison in `folder`, after training those that are missing there.
 
-    `rates`: mode → learning rates. `assignments`: settings of all runs. `options`: those of `ps_cluster.compare`.
+    `rates`: mode → learning rates. `assignments`: settings of all runs. `options`: options of `ps_cluster.compare`.
     """
     arms = [{"mode": mode, "set": {"optimizer.learning_rate": rate}} for mode, some in rates.items() for rate in some]
     settings = {**SHARED, "evaluation.monitor": work.metric, **work.settings, **assignments}

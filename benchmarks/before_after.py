@@ -5,8 +5,9 @@
         --warm-up 40 --data-dir DATA
 
 PACKED is the folder of the data set in the other checkout's packed format, which that checkout's command `data` prints.
-Leave it out if both formats are the same. The second command measures what it costs to compute a sample of the updates again
-for the proof. That starts TensorFlow in the evaluator, which every run does with its first score, so it needs the warm-up.
+Leave it out if both formats are the same. The second command measures what it costs to compute a sample of the updates
+again for the proof. The evaluator starts TensorFlow for this. Every run does that anyway for its first score, so the
+warm-up keeps it out of the measurement.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ def main(
 
 
 def both_of(number: int, before: Callable[[], Measured], now: Callable[[], Measured]) -> tuple[Measured, Measured]:
-    """Return what round `number` measures, before and now. In every second round `now` is measured first."""
+    """Return the measurements of round `number`, before and now. Every second round measures `now` first."""
     if number % 2:
         new = now()
         return before(), new
@@ -118,7 +119,7 @@ def compared(before: Measured, now: Measured) -> dict[str, float]:
 
 
 def known_to(project: Path, config: RunConfig) -> Mapping[str, object]:
-    """Return `config` as settings of a checkout: without defaults and values that the checkout does not know."""
+    """Return `config` as settings of a checkout, without default values and values that the checkout does not know."""
     given = config.model_dump(mode="json")
     if project == IMPORT_FOLDER:
         return given

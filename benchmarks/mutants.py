@@ -4,8 +4,8 @@
 
 A mutant is a module with one small mistake, such as `<` in place of `<=`. Each is written into a copy of the project. The
 tests that import the module, directly or through a helper, run on it until one fails. First the quick tests run, as in
-`make test-quick`; with --all the others follow, on the mutants that the quick ones did not find. Docstrings, annotations and
-the words of messages are left as they are.
+`make test-quick`. With --all, the other tests then run on the mutants that the quick tests did not find. Docstrings,
+annotations and the words of messages are left as they are.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def several_labels(y: np.ndarray) -> np.ndarray:
 
 
 def joined(**inputs: Arrays) -> Arrays:
-    """Return several inputs by name, with the targets of the first input."""
+    """Return the inputs of several data sets, each under its name, with the targets of the first data set."""
     first = next(iter(inputs.values()))
     targets = {name: first[name] for name in ("y_train", "y_test")}
     return targets | {f"{x}.{name}": part[x] for name, part in inputs.items() for x in ("x_train", "x_test")}
@@ -78,7 +78,7 @@ def rows_with(target: Callable[[np.random.Generator, np.ndarray], np.ndarray]) -
 
 
 def standardised(draw: np.random.Generator, x: np.ndarray) -> np.ndarray:
-    """Return a smooth function of the rows with noise, mean 0 and deviation 1."""
+    """Return a smooth function of the rows with noise, scaled to mean 0 and standard deviation 1."""
     y = np.sin(x[:, 0]) + x[:, 1] * x[:, 2] + 0.5 * x[:, 3] + draw.normal(0, 0.1, len(x))
     return np.asarray((y - y.mean()) / y.std(), "float32")
 
@@ -96,7 +96,7 @@ def counts(draw: np.random.Generator, x: np.ndarray) -> np.ndarray:
 
 
 def numbers_and_words() -> Arrays:
-    """Return a generated table: three numbers, two columns of words as codes, and one of four classes."""
+    """Return a generated table: three columns of numbers, two of words as codes, and one of four classes as target."""
     draw = np.random.default_rng(0)
     numbers = draw.normal(size=(12_000, 3)).astype("float32")
     words = draw.integers(0, 12, (12_000, 2)).astype("int32")
@@ -151,7 +151,7 @@ def large_numbers() -> Arrays:
 
 
 def digits_and_weights() -> Arrays:
-    """Return real digits, and save the weights of a MobileNetV2, which has learned only the digits' moments."""
+    """Return real digits, and save weights of a MobileNetV2, of which only the moving statistics fit the digits."""
     keras.utils.set_random_seed(0)
     arrays, base = digits(), mobile_net()
     norms = [layer for layer in base.layers if isinstance(layer, layers.BatchNormalization)]
@@ -292,7 +292,7 @@ class SmallActivity(layers.Layer):
 
 @dataclass(frozen=True)
 class Program:
-    """An ordinary Keras program: a function that returns a compiled model, and one that returns its arrays."""
+    """An ordinary Keras program: a function that returns a compiled model, and a function that returns its data."""
 
     build: Callable[[], keras.Model]
     data: Callable[[], Arrays]

@@ -3,9 +3,9 @@
     python -m benchmarks.parity_with_fit --data-dir PATH --output parity.json
     python -m benchmarks.parity_with_fit --programs "regression,dropout" --seeds 1
 
-All get the same arrays, epochs, batch, optimizer and rate. A worker's batch is that of `fit`, so all make the same number of
-updates. The runs get no setting but their length. `fit` and `ps_cluster.fit` are scored by their last weights, a run by its
-last checkpoint.
+All get the same arrays, epochs, batch, optimizer and rate. A worker's batch is that of `fit`, so all make the same
+number of updates. The only setting of a run is its length. `fit` and `ps_cluster.fit` are scored by their last weights,
+a run by its last checkpoint.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ COLUMNS = {
 
 
 def part_of(arrays: Arrays, axis: str, split: str) -> Any:
-    """Return inputs ("x") or targets ("y") of a split, as `fit` and `train` take them: several by name."""
+    """Return inputs ("x") or targets ("y") of a split, as `fit` and `train` take them: several as a dictionary."""
     found = {
         name.partition(".")[2]: rows for name, rows in arrays.items() if name.partition(".")[0] == f"{axis}_{split}"
     }
@@ -57,9 +57,9 @@ def for_fit(inputs: Any) -> Any:
 
 
 def score_of_fit(name: str, seed: int) -> float:
-    """Train by `fit`, and return the test accuracy, or the mean absolute error of numbers, in percent.
+    """Train by `fit`, and return the test accuracy, or for a regression the mean absolute error, in percent.
 
-    With several targets, it is the score of the first.
+    If there are several targets, this is the score of the first one.
     """
     program = PROGRAMS[name]
     arrays = program.data()  # may write the weights that the model begins with
@@ -73,7 +73,7 @@ def score_of_fit(name: str, seed: int) -> float:
 
 
 def score_of_cluster_fit(name: str, seed: int, settings: Mapping[str, object]) -> float:
-    """Train by `ps_cluster.fit` with three workers and a parameter server, and return the same score."""
+    """Train by `ps_cluster.fit` with three workers and a parameter server. Return the score as `score_of_fit` does."""
     program = PROGRAMS[name]
     arrays = program.data()  # may write the weights that the model begins with
     keras.utils.set_random_seed(seed)

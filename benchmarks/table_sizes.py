@@ -66,7 +66,14 @@ COLUMNS = {
 
 @dataclass(frozen=True)
 class Measurement:
-    """One run: ms an update, distinct rows of a batch, and bytes of all servers while they train and at their peaks."""
+    """The measurements of one run.
+
+    Attributes:
+      ms: the milliseconds from one update to the next.
+      distinct: the number of distinct rows of a batch.
+      training_bytes: the memory of all servers together while they train.
+      peak_bytes: the sum of the servers' peaks.
+    """
 
     ms: float
     distinct: float
@@ -82,7 +89,7 @@ class ServerMemory:
         self._run_dir = run_dir
 
     def look(self, row: ProgressRow) -> None:
-        """Add the sum over all servers, in bytes."""
+        """Record how many bytes all servers have together, if the run trains."""
         tasks = read_json(self._run_dir.cluster, ClusterFile).tasks
         if row.phase == "training":
             with contextlib.suppress(psutil.Error):  # A server may have ended since.
@@ -92,7 +99,7 @@ class ServerMemory:
 
 
 def settings_of(rows_per_table: int, width: int, servers: int, assignments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of one run. Those of the user come last."""
+    """Return the settings of one run. The user's `assignments` replace all others."""
     sizes = {"data.rows": rows_per_table, "model.row_width": width, "cluster.parameter_servers": servers}
     return {**SETTINGS, **sizes, **assignments}
 
@@ -158,7 +165,7 @@ def main(
 
 
 def row_of(found: Mapping[tuple[int, int], list[Measurement]], size: int, servers: int, width: int) -> dict[str, Any]:
-    """Return the row of a record for tables of `size` rows each. Each run is compared with others of its round."""
+    """Return the row of a record for tables of `size` rows each, compared with runs of the same round."""
     runs = found[size, servers]
     smallest = found[min(one for one, _ in found if one > HARDLY_ANY), servers]
     gb = [(run.training_bytes - empty.training_bytes) / 1e9 for run, empty in zip(runs, found[HARDLY_ANY, servers])]

@@ -33,7 +33,7 @@ class StartView(PlainView):
     """A view that notes when every worker has an update.
 
     Attributes:
-      all_train_since: when it noticed that, in unix seconds; None before.
+      all_train_since: when the view noticed this, in unix seconds; None before then.
     """
 
     def __init__(self, workers: int, when_all_train: Callable[[], None]):
@@ -51,7 +51,7 @@ class StartView(PlainView):
 
 
 def rate_between(applied: np.ndarray, began: float, ended: float) -> float:
-    """Return the updates per second in the interval from `began` to `ended`. Raises RunFailed if there is none.
+    """Return the updates per second in the interval from `began` to `ended`. Raises RunFailed if it has no update.
 
     Args:
       applied: when each update of the run was applied, float64 [updates]. All times are in unix seconds.

@@ -54,7 +54,7 @@ class RunFailed(Exception):
 
 
 class LostTask(RunFailed):
-    """Another task was lost, and this task can't continue without it. The same command, run again, continues."""
+    """Another task was lost, and this task can't continue without it. Run the same command again to continue."""
 
 
 class TrainingFailed(RunFailed):

@@ -75,7 +75,7 @@ class PartlyConnectedStrategy(tf.distribute.ParameterServerStrategy):
 
 
 def server_def() -> tf.train.ServerDef:
-    """Return a copy of the present description of the cluster. The public resolver only has the first one."""
+    """Return a copy of the present description of the cluster. The public resolver has only the first description."""
     present = tf.train.ServerDef()
     present.CopyFrom(context.get_server_def())
     return present

@@ -40,7 +40,7 @@ class _Report(BaseModel):
 
 
 class Compared:
-    """A complete comparison. `Compared("comparison")` opens any, including those of the command `compare`.
+    """A complete comparison. `Compared("comparison")` also opens one that the command `compare` has made.
 
     Attributes:
       output: the folder of runs and report.
@@ -89,7 +89,7 @@ def compare(
       model: the network, as for `train`.
       data: the data set, as for `train`.
       output: the folder of runs and report; an unfinished comparison in it is continued.
-      baseline: the arm that the others are compared with; None: sync, else the first.
+      baseline: the arm that the others are compared with; None: the arm sync, or the first arm if there is no sync.
       settings: the settings of all runs, as for `train`.
       command: the program that is run.
       options: the options of the comparison (seeds, stragglers, batches, target_score, …) and of its runs (workers, epochs, …).

@@ -29,7 +29,7 @@ def with_data(values: Mapping[str, Any], data: Any, notify: Notify) -> dict[str,
     """Return `values` (dotted key → value) with the settings that choose `data`. Arrays are packed first.
 
     Args:
-      data: in one of the forms of docs/python-api.md; None: the data set that `values` choose.
+      data: the data, in one of the forms of docs/python-api.md; None: the data set that `values` choose.
     Raises:
       UserError: `data` has another form, or the arrays can't be packed.
     """

@@ -94,7 +94,7 @@ def fit(
       y: the targets, if x is no stream; a dictionary or tuple of arrays for a model with several outputs.
       batch_size: the number of examples in one batch of one worker; None: 32, or that of a stream.
       epochs: the number of the last epoch.
-      verbose: 0 prints nothing, 1 or "auto" the lines of the run and of each epoch, 2 those of each epoch.
+      verbose: 0 prints nothing, 1 or "auto" the lines of the run and a line for each epoch, 2 a line for each epoch.
       callbacks: Keras callbacks. `on_train_begin`, `on_epoch_begin`, `on_epoch_end` and `on_train_end` are called in this
         process, with the weights of the epoch in `self.model`. Callbacks that act within an epoch are refused.
       validation_split: the share of the examples, from the end of the arrays, that is only scored.
@@ -118,7 +118,7 @@ def fit(
     Raises:
       UserError: bad input, in one line that says what to do.
       TrainingFailed: the training failed.
-      KeyboardInterrupt, and whatever a callback raises: the run has been ended in order before.
+      KeyboardInterrupt, and whatever a callback raises: raised after the run has been ended in order.
     """
     refuse_within_a_run("fit")
     if not isinstance(model, keras.Model) or not model.compiled or not has_loss(model):
@@ -199,7 +199,7 @@ def _settings_of(
 
 
 def _predicts_numbers(model: keras.Model, train: Examples) -> bool:
-    """Return whether the loss shows that targets which are whole numbers are numbers to predict, not classes."""
+    """Return whether the loss shows that whole numbers as targets are values to predict, not classes."""
     losses = keras.tree.flatten(given_to_compile(model)[:1])
     names = {one if isinstance(one, str) else getattr(one, "name", getattr(one, "__name__", "")) for one in losses}
     if isinstance(train.y, Mapping) or not names <= set(_OF_NUMBERS):

@@ -100,7 +100,7 @@ class Epoch:
     """An epoch that has ended.
 
     Attributes:
-      number: counted from 0.
+      number: the number of the epoch, counted from 0.
       checkpoint: the step of its checkpoint.
       logs: the `loss` and the `accuracy` or `error` of the updates since the previous epoch. If the epoch was scored, also the
         scores with the prefix `val_`, and the metrics of compile().
@@ -232,7 +232,7 @@ class CallbackCaller:
         return found
 
     def end(self) -> None:
-        """Call `on_train_end`. The model has the weights of the last checkpoint then, unless a callback restores others."""
+        """Call `on_train_end`. Then the model has the last checkpoint's weights, unless a callback changes them."""
         self.begin()
         with _reported("on_train_end"):
             self._callbacks.on_train_end(self.last_logs)

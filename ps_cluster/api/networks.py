@@ -60,7 +60,7 @@ def _write_function(function: Any, folder: Path, name: str, *, described_by: Any
 
 @contextlib.contextmanager
 def _main_module_by_value() -> Iterator[None]:
-    """Pickle a script's functions by value in a child process of multiprocessing too, where the script has another name."""
+    """Pickle a script's functions by value also in a child of multiprocessing, where it is not named `__main__`."""
     script = sys.modules.get("__mp_main__")
     if script is None:
         yield

@@ -27,7 +27,7 @@ _PANEL_IN = 2.4
 
 
 class Result:
-    """A run that has ended. `Result("runs/mine")` opens any, including those of the command `run`.
+    """A run that has ended. `Result("runs/mine")` also opens a run of the command `run`.
 
     Attributes:
       run_dir: the folder of all its files.

@@ -106,7 +106,7 @@ class RunCallbacks:
         )
 
     def _model(self) -> keras.Model:
-        """Return the model for the callbacks, with its metrics built: Keras reads from them in which direction they improve."""
+        """Return the model for the callbacks, with built metrics, by which Keras knows which values are better."""
         spec, model = self._dataset.spec, self._given
         if self._examples is not None:
             evaluate(model, self._examples)
@@ -123,7 +123,7 @@ class RunCallbacks:
         return model
 
     def look(self) -> bool:
-        """Call the callbacks for what has happened since the last look. Return whether one wants to end the training."""
+        """Call the callbacks for all new epochs. Return whether a callback wants to end the training."""
         if not self._run_dir.progress.is_file():
             return False
         self.caller.begin()

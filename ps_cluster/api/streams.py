@@ -87,7 +87,7 @@ def _leaves(batch: Sequence[Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
 
 
 def _filled(part: Any, path: tuple[str, ...], columns: Mapping[tuple[str, ...], _Column]) -> Any:
-    """Return a part with the structure of `part`, a part of one batch, but with the rows of all batches."""
+    """Return the rows of all batches, in the structure of `part`, which comes from one batch."""
     if isinstance(part, Mapping):
         return {key: columns[*path, key].rows_of_all() for key in part}
     if isinstance(part, tuple | list):

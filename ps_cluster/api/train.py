@@ -69,7 +69,7 @@ def train(
     Raises:
       UserError: bad input, in one line.
       TrainingFailed: the training failed.
-      KeyboardInterrupt, and whatever a callback raises: the run has been drained before, and its directory is complete.
+      KeyboardInterrupt, and whatever a callback raises: raised after the run was drained. Its directory is complete.
     """
     refuse_within_a_run("train")
     if resume is not None:
@@ -99,7 +99,7 @@ class Listening(Protocol):
     """Follows a run from the caller's process."""
 
     def look(self) -> bool:
-        """Look at what the run has written since the last look. Return whether to end it early."""
+        """Read what the run has written since the last call. Return whether to end the run early."""
 
     def finish(self) -> None:
         """Do what remains to do after the run has ended without an error."""

@@ -11,7 +11,7 @@ from ps_cluster.runs.run_dir import RunDir
 class UpdateMeans:
     """Reads the journal of the first parameter server, which has a row for each update in the order in which they were applied.
 
-    A checkpoint is on the disk only after all rows that it counts.
+    Once a checkpoint is on the disk, the rows of all updates in it are there too.
     """
 
     def __init__(self, run_dir: RunDir, metric: str):

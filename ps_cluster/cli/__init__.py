@@ -1,1 +1,1 @@
-"""The commands, one module each. Importing one is quick; a command imports heavy modules when it runs."""
+"""The commands, one module each. These modules import quickly: a command imports heavy modules only when it runs."""

@@ -1,4 +1,4 @@
-"""Give every command errors on one line, help by groups and strict types of values. Light to import, so help is quick."""
+"""Give every command errors on one line, help by groups and strict types of values. Imports little: help is quick."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class HelpByGroups(click.Command):
         return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the command's own options, then the settings by groups. If it has none, the most used settings come first."""
+        """Write the command's own options (if it has none, the most used settings), then the settings by groups."""
         options = [one for one in self.get_params(ctx) if ctx.meta.get(_ALL) or not getattr(one, "rare", False)]
         has_own = any(isinstance(one, OneValue) and one.group == OWN and not one.rare for one in options)
         has_settings = any(getattr(one, "group", OUTPUT) in OF_SETTINGS for one in options)
@@ -120,8 +120,9 @@ class OneValue(click.Option):
     """An option that refuses two different values. Click would take the last one. An option with `multiple` takes all values.
 
     Attributes:
-      group: its heading in the help. rare: shown by --help-all only. usual: among the first in the help of a command that
-        has only settings.
+      group: the heading of the option in the help.
+      rare: whether only --help-all shows the option.
+      usual: whether the option is among the first in the help of a command that has only settings.
     """
 
     def __init__(self, *args: Any, group: str = OWN, rare: bool = False, usual: bool = False, **more: Any):
@@ -198,7 +199,7 @@ MOST_OF_A_LIST = 100  # values in a CommaList
 
 
 def completions(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
-    """Return the names that begin with `incomplete`, for the completion of a shell."""
+    """Return the names that begin with `incomplete`, so that a shell can complete it."""
     return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
@@ -235,7 +236,7 @@ class Whole(click.IntRange):
 
 
 class Number(click.FloatRange):
-    """A parameter type: a finite number in plain digits; click takes "nan" to be in every range."""
+    """A parameter type: a finite number in plain digits; click would accept "nan" in every range."""
 
     name = "number"
 
@@ -265,7 +266,7 @@ class NameOf(click.ParamType[str]):
         self._kinds = kinds
 
     def choices(self, *, explained: bool) -> str:
-        """Return the names for a help text, and what each does where its object says so."""
+        """Return the names for a help text. `explained`: also with the sentence `says` of each object that has one."""
         says = {name: getattr(self._kinds[name], "says", "") if explained else "" for name in self._kinds.names}
         names = ", ".join(f"{name} ({text})" if text else name for name, text in says.items())
         return f"Choose from {names}, or your own as FILE.py:NAME."

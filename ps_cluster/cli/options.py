@@ -205,7 +205,7 @@ tensorboard_option = option(
 
 
 def config_options(*names: str) -> Callable[[Body], Body]:
-    """Add these options, or all of CONFIG_OPTIONS, to a command. It gets them as the `options` of `overrides`.
+    """Add these options, or all of CONFIG_OPTIONS, to a command, which passes them to `overrides` as `options`.
 
     Their choices and ranges come from the configuration.
     """
@@ -257,7 +257,7 @@ def waiting_options(wait_seconds: float | None = None) -> Callable[[Body], Body]
 
 
 def waiting_words(wait_seconds: float | None, min_workers: int | None) -> tuple[str, ...]:
-    """Return those of `waiting_options` that the user gave, as words of a command line."""
+    """Return the `waiting_options` that the user gave, as words of a command line."""
     seconds = () if wait_seconds is None else ("--wait-seconds", f"{wait_seconds:.15g}")
     return (*seconds, *(() if min_workers is None else ("--min-workers", str(min_workers))))
 

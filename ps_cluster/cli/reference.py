@@ -37,7 +37,7 @@ _EXTENDS: Schema = {
 
 
 def run_schema() -> Schema:
-    """Return the schema of a file for `run --config`. It takes the settings of whatever can be chosen in a section."""
+    """Return the schema of a file for `run --config`. It accepts the settings of all choices in a section."""
     return {
         "$schema": DIALECT,
         "title": "Configuration of a run of ps_cluster",
@@ -64,7 +64,7 @@ def schema_of(model: type[BaseModel]) -> Schema:
 
 
 def leaves(properties: Mapping[str, Schema], prefix: str = "") -> Iterator[tuple[str, Schema]]:
-    """Yield dotted key → schema of each setting; those of an object within an object have longer keys."""
+    """Yield dotted key → schema of each setting. A key contains the names of all objects around the setting."""
     for name, found in properties.items():
         if "properties" in found:
             yield from leaves(found["properties"], f"{prefix}{name}.")
@@ -73,7 +73,7 @@ def leaves(properties: Mapping[str, Schema], prefix: str = "") -> Iterator[tuple
 
 
 def own_names(choice: Choice) -> list[str]:
-    """Return the names of the package's own that users may choose."""
+    """Return the names of this package's objects that users may choose."""
     return [name for name in choice.kinds.names if name in choice.kinds.own]
 
 
@@ -103,7 +103,7 @@ def names_schema(choice: Choice, found: Schema) -> Schema:
 
 
 def _only_own(choice: Choice) -> Iterator[Schema]:
-    """Yield a condition for each name: where it is chosen, there are no settings of the others."""
+    """Yield a condition for each name: if it is chosen, the section must not have settings of the other choices."""
     for name in own_names(choice):
         chosen = {"properties": {choice.key: {"const": name}}, "required": [choice.key]}
         yield {"if": chosen, "then": {"propertyNames": {"enum": list(choice.kinds[name].Settings.model_fields)}}}

@@ -152,7 +152,7 @@ def run(
 
 
 def _mode_that_splits(what: str | None, mode: str | None) -> dict[str, str]:
-    """Return the option that chooses the only mode that splits `what`; nothing if several modes do, or if the user gave one."""
+    """Return the option for the only mode that splits `what`; {} if several modes do, or if the user chose one."""
     found = [one.name for one in MODES if one.cluster.splits == what]
     return {"mode__name": found[0]} if len(found) == 1 and mode is None else {}
 

@@ -151,7 +151,7 @@ def predict(
 
 
 def _check_output(context: click.Context, parameter: click.Parameter, path: Path | None) -> Path | None:
-    """Return the path that `export` writes. It is refused if it is no file, or folder, that can be written."""
+    """Return the path that `export` writes. Refuse it if `export` can't write the file, or the folder, there."""
     kind = OUTPUT_FOLDER if context.params.get("changed_since") is None else OUTPUT_FILE
     return None if path is None else kind.convert(path, parameter, context)
 

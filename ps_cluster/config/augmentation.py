@@ -98,7 +98,7 @@ NO_VARIATION = "none"
 
 
 def read_variations(text: str) -> dict[str, Any]:
-    """Parse the short form, e.g. "flip,crop=4,hue=0.1" or "none". Return all settings; what it omits is switched off.
+    """Parse the short form, e.g. "flip,crop=4,hue=0.1" or "none". Return all settings; omitted ones are switched off.
 
     Raises:
       ValueError: a name is unknown or appears twice, or a value can't be read.

@@ -70,11 +70,11 @@ class Form:
     Settings: type[DataSettings]
 
     def recognises(self, path: Path) -> bool:
-        """Return whether a file or folder has this form. Read at most names and the beginning of a file."""
+        """Return whether a file or folder has this form. This reads only names and the beginning of a file."""
         return path.name.lower().endswith(self.endings) and os.path.isfile(path)
 
     def one_change(self, path: Path) -> str:
-        """Describe the single change that would give a path this form; "" if there is none. Read no more than `recognises`."""
+        """Describe the one change that gives a path this form; "" if there is none. Reads as little as `recognises`."""
         return ""
 
     def dataset(self, path: Path) -> DataSet:
@@ -262,8 +262,8 @@ class Contents:
           train: the training examples, field → [N, ...]. The target is called "target", weights of the examples "weight".
           test: the test examples in the same form.
           classes: the names of the classes or labels; (): their numbers are their names.
-          output: the name of the output that the target is for, if there are others.
-          others: name of a further output → what its target is. The arrays are called as `target_array` says.
+          output: the name of the output that the target is for, if the network has further outputs.
+          others: name of a further output → what its target is. `target_array` returns the name of its array.
 
         Raises:
           UserError: there is no target, or a field is no array.
@@ -313,7 +313,7 @@ class DataSet:
       title: the name in sentences, if it differs.
       generated: whether a program generates the data. Every output with a result of such data says so.
       Settings: the class of the section `data`, with this data set's own settings.
-      recipe: the settings in which it differs from configs/default.yaml with any network, as a layer.
+      recipe: settings for this data set with any network, as a layer: those that differ from configs/default.yaml.
       recipes: network → a layer of settings for this data set with this network.
       version: increase it whenever `read` returns something else for the same source, so that the data is packed again.
       archive: the name of the file, or files, that users may already have.

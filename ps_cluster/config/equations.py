@@ -64,7 +64,7 @@ class ArrivedParts:
       gradient: [k], as received.
       staleness: the number of updates that the shard applied between the pull and the push.
       updates_before: as in `UpdateParts`.
-      workers: the number of workers whose staleness counts as usual.
+      workers: the number of workers that train, or whose staleness is emulated.
       weights: [k], at the moment of the push.
       slots: the slots of the method; "pulled" holds the weights of the worker's last pull.
     """
@@ -93,6 +93,6 @@ class CorrectedParts:
 
 
 def mean_of(vectors: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the mean of vectors [n], which may be large: of a single one, itself."""
+    """Return the mean of vectors [n]. A single vector is returned itself, because it may be too large to copy."""
     mean: np.ndarray = vectors[0] if len(vectors) == 1 else np.mean(vectors, axis=0)
     return mean

@@ -134,7 +134,7 @@ def loaded(file: Path, changes: Layer, environment: Mapping[str, str]) -> Resolv
     """Return a run's config.yaml with other values for some dotted keys, and the strictest isolation of all layers.
 
     Args:
-      environment: environment variables. Only that of the isolation counts, because a resumed run keeps its settings.
+      environment: environment variables. Only the variable of the isolation counts: a resumed run keeps its settings.
     Raises:
       UserError: a value is wrong, or the run's mode does not use a setting.
     """

@@ -76,10 +76,10 @@ class Field:
       shape: the shape of one example, e.g. (32, 32, 3); () for a number.
       mean, std: mean and standard deviation of the training examples along the last axis (one value for a number), in
         the field's units; empty if unknown.
-      codes: for codes, such as the categories of a table: the number of different codes at each place of the last axis.
-        Codes count from 0. Empty if the field has no codes.
-      characters, code: for texts (dtype "string"), which are packed as code points and padded with 0: the number of
-        characters of the longest text, and the dtype of a code point.
+      codes: how many different codes there are at each place of the last axis, if the field has codes, such as the
+        categories of a table. Codes count from 0. Empty for any other field.
+      characters, code: the number of characters of the longest text, and the dtype of a code point, if the field has
+        texts (dtype "string"). Texts are packed as code points and padded with 0.
     """
 
     dtype: str
@@ -92,7 +92,7 @@ class Field:
 
     @property
     def packed(self) -> Field:
-        """The array as it is packed: of texts, their code points along a last axis."""
+        """The field in its packed form. Texts are packed as code points, along one more axis, which is the last one."""
         return Field(self.code, (*self.shape, self.characters)) if self.dtype == TEXT else self
 
     @property
@@ -155,7 +155,7 @@ class ExampleSpec:
 
     @property
     def outputs(self) -> int:
-        """The number of values that a network returns for an example. For codes: one value for each code of each place."""
+        """The number of values that a network returns for an example. A place with codes has a value for each code."""
         return len(self.classes) or sum(self.target.codes) or math.prod(self.target.shape)
 
     @property
@@ -258,7 +258,7 @@ class Objective:
         """Raise ValueError, with a short reason, if the targets of a split can't be trained on."""
 
     def check_held_out(self, target: np.ndarray, held_out: np.ndarray, spec: ExampleSpec) -> None:
-        """Raise ValueError, with a short reason, if held-out targets differ from all targets, as they do in sorted data."""
+        """Raise ValueError, with a short reason, if held-out targets are unlike all targets, as in sorted data."""
 
     def groups(self, target: np.ndarray, spec: ExampleSpec) -> Iterator[tuple[str, np.ndarray]]:
         """Yield the name and the indices, int64 [M], of each group of examples with similar targets [N, ...]."""
@@ -337,7 +337,7 @@ class Classification(Objective):
         return ("auc", "log_loss", "f1") if len(spec.classes) == 2 else ("log_loss", "f1")
 
     def wanted(self, target: np.ndarray, spec: ExampleSpec) -> np.ndarray | None:
-        """Return those of the second of two classes, such as the clicks."""
+        """Return the pairs that belong to the second of two classes, such as the clicks."""
         return target == 1 if len(spec.classes) == 2 else None
 
     def check_target(self, target: np.ndarray, spec: ExampleSpec) -> None:
@@ -383,7 +383,7 @@ class Classification(Objective):
         return float(np.max(counts) / len(target))
 
     def check_held_out(self, target: np.ndarray, held_out: np.ndarray, spec: ExampleSpec) -> None:
-        """Refuse held-out targets without a class that a random part would lack with a probability below 1e-6."""
+        """Refuse held-out targets that lack a class, if the probability that a random part lacks it is below 1e-6."""
         counts, of_part = (np.bincount(labels, minlength=len(spec.classes)) for labels in (target, held_out))
         missing = np.flatnonzero((counts > 0) & (of_part == 0))
         share = counts[missing].sum() / len(target)

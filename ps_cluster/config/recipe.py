@@ -208,7 +208,7 @@ def found_rates(network: Network) -> tuple[FoundRates, ...]:
 
 
 def rates_found(config: RunConfig) -> FoundRates | None:
-    """Return the recipe's rates for a configuration's network, mode, workers and batch size, even if it uses others."""
+    """Return the rates that the recipe has for a configuration, even if the configuration uses other rates."""
     place = (*rated_as(config.mode_kind, config.cluster.workers), config.training.batch_size_per_worker)
     return next((rates for rates in found_rates(NETWORKS[config.model.name]) if rates.place == place), None)
 

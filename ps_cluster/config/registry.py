@@ -33,7 +33,7 @@ class Named(Protocol):
 
 @runtime_checkable
 class HasParts(Protocol):
-    """An object that has to name classes of its own."""
+    """An object with attributes that have to name a class."""
 
     def parts(self) -> Mapping[str, type]:
         """Return the attributes that have to name a class, each with the base class of that class."""
@@ -103,7 +103,7 @@ class Registry(Generic[T]):
 
     @property
     def with_settings(self) -> Iterator[Any]:
-        """Yield the objects that may have settings which others do not have."""
+        """Yield the objects that may have settings which other objects do not have."""
         return iter(self)
 
     def named_by_user(self, name: str, folder: Path) -> str:

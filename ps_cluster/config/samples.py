@@ -46,7 +46,7 @@ class Stretch:
     count: Any
 
     def size(self, examples: int) -> Any:
-        """Return how many examples it has, of however many."""
+        """Return how many examples these are. Their number does not depend on `examples`."""
         return self.count
 
 
@@ -88,7 +88,7 @@ def sample_of_worker(
 
 
 def ends_of_files(rows_of_files: Sequence[int], workers: int) -> tuple[int, ...]:
-    """Return where the examples of each worker end if each gets whole files: consecutive ones, as equal as they allow.
+    """Return where the examples of each worker end if each gets whole, consecutive files, about equally many examples.
 
     Raises:
       ValueError: there are fewer files than workers.

@@ -46,9 +46,10 @@ class ScheduleSettings(Section):
     )
 
     def left(self, done: float) -> float:
-        """Return the work that is left after the share `done`, as a share of all steps at the current image size.
+        """Return how much work is left after the share `done` of the steps.
 
-        The time of a step is proportional to the number of pixels in its images.
+        The work of all steps, if they had the current image size, counts as 1. The time of a step is proportional to
+        the number of pixels in its images.
         """
         left, now, begin = 0.0, None, done
         for until, size in (*((scale.until, scale.scale**2) for scale in self.image_scales), (1.0, 1.0)):

@@ -125,7 +125,7 @@ def of_choices(recipe: Layer, chosen: Layer) -> Layer:
 
 
 def _shared_settings(kinds: Registry[Any], *names: Any) -> set[str]:
-    """Return the settings that two choices inherit from one class. An unknown choice has only the settings of all."""
+    """Return the settings that two choices inherit from one class. An unknown choice has only those that all have."""
     known = [kinds[name].Settings for name in names if name in kinds]
     classes = known if len(known) == len(names) else [*known, kinds.settings]
     nearest = next(base for base in classes[0].__mro__ if all(issubclass(one, base) for one in classes))

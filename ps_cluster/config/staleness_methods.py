@@ -38,7 +38,7 @@ class StalenessMethod:
       Settings: the class of the section `staleness`, with this method's own settings.
       correction: the class that corrects gradients in a shard; `server.staleness.correction.Correction` corrects nothing.
       gathers: whether an update applies several gradients at a time.
-      works_by_row: whether it leaves rows of embedding tables as they are, or treats each by itself.
+      works_by_row: whether the method suits embedding tables: it leaves their rows alone, or treats each row by itself.
       takes_periods: whether the method also suits the weight differences of modes with local steps.
     """
 
@@ -79,7 +79,10 @@ class StalenessMethod:
         return 1
 
     def given_weights(self, at_pull: Slots) -> np.ndarray:
-        """Return the weights that a pull returns, float64 [k]. `at_pull`: "weights" and `Correction.pull_state` then."""
+        """Return the weights that a pull gives, float64 [k].
+
+        `at_pull`: "weights" and `Correction.pull_state` at the moment of the pull.
+        """
         return at_pull["weights"]
 
 

@@ -1,6 +1,7 @@
 """Read the layers of the user's settings: files, environment variables and options.
 
-The user has written all of them, so the code that they name may be run. A run directory is no such layer.
+The user has written all of them, so the code that they name may be run. The settings in a run directory are not such a
+layer, because they may come from another person.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ def augment_images(field: Field, images: tf.Tensor, batch: Batch, settings: Augm
 def resized(
     inputs: Mapping[str, tf.Tensor], spec: ExampleSpec, scales: Sequence[ImageScale], progress: tf.Tensor
 ) -> dict[str, tf.Tensor]:
-    """Return the inputs of a batch with its images made as small as the scales say, by the mean over each pixel's area.
+    """Return the inputs of a batch with its images scaled down by `scales`. A new pixel is the mean over its area.
 
     Progressive resizing, as in the entries of fast.ai to DAWNBench (2018).
 

@@ -38,12 +38,12 @@ def archive_folders(cache_dir: Path) -> tuple[Path, ...]:
 
 
 def packed_folder(cache_dir: Path) -> Path:
-    """Return the folder of packed copies. Copies of other formats have other folders, and stay for other versions."""
+    """Return the folder of packed copies. Other formats have other folders, so other versions keep their copies."""
     return cache_dir / f"packed-{packed.FORMAT}"
 
 
 def fingerprint(source: Path) -> str:
-    """Return eight hexadecimal digits that change when a file, or any file below a folder or of a pattern, changes.
+    """Return eight hexadecimal digits that change with a file, or with any of the files of a folder or a pattern.
 
     Only names, sizes and times of modification are looked at.
     """
@@ -54,7 +54,7 @@ def fingerprint(source: Path) -> str:
 
 
 def size_of(source: Path) -> int:
-    """Return the size of a file in bytes, or that of all files below a folder or of a pattern."""
+    """Return the size of a file in bytes. For a folder or a pattern, return the sum over all its files."""
     return sum(status.st_size for _, status in _files(source))
 
 

@@ -27,7 +27,7 @@ class Described:
     """Statistics of a field, or of one of its columns, over the training examples. They are None if no value is finite.
 
     Attributes:
-      low, mean, std, high: statistics of the values. Those of texts are over their numbers of characters.
+      low, mean, std, high: statistics of the values. For texts, they are of the number of characters.
       missing: how many values are NaN or infinite; for a column of a table, how many training rows have no value.
       rows: how many examples were read.
     """

@@ -133,7 +133,7 @@ class _Transfer:
             self._receive(response)
 
     def _refused(self, error: urllib.error.HTTPError) -> None:
-        """Return if the server says that no byte is missing. Raises the same errors as `attempt`."""
+        """Raise an error for a refused request, as `attempt` does. Return if it only means that no byte is missing."""
         if error.code == 416 and _whole_size(error.headers) == self.size:
             return
         if error.code == 416:
@@ -177,7 +177,7 @@ def _read(response: http.client.HTTPResponse) -> bytes:
 def _open(request: urllib.request.Request, timeout_s: float, connect_timeout_s: float) -> http.client.HTTPResponse:
     """Call urlopen with a limit on the total time.
 
-    Its own timeout covers neither name resolution nor several addresses.
+    The timeout of urlopen itself covers neither name resolution nor several addresses.
     """
     answer: queue.SimpleQueue[http.client.HTTPResponse | Exception] = queue.SimpleQueue()
 

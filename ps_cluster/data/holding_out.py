@@ -105,7 +105,10 @@ def _held_out_of_each_class(share: float, order: np.ndarray, labels: np.ndarray)
 
 
 def _counts_to_hold_out(share: float, counts: np.ndarray) -> np.ndarray:
-    """Return how many of each class to hold out: its share rounded down, and one more where that cuts off the most."""
+    """Return how many of each class to hold out: its share rounded down, or one more.
+
+    Those that lost most by the rounding get one more, until together they have the share of all examples.
+    """
     most, exact = np.maximum(counts - 1, 0), share * counts
     wanted: np.ndarray = np.minimum(most, exact.astype(int))
     missing = max(1, round(share * int(counts.sum()))) - int(wanted.sum())

@@ -35,7 +35,7 @@ class Copy:
 
     @property
     def name(self) -> str:
-        """The name of the data set; for a damaged copy, the part of the folder's name that comes from it."""
+        """The name of the data set; for a damaged copy, the part of the folder's name that was made from that name."""
         return self.dataset.name if self.dataset else self.directory.name.partition(".")[0]
 
     @property
@@ -143,7 +143,7 @@ def _has_name(copy: Copy, name: str) -> bool:
 
 
 def verify(copy: Copy, progress: CopyProgress = lambda done_bytes, total_bytes: None) -> Copy:
-    """Read a whole copy and return it, damaged if its manifest, a size, a target or the checksum of a file is wrong."""
+    """Read and return a whole copy. It counts as damaged if its manifest, a size, a target or a checksum is wrong."""
     copy = open_copy(copy.directory, whole=True)
     if copy.dataset is None:
         return copy

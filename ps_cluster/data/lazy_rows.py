@@ -20,7 +20,7 @@ class LazyRows:
 
 
 class SelectedRows(LazyRows):
-    """The rows with the indices `ids` [N] among other rows, in this order."""
+    """Some rows of another object: those with the indices `ids` [N], in this order."""
 
     def __init__(self, rows: Rows, ids: np.ndarray):
         super().__init__(rows.dtype, (len(ids), *rows.shape[1:]))
@@ -31,7 +31,7 @@ class SelectedRows(LazyRows):
 
 
 class ChangedRows(LazyRows):
-    """Other rows with another dtype or shape. `change` converts them, piece by piece."""
+    """The rows of another object, which `change` converts to another dtype or shape, piece by piece."""
 
     def __init__(self, rows: Rows, change: Callable[[np.ndarray], np.ndarray]):
         first = change(np.asarray(rows[:1]))

@@ -48,7 +48,7 @@ def arrays_of_lines(
       heading: whether the first line names the columns.
 
     Raises:
-      Malformed: a line is bad, which the message tells by its number, or there are no lines.
+      Malformed: a line is bad (the message has its number), or there are no lines.
     """
     files = {name: tempfile.TemporaryFile() for name in fields}  # noqa: SIM115  # mapped arrays outlive this function
     parsed, count = _parsed(file, parse, heading), 0

@@ -14,15 +14,15 @@ _VALUES_AT_ONCE = 2**19  # as float64 they are up to eight times as large
 
 
 def _ignore_overflow() -> np.errstate:
-    """Return a context in which numpy does not warn of overflow. They are refused later."""
+    """Return a context in which numpy does not warn of overflow. Results that are not finite are refused later."""
     return np.errstate(invalid="ignore", over="ignore")
 
 
 class Moments:
     """The mean and standard deviation of each place of a row, over all rows so far.
 
-    The sums behind them are over the distances from the first row. Without that, the difference between the mean of
-    squares and the square of the mean would lose its digits for values far from 0.
+    What is summed are the distances from the first row. With sums of the values themselves, the difference between the
+    mean of squares and the square of the mean would lose its digits if the values are far from 0.
 
     Attributes:
       count: how many values were counted, for each place of a row.
@@ -59,7 +59,8 @@ class Moments:
 class RunningStatistics:
     """Collects the mean and standard deviation of a field along its last axis, or over all numbers if rows are scalars.
 
-    Only images and floats without published statistics have them, and only for a last axis of at most `_MOST_CHANNELS`.
+    It collects nothing for a field that is neither an image nor floats, that has published statistics, or whose last
+    axis is longer than `_MOST_CHANNELS`.
     """
 
     def __init__(self, field: Field):

@@ -180,7 +180,7 @@ def _with_texts(inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, 
 
 
 def _check_lengths(arrays: Mapping[str, Any]) -> None:
-    """Raise Malformed if the array that belongs to another one is missing, or has another length."""
+    """Raise Malformed if one of two arrays that belong together is missing, or if their lengths differ."""
     for name in NAMES[1:]:
         x = f"x_{name.rpartition('_')[2]}"
         if name in arrays and x not in arrays:

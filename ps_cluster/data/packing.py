@@ -57,7 +57,7 @@ def write_packed(
 
     Args:
         source: what the contents were read from, for the manifest.
-        notify: gets lines about the progress, if packing takes long.
+        notify: called with lines about the progress, if packing takes long.
         free_bytes: returns the free space on the disk of a folder, in bytes.
 
     Raises:

@@ -142,7 +142,7 @@ def decode_picture(picture: Picture, size: Size) -> np.ndarray:
 def _open_image(file: BinaryIO) -> Image:
     """Open a picture of a known format without decoding it.
 
-    Raises Malformed if it has too many pixels, or fractions.
+    Raises Malformed if it has too many pixels, or if its pixels are fractions.
     """
     from PIL import Image
 

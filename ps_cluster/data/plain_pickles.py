@@ -118,7 +118,7 @@ def load_plain(content: bytes) -> object:
 
 
 def _check_operations(content: bytes) -> None:
-    """Check the operations that the unpickler would trust: lengths, and places in its memo, for which it takes memory.
+    """Check the numbers in a pickle by which the unpickler takes memory unchecked: lengths, and places in its memo.
 
     Raises:
         ValueError: an operation exceeds a limit, or is incomplete.

@@ -71,7 +71,7 @@ def varied(
 
 
 def resized(images: np.ndarray, scales: Sequence[ImageScale], progress: float) -> np.ndarray:
-    """Return images float32 [B, H, W, C], made as small as the scales say.
+    """Return images float32 [B, H, W, C], scaled down by `scales`.
 
     `progress`: the share of the steps that is done.
     """

@@ -51,8 +51,8 @@ def resolve(
         cache_dir: the folder for packed copies and downloads.
         notify: gets one line for each step.
         progress: gets the progress of a download.
-        url: an address to download from instead of the official one. If there are several files, it is that of their
-            folder. The official checksums apply.
+        url: an address to download from instead of the official one. If there are several files, it is the address
+            of their folder. The official checksums apply.
 
     Raises:
         UserError: `data_dir` has nothing usable (also for `auto`), the data set can't be found or read, or the cache

@@ -33,7 +33,7 @@ class Encoding:
     Attributes:
       content: the fields of `TableEncoding` (runs/rows.py), which is stored with a packed table.
       numbers, categories, texts: the names of the columns of each kind.
-      values: for each column of categories its values; the code of a value is its place, counted from 1.
+      values: the values of each column of categories. The code of a value is its place, counted from 1.
     """
 
     def __init__(self, content: Mapping[str, Any]):
@@ -74,7 +74,7 @@ class Encoding:
         """Yield the inputs of all rows of another table, in pieces.
 
         Raises:
-          Malformed: a column is missing, or one that holds times and one that holds numbers were exchanged.
+          Malformed: a column is missing, or has times where the training had numbers, or numbers where it had times.
         """
         from pyarrow import types
 

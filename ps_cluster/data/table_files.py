@@ -94,9 +94,10 @@ class PiecewiseTable(Protocol):
 
 
 class CsvTable:
-    """A CSV file whose first line names the columns, separated by commas, semicolons or tabs: what it has most of.
+    """A CSV file whose first line names the columns.
 
-    A file whose name ends in .gz is decompressed. A .tsv file is separated by tabs.
+    The columns are separated by the comma, semicolon or tab, whichever is most frequent in the first line. A .tsv file
+    is separated by tabs. A file whose name ends in .gz is decompressed.
     """
 
     guesses_types = True
@@ -186,7 +187,7 @@ class CsvTable:
             yield reader
 
     def _of_another_type(self, text: str) -> str | None:
-        """Return a better message for one of pyarrow's about a wrong value, with column and line; None for others."""
+        """Return a better message than pyarrow's about a wrong value, with column and line; None for other messages."""
         if not (found := _INVALID_VALUE.fullmatch(text)):
             return None
         name, value = self._names[int(found["column"])], found["value"]
@@ -383,7 +384,7 @@ def open_tables(files: Mapping[str, Sequence[Path]], text: Sequence[str]) -> dic
 
 
 def _check_alike(first: PiecewiseTable, later: PiecewiseTable, text: Sequence[str]) -> None:
-    """Raise Malformed if a later file of a table declares other values for a column of which the first declares text.
+    """Raise Malformed if a column is text in the first file of a table, and a later file declares another type for it.
 
     For separate tables, e.g. one to test on, this is no error: numbers may be names.
     """
@@ -416,7 +417,7 @@ def _check_columns(path: Path, columns: int) -> None:
 def arrow_errors(what: str, rephrase: Callable[[str], str | None] = lambda text: None) -> Iterator[None]:
     """Raise Malformed for errors of pyarrow in a block.
 
-    `rephrase`: returns a better message for one of pyarrow's, or None.
+    `rephrase`: returns a better message than pyarrow's, which it gets, or None.
     """
     import pyarrow
 

@@ -17,9 +17,9 @@ _AT_ONCE = 2**12  # texts that are read together
 
 
 class Width(NamedTuple):
-    """What texts need. `characters`: places for the longest one.
+    """How much room packed texts need. `characters`: the number of characters of the longest text.
 
-    `code`: a dtype that holds their highest code point.
+    `code`: a dtype that holds the highest code point of all texts.
     """
 
     characters: int

@@ -63,7 +63,12 @@ class ValueFormatter:
 
 
 class PredictionFormatter(Protocol):
-    """Converts a prediction, e.g. [outputs], to text. `columns`: the headings of CSV. `headings`: those of a table."""
+    """Converts a prediction, e.g. [outputs], to text.
+
+    Attributes:
+      columns: the headings of a CSV file.
+      headings: the headings of a table for people.
+    """
 
     columns: list[str]
     headings: list[str]

@@ -27,7 +27,7 @@ class Sampling:
     """Settings for the random choice of the next bytes.
 
     Attributes:
-      length: the most bytes to add. Fewer are added if the model predicts the end of the file.
+      length: the largest number of bytes to add. Fewer are added if the model predicts the end of the file.
       temperature: divides the scores. Below 1, likely bytes become likelier; at 0 the likeliest byte is always chosen.
       seed: the seed of the random numbers.
     """

@@ -192,7 +192,7 @@ class _Evaluator:
         return None if newest in scored else newest
 
     def _report_skipped(self, step: int, scored: set[int]) -> None:
-        """Report, once, the readable checkpoints that are not scored because that of `step` is newer."""
+        """Report, once, the readable checkpoints that are not scored because the checkpoint of `step` is newer."""
         if self._folder.scores_all():
             return
         older = sorted({one for one in self._readable_steps() if one < step} - scored - self._skipped)

@@ -18,8 +18,8 @@ NO_CATEGORY = "\ufffe"  # a text that no column contains, because it is no chara
 def with_encoding(model: Any, encoding: TableEncoding) -> Any:
     """Return a Keras model that takes raw columns, and returns what `model` returns for the encoded columns.
 
-    Its inputs are `numbers`, float64 [B, k], where NaN is a missing value, `categories`, text [B, m], in the order of
-    the encoding, and `texts`, text [B, n], as the network takes it. A table without such columns has no such input. All
+    The inputs of the model are `numbers`, float64 [B, k], `categories`, text [B, m], and `texts`, text [B, n], without
+    those for which the table has no columns. Columns are in the order of the encoding. A missing number is NaN. All
     layers are Keras's own, so the file loads without this package.
     """
     from ps_cluster.models.flat import as_arguments
@@ -45,7 +45,7 @@ def with_encoding(model: Any, encoding: TableEncoding) -> Any:
 
 
 def as_raw(inputs: Mapping[str, np.ndarray], encoding: TableEncoding) -> dict[str, np.ndarray]:
-    """Convert encoded columns back to possible columns of the table: code 0 becomes a text that is no category."""
+    """Convert encoded columns to raw columns that have this encoding. Code 0 becomes a text that is no category."""
     raw: dict[str, np.ndarray] = {}
     if encoding.numbers:
         mean, std = (np.array([getattr(one, name) for one in encoding.numbers]) for name in ("mean", "std"))

@@ -18,7 +18,7 @@ _PAIRS_AT_ONCE = 2**14
 def recall_at(
     k: int, scores_of: Callable[[np.ndarray], np.ndarray], items: np.ndarray, known: np.ndarray, held_out: np.ndarray
 ) -> float | None:
-    """Return recall@k: the share of each user's held-out items that are among the k best, and the mean over the users.
+    """Return recall@k: the mean, over the users, of the share of a user's held-out items that are among the k best.
 
     Krichene and Rendle 2020, "On Sampled Metrics for Item Recommendation", KDD: Recall(R)@k is the share of the
     relevant items R whose rank is at most k. Following their advice, all items are ranked, not a sample of them, except

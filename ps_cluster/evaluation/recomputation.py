@@ -165,7 +165,7 @@ class Recomputation:
 
     @cached_property
     def _rounding_steps(self) -> RecomputedSteps:
-        """The same steps in the precision of the run, which show how much its rounding changes the gradient."""
+        """The steps of `_steps` in the precision of the run. They show how much its rounding changes the gradient."""
         return self._steps_in(self._config.model.precision)
 
     def _steps_in(self, precision: str) -> RecomputedSteps:
@@ -219,7 +219,7 @@ class Recomputation:
     # Compare what the parameter servers did.
 
     def _compare_given(self, shard: SampledShard, findings: _Findings, where: str) -> None:
-        """Compare the weights that a worker got with those that the shard had at that moment."""
+        """Compare the weights that a worker got with those that the shard had at the moment of the pull."""
         if self._mode.delay(self._config):
             return findings.leave_unchecked(
                 "the weights given to workers: mode.simulate_workers gives those of older versions"

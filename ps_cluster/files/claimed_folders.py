@@ -1,4 +1,4 @@
-"""Claim a folder for one piece of work, whose plan is a file in it. The same command continues it; another is refused."""
+"""Claim a folder for one piece of work, by a file with its plan. Only a command with the same plan continues there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def check_unclaimed(output: Path, plan: str, noun: str, besides: str = LOCK) -> 
     Args:
       plan: the name of the plan's file.
       noun: the kind of work, e.g. "comparison".
-      besides: a name that may be there already.
+      besides: the name of a file that may be in the folder already.
     """
     if not (output / plan).is_file() and not is_empty(output, besides=besides):
         raise UserError(f"--output: '{output}' is not empty and holds no {noun}: choose another")

@@ -129,7 +129,7 @@ class RowTail(Generic[Model]):
             return b""
 
     def row(self, line: bytes) -> Model | None:
-        """Return the row of a line; None if it is not a row, whose problem is then noted."""
+        """Return the row of a line. If the line is not a row, count it in `passed_over` and return None."""
         try:
             return self._model.model_validate(parse_json(line))
         except Malformed as error:

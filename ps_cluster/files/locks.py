@@ -146,7 +146,7 @@ def sole_use(folder: Path, what: str, notify: Notify, *, shared: bool = False) -
 def is_held(path: Path) -> bool:
     """Return whether a process holds or shares the lock `path`, or the lock of the folder `path`. Writes nothing.
 
-    Return False if nobody can tell.
+    Return False if this can't be found out.
     """
     file = path / LOCK if path.is_dir() else path
     try:
@@ -165,7 +165,7 @@ def is_held(path: Path) -> bool:
 
 
 def share(path: Path) -> None:
-    """Share the lock `path`, or a folder, until this process ends. If the system refuses, nobody waits for this process."""
+    """Share the lock `path`, or a folder, until this process ends. If the system refuses, no process waits for that."""
     with contextlib.suppress(OSError):
         _locked(path / _USED if path.is_dir() else path, _CHECK_TAKES_S, fcntl.LOCK_SH)
 
@@ -194,7 +194,7 @@ def sharing_new(folder: Path) -> Iterator[None]:
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Remove a folder that no process shares. It stays if the file system has no locks, because nobody can tell there."""
+    """Remove a folder that no process shares. It stays if the file system has no locks to tell that."""
     without_locks: list[str] = []
     with contextlib.suppress(OSError):  # it is gone
         if (descriptor := _locked(folder / _USED, 0, warn=without_locks.append)) is not None:

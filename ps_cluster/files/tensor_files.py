@@ -72,8 +72,9 @@ class Pieces:
 def write_tensors(file: IO[bytes], header: BaseModel, arrays: Mapping[str, np.ndarray | Pieces]) -> None:
     """Write a header and arrays into an empty file that can seek, for `open_tensors`.
 
-    Arrays are written as they are read, so the checksums in the table at the beginning are known last. Until then the
-    file has none that could be right. The library could only write to a path, or make a second copy of all arrays in memory.
+    Each array is written piece by piece while it is read. The checksums belong into the table at the beginning, but are
+    known only at the end, so the table is written last. The library `safetensors` is not used for this: it could only
+    write to a path, or make a second copy of all arrays in memory.
 
     Raises:
       ValueError: an array has another dtype, or its pieces have another length.
@@ -179,7 +180,9 @@ def _parsed(words: Mapping[str, str], name: str, model: type[Model]) -> Model:
 
 
 def _check_array(file: BinaryIO, name: str, begin: int, end: int, checksum: int, checksums: Checksums) -> None:
-    """Check the checksum of an array. If the disk fails, these reads raise; reads of a map would kill the process."""
+    """Check the checksum of an array by reading the file. If the disk fails, this raises an error. An access to mapped
+    memory would kill the process.
+    """
     file.seek(begin)
     while begin < end and (chunk := file.read(min(_CHUNK_BYTES, end - begin))):
         checksum = crc32(chunk, checksum)

@@ -90,7 +90,10 @@ def one_line(text: str, most: int = MOST_CHARACTERS) -> str:
 
 
 def reason(error: BaseException, most: int = MOST_CHARACTERS) -> str:
-    """Return what an error says on one line: the system's message, its own, or its class if it has none."""
+    """Return the message of an error, on one line.
+
+    This is the system's message if the error has one, else the text of the error, or its class if it has no text.
+    """
     return one_line(getattr(error, "strerror", None) or str(error) or type(error).__name__, most)
 
 
@@ -167,7 +170,7 @@ def first_error(error: ValidationError, origin: str, known: str = "", names: Ite
     Args:
       origin: the source of the input.
       known: the page that lists all keys, or "".
-      names: all keys, for the one that is nearest to an unknown one.
+      names: all keys. The message about an unknown key names the most similar one.
     """
     if error.error_count() > MOST_ERRORS:
         return f"{origin}: holds something else: {error.error_count():,} values are wrong"

@@ -92,7 +92,7 @@ def _parsed(text: str, loader: Any) -> Any:
 
 
 def dump_yaml(value: Any) -> str:
-    """Return YAML that `parse_yaml` reads as the same value, and readers of YAML 1.1, such as kubectl, too."""
+    """Return YAML that `parse_yaml`, and readers of YAML 1.1 such as kubectl, read as the same value."""
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, width=1000)
 
 

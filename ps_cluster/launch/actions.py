@@ -20,7 +20,7 @@ class EndRun:
 
 
 def broken_line(outcome: Outcome, updates: int) -> str:
-    """Return what to do about a training that ended in one of `BROKEN`, on one line."""
+    """Return what went wrong in a training that ended in one of `BROKEN`, and what to do, on one line."""
     if outcome == "nan_loss":
         return (
             f"the loss was NaN or infinite in every step of {updates:,} updates, so the training can't be judged: look for "

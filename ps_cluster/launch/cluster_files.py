@@ -85,7 +85,7 @@ def from_file(path: Path, task: Task, notify: Notify) -> tuple[ClusterTopology, 
     """Return the cluster that a YAML file describes (type → addresses), without its evaluator, and `task`.
 
     Args:
-      task: the one that --type and --index name.
+      task: the task that --type and --index name.
       notify: called with a line about each part of the description that is ignored.
     Raises:
       UserError: the file can't be read, describes no cluster that a run can have, or has no such task.

@@ -75,7 +75,7 @@ def _lines(task: TaskView) -> tuple[str, ...]:
 
 
 def _arrows(flow: Flow, boxes: dict[str, list[Box]]) -> Iterator[tuple[float, float, float, float]]:
-    """Yield (x1, y1, x2, y2) from each sender to each receiver; between tasks of one type to the next one."""
+    """Yield (x1, y1, x2, y2) from each sender to each receiver, or from each task to the next one of its own type."""
     senders, receivers = boxes.get(flow.sender, []), boxes.get(flow.receiver, [])
     if flow.sender == flow.receiver:
         for one, other in itertools.pairwise(senders):

@@ -59,7 +59,7 @@ _IN_WORDS = {CHIEF: "chief", PS: "ps", WORKER: "workers"}
 
 @dataclass(frozen=True)
 class Look:
-    """All tasks, as the launcher sees them in one look.
+    """The state of all tasks in one round of the launcher's event loop.
 
     Attributes:
       pids: task → pid of all that run.
@@ -86,7 +86,7 @@ class Decisions:
         """Start in the first stage.
 
         Args:
-          run_dir: only for the names of files in messages.
+          run_dir: the run directory. It is used only for the names of files in messages.
           ended_at: the last update of an earlier session of the run that ended in order; -1: there is none.
         """
         self._config = config
@@ -128,7 +128,7 @@ class Decisions:
         """`RestartFromSnapshot` has stopped all training tasks.
 
         Args:
-          snapshot: there is a sound snapshot to continue from.
+          snapshot: whether there is a sound snapshot to continue from.
           problem: why training can neither continue nor begin anew; "" if it can.
         """
         cause, delay_s = request.cause, request.delay_s
@@ -249,7 +249,7 @@ class Decisions:
     # A task dies.
 
     def port_taken(self, first: TaskExit, now_s: float) -> Actions:
-        """At least one task ended because another program has its port. Comes before `task_died` of all that ended."""
+        """At least one task ended because another program has its port. This is called before `task_died` is."""
         if self._trained:
             return ()  # this is a death like any other
         self._ports_taken += 1
@@ -347,7 +347,7 @@ class Decisions:
         return (WriteStacks((task,)), Notice(line), *self._kill(task, seen, now_s))
 
     def _kill(self, task: Task, seen: Look, now_s: float) -> Actions:
-        """Kill a task's process, if there is one. If it outlives that, `_unkillable` returns it later."""
+        """Kill a task's process, if there is one. If it is still there later, `_unkillable` returns the task."""
         if (pid := seen.pids.get(task)) is None:
             return ()
         self._killed_at.setdefault((task, pid), now_s)

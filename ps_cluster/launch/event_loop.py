@@ -34,7 +34,7 @@ from ps_cluster.training.resuming import newest_for
 
 
 class EventLoop:
-    """The event loop. Each look polls everything once and reports it to `Decisions`, in the order of `_look`.
+    """The event loop. Each round polls everything once and reports it to `Decisions`, in the order of `_look`.
 
     Attributes:
       scalings: the changes of the number of workers.
@@ -94,7 +94,7 @@ class EventLoop:
 
     @property
     def stops_at_once(self) -> bool:
-        """True if the user's requests that no look has seen yet end the run at once, without a drain."""
+        """True if the user's latest requests, which the loop has not seen yet, end the run at once, without a drain."""
         return self._decisions.stops_at_once(self._requests.count - self._requests_seen)
 
     @property

@@ -60,12 +60,12 @@ def run_local(
     """Start the cluster, watch it until training and scoring are over, stop everything, and write the summary.
 
     Args:
-      run_dir: the caller holds its lock (files/locks.py).
+      run_dir: the run directory, whose lock the caller holds (files/locks.py).
       config: a complete configuration, in which values have replaced every "auto".
       began: monotonic seconds from which start-up and wall seconds count; None: from now.
       task_argv: the command that runs one task, to which the task's options are added. `python -m MODULE` is run in a
         fork of a process that has imported TensorFlow.
-      limits: bounds of all waits. Those for an update grow with the wait that the leader announces.
+      limits: the time limits of all waits. The limit for an update grows with the wait that the leader announces.
       tensorboard: run TensorBoard until the end, and print the link to it.
     Returns:
       The exit code of the program (see the module's docstring).
@@ -143,7 +143,7 @@ def _fork_server_for(
 
 
 def starter_of_tasks(start: Starter, server: ForkServer | None) -> Starter:
-    """Return what starts a task: as a fork, unless there is no fork server or the task sees GPUs.
+    """Return a function that starts a task: as a fork, unless there is no fork server or the task sees GPUs.
 
     CUDA does not work in a fork of a process in which it was initialised, and an import of TensorFlow might do that.
     """

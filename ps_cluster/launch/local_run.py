@@ -227,7 +227,7 @@ def slow_line(asked: RunConfig, complete: RunConfig, dataset: PackedDataset) -> 
 
 
 def _with_rows_of_workers(config: RunConfig, dataset: PackedDataset) -> RunConfig:
-    """Return `config` with the rows of `training.sample` instead of files. Raises UserError if they don't fit the data."""
+    """Return `config` with rows in `training.sample` instead of files. Raises UserError if they don't fit the data."""
     text = config.training.sample
     if text == OF_FILES:
         if not dataset.file_rows:

@@ -43,7 +43,7 @@ def needed_bytes(config: RunConfig) -> int | None:
 
 
 def expected(configs: Iterable[RunConfig], at_once: int = 1) -> str:
-    """Return in words how much memory `at_once` runs need, each of them as large as the largest of `configs`."""
+    """Return in words how much memory `at_once` runs need together. Each counts as the largest of `configs`."""
     needed = [needed_bytes(config) for config in configs]
     if not needed or None in needed:
         return "unknown, because a network was not measured"

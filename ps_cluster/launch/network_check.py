@@ -48,8 +48,8 @@ class NetworkFacts(Row):
       no_rule: why there are no such settings although the network was compiled.
       not_alone: why Keras can't load the best model without the user's code; None if it can.
       reading: how its outputs or the targets are interpreted, in words, if there is a choice.
-      metrics: name → which values are better, None if unknown, of the metrics that are scored besides accuracy, error
-        and loss. None: those of the objective.
+      metrics: the metrics that are scored besides accuracy, error and loss: name → which values are better, or None if
+        that is unknown. None instead of a mapping: the metrics of the objective.
     """
 
     error: Text | None = None
@@ -99,7 +99,7 @@ def with_rule_of_compile(config: RunConfig, facts: NetworkFacts) -> RunConfig:
     usual staleness method of rule `compiled` is replaced by that of the new rule.
 
     Raises:
-      UserError: no rule is the optimizer that compile() asks for.
+      UserError: compile() asks for an optimizer that no rule is equivalent to.
     """
     if config.optimizer.rule != COMPILED:
         return config

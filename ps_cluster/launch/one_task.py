@@ -66,8 +66,8 @@ class TaskOptions:
 
     Attributes:
       resume: "auto" (continue from a checkpoint or snapshot if there is one), "never" or "always".
-      wait_s: the most seconds that this task waits for the others.
-      min_workers: the number of workers that is enough to begin; None: all, or those that came within a minute.
+      wait_s: the longest time that this task waits for the other tasks, in seconds.
+      min_workers: the number of workers that is enough to begin; None: all workers, or those that came within a minute.
     """
 
     resume: str = AUTO
@@ -84,14 +84,14 @@ def run_one_task(
     """Run one task of a cluster on several machines. Return the exit code of the command.
 
     Args:
-      config: made for a cluster of the size of `topology`.
+      config: the configuration, made for a cluster of the size of `topology`.
       root: the run directory. The leader and the evaluator must share it; every other task may have another one.
       view: shows the training.
       notify: called with each line from before the training.
       task_argv: the command of the task's process, as for `run_local`.
       resolve: finds the data set.
       loop: the class that looks after the process.
-      port_free_within_s: the most seconds until an earlier process of the task has freed its port.
+      port_free_within_s: the longest time, in seconds, until an earlier process of the task has freed its port.
     Raises:
       UserError: bad input.
     """
@@ -127,9 +127,9 @@ class OneTask:
     """One task of a cluster on several machines, in a run directory that this process holds.
 
     Attributes:
-      config: complete: values have replaced every "auto".
+      config: a complete configuration, in which values have replaced every "auto".
       claim: the leader's claim of the run directory; None for the other tasks.
-      resumes: training continues from a checkpoint or snapshot in the run directory.
+      resumes: whether training continues from a checkpoint or snapshot in the run directory.
     """
 
     task: Task
@@ -238,7 +238,7 @@ class OneTask:
     def write_ending(self, outcome: Outcome, early_stop: EarlyStop | None) -> int:
         """Write and print what `run` does at its end. Return 0, or FAILED_FOR_GOOD if the proof does not hold.
 
-        No launcher counts the restarts, so they follow from the processes whose work is known.
+        There is no launcher that counts the restarts, so they are counted from the processes that have done some work.
         """
         (newest,) = with_work(self.run_dir.work, [ProgressRow(phase="starting")])  # of each worker all processes
         kind, leaders = self.config.mode_kind.trainer_type, self.claim.term if self.claim else 0
@@ -260,7 +260,7 @@ class OneTask:
 
 
 def failed_for_good(run_dir: RunDir) -> str | None:
-    """Return why it is of no use to start the training of a run directory again, on one line; None if it is.
+    """Return why the training of a run directory can't continue if it is started again, on one line; None if it can.
 
     A leader that a scheduler starts again would wait for tasks that have ended with the training, and then find that all
     updates are there.
@@ -293,7 +293,10 @@ def check_named(config: RunConfig) -> None:
 
 
 def _resumes(resume: str, run_dir: RunDir, *, leads: bool) -> bool:
-    """Return whether training continues from a state in the run directory. Raises UserError if the leader can't."""
+    """Return whether training continues from a state in the run directory.
+
+    Raises UserError in the leader if `resume` and the states in the run directory contradict each other.
+    """
     held = bool(checkpoints.newest_first(run_dir.states))
     if leads and held and resume == NEVER:
         raise UserError(
@@ -338,7 +341,7 @@ def _check_port_is_free(topology: ClusterTopology, task: Task, within_s: float) 
 
 
 def rendezvous_of(mode: Mode, options: TaskOptions) -> RendezvousLimits:
-    """Return how a task of a mode waits for others. A mode with a fixed number of workers begins with all of them."""
+    """Return how a task waits for the other tasks. A mode with a fixed number of workers begins with all of them."""
     return RendezvousLimits(options.wait_s, options.min_workers, needs_all=bool(mode.cluster.fixed_workers))
 
 

@@ -38,7 +38,7 @@ class TaskView:
 
     Attributes:
       state: "planned" without a run; else "running", "stopped" by SIGSTOP, or "gone".
-      devices: as `tf.device` takes them; none for a task that is no longer a member.
+      devices: the names of the devices, as `tf.device` takes them; none for a task that is no longer a member.
       tf_config: the value of TF_CONFIG; None for a task that is no longer a member of the cluster.
     """
 
@@ -56,7 +56,7 @@ class TaskView:
 
 @dataclass(frozen=True)
 class ClusterView:
-    """A cluster: what it is, what its tasks send to each other, and the tasks."""
+    """A cluster as it is shown: a title, a note, what its tasks send to each other, and the tasks."""
 
     title: str
     note: str
@@ -104,7 +104,7 @@ def of_config(config: RunConfig, environment: Mapping[str, str] = os.environ) ->
 
 
 def of_run(root: Path) -> ClusterView:
-    """Return the cluster of a run, with the state of each process. Raises UserError if it has not started one."""
+    """Return the cluster of a run, with the state of each process. Raises UserError if the run has no cluster yet."""
     run_dir = RunDir.open(root)
     config = load_config(run_dir.config)
     mode = config.mode_kind

@@ -1,7 +1,7 @@
 """Choose the cores of this machine that each worker is pinned to.
 
 A worker that moves between cores loses its caches, and workers on the same core evict each other's data. In modes
-without waiting, workers need not be equally fast, so each can keep its core. Nobody is pinned under a quota (a
+without waiting, workers need not be equally fast, so each can keep its core. No worker is pinned under a quota (a
 container with `--cpus`) below the number of visible processors: only the system then knows which of them are free.
 """
 

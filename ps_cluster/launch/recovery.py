@@ -22,11 +22,12 @@ CLUSTER = "the cluster"
 class RestartPolicy:
     """Counts deaths in a row, and decides when to start again and when to give up. It does not know what died.
 
-    Here it counts the tasks of a run; in tools/fleet.py whole runs; in tools/chaos/ tasks that no launcher starts.
+    Here it counts the deaths of a run's tasks, in tools/fleet.py those of whole runs, and in tools/chaos/ those of
+    tasks that no launcher starts.
     """
 
     def __init__(self, delays_s: Sequence[float]):
-        """Begin without deaths. `delays_s`: the delays before the first restart in a row, the second, …, and others."""
+        """Begin without deaths. `delays_s`: the delays before the restarts in a row. The last one is repeated."""
         self._delays_s = delays_s
         self._deaths: Counter[Hashable] = Counter()
 
@@ -34,7 +35,7 @@ class RestartPolicy:
         """Count a death of `key`; return the seconds after which to start it again, None to give it up.
 
         Args:
-          most_restarts: give up after this many in a row.
+          most_restarts: give up after this many restarts in a row.
         """
         self._deaths[key] += 1
         if self._deaths[key] > most_restarts:
@@ -78,9 +79,9 @@ class Recovery:
         """Count a death; return the seconds after which to start again, None to give up.
 
         Args:
-          updates: the most updates ever applied. A cluster's death is "in a row" if no new update came since its last
-            death, however long ago that was. For a single task the time it lived decides.
-          silent_s: seconds at the end of its life without an update; they do not count as life.
+          updates: the highest number of updates that were ever applied. Two deaths of the cluster are "in a row" if no
+            new update came between them, however long that took. For a single task, the time that it lived decides.
+          silent_s: the seconds without an update at the end of the task's life; they do not count as life.
         """
         key = self._key(death)
         row = self._rows.get(key)

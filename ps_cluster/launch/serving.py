@@ -1,4 +1,4 @@
-"""Serve as a parameter server or worker: start TensorFlow's server, and end when the leader says that training has."""
+"""Serve as a parameter server or worker: start TensorFlow's server, and end with the training."""
 
 from __future__ import annotations
 

@@ -39,14 +39,14 @@ class _Worker:
         self.updates, self.passed_s, self._since_s = updates, 0.0, 0.0
 
     def record_other_progress(self, seconds: float, *, as_usual: bool) -> None:
-        """Record an update of any worker, `seconds` after the one before. `as_usual` is false where all workers stalled."""
+        """Record any worker's update, `seconds` after the last one. `as_usual`: false after a stall of all workers."""
         self._since_s += seconds
         self.passed_s += self.still_s * as_usual
         self.still_s = 0.0
 
     @property
     def stopped_first(self) -> bool:
-        """True if others had updates for longer than the usual pause between two of this worker's updates."""
+        """True if, since this worker's last update, others had updates for longer than this worker's usual pause."""
         return self.passed_s > PAUSE_STEPS * (self.step_s or 0.0) + LONGEST_ROW_S
 
     @property
@@ -61,8 +61,9 @@ class SilenceDetector:
 
     Time counts against a worker while it has work and others have updates. It has work if it has done part of an open
     dispatch, or if there are at least as many open dispatches as workers. Towards the end and in a drain there are
-    fewer, and a worker without one is idle. A stall of all workers does not count: a save, a parameter server, the
-    machine. A stall is recognised by the first update after it, which comes later than is usual for its worker.
+    fewer, and a worker without one is idle. A stall of all workers does not count, because its cause is a save, a
+    parameter server or the machine. It is recognised by the first update after it, which comes later than is usual for
+    the worker of that update.
 
     If all workers stand still although updates are due, the silent worker is the one that clearly stopped first: the
     others then did what they could without it. In `sync-ps` it is the worker whose gradient is missing. In `bounded` a
@@ -113,7 +114,10 @@ class SilenceDetector:
         return known if known is not None and known.pid == pid else _Worker(pid)
 
     def _with_work(self, dispatches: Sequence[int | None]) -> set[int]:
-        """Return the workers that certainly have work. `dispatches`: the pid at work on each open one, if known."""
+        """Return the workers that certainly have work.
+
+        `dispatches`: for each open dispatch, the pid of the process that works on it, or None if that is unknown.
+        """
         if self._waits is Waits.IN_ROUNDS or len(dispatches) >= len(self._workers):
             return set(self._workers)
         return {index for index, worker in self._workers.items() if worker.pid in dispatches}
@@ -156,7 +160,7 @@ class SilenceDetector:
         return self._totals[index] < max(self._totals.values(), default=0)
 
     def _deadline_s(self, index: int) -> float:
-        """Return the seconds a worker may be silent. They double each time, so a short deadline is soon long enough."""
+        """Return how many seconds a worker may be silent. They double each time it was ended as silent."""
         step_s, limits = self._workers[index].step_s, self._limits_now
         if step_s is None:
             return limits.first_update_s

@@ -17,7 +17,7 @@ from ps_cluster.runs.training_phases import BEGUN
 
 @dataclass(frozen=True)
 class RunLimits:
-    """Time limits in seconds. Only time in which the process that keeps them ran counts (ps_cluster/clock.py)."""
+    """Time limits in seconds. They count only time in which the process that checks them runs (ps_cluster/clock.py)."""
 
     look_every_s: float = 0.2
     startup_s: float = 180.0  # until training begins
@@ -80,7 +80,7 @@ class StageClock:
 
     Attributes:
       stage: the present stage.
-      limits: the time limits of now. They grow with the wait that the leader announces in its rows.
+      limits: the present time limits. They grow with the wait that the leader announces in its rows.
     """
 
     def __init__(self, limits: RunLimits, now_s: float):
@@ -128,7 +128,7 @@ class FrozenProcesses:
         self._since_s: dict[Task, float] = {}
 
     def overdue(self, frozen: Iterable[Task], now_s: float) -> list[Task]:
-        """Return the tasks whose limit is exceeded. Each is returned once in `limit_s`.
+        """Return the tasks whose limit is exceeded. Each is returned at most once in `limit_s`.
 
         Args:
           frozen: the tasks whose process is stopped now.

@@ -65,7 +65,7 @@ def main(arguments: list[str] | None = None, *, trainer: Callable[[TrainingJob],
     """Carry out one task of a run and end the process.
 
     Args:
-      arguments: of the command line; None: those of this process.
+      arguments: the arguments of the command line; None: those of this process.
       trainer: called in the leader instead of its mode's `Mode.train`.
     """
     die_with_launcher()
@@ -120,7 +120,11 @@ def main(arguments: list[str] | None = None, *, trainer: Callable[[TrainingJob],
 
 
 def carry_out(body: Callable[[], None], run_dir: RunDir, task: Task, *, alone: bool = False) -> int:
-    """Run `body` and return the exit code for `leave`. `alone`: no launcher looks for the first failure."""
+    """Run `body` and return the exit code for `leave`.
+
+    Args:
+      alone: whether the task has no launcher, so that it has to find out itself whether another task was lost first.
+    """
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     try:
@@ -169,9 +173,9 @@ def run_task(
     """Run the body of `task`. With a launcher only the leader and the evaluator ever return.
 
     Args:
-      task: as TensorFlow names it.
+      task: the task, with the index that it has in TensorFlow's cluster.
       leading: how the leader was started.
-      index: the task's index in the run, which files and rows contain; None if it is the same.
+      index: the task's index in the run, for names of files and for rows; None if it is the same.
     """
     # The evaluator is left out of a TF_CONFIG that came from outside: TensorFlow would wait for its answer.
     on_gpus = is_on_gpus(config, topology, task)
@@ -209,11 +213,12 @@ def run_task(
 def _drain_on_signal(*, kept: bool = False) -> Drain:
     """Return an event that the first stop signal sets; the second one ends the process.
 
-    A separate thread hears them, because Python runs signal handlers in the main thread, which may be inside TensorFlow.
-    Blocking the signals for a `sigwait` does not work: a thread that a library has started before would take them.
+    A separate thread reads the signals, because Python runs signal handlers in the main thread, which may be inside
+    TensorFlow. Blocking the signals for a `sigwait` does not work: a thread that a library has started before would
+    take them.
 
     Args:
-      kept: the parent hears the same signals, passes the first one on, and kills this process at the second.
+      kept: whether the parent also gets the signals. It passes the first one on, and kills this process at the second.
     """
     drain = Drain()
     reader, writer = os.pipe()

@@ -40,7 +40,7 @@ class RendezvousLimits:
       wait_s: how long a task waits for the tasks that it needs.
       least_workers: training begins as soon as this number of workers is there. None: it begins with all of them, or with
         those that came within `REST_S`.
-      needs_all: the mode needs all workers.
+      needs_all: whether the mode needs all workers.
     """
 
     wait_s: float
@@ -67,9 +67,9 @@ class EndTask:
     """End the command.
 
     Attributes:
-      outcome: the leader first writes the ending of the run, with this outcome. None: nothing is written.
+      outcome: the outcome with which the leader first writes the ending of the run. None: it does not write one.
       early_stop: why the training was stopped early, if its patience has run out.
-      proof_decides: if the proof of the run does not hold, its exit code replaces `exit_code`.
+      proof_decides: whether the proof's exit code replaces `exit_code` if the proof of the run does not hold.
       error: the user's mistake, in one line.
     """
 
@@ -94,9 +94,9 @@ class TaskDecisions:
     only time in which this process ran, and limits what the task's own process does: both may be frozen together.
 
     Attributes:
-      leads: this task leads the training.
+      leads: whether this task leads the training.
       others: the addresses of the tasks that a leader waits for, and of the leader for a task that follows it.
-      process_started: the task's process was started, so a leader has waited long enough.
+      process_started: whether the task's process was started. A leader has then waited long enough.
     """
 
     def __init__(
@@ -114,8 +114,8 @@ class TaskDecisions:
         """Start in the first stage.
 
         Args:
-          total_updates: of the whole training.
-          early_stopping: has seen no score yet.
+          total_updates: the number of updates of the whole training.
+          early_stopping: the rule for early stopping, which has seen no score yet.
         """
         self._task, self._topology = task, topology
         self._rendezvous = rendezvous
@@ -176,7 +176,7 @@ class TaskDecisions:
 
         Args:
           there: the tasks that have answered.
-          unknown_hosts: the hosts of the others whose names this machine can't resolve.
+          unknown_hosts: the hosts of the tasks that have not answered, if this machine can't resolve their names.
         """
         limits = self._rendezvous
         missing = [task for task in self.others if task not in there]
@@ -227,7 +227,7 @@ class TaskDecisions:
     # The process trains, and ends.
 
     def mark_seen(self, mark: EndedMark | None) -> None:
-        """This task has looked for the mark of the end. `mark`: None while training continues, or without access."""
+        """This task has looked for the mark of the end. `mark`: None if there is none, or if it can't be read here."""
         self._mark = mark
 
     def progress_seen(self, row: ProgressRow, awake_s: float) -> TaskActions:
@@ -268,7 +268,7 @@ class TaskDecisions:
 
         Args:
           code: its exit code, negative if a signal ended it.
-          stop_signal: the last signal that asked this command to stop, heard or not; 0 for none.
+          stop_signal: the last signal that asked this command to stop, even if it was not reported yet; 0 for none.
         """
         self._stop_signal = stop_signal
         if code == 0:
@@ -314,7 +314,10 @@ class TaskDecisions:
         return (Kill(self._task),) if self.process_started else ()
 
     def _ended(self, exit_code: int) -> EndTask:
-        """Return the end of a task whose training has not ended. A leader also writes it, unless it has changed nothing."""
+        """Return the end of a task whose training has not ended.
+
+        A leader also writes the ending of the run, unless it has changed nothing in the run.
+        """
         writes = self.leads and self.process_started and exit_code not in (BAD_INPUT, SUPERSEDED)
         return EndTask(exit_code, ("stopped" if self._stop_signal else "failed") if writes else None)
 

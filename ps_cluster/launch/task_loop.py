@@ -50,7 +50,7 @@ class TaskWork(Protocol):
     """Starts the process of a task and writes the files of a leader, for the loop."""
 
     def start(self, least_workers: int | None) -> ChildProcess:
-        """Start the process that runs TensorFlow. `least_workers`: how many a leader begins with; None: all."""
+        """Start the process that runs TensorFlow. `least_workers`: how many workers a leader begins with; None: all."""
         ...
 
     def write_ending(self, outcome: Outcome, early_stop: EarlyStop | None) -> int:
@@ -68,7 +68,7 @@ class TaskWork(Protocol):
 
 @dataclass(frozen=True)
 class Surroundings:
-    """The functions by which the loop sees time and other tasks, so that tests can pass in others.
+    """The functions by which the loop sees time and other tasks. Tests pass in functions of their own.
 
     Attributes:
       working: returns the tasks whose server answers at its address.
@@ -156,7 +156,7 @@ class TaskLoop:
             self._carry_out(self._decisions.time_passed(self._child.is_frozen, self._awake()))
 
     def _check_claim(self) -> None:
-        """End the process if a newer leader has begun: what it made on the servers belongs to the older leader."""
+        """End the process if a newer leader has begun: what the process made on the servers is the older leader's."""
         try:
             with contextlib.suppress(OSError):  # a shared folder that can't be read just now
                 writing.check()
@@ -185,7 +185,7 @@ class TaskLoop:
         return checkpoints.ended(self._run_dir.checkpoints)
 
     def _read_rows(self, *, stops: bool) -> None:
-        """Read new rows. `stops`: the process still runs, so a score can stop it early."""
+        """Read new rows. `stops`: whether the process still runs, so that a score can stop it early."""
         if not self._decisions.leads or self._child is None:
             return
         for row in with_work(self._run_dir.work, self._progress.new_rows()):

@@ -23,7 +23,7 @@ ARGV = (sys.executable, "-m", "ps_cluster.launch.task_server")
 
 
 def import_tasks() -> None:
-    """Import what the tasks of all types and modes need, and do once what each of them would do again."""
+    """Import what the tasks of all types and modes need, and do once what each task would otherwise do itself."""
     import_tensorflow()
     import ps_cluster.evaluation.evaluator
     import ps_cluster.training.all_reduce

@@ -25,7 +25,7 @@ class Origin:
     index: str
 
     def field(self, kind: str = "") -> str:
-        """Return the name of the field with all task types, or of that of one type."""
+        """Return the name of the field with all task types, or of the field of the type `kind`."""
         return ": ".join(filter(None, (self.name, ".".join(filter(None, (self.jobs, kind))))))
 
 
@@ -134,7 +134,7 @@ class ClusterTopology:
         return {task: address for task in self.tasks if (address := self.address(task))}
 
     def port(self, task: Task) -> int | None:
-        """Return the port at which `task` listens; None for the evaluator, and for a task without others."""
+        """Return the port at which `task` listens; None for the evaluator, and for the only task of a cluster."""
         address = self.address(task)
         return None if address is None or len(self.tasks) == 1 else host_and_port(address)[1]
 

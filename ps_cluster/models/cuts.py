@@ -38,7 +38,7 @@ class NetworkPart:
 
 
 def on_device(device: str, function: Callable[..., Any], *given: tf.Tensor) -> Any:
-    """Compute `function(*given)` on a device, and later its backward pass too. Return tensors in any structure.
+    """Compute `function(*given)` on a device, and later its backward pass too. Return its tensors, in any structure.
 
     With `tf.device` alone, TensorFlow would compute the gradient on the device of the caller.
     """

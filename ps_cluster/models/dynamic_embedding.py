@@ -23,8 +23,8 @@ class DynamicEmbedding(keras.Layer):
     that has a gradient for it. Until then its gradients are dropped. A row ends after `expire_after` versions without
     an update, or when its place is needed: the places are in buckets of 16, and each key belongs to one bucket. If that
     bucket is full, its longest unused row ends. A key whose row has ended starts again from its initial value. Buckets
-    fill unevenly: with a budget of 1.33 times the keys in use, 2 % of the keys have no row at any one time, with twice
-    the keys 0.1 %.
+    fill unevenly. With a budget of 1.33 times the number of keys in use, 2 % of these keys have no row at any one time.
+    With a budget of twice the number of keys, it is 0.1 %.
 
     In plain Keras the layer looks up the keys that were trained, and gives all other keys their initial value.
     `Model.fit` can train a model with this layer only after `layer.trainable = False`.

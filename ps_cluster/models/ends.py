@@ -22,8 +22,8 @@ from ps_cluster.private_names import wrapped_by
 class NetworkEnd:
     """The end of a network: its outputs in a graph outside of training, and what they mean.
 
-    What is asked about a single output refers to the output for the target. If all outputs are for the same target,
-    that is the first one.
+    All methods that are about a single output are about the one for the target. If all outputs are for the same target,
+    this is the first output.
     """
 
     def __init__(self, model: keras.Model, spec: ExampleSpec, array: str = TARGET):
@@ -78,8 +78,8 @@ class NetworkEnd:
 
         A softmax or sigmoid at the end shows this, or the layer `PROBABILITIES`. If there is neither, the loss decides:
         where Keras compares each number with a label of 0 or 1, the numbers are probabilities, however they are
-        computed. The loss does not decide for several classes with an output each. There a softmax follows, and the
-        largest output stays the largest.
+        computed. If several classes have an output each, the loss does not decide. A softmax then follows, after which
+        the largest output is still the largest.
 
         Args:
           loss: the loss of the output by compile().
@@ -105,9 +105,9 @@ class NetworkEnd:
     def why_own_units(self, losses: Sequence[keras.Loss]) -> str:
         """Return why a regression is trained in the target's units; "" if standard deviations give the same network.
 
-        They do if the best network for the standardised targets is also the best one for the original targets. This
-        depends on the loss, and on whether the network can return any number. Where it is not known, targets stay as
-        they are.
+        They give it if the best network for the standardised targets is also the best one for the original targets.
+        This depends on the loss, and on whether the network can return any number. Where it is not known, targets stay
+        as they are.
 
         Args:
           losses: the losses of compile(), one for each output that has one. Empty for a model that was not compiled,

@@ -53,8 +53,8 @@ def failure_of_computation(error: BaseException, *, anywhere: bool = False) -> s
     """Return what failed in the user's own computation, and where, on one line; None for any other error.
 
     Args:
-      anywhere: if True, only the user's computation was running, so any failure is one of it. If False, its operations
-        are recognised by their scope.
+      anywhere: if True, only the user's computation was running, so every failure is a failure of that computation. If
+        False, the operations of the user's computation are recognised by their scope.
     """
     text = str(error)
     if getattr(error, "error_code", None) not in _SAME_AGAIN or not (anywhere or COMPUTATION in text):

@@ -197,7 +197,8 @@ class FlatNetwork:
     def trace(self, spec: ExampleSpec, batch_size: int | None = None) -> Any:
         """Return the graph of a step's forward pass, whose result is a `Forward`. Adapt `keep` to the layers' calls.
 
-        A layer that is called n times moves its statistics n times, so they keep the n-th power of its momentum.
+        A layer that is called n times in a step moves its statistics n times. The share of them that a step keeps is
+        then the n-th power of the layer's momentum.
 
         Args:
           batch_size: the number of examples; None leaves it open.
@@ -334,6 +335,6 @@ class FlatNetwork:
 
 
 def _in_float32(output: tf.Tensor) -> tf.Tensor:
-    """Return an output in float32, with its mask. Its scores are dropped: Keras's losses ignore those in bfloat16."""
+    """Return an output in float32, with its mask but without its scores, which Keras's losses ignore in bfloat16."""
     _, mask = notes_of(output)
     return output if output.dtype == tf.float32 else with_notes(tf.cast(output, tf.float32), [None, mask])

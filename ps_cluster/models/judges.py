@@ -438,7 +438,7 @@ class RegressionJudge(LossAndMetric):
     def compared(self, targets: tf.Tensor, outputs: Any) -> Compared | None:
         """Return targets and predictions in the target's own units, minus the training examples' mean, [B, outputs].
 
-        The mean does not change the metrics, and with it float32 could lose small differences of large numbers.
+        Without the mean the metrics are the same. With it, float32 could lose small differences of large numbers.
         """
         predicted = tf.cast(outputs, tf.float64) * self._std + self._mean
         return tf.cast(targets - self._center, tf.float32), tf.cast(predicted - self._center, tf.float32)
@@ -562,7 +562,7 @@ class JudgeOfSeveralTargets(CompiledJudge):
 
         Args:
           judges: name of an array of targets → the judge of its output, in the order of the outputs.
-          first: the one of them that gives metric and prediction.
+          first: the judge that gives metric and prediction.
         """
         super().__init__(first, loss)
         self._judges = judges

@@ -57,12 +57,12 @@ class KeyedRows:
 
     @property
     def state_columns(self) -> int:
-        """The size of a bucket in a checkpoint, without rows and slots, in numbers (server/keyed_tables.py)."""
+        """How many numbers a checkpoint has for each bucket, besides rows and slots (server/keyed_tables.py)."""
         return 3 * self.columns + 1
 
     @property
     def state_size(self) -> int:
-        """The size of the table in a checkpoint, without rows and slots, in numbers."""
+        """How many numbers a checkpoint has for the table, besides rows and slots."""
         return self.buckets * self.state_columns
 
     def bucket_of(self, keys: tf.Tensor) -> tf.Tensor:
@@ -105,7 +105,7 @@ class KeyedPart:
     servers: int = 1
 
     def of_server(self, index: int, servers: int) -> KeyedPart:
-        """Return the part of one of several servers. This part has to be the whole table, that of a single server."""
+        """Return the part of one of several servers. This object has to be the part that holds the whole table."""
         return KeyedPart(self.form, self.keys.reshape(-1, self.form.ways)[index::servers].ravel(), index, servers)
 
 

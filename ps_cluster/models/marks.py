@@ -1,6 +1,6 @@
 """Mark what the outputs of saved models are by layers at their ends, where no other layer shows it.
 
-A mark is recognised by its name in the saved model. So each name is one that nobody else gives to a layer.
+A mark is recognised by its name in the saved model. So each mark has a name that no user gives to a layer.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def followed_by(model: keras.Model, layer: keras.Layer, inputs: Mapping[str, Fie
 
 
 def with_mark(model: keras.Model, name: str, inputs: Mapping[str, Field]) -> keras.Model:
-    """Return a model whose last layer says what its outputs are. A Sequential stays one."""
+    """Return a model whose last layer says what its outputs are. A Sequential stays a Sequential."""
     mark = keras.layers.Activation("linear", dtype="float32", name=name)
     if not isinstance(model, keras.Sequential):
         return followed_by(model, mark, inputs)

@@ -44,7 +44,7 @@ class ObjectiveMetrics:
     """
 
     def __init__(self, judge: LossAndMetric, compiled: CompiledMetrics):
-        """Remember the judge, which creates the metrics when they are first needed. `compiled`: those of compile()."""
+        """Remember the judge, which creates the metrics at their first use. `compiled`: the metrics of compile()."""
         self._judge, self._compiled = judge, compiled
         self._metrics: Mapping[str, keras.Metric] | None = None
         self._batches: list[tuple[tf.Tensor, tf.Tensor]] = []

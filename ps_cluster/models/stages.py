@@ -69,11 +69,11 @@ def blocks_of(model: keras.Model) -> list[Block]:
 def balanced(blocks: Sequence[Block], parts: int) -> list[int]:
     """Return the index of the first block of each part, for the most balanced way to cut a network.
 
-    This is the way for which the sum of the squares of the parts' numbers of weights is least, and of several such ways
-    the one that sends least. Each part has weights.
+    The most balanced way has the smallest sum of squares, where each part adds the square of its number of weights. If
+    several ways have the same sum, the one that sends least is chosen. Each part has weights.
 
     Args:
-      parts: the number of parts, at most that of the blocks with weights.
+      parts: the number of parts, which is at most the number of blocks with weights.
     """
     until = [0, *accumulate(block.weights for block in blocks)]
     # The end of the parts so far → the cost of the best way to cut up to there, and the first blocks of its parts.

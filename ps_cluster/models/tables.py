@@ -71,7 +71,7 @@ class Tables:
     """The tables of a network, in groups of equal width. Each table of keys is a group of its own, after the others.
 
     Attributes:
-      tables: in the order of the network's layers.
+      tables: the tables, in the order of the network's layers.
       widths: the width of each group.
       keyed: number of a group → the table of keys that is this group.
     """

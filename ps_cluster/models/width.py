@@ -1,6 +1,6 @@
 """Divide each wide layer of a network over several devices by its units or filters.
 
-    device 0: units 0 to 31 of each wide layer, joins the outputs, and the layers that stay whole
+    device 0: units 0 to 31 of each wide layer, and the layers that stay whole; it joins the outputs
     device 1: units 32 to 63 of each wide layer
 
 Each part computes its own outputs, forward and backward, from the whole input of the layer.
@@ -95,7 +95,7 @@ class WideNetwork(FlatNetwork):
         """Cut a network.
 
         Args:
-          devices: the first one has the layers that stay whole.
+          devices: the devices, of which the first one has the layers that stay whole.
           least_units: layers with fewer units or filters stay whole.
         Raises:
           ValueError: the network is a class of the user, has no layer to cut, or a layer uses the weights of another.

@@ -109,7 +109,7 @@ class ClassResults(Analysis):
 
     @cached_property
     def matrix(self) -> list[list[Cell]]:  # type: ignore[override]
-        """A row for each class shown, with a cell for each predicted class shown, and one for all others."""
+        """A row for each class shown, with a cell for each predicted class shown, and a cell for all other examples."""
         rows = []
         for label, counts in zip(self.shown, self._counts(self.shown)):
             examples = max(1, self.rows[label].examples)

@@ -23,7 +23,8 @@ class Curves:
     """The points of the curves of a run.
 
     Attributes:
-      trained: means over the updates between two rows of progress. A long run has some of its rows, evenly spaced.
+      trained: means over the updates between two rows of progress. Of a long run, only some rows are read, evenly
+        spaced.
       tested: the scores of checkpoints.
       metric: "accuracy" or "error".
       unit: the word for several examples, e.g. "images".

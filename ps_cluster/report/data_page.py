@@ -1,4 +1,4 @@
-"""Show a data set of images on one page: for each class the number of examples, and some, as they are and varied."""
+"""Show a data set of images on one page: each class with its number of examples and some of them, plain and varied."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def _data(summary: Summary) -> Text:
 def _settings(settings: Mapping[str, JsonValue]) -> str:
     """Return the settings that differ from the defaults, as `--set` takes them.
 
-    If there are many, the last part is a count.
+    If there are many, the last part of the text says how many more there are.
     """
     texts = [
         f"{key}={one_line(value if isinstance(value, str) else json.dumps(value), MOST_OF_A_VALUE)}"

@@ -1,6 +1,6 @@
-"""Compare scores with that of a guess, which does not look at the inputs.
+"""Compare scores with the score of a guess, which does not look at the inputs.
 
-A network has to be better to have learned.
+Only a network that is better than the guess has learned something.
 """
 
 from __future__ import annotations

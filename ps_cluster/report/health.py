@@ -29,7 +29,7 @@ _CLOCK_TOLERANCE_S = 1.0  # between the clock of process starts and that of rows
 
 @dataclass(frozen=True)
 class HealthSign:
-    """One thing that a probe has found. `says`: it in words, for the line that is printed."""
+    """One finding of a probe. `says`: the finding in words, for the line that is printed."""
 
     name: str
     good: bool
@@ -55,8 +55,8 @@ class HealthBounds:
     """The highest ages that are healthy, in seconds.
 
     Attributes:
-      age_s: of the last row of progress, and of the last update.
-      save_s: of the newest checkpoint or snapshot; None for any age.
+      age_s: the highest age of the last row of progress, and of the last update.
+      save_s: the highest age of the newest checkpoint or snapshot; None: any age is healthy.
     """
 
     age_s: float
@@ -84,7 +84,7 @@ class HealthFacts:
     row: ProgressRow | None
 
     def signs(self, member: Member, probe: str) -> Iterator[HealthSign]:
-        """Yield what is found about a process. If it is gone or stopped, that is all, whatever its files say."""
+        """Yield what is found about a process. A process that is gone or stopped has no further findings."""
         state = self.machine.state(member.pid, self.run_dir.root, member.life)
         yield HealthSign("process", state == "running", f"{member.name} (pid {member.pid}) is {state}")
         if state != "running":
@@ -170,7 +170,7 @@ class Health:
 
 
 def ask(root: Path, probe: str, task: Task | None, bounds: HealthBounds, machine: Surroundings | None = None) -> Health:
-    """Return the health of a task. Without one, probe what runs on this machine: the launcher, or all tasks here.
+    """Return the health of a task. If none is named, probe what runs on this machine: the launcher, or all tasks here.
 
     Raises:
       UserError: files of the run are damaged, or it has no such task.

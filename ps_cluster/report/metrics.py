@@ -35,8 +35,7 @@ class Seen:
       score: the newest score.
       work: the numbers of examples, and of updates applied, dropped and rolled back.
       workers: index of a worker → the number of its updates.
-      staleness: index of a bound → the number of steps up to it, and one index for steps above all bounds. "sum" has
-        the sum.
+      staleness: index → the count with this index in `StalenessBuckets`; "sum" → the sum there.
       pids: the newest process of each task.
       up: the tasks that run.
       restarts: how often each task was started again.
@@ -112,7 +111,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class RunMetric:
-    """A metric. `name`: with its unit, as Prometheus wants it. `help_text`: for Prometheus.
+    """A metric. `name`: the name with the unit, as Prometheus wants it. `help_text`: the text that Prometheus shows.
 
     `read`: returns its samples.
     """

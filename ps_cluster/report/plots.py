@@ -70,7 +70,7 @@ _RC: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class Look:
-    """The look of one arm in every plot."""
+    """The colour, the line style and the marker that one arm has in every plot."""
 
     color: str
     line: Line

@@ -21,7 +21,10 @@ _RIGHT, _WRONG, _NEITHER = "#0072B2", "#D55E00", "#1c2126"
 
 
 class Answer(NamedTuple):
-    """A picture, uint8 [H, W, 1 or 3], with its true and its predicted target in words. `right`: None for numbers."""
+    """A picture, uint8 [H, W, 1 or 3], with its true and its predicted target in words.
+
+    `right`: whether the prediction is right; None if the target is a number.
+    """
 
     picture: np.ndarray
     truth: str

@@ -76,7 +76,7 @@ class _ScoredRun:
 
     @property
     def _best_words(self) -> dict[str, str | None]:
-        """Examples that a model can be chosen on, the more important first → the metric of the best model as text."""
+        """Split on which a model can be chosen, the preferred one first → the metric of the best model, as text."""
         score = self.summary.evaluation
         return {
             "validation": metric_text(score.best_validation_accuracy, score.best_validation_error),

@@ -103,7 +103,7 @@ def read_files(run_dir: RunDir) -> RunFiles:
 
 
 def listed(files: RunFiles) -> ListedRun:
-    """Return a run as it is listed. Raises OSError if the run was removed meanwhile."""
+    """Return the entry of a run in the list. Raises OSError if the run was removed meanwhile."""
     run_dir, names = files.run_dir, (files.settings.get(key) for key in ("mode.name", "data.dataset", "model.name"))
     mode, dataset, model = (name if isinstance(name, str) else None for name in names)
     state = RUNNING if files.running else files.summary.outcome if files.summary else UNKNOWN
@@ -112,7 +112,7 @@ def listed(files: RunFiles) -> ListedRun:
 
 
 def read_listed(run_dir: RunDir) -> ListedRun:
-    """Return a run as it is listed. Raises UserError or OSError if its files can't be read."""
+    """Return the entry of a run in the list. Raises UserError or OSError if the run's files can't be read."""
     return listed(read_files(run_dir))
 
 
@@ -224,5 +224,5 @@ def state_text(run: ListedRun) -> str:
 
 
 def short_name(name: str | None) -> str:
-    """Return a name for display: that of code in a user's file is without the folders of the file; "–" for None."""
+    """Return a name for display; "–" for None. The name of code in a user's file is without the folders of the file."""
     return "–" if name is None else Path(user_code.short_name(name)).name

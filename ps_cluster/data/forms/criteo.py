@@ -1,4 +1,4 @@
-"""Read the form `criteo`: clicks as Criteo published them for Kaggle's competition of 2014, and as terabyte of logs."""
+"""Read the form `criteo`: clicks as Criteo published them, for Kaggle's contest of 2014 and as a terabyte of logs."""
 
 from __future__ import annotations
 

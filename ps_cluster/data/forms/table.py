@@ -74,7 +74,7 @@ _PART_NAME = re.compile(r"([A-Za-z]+)(?:[-_.]?\d.*)?")
 
 
 def _table_files(folder: Path) -> dict[str, list[Path]]:
-    """Return the tables in a folder and in its folders of splits: name of the split, or of a file of no split → files.
+    """Return name of a split → its tables, in a folder and its folders of splits. A table of no split has its own name.
 
     Files whose names begin with "_" are skipped: some programs write notes about the other files into them.
     """
@@ -89,7 +89,7 @@ def _table_files(folder: Path) -> dict[str, list[Path]]:
 
 
 def _by_split(files: Sequence[Path]) -> dict[str, list[Path]]:
-    """Return the tables among some files: split that the file or its folder is named after, or path if none → files."""
+    """Return name of a split, from the names of files and their folders → tables. A table of no split has its path."""
     found: dict[str, list[Path]] = {}
     for file in files:
         if not file.name.startswith("_") and ending_of(file):

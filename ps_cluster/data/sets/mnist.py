@@ -167,7 +167,7 @@ def _from_archive(path: Path) -> dict[str, dict[str, np.ndarray]]:
 
 
 def _array(archive: zipfile.ZipFile, name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Return an array of the archive, uint8 of this shape. Nothing larger is unpacked, and no Python objects are."""
+    """Return an array of the archive, uint8 of this shape. Larger arrays and Python objects are refused unread."""
     try:
         info = archive.getinfo(name)
     except KeyError as error:
@@ -185,7 +185,7 @@ def _array(archive: zipfile.ZipFile, name: str, shape: tuple[int, ...]) -> np.nd
 def read_idx(path: Path, shape: tuple[int, ...]) -> np.ndarray:
     """Return the array in an IDX file, uint8 of this shape. The file may be compressed by gzip.
 
-    At most one byte more is read.
+    A longer file is read only up to the first byte that is too many.
 
     The format is described at http://yann.lecun.com/exdb/mnist, "File formats".
 

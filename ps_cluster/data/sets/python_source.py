@@ -27,7 +27,7 @@ class PythonSource(DataSet):
         return texts.contents_of_texts(files, settings, (found,))
 
     def own_settings(self, settings: DataSettings) -> dict[str, Any]:
-        """Return the settings with a hash of the names and sizes of files, so that another Python packs its own."""
+        """Return the settings with a hash of the names and sizes of files, which differs for another Python."""
         folder, paths = texts.standard_library_files()
         listed = "".join(f"{path.relative_to(folder)}\0{path.stat().st_size}\n" for path in paths)
         return super().own_settings(settings) | {"library": hashlib.sha256(listed.encode()).hexdigest()}

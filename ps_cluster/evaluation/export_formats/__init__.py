@@ -76,7 +76,7 @@ class ExportFormat:
       title: a short description of the format.
       file: the name of the file or folder that is written.
       takes_raw_rows: whether the file takes the raw columns of a table: numbers and texts.
-      tolerance: the largest allowed difference between its probabilities and those of the original.
+      tolerance: the largest allowed difference between the probabilities of the file and of the original.
       packages: the modules that have to be installed.
       extra: the extra of this package that installs these modules.
     """
@@ -103,7 +103,7 @@ class ExportFormat:
         raise NotImplementedError
 
     def load(self, exported: Exported, path: Path) -> Callable[[Inputs], np.ndarray]:
-        """Load what was written. Return a function from raw examples to predictions, as `Predictor` is."""
+        """Load what was written. Return a function from raw examples to predictions, like a `Predictor`."""
         raise NotImplementedError
 
 

@@ -101,7 +101,7 @@ def scores(outputs: int) -> list[keras.layers.Layer]:
 
 
 def fewest_outputs(examples: ExampleSpec) -> int:
-    """Return the fewest outputs that the objective allows: 1 for two classes, the score of the second."""
+    """Return the fewest outputs that the objective allows. For two classes it is 1: the score of the second class."""
     return min(OBJECTIVES[examples.objective].numbers(examples))
 
 

@@ -1,4 +1,4 @@
-"""Two 5x5 convolutions of 64 filters, each pooled 3/2, and a dense layer of 512."""
+"""Two 5x5 convolutions of 64 filters, each with 3x3 max pooling at stride 2, and a dense layer of 512 units."""
 
 from __future__ import annotations
 
