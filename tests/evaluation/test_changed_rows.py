@@ -102,7 +102,7 @@ def test_a_run_without_tables_is_one_line(run_dir, tmp_path):
         (["--changed-since", "5"], "it needs a run and a file"),
         (
             ["--changed-since", "5", "--output", "x.npz", "--to", "keras"],
-            "--changed-since writes rows alone: leave --to out",
+            "--changed-since writes only rows of tables: leave --to out",
         ),
         (["--output", ".", "--changed-since", "5"], "is a directory"),
     ],
