@@ -104,7 +104,7 @@ def evaluate(checkpoint_dir: Path, once: bool, wait_seconds: float | None, data_
 @option(
     "--data-dir",
     type=FOLDER,
-    help="Take classes and columns from the data set in this folder; default: from the run directory, which keeps them.",
+    help="Take classes and columns from the data set in this folder; default: from the run, which keeps them.",
 )
 def predict(
     examples: tuple[Path, ...],

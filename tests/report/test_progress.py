@@ -167,8 +167,8 @@ def test_where_images_are_held_out_lines_and_view_begin_with_the_score_that_choo
         ({"optimizer.learning_rate": 0.5}, "0.5: as given"),
         (
             {"staleness.method": "none"},
-            "0.001: the rate of tutorial_cnn for all modes, because the one that was found for async with 3 workers and "
-            "batches of 128 belongs to other settings",
+            "0.001: the rate of tutorial_cnn for all modes, because the one for async with 3 workers and batches of "
+            "128 was found with other settings",
         ),
         ({"model.name": "mlp"}, "0.001: the default of mlp"),
     ],
