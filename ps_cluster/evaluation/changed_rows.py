@@ -69,8 +69,8 @@ def export_changed_rows(root: Path, since: int, output: Path, data_dir: Path | N
     places = table_places(config, dataset)
     if not places:
         raise UserError(
-            f"--changed-since: the network of run '{root}' has no table whose rows travel: leave this out, to export "
-            "the whole model"
+            f"--changed-since: the network of run '{root}' has no embedding table whose rows are pulled and pushed "
+            "separately: leave this option out, to export the whole model"
         )
     changed = {place.name: changed_rows(place, before, after) for place in places}
     arrays: dict[str, Any] = {"step": np.int64(after.step), "since": np.int64(before.step)}

@@ -93,7 +93,7 @@ def test_a_run_without_tables_is_one_line(run_dir, tmp_path):
     whole = run_of_pairs(tmp_path / "whole", rows_from=31)
     shutil.copytree(run_dir.checkpoints, whole.checkpoints, dirs_exist_ok=True)
     done = export(whole, 10, tmp_path / "rows.npz")
-    assert_one_line(done.exit_code, done.stderr, ["has no table whose rows travel"])
+    assert_one_line(done.exit_code, done.stderr, ["no embedding table whose rows are pulled and pushed separately"])
 
 
 @pytest.mark.parametrize(

@@ -251,7 +251,7 @@ def test_the_command_takes_resume_with_and_without_a_value_and_a_cluster_file(tm
 
 @pytest.mark.parametrize("name", ["data.dataset", "model.precision"])
 def test_machines_are_not_left_to_choose_for_themselves(one_task, name):
-    with pytest.raises(UserError, match=f"{name}: got 'auto': machines may choose different ones"):
+    with pytest.raises(UserError, match=f"{name}: got 'auto': machines may choose different values"):
         one_task("async", CLUSTERS["async"], "worker", values={name: "auto"})
     assert not one_task.root.exists()
 

@@ -217,7 +217,7 @@ class SyncPs(DefaultMode):
     has_tables = True
     cluster = ClusterShape(
         most_parameter_servers=1,  # a single place must decide which gradient came too late
-        fixed_workers="a round has a place for each of them",
+        fixed_workers="a round has a place for each worker",
         # A round has a place for every worker, and would wait for ever for a worker that was given up.
         on_death={**ON_DEATH, WORKER: OnDeath(restarts=5, whole_cluster=False, dispensable=False)},
     )
