@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     "--target-score",
     type=Number(0, min_open=True),
     help="Also report the time and the examples until a run reaches this test accuracy (0.6 is 60 %) or, for a regression, "
-    "this test error, in the target's units; default: the hardest round score that all runs crossed.",
+    "this test error, in the target's units; default: a round number, the hardest that all runs reached.",
 )
 @option("--baseline", help="The arm that the others are compared with; default: sync, else the first.")
 @option(
