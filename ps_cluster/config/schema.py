@@ -205,7 +205,8 @@ class EvaluationSettings(Section):
             "The metric that chooses the best model, stops early and judges the trials of a sweep: accuracy, error, loss, "
             "auc, f1, log_loss, rmse, r2, recall@10 (with the number of recall_at), or a metric of the network's compile(), "
             "with or without Keras's prefix val_. "
-            "auto: accuracy or error. It is measured on held-out examples if there are any, else on the test examples."
+            "auto: accuracy or error. The metric is measured on held-out examples if there are any, else on the test "
+            "examples."
         ),
     )
     monitor_mode: Literal["auto", "max", "min"] = Field(

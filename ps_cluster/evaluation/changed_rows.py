@@ -92,8 +92,8 @@ def _two_checkpoints(folder: Path, since: int) -> tuple[Checkpoint, Checkpoint]:
     if not earlier:
         there = f"the oldest is of step {min(kept):,}" if kept else "there is none"
         raise UserError(
-            f"--changed-since: got {since}: no checkpoint at or before this step is kept, {there}: export the whole "
-            "model, and set checkpoints.keep to keep more"
+            f"--changed-since: got {since}: no checkpoint of this step or an earlier one is kept, {there}: export the "
+            "whole model, and set checkpoints.keep to keep more"
         )
     after = checkpoints.load(kept[max(kept)])
     return (after if after.step == max(earlier) else checkpoints.load(kept[max(earlier)])), after

@@ -84,7 +84,9 @@ def test_the_rows_that_differ_from_the_checkpoint_at_or_before_the_step_are_writ
 def test_a_step_before_all_kept_checkpoints_is_one_line(run_dir, tmp_path):
     done = export(run_dir, 9, tmp_path / "rows.npz")
     assert_one_line(
-        done.exit_code, done.stderr, ["no checkpoint at or before this step is kept", "the oldest is of step 10"]
+        done.exit_code,
+        done.stderr,
+        ["no checkpoint of this step or an earlier one is kept", "the oldest is of step 10"],
     )
     assert not (tmp_path / "rows.npz").exists()
 

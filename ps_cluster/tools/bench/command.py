@@ -44,7 +44,7 @@ from ps_cluster.tools.bench import arms
 )
 @option("--precisions", type=LIST, default="float32,bfloat16", help="Precisions, separated by commas.")
 @option("--rounds", type=Whole(1, 100), default=3, help="How often each arm is measured; the median is shown.")
-@option("--straggler", help="Also measure cluster and sync with slow workers, e.g. 2:5x.")
+@option("--straggler", help="Also measure the arms cluster and sync with slow workers, e.g. 2:5x.")
 @option(
     "--ddp-python",
     type=FOLDER,

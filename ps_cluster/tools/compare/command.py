@@ -97,7 +97,9 @@ def compare(
     }
     given = {name: value for name, value in changes.items() if value is not None}
     if runs and (tensorboard or values or file or given.keys() - {"target_score"}):
-        raise UserError("with finished runs only --output, --target-score, --baseline and --force can be given")
+        raise UserError(
+            "if finished runs are given, only --output, --target-score, --baseline and --force can be given too"
+        )
     comparison = None if runs else comparison_plan.read_comparison(file, given, overrides_of_all(assignments, options))
     if dry_run:
         return _print_plan(comparison)

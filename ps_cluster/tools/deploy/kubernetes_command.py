@@ -75,7 +75,7 @@ def k8s() -> None:
 )
 @option("--data-volume", type=_CLAIM, metavar="CLAIM", help="A volume with the data set; mounted at /data, read-only.")
 @option(
-    "--scratch", type=_SIZE, default="10Gi", help="Size limit of each temporary folder of a pod, such as its cache."
+    "--scratch", type=_SIZE, default="10Gi", help="Size limit of each temporary folder of a pod, such as the cache."
 )
 @option("--cpu", type=_CPU, multiple=True, help="Cores of each pod, or of the pods of one type; default: 2.")
 @option("--memory", type=_MEMORY, multiple=True, help="Memory of each pod, or of the pods of one type; default: 4Gi.")
