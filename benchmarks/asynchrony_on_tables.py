@@ -178,13 +178,25 @@ def draw(path: Path) -> None:
 
 
 @click.command(cls=OneLineCommand)
-@click.option("--folder", type=OUTPUT_FOLDER, help="Where the runs are, also those of an interrupted study.")
-@click.option("--data", "names", type=CommaList(click.Choice(list(WORKS))), default=",".join(WORKS), help="Only these.")
-@click.option("--seeds", type=Whole(1, 100), default=8, help="Final runs of each mode, with and without a slow worker.")
+@click.option(
+    "--folder",
+    type=OUTPUT_FOLDER,
+    help="Folder of the runs. Runs that an interrupted study left in it are not trained again.",
+)
+@click.option(
+    "--data",
+    "names",
+    type=CommaList(click.Choice(list(WORKS))),
+    default=",".join(WORKS),
+    help="Compare on these data sets only.",
+)
+@click.option(
+    "--seeds", type=Whole(1, 100), default=8, help="How many final runs each mode gets, with and without a slow worker."
+)
 @click.option("--straggler", default="2:5x", help="The slow worker, e.g. 2:5x.")
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A setting of all runs.")
 @click.option("--output", type=OUTPUT_FILE, help="Write the record to this JSON file, and draw it.")
-@click.option("--draw", "drawn", type=click.Path(exists=True, path_type=Path), help="Only draw this record.")
+@click.option("--draw", "drawn", type=click.Path(exists=True, path_type=Path), help="Train nothing; draw this record.")
 def main(
     folder: Path | None, names: tuple[str, ...], seeds: int, straggler: str, assignments: tuple[str, ...],
     output: Path | None, drawn: Path | None,

@@ -102,7 +102,9 @@ def main(data_dir: Path, seeds: int, output: Path | None) -> None:
                 trained, again = pool.submit(scores, row["arm"], seed).result()
                 row["trained"].append(trained)
                 row["again"].append(again)
-                print_line(f"seed {seed}, {row['arm']}: {trained:.1f}, {again:.1f}")
+                print_line(
+                    f"seed {seed}, {row['arm']}: {trained:.1f} as trained, {again:.1f} with statistics computed again"
+                )
             record = keep(output, rows, COLUMNS)
     for line in table([record]).splitlines():
         print_line(line)

@@ -50,20 +50,42 @@ COLUMNS = {
 
 
 @click.command(cls=OneLineCommand)
-@click.option("--before", type=FOLDER, default=IMPORT_FOLDER, help="A checkout; default: this one.")
-@click.option("--before-data", type=FOLDER, help="The packed data set of that checkout, if its format differs.")
-@click.option("--set", "both", multiple=True, metavar="KEY=VALUE", help="A setting of both; repeatable.")
 @click.option(
-    "--set-before", "earlier", multiple=True, metavar="KEY=VALUE", help="A setting of the first only; repeatable."
+    "--before",
+    type=FOLDER,
+    default=IMPORT_FOLDER,
+    help="The checkout with which this one is compared; default: this one itself, to compare settings.",
 )
 @click.option(
-    "--models", type=CommaList(NameOf(NETWORKS)), default="tutorial_cnn,cifar_tf_cnn,airbench", help="Networks."
+    "--before-data",
+    type=FOLDER,
+    help="The packed data set for that checkout, if it reads another format than this one.",
 )
-@click.option("--precisions", type=CommaList(), default="float32,bfloat16", help="Precisions.")
-@click.option("--rounds", type=Whole(1, 100), default=3, help="Measurements of each case.")
+@click.option("--set", "both", multiple=True, metavar="KEY=VALUE", help="A setting of both checkouts; repeatable.")
+@click.option(
+    "--set-before",
+    "earlier",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A setting of the checkout --before only; repeatable.",
+)
+@click.option(
+    "--models",
+    type=CommaList(NameOf(NETWORKS)),
+    default="tutorial_cnn,cifar_tf_cnn,airbench",
+    help="Networks to measure, separated by commas.",
+)
+@click.option(
+    "--precisions", type=CommaList(), default="float32,bfloat16", help="Precisions to measure, separated by commas."
+)
+@click.option("--rounds", type=Whole(1, 100), default=3, help="How often each network is measured in each precision.")
 @click.option("--seconds", type=Number(1, 300), default=12.0, help="Duration of each measurement.")
 @click.option(
-    "--warm-up", "warm_up_s", type=Number(0, 600), default=0.0, help="Seconds of training before the measured ones."
+    "--warm-up",
+    "warm_up_s",
+    type=Number(0, 600),
+    default=0.0,
+    help="Train for this many seconds before each measurement begins.",
 )
 @click.option("--dataset", type=NameOf(DATASETS), default="auto")
 @click.option("--data-dir", type=click.Path(path_type=Path), help="Where the data set is.")

@@ -95,10 +95,15 @@ def run_command(*words: object) -> None:
 
 @click.command(cls=OneLineCommand)
 @click.option("--data-dir", type=click.Path(exists=True, path_type=Path, resolve_path=True), help="Where CIFAR-10 is.")
-@click.option("--seeds", type=Whole(1, 20), default=3, help="Default runs.")
-@click.option("--rounds", type=Whole(1, 20), default=5, help="Measurements of each ratio.")
-@click.option("--ddp-python", type=click.Path(exists=True, path_type=Path), help="Python that has PyTorch.")
-@click.option("--parts", type=CommaList(click.Choice(PARTS)), default=",".join(PARTS), help="Records to write.")
+@click.option("--seeds", type=Whole(1, 20), default=3, help="How many default runs are measured.")
+@click.option("--rounds", type=Whole(1, 20), default=5, help="How often each ratio is measured.")
+@click.option("--ddp-python", type=click.Path(exists=True, path_type=Path), help="The Python that has PyTorch.")
+@click.option(
+    "--parts",
+    type=CommaList(click.Choice(PARTS)),
+    default=",".join(PARTS),
+    help="The records to write, separated by commas.",
+)
 def main(data_dir: Path | None, seeds: int, rounds: int, ddp_python: Path | None, parts: tuple[str, ...]) -> None:
     """Measure the figures of README, and write their records."""
     data = ("--dataset", "cifar10", *(("--data-dir", f"{data_dir}") if data_dir else ()))

@@ -122,7 +122,10 @@ def score_of_run(name: str, seed: int, settings: Mapping[str, object]) -> float:
 
 @click.command(cls=OneLineCommand)
 @click.option(
-    "--programs", type=CommaList(), default=",".join(PROGRAMS), help="Programs, separated by commas; default: all."
+    "--programs",
+    type=CommaList(),
+    default=",".join(PROGRAMS),
+    help="The programs to compare, separated by commas; default: all.",
 )
 @click.option("--seeds", type=Whole(1, 20), default=3)
 @click.option(

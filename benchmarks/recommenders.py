@@ -171,14 +171,20 @@ def scores_of_run(name: str, seed: int, assignments: Mapping[str, Any]) -> dict[
 
 
 @click.command(cls=OneLineCommand)
-@click.option("--data", "names", type=CommaList(), default=",".join(PROGRAMS), help="Only these, with commas between.")
+@click.option(
+    "--data",
+    "names",
+    type=CommaList(),
+    default=",".join(PROGRAMS),
+    help="Compare on these data sets only, separated by commas.",
+)
 @click.option("--seeds", type=Whole(1, 20), default=3)
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A setting of all trainings.")
 @click.option("--output", type=OUTPUT_FILE, help="Also write every score to this JSON file.")
 def main(names: tuple[str, ...], seeds: int, assignments: tuple[str, ...], output: Path | None) -> None:
     """Compare the test scores of `fit` and of runs on recommender data, over some seeds."""
     if unknown := [name for name in names if name not in PROGRAMS]:
-        raise UserError(f"--data: got '{unknown[0]}': choose of {', '.join(PROGRAMS)}")
+        raise UserError(f"--data: got '{unknown[0]}': choose from {', '.join(PROGRAMS)}")
     settings: dict[str, Any] = dict(map(parse_assignment, assignments))
     rows: list[dict[str, Any]] = []
     # Each training has a new process: TensorFlow keeps the memory and the random state of the one before.

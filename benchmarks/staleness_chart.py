@@ -52,7 +52,8 @@ class Rule:
     Attributes:
       method: "" for no method.
       momentum_key: the setting of the momentum that is chosen; "" if the rule has none.
-      alone: the rule that it equals without staleness, whose trials stand for its own there; "" if there is none.
+      alone: the name of the rule that this rule equals if no gradient is stale, so that point of the chart is trained once;
+        "" if there is no such rule.
     """
 
     name: str
@@ -78,7 +79,8 @@ class Work:
 
     Attributes:
       metric: the name of the score on the figure, with its unit.
-      scale, held_out: as of an `Arm`.
+      scale: the factor that turns a score into the unit of `metric`. It is negative if a smaller score is better.
+      held_out: the number of training examples that are held out to choose.
       rates: the first learning rates of each rule. They are the same for each staleness.
       adam: further settings of rule adam.
     """
@@ -267,15 +269,18 @@ def draw(record: Path) -> None:
 @click.option(
     "--record", type=OUTPUT_FILE, default=RECORDS / "staleness_trials.json", help="Where all trials are kept."
 )
+@click.option("--at-a-time", type=Whole(1, 16), default=2, help="How many trainings share this machine.")
 @click.option("--draw", "only_draw", is_flag=True, help="Only draw the trials of the record.")
-def main(network: str | None, data_dir: Path | None, seeds: int, record: Path, only_draw: bool) -> None:
+def main(
+    network: str | None, data_dir: Path | None, seeds: int, record: Path, at_a_time: int, only_draw: bool
+) -> None:  # fmt: skip
     """Measure what staleness costs by rule, or draw what was measured."""
     if only_draw:
         return draw(record)
     if network is None:
         raise UserError("--network: give one, or --draw")
     study = Study(record, arms_of(network))
-    study.train(seeds, ("--data-dir", f"{data_dir}") if data_dir else ())
+    study.train(seeds, ("--data-dir", f"{data_dir}") if data_dir else (), at_a_time)
 
 
 if __name__ == "__main__":

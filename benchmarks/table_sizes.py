@@ -120,7 +120,7 @@ def measured(settings: Mapping[str, Any]) -> Measurement:
     half = len(ledger) // 2
     seconds = ledger["applied_time"].max() - sorted(ledger["applied_time"])[half]
     if not memory.samples:
-        raise UserError("--steps: the run was too short to look at its memory: give more")
+        raise UserError("--steps: the run was too short to measure its memory: give more steps")
     return Measurement(
         ms=1000 * seconds / (len(ledger) - half - 1),
         distinct=float(ledger["rows"].mean()),
@@ -130,11 +130,16 @@ def measured(settings: Mapping[str, Any]) -> Measurement:
 
 
 @click.command(cls=OneLineCommand)
-@click.option("--millions", type=WHOLE, default="1,10,100", help="Rows of all tables together, in millions.")
-@click.option("--servers", type=WHOLE, default="1,2,4", help="Numbers of parameter servers.")
-@click.option("--width", type=Whole(1, 1024), default=4, help="Numbers in a row.")
-@click.option("--steps", type=Whole(20, 1_000_000), default=1500, help="Updates of each run.")
-@click.option("--rounds", type=Whole(1, 20), default=3, help="Runs of each size, in turns.")
+@click.option(
+    "--millions",
+    type=WHOLE,
+    default="1,10,100",
+    help="Million rows that all tables have together. Several sizes are separated by commas.",
+)
+@click.option("--servers", type=WHOLE, default="1,2,4", help="Numbers of parameter servers, separated by commas.")
+@click.option("--width", type=Whole(1, 1024), default=4, help="How many numbers a row has.")
+@click.option("--steps", type=Whole(20, 1_000_000), default=1500, help="How many updates each run makes.")
+@click.option("--rounds", type=Whole(1, 20), default=3, help="How often each size is measured. The sizes take turns.")
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A setting of all runs.")
 @click.option("--output", type=OUTPUT_FILE, help="Also write all figures to this JSON file.")
 def main(

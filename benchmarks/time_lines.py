@@ -40,7 +40,7 @@ LETTERS = 0.025  # the width of the name of a version, as a share of the width o
     "--steps",
     type=Whole(1, 100),
     default=12,
-    help="Steps of the asynchronous run in the picture, counted from its middle.",
+    help="How many steps of the asynchronous run the picture shows, from the middle of the run on.",
 )
 def main(asynchronous: Path, synchronous: Path, output: Path, steps: int) -> None:
     """Draw the time lines of two runs, for the same number of seconds."""

@@ -63,7 +63,9 @@ def rate_between(applied: np.ndarray, began: float, ended: float) -> float:
 
 
 @click.command()
-@click.option("--warm-up", "warm_up_s", type=float, default=0.0, help="Seconds of training before the measured ones.")
+@click.option(
+    "--warm-up", "warm_up_s", type=float, default=0.0, help="Train for this many seconds before the measurement begins."
+)
 @click.argument("root", type=click.Path(path_type=Path))
 @click.argument("seconds", type=float)
 def main(root: Path, seconds: float, warm_up_s: float) -> None:
@@ -76,7 +78,7 @@ def main(root: Path, seconds: float, warm_up_s: float) -> None:
     summary = run_cluster(root, view=view)
     stop.cancel()
     if view.all_train_since is None or summary.outcome != "stopped":
-        raise RunFailed("training was over before it was stopped")
+        raise RunFailed("the training ended before the measurement was over")
     began = view.all_train_since + warm_up_s
     rate = rate_between(read_csv(run_dir.updates)["applied_time"], began, began + seconds)
     memory = summary.peak_memory_bytes

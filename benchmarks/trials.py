@@ -11,11 +11,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
@@ -59,7 +59,7 @@ class Arm:
       settings: those of every trial, by their dotted keys.
       rates: the learning rates that are tried first, each `STEP` times the one before.
       momentum_key: the setting that holds the momentum; "" if the rule has none.
-      momenta: the momenta that are tried. The first one goes with the first rates.
+      momenta: the momenta that are tried; () if the rule has none. The first rates are tried with the first momentum.
       held_out: the number of training examples that are held out to choose.
       scale: the factor that turns a score into the unit of tables. It is negative if a smaller score is better.
     """
@@ -119,6 +119,15 @@ class Trial(BaseModel):
         return Choice(rate=self.rate, momentum=self.momentum)
 
 
+class Wanted(NamedTuple):
+    """A trial that is missing. `held_out`: as in a `Trial`."""
+
+    arm: Arm
+    choice: Choice
+    seed: int
+    held_out: int
+
+
 class Study:
     """The trials of some arms, which are kept in a record."""
 
@@ -130,44 +139,52 @@ class Study:
         self._trials = [Trial(**row) for row in read_json(record, Record).rows] if record.exists() else []
 
     def tried(self, arm: Arm) -> dict[Choice, float | None]:
-        """Return the scores on held-out examples of what was tried for an arm."""
+        """Return the choices that were tried for an arm, with their scores on held-out examples."""
         return {trial.choice: trial.score for trial in self._trials if trial.arm == arm.name and trial.held_out}
 
     def finals(self, arm: Arm) -> dict[int, Trial]:
         """Return the final trials of an arm by their seeds."""
         return {trial.seed: trial for trial in self._trials if trial.arm == arm.name and not trial.held_out}
 
-    def missing(self, seeds: int) -> list[tuple[Arm, Choice, int, int]]:
-        """Return the trials that can be trained now, as arm, choice, seed and number of held-out examples.
+    def missing(self, seeds: int) -> list[Wanted]:
+        """Return the trials that can be trained now.
 
-        Choices come first, and then one final trial of each arm after the other, so that an interrupted study has equally
-        many of each. The list is empty when each arm has its `seeds` final trials.
+        Trials that choose come first. Then each arm whose choice is made has one final trial after the other, in turns with
+        the other arms. The list is empty when each arm has its `seeds` final trials.
         """
         choices, finals = [], []
         for arm in self._arms:
             tried = self.tried(arm)
             if wanted := arm.missing(tried):
-                choices += [(arm, choice, TUNING_SEED, arm.held_out) for choice in wanted]
+                choices += [Wanted(arm, choice, TUNING_SEED, arm.held_out) for choice in wanted]
             else:
                 done, best = self.finals(arm), arm.best(tried)
                 new = [seed for seed in range(TUNING_SEED + 1, TUNING_SEED + 1 + seeds) if seed not in done]
-                finals += [(arm, best, seed, 0) for seed in new]
-        return choices or sorted(finals, key=lambda trial: trial[2])
+                finals += [Wanted(arm, best, seed, 0) for seed in new]
+        return choices + sorted(finals, key=lambda trial: trial.seed)
 
-    def train(self, seeds: int, data: Iterable[str], at_a_time: int = 2) -> None:
+    def train(self, seeds: int, data: Iterable[str], at_a_time: int) -> None:
         """Train what is missing. `data`: options of `run` that say where the data are.
 
         Raises:
           RunFailed: a training failed. Those that ended before are kept.
         """
-        options = tuple(data)
+        options, running = tuple(data), dict[Future[None], Wanted]()
         with ThreadPoolExecutor(at_a_time) as pool:
-            while missing := self.missing(seeds):
-                for done in [pool.submit(self._train, *trial, options) for trial in missing]:
+            while True:
+                # Each score may change what is missing, so the next trial is chosen only when there is room for it.
+                wanted = [trial for trial in self.missing(seeds) if trial not in running.values()]
+                for trial in wanted[: at_a_time - len(running)]:
+                    running[pool.submit(self._train, trial, options)] = trial
+                if not running:
+                    return
+                for done in wait(running, return_when=FIRST_COMPLETED).done:
+                    running.pop(done)
                     done.result()
 
-    def _train(self, arm: Arm, choice: Choice, seed: int, held_out: int, data: Sequence[str]) -> None:
-        """Carry out one trial, and keep it."""
+    def _train(self, wanted: Wanted, data: Sequence[str]) -> None:
+        """Train once, and keep the trial."""
+        arm, choice, seed, held_out = wanted
         settings = {
             **arm.settings, "optimizer.learning_rate": choice.rate, "training.seed": seed,
             "evaluation.validation_examples": held_out,

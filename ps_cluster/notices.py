@@ -39,7 +39,7 @@ class LogLine:
         return self.message
 
     def __format__(self, specification: str) -> str:
-        raise TypeError("a text made of a line loses its event: make the line of the whole text, or use its message")
+        raise TypeError("a LogLine in an f-string loses its event: make the whole text a LogLine, or use its `message`")
 
 
 Line = str | LogLine

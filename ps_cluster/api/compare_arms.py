@@ -134,6 +134,7 @@ def _check_same_model(folder: Path, name: str) -> None:
     if begun != name and name.startswith(own) and isinstance(begun, str) and begun.startswith(own):
         Path(name.rpartition(":")[0] or name).unlink()  # nothing will use it
         raise UserError(
-            f"model: the comparison in '{folder}' was begun with another model (a function that names other values, or a "
-            f"Keras model with other weights): give model={begun!r} to continue it, or another output for this model"
+            f"model: the comparison in '{folder}' was begun with another model (a function with other code or other "
+            f"values in it, or a Keras model with other weights): give model={begun!r} to continue it, or another "
+            "output for this model"
         )

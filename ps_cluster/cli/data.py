@@ -45,7 +45,7 @@ def data() -> None:
 )
 @option("--data-dir", type=FOLDER, help="Look for archives in this folder too.")
 @option(
-    "--json", "json_file", type=PRINTED_FILE, metavar="FILE", help="Write it to this file as JSON; -: print it as JSON."
+    "--json", "json_file", type=PRINTED_FILE, metavar="FILE", help="Write the list to this file as JSON; -: print it."
 )
 def list_(data_dir: Path | None, json_file: Path | None) -> None:
     """List the data sets, and what is on this machine."""
@@ -158,7 +158,10 @@ def rm(names: tuple[str, ...], yes: bool) -> None:
     help="The page to write; default: NAME.html in the current folder.",
 )
 @option(
-    "--seed", type=Whole(0, 2**31 - 1), default=0, help="Decides which examples are drawn, and how they are varied."
+    "--seed",
+    type=Whole(0, 2**31 - 1),
+    default=0,
+    help="Seed that decides which examples are shown, and how they are varied.",
 )
 def show(
     name: str, output: Path | None, seed: int, file: Path | None, assignments: tuple[str, ...], **options: Any

@@ -278,7 +278,7 @@ def metrics_options(command: Body) -> Body:
     """Add --metrics-port and --metrics-host to a command, for `report.metrics_server.with_metrics`."""
     where = "The address of --metrics-port. Everybody who can reach it can read the metrics."
     add = option("--metrics-host", default=LOOPBACK, group=OUTPUT, rare=True, help=where)
-    text = "Serve metrics for Prometheus at this port; 0: any that is free."
+    text = "Serve metrics for Prometheus at this port; 0: any free port."
     return option("--metrics-port", type=Whole(0, LARGEST_PORT), group=OUTPUT, rare=True, help=text)(add(command))
 
 

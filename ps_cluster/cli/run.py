@@ -57,8 +57,8 @@ GRADIENTS = "evaluation.gradients"  # shown in TensorBoard
     "--split",
     type=OneOf(sorted({mode.cluster.splits for mode in MODES})),
     group="Mode",
-    help="What is divided among the workers. data: their batches; each worker has the whole network. layers, width: the "
-    "network, as the modes of these names do.",
+    help="What is divided among the workers. data: the batches, while each worker has the whole network. layers, "
+    "width: the network, as in the mode of that name.",
 )
 @option(
     "--dry-run",

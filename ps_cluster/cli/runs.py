@@ -109,7 +109,7 @@ def runs() -> None:
 @runs.command("list", epilog=examples("runs list", "runs list other-folder", "runs list --json - | jq '.runs[].state'"))
 @click.argument("folder", type=FOLDER, default=DEFAULT)
 @option(
-    "--json", "json_file", type=PRINTED_FILE, metavar="FILE", help="Write it to this file as JSON; -: print it as JSON."
+    "--json", "json_file", type=PRINTED_FILE, metavar="FILE", help="Write the list to this file as JSON; -: print it."
 )
 def list_(folder: Path, json_file: Path | None) -> None:
     """List the runs in FOLDER with state, age, mode, data, network, score and speed."""
@@ -296,7 +296,11 @@ def cluster() -> None:
 @set_option
 @option("--svg", type=OUTPUT_FILE, metavar="FILE.svg", help="Draw the cluster to this file.")
 @option(
-    "--json", "json_file", type=PRINTED_FILE, metavar="FILE", help="Write it to this file as JSON; -: print it as JSON."
+    "--json",
+    "json_file",
+    type=PRINTED_FILE,
+    metavar="FILE",
+    help="Write the cluster to this file as JSON; -: print it.",
 )
 @option("--tf-config", is_flag=True, help="Print only the TF_CONFIG of each task, to copy.")
 @click.pass_context

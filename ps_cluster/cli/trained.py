@@ -94,7 +94,7 @@ def evaluate(checkpoint_dir: Path, once: bool, wait_seconds: float | None, data_
 @option("--output", type=PRINTED_FILE, metavar="FILE", help="The file to write; default, or -: standard output.")
 @option("--skip-bad", is_flag=True, help="Skip pictures that can't be read, and name them.")
 @option("--prompt", metavar="TEXT", help="A text that a network for text continues.")
-@option("--length", type=Whole(1, 100_000), help="The most bytes that are added to a text; default: 200.")
+@option("--length", type=Whole(1, 100_000), help="Add at most this many bytes to a text; default: 200.")
 @option(
     "--temperature",
     type=Number(0, 100),
@@ -104,7 +104,7 @@ def evaluate(checkpoint_dir: Path, once: bool, wait_seconds: float | None, data_
 @option(
     "--data-dir",
     type=FOLDER,
-    help="Take classes and columns from the data set there; default: those that the run has kept.",
+    help="Take classes and columns from the data set in this folder; default: from the run, which keeps them.",
 )
 def predict(
     examples: tuple[Path, ...],
@@ -188,7 +188,10 @@ def _check_output(context: click.Context, parameter: click.Parameter, path: Path
     help="A new folder for all files; default: export in the run directory. With --changed-since: a file.",
 )
 @option(
-    "--check-examples", type=Whole(1, 2**31), default=10_000, help="The most test examples on which files are compared."
+    "--check-examples",
+    type=Whole(1, 2**31),
+    default=10_000,
+    help="Compare each file with the original on at most this many test examples.",
 )
 @_data_dir
 @click.pass_context
@@ -205,7 +208,7 @@ def export(
     """Write the best model of a run for other programs, and check each file against the original."""
     if changed_since is not None:
         refuse_others(
-            context, "run", "changed_since", "output", "data_dir", because="--changed-since writes rows alone"
+            context, "run", "changed_since", "output", "data_dir", because="--changed-since writes only rows of tables"
         )
         if run is None or output is None:
             raise UserError("--changed-since: it needs a run and a file: --run RUN_DIR --output rows.npz")

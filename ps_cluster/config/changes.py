@@ -78,9 +78,7 @@ def rate_origin(config: RunConfig) -> str:
     if found is not None and found.learning_rate == config.optimizer.learning_rate:
         return f"found by a sweep for {place}"
     if found is not None:
-        return (
-            f"the rate of {model} for all modes, because the one that was found for {place} belongs to other settings"
-        )
+        return f"the rate of {model} for all modes, because the one for {place} was found with other settings"
     if has_rates(config):
         others = found_rates(NETWORKS[model])
         known = [f"{one.workers} x {one.batch_size_per_worker}" for one in others if one.mode == mode]

@@ -297,7 +297,9 @@ def _number_of_classes(labels: Rows) -> int:
         return 0  # packing reports the mistake
     highest = int(labels[:].max())
     if highest >= MOST_CLASSES:
-        raise UserError(f"dataset: a label is {highest}, of at most {MOST_CLASSES:,} classes: number them from 0")
+        raise UserError(
+            f"dataset: a label is {highest}, but at most {MOST_CLASSES:,} classes are possible: number them from 0"
+        )
     return highest + 1
 
 

@@ -167,8 +167,8 @@ def arguments_taken(function: Callable[..., Any]) -> int:
         where = f" in {Path(code.co_filename).name}" if code else ""
         takes = f"takes {len(parameters)} argument{'s' * (len(parameters) > 1)}"
         raise UserError(
-            f"model.name: {getattr(function, '__name__', 'build')}{signature}{where} {takes}: a network is a function of "
-            "nothing, of examples, or of examples and settings"
+            f"model.name: {getattr(function, '__name__', 'build')}{signature}{where} {takes}: the function of a "
+            "network takes no argument, or `examples`, or `examples` and `settings`"
         ) from error
     return count
 
@@ -217,7 +217,10 @@ class Networks(Registry[Network]):
         if not Path(name).is_file():
             raise UserError(f"model.name: '{name}': there is no such file")
         if not user_code.is_trusted(Path(name)):
-            raise UserError(f"model.name: only a run directory names '{name}': add --code '{name}' to load it")
+            raise UserError(
+                f"model.name: '{name}' may run code, and only a run directory names it: if you trust it, add --code "
+                f"'{name}'"
+            )
         network = SavedNetwork(Path(name))
         network.name = name
         return network

@@ -345,7 +345,10 @@ class Classification(Objective):
             raise ValueError(f"labels are {target.dtype} {list(spec.target.shape)}, not one whole number each")
         lowest, highest = int(target.min()), int(target.max())
         if lowest < 0 or highest >= len(spec.classes):
-            raise ValueError(f"a label is {lowest if lowest < 0 else highest}, of {len(spec.classes)} classes")
+            raise ValueError(
+                f"a label is {lowest if lowest < 0 else highest}, but the {len(spec.classes)} classes are numbered "
+                "from 0"
+            )
 
     def groups(self, target: np.ndarray, spec: ExampleSpec) -> Iterator[tuple[str, np.ndarray]]:
         """Yield the examples of each class."""
@@ -413,7 +416,7 @@ class MultiLabel(Objective):
 
     def check_target(self, target: np.ndarray, spec: ExampleSpec) -> None:
         if spec.target.shape != (len(spec.classes),):
-            raise ValueError(f"targets have shape {list(spec.target.shape)}, for {len(spec.classes)} labels")
+            raise ValueError(f"targets have shape {list(spec.target.shape)}, but there are {len(spec.classes)} labels")
         if not np.isin(target, (0, 1)).all():
             raise ValueError("a target is neither 0 nor 1")
 
@@ -472,7 +475,10 @@ class Regression(Objective):
 
     def check_target(self, target: np.ndarray, spec: ExampleSpec) -> None:
         if target.dtype.kind != "f" or len(spec.target.shape) > 1:
-            raise ValueError(f"targets are {target.dtype} {list(spec.target.shape)}, not one or a row of numbers each")
+            raise ValueError(
+                f"targets are {target.dtype} {list(spec.target.shape)}, but each has to be one number or a row of "
+                "numbers"
+            )
         if spec.classes:
             raise ValueError(f"a regression has no classes, and {len(spec.classes)} are named")
         if not np.isfinite(target).all():
@@ -523,7 +529,10 @@ class NextByte(Objective):
 
     def check_target(self, target: np.ndarray, spec: ExampleSpec) -> None:
         if target.dtype != np.uint8 or spec.target.codes != (BYTES,) * math.prod(spec.target.shape):
-            raise ValueError(f"targets are {target.dtype} {list(spec.target.shape)}, not a row of bytes with its codes")
+            raise ValueError(
+                f"targets are {target.dtype} {list(spec.target.shape)}, but each has to be a row of bytes, uint8 with "
+                f"{BYTES} codes"
+            )
 
     def named_target(self, target: np.ndarray, spec: ExampleSpec) -> str:
         """Return the target as text."""

@@ -95,7 +95,7 @@ def ends_of_files(rows_of_files: Sequence[int], workers: int) -> tuple[int, ...]
     """
     ends = [end for end, rows in zip(accumulate(rows_of_files), rows_of_files) if rows]
     if len(ends) < workers:
-        raise ValueError(f"{len(ends)} files have examples to train on, for {workers} workers")
+        raise ValueError(f"only {len(ends)} files have examples to train on, but there are {workers} workers")
     chosen, at = [], 0
     for worker in range(1, workers):
         places = range(at, len(ends) - (workers - worker))  # each of the later workers gets a file too

@@ -65,7 +65,7 @@ class ScheduleSettings(Section):
         shares = [scale.until for scale in scales]
         if any(later <= earlier for earlier, later in pairwise(shares)):
             raise ValueError(
-                f"`until` has to grow from one to the next, got {', '.join(f'{share:g}' for share in shares)}"
+                f"`until` has to grow from each entry to the next, got {', '.join(f'{share:g}' for share in shares)}"
             )
         return scales
 

@@ -107,8 +107,8 @@ class ClusterSettings(Section):
         "after this many seconds without an update.",
     )
     longest_step_seconds: Literal["auto"] | Annotated[float, Field(gt=0, le=86_400)] = Field(
-        description="The longest time that a worker's step may take. No wait for an update ends sooner. auto: "
-        f"{STEPS_IN_TIME} times the measured step time of the slowest worker. The first update may take longer."
+        description="The longest time that a worker's step may take. Training waits at least this long for an update. "
+        f"auto: {STEPS_IN_TIME} times the measured step time of the slowest worker. The first update may take longer."
     )
     isolation: Isolation = Field(
         description=(
@@ -141,8 +141,9 @@ class TrainingSettings(Section):
         description=(
             "The training examples that the run uses. all: every example. shard:worker: each worker has its own disjoint "
             "part, drawn at random. files:worker: each worker has whole files of a table in several files. rows:3000,7000: "
-            "each worker has consecutive examples, which end there. shard:0/4: the first of four parts. bootstrap:7: a "
-            "sample of the same size, drawn with replacement with seed 7. An epoch is a pass over these examples."
+            "worker 0 has examples 0 to 2999, worker 1 has 3000 to 6999. shard:0/4: the first of four parts. "
+            "bootstrap:7: a sample of the same size, drawn with replacement with seed 7. An epoch is a pass over "
+            "these examples."
         ),
     )
     label_smoothing: Fraction = Field(description="The part of each label that is spread evenly over all classes.")
@@ -193,7 +194,8 @@ class EvaluationSettings(Section):
         le=100_000,
         description=(
             "Also score recall@k for this k, if an example is a user and an item: the share of a user's held-out items that "
-            "are among the k items with the highest scores, of all that the user does not have in training. Empty: no."
+            "are among the k items with the highest scores, of all items that the user does not have in training. "
+            "Empty: recall is not scored."
         ),
     )
     monitor: str = Field(
@@ -203,11 +205,13 @@ class EvaluationSettings(Section):
             "The metric that chooses the best model, stops early and judges the trials of a sweep: accuracy, error, loss, "
             "auc, f1, log_loss, rmse, r2, recall@10 (with the number of recall_at), or a metric of the network's compile(), "
             "with or without Keras's prefix val_. "
-            "auto: accuracy or error. It is measured on held-out examples if there are any, else on the test examples."
+            "auto: accuracy or error. The metric is measured on held-out examples if there are any, else on the test "
+            "examples."
         ),
     )
     monitor_mode: Literal["auto", "max", "min"] = Field(
-        description="Whether a larger (max) or a smaller (min) value of the metric is better. auto: known by its name."
+        description="Whether a larger (max) or a smaller (min) value of the metric is better. auto: the name of the "
+        "metric decides."
     )
     patience: int | None = Field(
         ge=1,
@@ -258,7 +262,8 @@ class Checkpoints(Section):
     every_epochs: float | None = Field(
         gt=0,
         le=100_000,
-        description="Write a checkpoint after this many epochs each time instead, e.g. 0.125. Each is kept until scored.",
+        description="Write a checkpoint whenever this many epochs have passed, e.g. 0.125, instead of by time. Each "
+        "checkpoint is kept until it is scored.",
     )
     exact: bool = Field(
         description=(

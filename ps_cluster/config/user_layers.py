@@ -158,7 +158,7 @@ def _extended(file: Path, name: Any, seen: set[Path]) -> Path:
         raise UserError(f"{where}: name one file, relative to this one")
     path = file.parent / os.path.expanduser(name)
     if _real(path) in seen:
-        raise UserError(f"{where}: the files extend each other in a circle: leave it out in one of them")
+        raise UserError(f"{where}: the files extend each other in a circle: remove {EXTENDS} from one of them")
     return path
 
 

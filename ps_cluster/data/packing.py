@@ -133,7 +133,10 @@ def check_contents(contents: Contents) -> None:
                 )
         lengths = {name: len(arrays[name]) for name in fields}
         if len(set(lengths.values())) > 1 or not min(lengths.values()):
-            raise ValueError(f"{split} has {', '.join(f'{count} of {name}' for name, count in lengths.items())}")
+            raise ValueError(
+                f"all {split} arrays need equally many rows, at least one: there are "
+                f"{', '.join(f'{count} of {name}' for name, count in lengths.items())}"
+            )
     for split in SPLITS:
         check_values(contents.spec, split, contents.arrays[split])
 

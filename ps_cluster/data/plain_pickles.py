@@ -57,7 +57,7 @@ class _PickledDtype:
 
     def to_numpy(self) -> np.dtype:
         if not _WHOLE_NUMBERS.fullmatch(self._code) or self._byte_order not in ("<", ">", "=", "|"):
-            raise ValueError(f"array of type {self._code!r}")
+            raise ValueError(f"an array of type {self._code!r} is not read: it needs whole numbers")
         return np.dtype(self._code).newbyteorder(cast(Literal["<", ">", "=", "|"], self._byte_order))
 
 
@@ -88,7 +88,7 @@ class _PlainUnpickler(pickle.Unpickler):
         A pickle can use one text many times, so more bytes in all than the pickle itself has are refused.
         """
         if encoding != "latin1":
-            raise ValueError(f"bytes in encoding {encoding!r}")
+            raise ValueError(f"bytes in the encoding {encoding!r} are not read, only in latin1")
         self._bytes_left -= len(text)
         if self._bytes_left < 0:
             raise Malformed("it asks for more bytes than it has itself")

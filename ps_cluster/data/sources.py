@@ -132,7 +132,8 @@ class _Search:
         if not kind.is_on_disk:
             how = "generated" if kind.generated else "read from its own path" if kind.path else "read by its own code"
             raise UserError(
-                f"data_dir: '{data_dir}' can't be used with dataset '{kind.name}', which is {how}; drop one"
+                f"data_dir: '{data_dir}' can't be used with dataset '{kind.name}', which is {how}: leave one of them "
+                "out"
             )
         if os.path.isfile(data_dir / MANIFEST):
             dataset = load_packed(data_dir)

@@ -37,7 +37,7 @@ class TableSettings(OwnDataSettings):
     target: str | None = Field(default=None, description="The column to predict.")
     categorical: Names = Field(
         default=(),
-        description="Columns of numbers that are names, such as postal codes, and of text with many different values.",
+        description="Columns whose numbers are names, such as postal codes, and columns with many different texts.",
     )
     text: Names = Field(
         default=(), description="Columns of free text. Networks get all of them as strings, in one input called texts."

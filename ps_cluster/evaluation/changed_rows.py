@@ -69,8 +69,8 @@ def export_changed_rows(root: Path, since: int, output: Path, data_dir: Path | N
     places = table_places(config, dataset)
     if not places:
         raise UserError(
-            f"--changed-since: the network of run '{root}' has no table whose rows travel: leave this out, to export "
-            "the whole model"
+            f"--changed-since: the network of run '{root}' has no embedding table whose rows are pulled and pushed "
+            "separately: leave this option out, to export the whole model"
         )
     changed = {place.name: changed_rows(place, before, after) for place in places}
     arrays: dict[str, Any] = {"step": np.int64(after.step), "since": np.int64(before.step)}
@@ -92,8 +92,8 @@ def _two_checkpoints(folder: Path, since: int) -> tuple[Checkpoint, Checkpoint]:
     if not earlier:
         there = f"the oldest is of step {min(kept):,}" if kept else "there is none"
         raise UserError(
-            f"--changed-since: got {since}: no checkpoint at or before this step is kept, {there}: export the whole "
-            "model, and set checkpoints.keep to keep more"
+            f"--changed-since: got {since}: no checkpoint of this step or an earlier one is kept, {there}: export the "
+            "whole model, and set checkpoints.keep to keep more"
         )
     after = checkpoints.load(kept[max(kept)])
     return (after if after.step == max(earlier) else checkpoints.load(kept[max(earlier)])), after

@@ -179,7 +179,9 @@ class _Evaluator:
         folder = self._folder.checkpoints
         if checkpoints.steps(folder) or checkpoints.ended(folder):
             return
-        bound = "" if math.isinf(patience_s) else f" (--wait-seconds {patience_s:g}, anew with each sign of life)"
+        bound = (
+            "" if math.isinf(patience_s) else f" (--wait-seconds {patience_s:g}, counted from the last sign of life)"
+        )
         self._notify(WAITING(f"waiting for a checkpoint: {self._folder.describe_lack()}{bound}"))
 
     def _next_step_to_score(self, scored: set[int], has_ended: bool) -> int | None:

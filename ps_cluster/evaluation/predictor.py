@@ -67,7 +67,7 @@ class TrainedRun:
             models = [file for file in RUNS.glob("*/best/model.keras") if file.is_file()]
             if not models:
                 raise UserError(
-                    f"--run: '{RUNS}' has no run with a model: train one, or name the folder of another by --run"
+                    f"--run: '{RUNS}' has no run with a model: train one, or give the folder of a run by --run"
                 )
             root = max(models, key=lambda file: file.stat().st_mtime_ns).parents[1]
             notify(f"run: '{root}', which has the newest model (--run names another)")
@@ -119,14 +119,14 @@ class Predictor:
         except Exception as error:  # a damaged file can raise almost any exception
             raise UserError(
                 f"'{file}' can't be used for the data set '{run.dataset.name}' ({one_line(str(error), 300)}): if a "
-                "layer in it is your own, name its file by --code; if this is not the run's data set, name that one by "
-                "--data-dir"
+                "layer in it is your own, name its file by --code; if the run used another data set, name that data "
+                "set by --data-dir"
             ) from error
         if found.output.shape[1:] != (run.spec.outputs,):
             raise UserError(
                 f"'{file}' returns {list(found.output.shape[1:])} for an example, and the data set "
-                f"'{run.dataset.name}' has {run.spec.outputs} outputs: this is not the data set that the run used, so "
-                "name that one by --data-dir"
+                f"'{run.dataset.name}' has {run.spec.outputs} outputs: the run used another data set, so name "
+                "that data set by --data-dir"
             )
         self.model = found
         self._predictions = graph_of(self.model, run.spec)

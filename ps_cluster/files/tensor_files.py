@@ -84,7 +84,7 @@ def write_tensors(file: IO[bytes], header: BaseModel, arrays: Mapping[str, np.nd
     by_item_size = sorted(contents.items(), key=lambda item: -item[1].dtype.itemsize)  # so that each array is aligned
     for name, array in by_item_size:
         if array.dtype not in _CODES:
-            raise ValueError(f"'{name}' is {array.dtype}, which is never written")
+            raise ValueError(f"'{name}' is {array.dtype}, which these files never contain")
         place = [begin, begin := begin + array.nbytes]
         table[name] = {"dtype": _CODES[array.dtype], "shape": array.shape, "data_offsets": place}
         checksums[name] = _LARGEST_CRC
@@ -141,7 +141,7 @@ def open_tensors(path: Path, model: type[Model]) -> tuple[Model, Mapping[str, np
         arrays, begin = {}, _LENGTH.size + table_bytes
         for name, shape in shapes.items():
             if (dtype := _DTYPES.get(codes[name])) is None:
-                raise Malformed(f"{name!r:.60} is {codes[name]}, which is never written")
+                raise Malformed(f"{name!r:.60} is {codes[name]}, which these files never contain")
             end = begin + math.prod(shape) * dtype.itemsize
             _check_array(file, name, begin, end, _seed(dtype, shape), checksums)
             arrays[name] = np.ndarray(shape, dtype, content[begin:end])

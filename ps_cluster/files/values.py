@@ -173,7 +173,7 @@ def first_error(error: ValidationError, origin: str, known: str = "", names: Ite
       names: all keys. The message about an unknown key names the most similar one.
     """
     if error.error_count() > MOST_ERRORS:
-        return f"{origin}: holds something else: {error.error_count():,} values are wrong"
+        return f"{origin}: does not hold what is expected: {error.error_count():,} values are wrong"
     first = error.errors(include_url=False)[0]
     field = ".".join(str(part) for part in first["loc"])
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""

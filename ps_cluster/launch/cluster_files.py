@@ -113,8 +113,8 @@ def _cluster(given: Mapping[str, list[str]], origin: Origin) -> dict[str, list[s
     cluster = {kind: members[kind] for kind in TRAINING_TYPES if kind in members}
     if tuple(cluster) not in {mode.cluster.types for mode in MODES} or len(cluster) < len(members):
         raise UserError(
-            f"{origin.field()}: got {one_line(', '.join(members), 300) or 'nothing'}; it has either chief, ps and "
-            "worker, or chief and worker, or only worker, or only chief"
+            f"{origin.field()}: got {one_line(', '.join(members), 300) or 'nothing'}; a cluster has either chief, ps "
+            "and worker, or chief and worker, or only worker, or only chief"
         )
     if len(cluster.get(CHIEF, [""])) != 1:
         raise UserError(f"{origin.field(CHIEF)} must be one address, got {len(cluster[CHIEF])}")

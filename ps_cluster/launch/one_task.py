@@ -118,7 +118,7 @@ def run_one_task(
     except locks.InUse as error:
         if leads:
             raise
-        notify(f"{error}; it may just be ending: run the same command again to continue (exit code {RETRY})")
+        notify(f"{error}; that process may just be ending: run the same command again to continue (exit code {RETRY})")
         return RETRY
 
 
@@ -288,7 +288,7 @@ def check_named(config: RunConfig) -> None:
     for name, value in (("data.dataset", config.data.dataset), ("model.precision", config.model.precision)):
         if value == "auto":
             raise UserError(
-                f"{name}: got 'auto': machines may choose different ones; name one, the same for every task"
+                f"{name}: got 'auto': machines may choose different values; set one value, the same for every task"
             )
 
 
@@ -317,7 +317,7 @@ def _check_cluster(config: RunConfig, topology: ClusterTopology) -> None:
     if topology.types != mode.cluster.types:
         raise UserError(
             f"mode.name: got '{mode.name}', whose cluster has {', '.join(mode.cluster.types)}, "
-            f"but that of {origin} has {', '.join(topology.types)}"
+            f"but the cluster of {origin} has {', '.join(topology.types)}"
         )
     for kind, name in ((WORKER, "workers"), (PS, "parameter_servers")):
         given = getattr(config.cluster, name)

@@ -27,7 +27,7 @@ def scale(config: RunConfig, topology: ClusterTopology, workers: int) -> Actions
     if not more:
         return (AnswerScale(f"{_count(workers)} already: nothing to do"),)
     names = ", ".join(map(str, start or stop))
-    done = f"started {names}" if start else f"stopped {names}; others take their steps"
+    done = f"started {names}" if start else f"stopped {names}; other workers take their steps"
     return Scale(tuple(start), tuple(stop)), AnswerScale(f"{done}; now {_count(workers)}{_rate_of(config, workers)}")
 
 
@@ -36,7 +36,7 @@ def _rate_of(config: RunConfig, workers: int) -> str:
     begun = config.training_workers
     if not config.mode_kind.lowers_rate or workers <= begun:
         return ""
-    return f", with {(begun / workers) ** 2:.2g} of the learning rate, which suits {begun}"
+    return f", with {(begun / workers) ** 2:.2g} times the learning rate, which suits {_count(begun)}"
 
 
 def _count(workers: int) -> str:

@@ -75,7 +75,9 @@ def main(arguments: list[str] | None = None, *, trainer: Callable[[TrainingJob],
     parser.add_argument("--index", type=int, required=True)
     parser.add_argument("--cores", help="The numbers of the cores that the task may use, with commas.")
     parser.add_argument("--resume", action="store_true")
-    parser.add_argument("--least-workers", type=int, help="Training begins with this number; others may come later.")
+    parser.add_argument(
+        "--least-workers", type=int, help="Training begins with this number of workers; other workers may come later."
+    )
     alone = parser.add_argument_group("without a launcher")
     alone.add_argument("--alone", action="store_true", help="Read settings and data from the task's workspace.")
     alone.add_argument("--term", type=int, default=0)

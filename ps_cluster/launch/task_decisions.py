@@ -163,7 +163,7 @@ class TaskDecisions:
             line = DRAINING(f"stopping: {_DRAINS}")
             return Notice(line), PassSignalOn(number)
         if first and self._stopped_early:
-            return (Notice("training is being stopped early already; again to stop now"),)
+            return (Notice("training is being stopped early already; Ctrl-C again to stop now"),)
         line = TASK_ENDED(f"{self._task} was stopped by {signal_name(number)}")
         return (*self._kill(), Notice(line), self._ended(128 + number))
 

@@ -114,7 +114,7 @@ class NetworkEnd:
             which is trained by the squared error in standard deviations.
         """
         if is_marked(self._model, OWN_UNITS):
-            return "a saved model returns them so"
+            return "a saved model returns them in their units"
         if self._of_all.others:
             return "losses of several targets are added up"
         for loss in losses:

@@ -42,7 +42,7 @@ def find_tables(
             found.append(layer)
         elif type(layer) is keras.layers.Embedding and layer.input_dim >= rows_from and layer.trainable:
             if reason := against or _why_unfit(layer):
-                say(f"the Embedding '{layer.name}' travels whole: {reason}")
+                say(f"the Embedding '{layer.name}' is pulled and pushed whole: {reason}")
             else:
                 found.append(layer)
     while found:
@@ -53,7 +53,7 @@ def find_tables(
         for layer, reason in reasons:
             if isinstance(layer, DynamicEmbedding):
                 raise _untrainable(layer, reason)
-            say(f"the Embedding '{layer.name}' travels whole: {reason}")
+            say(f"the Embedding '{layer.name}' is pulled and pushed whole: {reason}")
         refused = {id(layer) for layer, _ in reasons}
         found = [layer for layer in found if id(layer) not in refused]
     return NO_TABLES

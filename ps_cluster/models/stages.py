@@ -51,7 +51,7 @@ def blocks_of(model: keras.Model) -> list[Block]:
     graph = graph_of(model)
     for layer in layers_of(model):
         if isinstance(layer, keras.layers.Masking) or getattr(layer, "mask_zero", False):
-            raise ValueError(f"layer '{layer.name}' makes a mask, which would not cross from worker to worker")
+            raise ValueError(f"layer '{layer.name}' makes a mask, which can't be sent from one worker to the next")
     nodes = sorted(calls_of(graph) or [], key=lambda node: not node.is_input)  # each comes after those that it needs
     ends = [end for end in range(1, len(nodes)) if _can_be_cut(graph, nodes, end)]
     blocks = []
@@ -157,7 +157,10 @@ def _check_variables(model: keras.Model, parts: Sequence[keras.Model]) -> None:
         own, cut = [v.path for v in of(model)], [v.path for part in parts for v in of(part)]
         if own != cut:
             first = next((path for path, other in zip(own, cut) if path != other), model.name)
-            raise ValueError(f"mode layers can't cut it: in its order of variables, '{first}' belongs to another part")
+            raise ValueError(
+                "mode layers can't cut it: its parts would have the variables in another order than the whole "
+                f"network, from '{first}' on"
+            )
 
 
 def _can_be_cut(graph: Any, nodes: Sequence[Any], end: int) -> bool:

@@ -97,7 +97,8 @@ def _check_scores(model: keras.Model, spec: ExampleSpec, scores: tf.Tensor) -> N
     last = last_activation(scores)
     if is_marked(model, PROBABILITIES) and not has_loss(model):
         raise ValueError(
-            "it returns probabilities, as it was saved: compile() it with the loss that it was trained with"
+            "it returns the probabilities of a saved model: compile() it with the loss that the saved model was "
+            "trained with"
         )
     if last is None or not OBJECTIVES[spec.objective].has_accuracy:
         return

@@ -80,7 +80,7 @@ def reliability(found: Calibration, unit: str) -> list[Plot]:
     middles = 100 * (np.arange(BINS) + 0.5) / BINS
     right = (
         f"The share of predictions that are right, by how sure the network was, in {BINS} bins of equal width. "
-        "On the diagonal it is right as often as it says; below, it is too sure."
+        "On the diagonal, the network is right as often as it is sure; below, it is too sure."
     )
 
     def draw_right(axes: Axes) -> None:

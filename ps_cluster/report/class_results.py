@@ -96,8 +96,8 @@ class ClassResults(Analysis):
     def table_note(self) -> str:
         unit = self.predictions.unit
         return (
-            f"Accuracy: the share of the {unit} of the class that were predicted to be of it. Precision: the share of "
-            f"the {unit} predicted to be of the class that are of it. The mean accuracy over all classes is "
+            f"Accuracy: of the {unit} of a class, the share that is predicted as this class. Precision: of the {unit} "
+            f"that are predicted as a class, the share that belongs to it. The mean accuracy over all classes is "
             f"{percent(self.balanced_accuracy)}."
         )
 

@@ -73,7 +73,7 @@ def facts_of(summary: Summary) -> Iterator[tuple[str, Text | str]]:
         counts = {"scheduled": gradients.scheduled, "applied": gradients.applied, "dropped": gradients.dropped}
         each = (gradients.applied or 0) / updates.applied if updates.applied else 0
         texts = " · ".join(f"{number(count)} {name}" for name, count in counts.items())
-        yield "gradients", f"{texts} (late; {each:.3g} to an update)"
+        yield "gradients", f"{texts}, because they came too late · {each:.3g} in an update on average"
     if summary.parameter_servers:  # without parameter servers, all gradients come from the newest parameters
         stale = summary.staleness
         measures = f"median {stale.p50} · 95 % up to {stale.p95} · max {stale.max}"
@@ -120,7 +120,7 @@ def _settings(settings: Mapping[str, JsonValue]) -> str:
         if key not in _IN_OTHER_ROWS
     ]
     more = [f"and {len(texts) - MOST_SETTINGS} more in config.yaml"] if len(texts) > MOST_SETTINGS else []
-    return " · ".join([*texts[:MOST_SETTINGS], *more]) or "all others have their defaults"
+    return " · ".join([*texts[:MOST_SETTINGS], *more]) or "all other settings have their defaults"
 
 
 def _not_scored(epochs: list[float]) -> str:
@@ -155,7 +155,7 @@ def _best_model(evaluation: EvaluationSummary) -> str:
     which = "largest" if evaluation.monitor_mode == "max" else "smallest"
     value = value_text(metric, evaluation.best_value)
     return (
-        f"that of step {evaluation.best_step:,}, by the {which} {examples} {metric}: {value.removeprefix(f'{metric} ')}"
+        f"step {evaluation.best_step:,}, which has the {which} {examples} {metric}: {value.removeprefix(f'{metric} ')}"
     )
 
 
@@ -170,7 +170,7 @@ def _test_score(evaluation: EvaluationSummary, last_step: int, unit: str) -> Tex
     if evaluation.best_step not in (None, evaluation.step):
         best = f"{_value(evaluation.best_test_accuracy, evaluation.best_test_error)} at step {evaluation.best_step:,}"
         held_out = evaluation.best_chosen_on == "validation"
-        chosen = f"{best}, the best on {unit} held out" if held_out else f"best {best}, chosen on test {unit}"
+        chosen = f"{best}, the best on held-out {unit}" if held_out else f"best {best}, chosen on test {unit}"
         text.append(f" · {chosen}", "default")
     if evaluation.step < last_step:
         text.append(f"\nNOT THE LAST: step {last_step:,} is not scored yet", "yellow")
@@ -188,7 +188,7 @@ def _usual_score(summary: Summary) -> str:
     text = f"{summary.model} usually reaches {usual.accuracy:.1%} {after}"
     examples, points = scores[-1].examples, 100 * (accuracy - usual.accuracy)
     if examples is not None and abs(examples / usual.examples - 1) > 0.02:
-        return f"{text}; this model has trained on {examples:,}"
+        return f"{text}; this model has trained on {examples:,} {summary.unit}"
     if abs(points) < AS_USUAL_POINTS:
         return f"{text}, and so does this run"
     return f"{text}; this run is {abs(points):.1f} points {'better' if points > 0 else 'worse'}"
@@ -209,14 +209,14 @@ def _warning(summary: Summary) -> str:
         return f"the loss was NaN or infinite in every step: no number here says that anything was learned. {page}"
     if summary.too_few_examples:
         return (
-            f"{summary.too_few_examples:,} test {summary.unit} are too few to tell whether it is better than guessing: "
-            f"score it on more, or let several runs agree. {page}"
+            f"{summary.too_few_examples:,} test {summary.unit} are too few to tell whether the model is better than "
+            f"guessing: score it on more, or let several runs agree. {page}"
         )
     if summary.learned is False:
         has_error = summary.evaluation.test_error is not None
         guess = metric_text(*((None, summary.guess) if has_error else (summary.guess, None)))
         hint = f" {summary.few_updates.capitalize()}." if summary.few_updates else ""
-        return f"not better than guessing, which has {guess}: nothing was learned.{hint} {page}"
+        return f"the model is not better than guessing, which has {guess}: nothing was learned.{hint} {page}"
     return f"the loss was NaN or infinite in {bad:,} of {summary.updates.applied:,} updates. {page}" if bad else ""
 
 
@@ -247,8 +247,8 @@ def _proof(proof: Proof) -> Text | str:
     count = f"{again.updates} of {again.of:,} updates were" if again.updates else "no update was"
     agree = " and agree" if again.updates else ""
     return (
-        f"holds: {rows} rows agree with versions and gradients accepted; no step twice; {count} computed again outside the "
-        f"cluster{agree}"
+        f"holds: {rows} rows agree with the versions and the accepted gradients; no step twice; {count} computed again "
+        f"outside the cluster{agree}"
     )
 
 

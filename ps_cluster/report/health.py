@@ -98,7 +98,7 @@ class HealthFacts:
         row = self._row_of(member)
         if row is not None and row.phase in UNDER_WAY:  # then there is a new row every half a second
             age_s = self._age_s(row.time)
-            says = f"the last sign of the leader is {age_s:.1f} s old"
+            says = f"the last sign of life of the leader is {age_s:.1f} s old"
             yield _bounded("rows", says, age_s, self.bounds.age_s, "--max-age")
         if probe == READY:
             yield self._training(row)
@@ -116,7 +116,7 @@ class HealthFacts:
     def _training(self, row: ProgressRow | None) -> HealthSign:
         """Return whether training has begun and makes progress. `row`: as returned by `_row_of`."""
         if row is None or row.phase in NOT_BEGUN:
-            newest = self.row.phase if self.row else "no row yet"
+            newest = self.row.phase if self.row else "no progress yet"
             return HealthSign("training", False, f"training has not begun: {newest}")
         if row.phase not in UNDER_WAY:
             return HealthSign("training", True, f"training is over: {row.phase}")

@@ -91,9 +91,10 @@ class LabelResults(Analysis):
     def table_note(self) -> str:
         unit = self.predictions.unit
         return (
-            f"A label is predicted if its probability is above 1/2. Found (recall): the share of the {unit} with the label for "
-            f"which it is predicted. Precision: the share of the {unit} for which it is predicted that have it. F1: the "
-            f"harmonic mean of the two. For {percent(self.all_right)} of the {unit}, all labels are right."
+            f"A label is predicted if its probability is above 1/2. Found (recall): of the {unit} with a label, the "
+            f"share for which it is predicted. Precision: of the {unit} for which a label is predicted, the share "
+            f"that has it. F1: the harmonic mean of the two. For {percent(self.all_right)} of the {unit}, all labels "
+            "are right."
         )
 
     def merit(self, row: LabelRow) -> tuple[float, ...] | None:

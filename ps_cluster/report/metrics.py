@@ -172,7 +172,7 @@ def _of_tasks(read: Callable[[Seen, Task], float]) -> Callable[[Seen], Iterator[
 _counter = partial(RunMetric, kind=CounterMetricFamily)
 _TASK = ("type", "index")
 METRICS: tuple[RunMetric, ...] = (
-    _counter("ps_cluster_updates", "Updates applied; one that is trained again counts again", _count("applied")),
+    _counter("ps_cluster_updates", "Updates applied. An update that is trained again counts again", _count("applied")),
     _counter("ps_cluster_updates_rolled_back", "Updates that were lost, and are trained again", _count("rolled_back")),
     _counter("ps_cluster_examples", "Training examples in the updates applied", _count("examples")),
     _counter("ps_cluster_gradients_dropped", "Gradients that came too late for their round", _count("dropped")),
@@ -210,7 +210,7 @@ METRICS: tuple[RunMetric, ...] = (
         "ps_cluster_validation_error", "Error of the newest score on held-out training examples", _score("validation_error")
     ),
     RunMetric("ps_cluster_scored_step", "Step of the newest score", _score("step")),
-    RunMetric("ps_cluster_phase", "1 for the phase that the leader is in", _phase, ("phase",)),
+    RunMetric("ps_cluster_phase", "1, labelled with the current phase of the leader", _phase, ("phase",)),
     RunMetric("ps_cluster_progress_timestamp_seconds", "Time of the leader's newest sign of life", _row("time")),
     RunMetric("ps_cluster_saved_timestamp_seconds", "Time of the newest checkpoint or snapshot", _saved, ("kind",)),
     RunMetric("ps_cluster_save_seconds", "Duration of the last save", _row("save_seconds")),

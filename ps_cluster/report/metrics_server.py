@@ -39,7 +39,8 @@ def with_metrics(view: ProgressView, port: int | None, host: str, task: str) -> 
         server, thread = start_http_server(port, host, registry)
     except OSError as error:
         raise UserError(
-            f"--metrics-port: got {port}: nothing can listen at '{host}' there ({error.strerror}): take another, or 0 for any"
+            f"--metrics-port: got {port}: this program can't listen at this port of '{host}' ({error.strerror}): take "
+            "another port, or 0 for any free one"
         ) from error
     # Without this, the error of a reader that went away would be printed among the lines of the run.
     server.handle_error = lambda request, client_address: None  # type: ignore[method-assign]

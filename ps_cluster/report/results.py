@@ -65,7 +65,8 @@ class _ScoredRun:
         if summary.outcome != "completed":
             stopped = "was stopped early" if summary.early_stop else "was stopped"
             why = f" ({summary.early_stop.line})" if summary.early_stop else ""
-            yield f"The run {stopped if summary.outcome == 'stopped' else summary.outcome}{why}: this is what it left."
+            ended = stopped if summary.outcome == "stopped" else summary.outcome
+            yield f"The run {ended}{why}: this page shows what it had trained."
         if self.analysis is None:
             yield "No predictions of the test set are kept, so there are only curves."
         elif self.analysis.predictions.step != summary.evaluation.step:
@@ -90,13 +91,13 @@ class _ScoredRun:
             return
         yield f"This page shows the last scored model, that of step {score.step:,}: {', '.join(score.scores)}."
         if score.best_step == score.step:
-            yield "It is also the best one, which predict and export use (best/model.keras)."
+            yield "It is also the best model, which predict and export use (best/model.keras)."
         elif score.best_step is not None:
             chosen = "held-out training examples" if score.best_chosen_on == "validation" else "the test set itself"
             best = ", ".join(f"{name} {words}" for name, words in self._best_words.items() if words)
             yield (
-                f"The best one, which predict and export use (best/model.keras), is that of step {score.best_step:,}: "
-                f"{best or 'test metric not finite'}; it was chosen on {chosen}{_by(score)}."
+                "The best model, which predict and export use (best/model.keras), is that of step "
+                f"{score.best_step:,}: {best or 'test metric not finite'}; it was chosen on {chosen}{_by(score)}."
             )
 
     def highlights(self) -> Iterator[tuple[str, str]]:

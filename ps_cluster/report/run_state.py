@@ -120,7 +120,7 @@ class RunState:
         if sides and (scales := config.schedule.image_scales):
             (height, width), *_ = sides
             sizes = (f"{scale.side(height)}x{scale.side(width)} until {scale.until:.0%}" for scale in scales)
-            parts.append(f"images {', '.join(sizes)} (scores are of whole ones)")
+            parts.append(f"images {', '.join(sizes)} (scores are of images in full size)")
         return " · ".join(parts)
 
     @property

@@ -377,7 +377,7 @@ def load(path: Path) -> Checkpoint:
         found = {name: _array(arrays, name) for name in header.arrays}
         checkpoint = Checkpoint(header.step, found, header.meta, since=header.since)
         if _FILE_NAME.fullmatch(path.name) and path.name != checkpoint.name:
-            raise Malformed(f"it is that of {checkpoint.name}")
+            raise Malformed(f"its content is that of {checkpoint.name}")
         return checkpoint if header.since is None else _on_full_state(path, checkpoint, header.since)
     except FileNotFoundError as error:
         raise CheckpointGone(f"checkpoint '{path}' does not exist") from error
@@ -399,7 +399,7 @@ def _on_full_state(path: Path, found: Checkpoint, since: FullState) -> Checkpoin
             f"snapshot '{path}' can't be used without the full state that it builds on: {error}"
         ) from error
     if checksum_of(full_path) != since.checksum:
-        raise Malformed(f"'{full_path}' is not the full state that it builds on")
+        raise Malformed(f"'{full_path}' is not the full state on which this snapshot builds")
     ranges = _array(found.arrays, CHANGED)
     changed = {
         name: ChangedVector(_array(full.arrays, name), ranges, values)

@@ -73,7 +73,9 @@ class LeaderStretch(Row):
     @model_validator(mode="after")
     def _is_of_some_shards(self) -> LeaderStretch:
         if not self.rows or len(self.rows) != len(self.checksums):
-            raise ValueError(f"{len(self.rows)} numbers of rows, {len(self.checksums)} checksums")
+            raise ValueError(
+                f"each shard needs a number of rows and a checksum: got {len(self.rows)} and {len(self.checksums)}"
+            )
         return self
 
 
@@ -228,7 +230,9 @@ def read(history: History, chunk_rows: int = CHUNK_ROWS) -> Iterator[np.ndarray]
                 yield rows
                 checksum = checksum_so_far
         if checksum != piece.checksum:
-            raise JournalDamaged(f"'{piece.path}' is of another history: the checksum behind row {piece.rows} is wrong")
+            raise JournalDamaged(
+                f"'{piece.path}' belongs to another history of the run: the checksum behind row {piece.rows} is wrong"
+            )
 
 
 def _read_piece(piece: Piece, checksum: int, chunk_rows: int) -> Iterator[tuple[np.ndarray, int]]:

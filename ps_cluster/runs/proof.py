@@ -207,25 +207,27 @@ class ShardAudit:
         staleness, expected = rows["staleness"], self._expected
         counts = self.rows + np.arange(len(rows)) >= self._holds_from
         # A worker can't have pulled a version that did not exist yet, nor a version below 0.
-        self._note("staleness", (staleness < 0) | (staleness >= rows["version"]), rows, "of version {version:.0f}")
+        self._note(
+            "staleness", (staleness < 0) | (staleness >= rows["version"]), rows, "but makes version {version:.0f}"
+        )
         if expected.most_staleness is not None:
-            bound = f"where {expected.most_staleness} is the bound"
+            bound = f"but the bound is {expected.most_staleness}"
             self._note("staleness", counts & (staleness > expected.most_staleness), rows, bound)
         if expected.examples is not None:
             unit = expected.examples_unit or expected.examples
             wrong = (rows["examples"] % unit != 0) | (rows["examples"] < unit) | (rows["examples"] > expected.examples)
             up_to = f"up to {expected.examples}, in batches of {unit}" if expected.examples_unit else expected.examples
-            self._note("examples", wrong, rows, f"where a step has {up_to}")
+            self._note("examples", wrong, rows, f"but a step has {up_to}")
         if expected.rates is not None:
             rates = expected.rates(rows["step"].astype(np.int64))
             rounding = RATE_TOLERANCE * expected.highest_rate
             wrong = counts & ~np.isclose(rows["learning_rate"], rates, rtol=RATE_TOLERANCE, atol=rounding)
             first = float(rates[np.argmax(wrong)]) if len(rates) else 0.0
-            self._note("learning_rate", wrong, rows, f"where {first:.6g} follows from the step")
+            self._note("learning_rate", wrong, rows, f"but the step gives {first:.6g}")
         if self._factors is not None:
             factors = self._factors.read(rows["worker"].astype(np.int64))
             wrong = ~np.isclose(rows["rate_factor"], factors, rtol=FACTOR_TOLERANCE, atol=0)
-            why = f"where {factors[np.argmax(wrong)]:.6g} follows from the workers before"
+            why = f"but the workers before give {factors[np.argmax(wrong)]:.6g}"
             self._note("rate_factor", wrong, rows, why)
         if expected.ids_checksums is not None:
             every = 1 + expected.examples_in_all // MOST_IDS
@@ -234,9 +236,7 @@ class ShardAudit:
             wrong = np.zeros(len(rows), bool)
             wrong[chosen] = rows["ids_checksum"][chosen] != checksums
             first = int(checksums[np.argmax(wrong[chosen])]) if len(checksums) else 0
-            self._note(
-                "ids_checksum", wrong, rows, f"where {first} follows from the step: it trained on other examples"
-            )
+            self._note("ids_checksum", wrong, rows, f"but the step gives {first}: it trained on other examples")
 
     def _check_remainders(self, rows: np.ndarray) -> None:
         """Check that each push contains what the previous push of the same process had left out.
@@ -251,7 +251,7 @@ class ShardAudit:
             self._remainders[who] = float(row["remainder_after"])
         wrong = ~np.isnan(expected) & ~np.isclose(rows["remainder_before"], expected, rtol=NORM_TOLERANCE, atol=0)
         first = float(expected[np.argmax(wrong)]) if len(rows) else 0.0
-        self._note("remainder_before", wrong, rows, f"where the push before had left out {first:.6g}")
+        self._note("remainder_before", wrong, rows, f"but the push before had left out {first:.6g}")
 
     def _note(self, column: str, wrong: np.ndarray, rows: np.ndarray, why: str) -> None:
         """Keep a line about the first wrong row.
@@ -275,18 +275,18 @@ class ShardAudit:
           scheduled: the updates that the chief handed out.
         """
         if self.repeated:
-            yield f"{self.repeated} rows of steps that had a row already"
+            yield f"{self.repeated} rows are of steps that had a row already"
         if self.wrong_version:
-            yield "row {}: version {}, where {} belongs".format(*self.wrong_version)
+            yield "row {}: its version is {}, but has to be {}".format(*self.wrong_version)
         if self.wrong_round:
-            yield "row {}: step {} is of another round".format(*self.wrong_round)
+            yield "row {}: step {} belongs to another round".format(*self.wrong_round)
         yield from self.wrong_values.values()
         if counts["accepted"] != self.rows:
-            yield f"{counts['accepted']} gradients accepted, {self.rows} rows"
+            yield f"{counts['accepted']} gradients were accepted, but there are {self.rows} rows"
         if counts["version"] != (updates := self._updates(counts["version"])):
-            yield f"version {counts['version']}, rows of {updates} updates"
+            yield f"the version is {counts['version']}, but there are rows of {updates} updates"
         if len(strange := self._never_handed_out(updates, scheduled)):
-            yield f"{len(strange)} rows of steps that were never handed out, the first is step {strange[0]}"
+            yield f"{len(strange)} rows are of steps that were never handed out, the first is step {strange[0]}"
 
     def _never_handed_out(self, updates: int, scheduled: StepSet) -> np.ndarray:
         """Return the steps that have a row but are in no update of `scheduled`, int64 [k]; in rounds the first of each.
@@ -370,10 +370,10 @@ def audit(
 
 def _schedule_problems(applied: int, scheduled: StepSet, total: int | None, leaves: bool) -> Iterator[str]:
     if scheduled.count < applied or (scheduled.count > applied and not leaves):
-        yield f"{scheduled.count} updates were handed out, {applied} were applied"
+        yield f"{scheduled.count} updates were handed out, but {applied} were applied"
     if total is not None and scheduled.count != total:
         yield (
-            f"{total} updates were to be handed out, {scheduled.count} were; "
+            f"{total} updates were to be handed out, but {scheduled.count} were; "
             f"the first that is missing is {scheduled.first_missing}"
         )
 

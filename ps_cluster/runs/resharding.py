@@ -44,7 +44,7 @@ def newest_even(directory: Path) -> int | None:
 
     def check(checkpoint: Checkpoint) -> None:
         if not is_consistent_cut(checkpoint.arrays):
-            raise CheckpointError("it is not even")
+            raise CheckpointError("its shards have not applied the same steps")
 
     checkpoint = load_to_go_on([directory], ignore, check)
     return checkpoint.step if checkpoint else None

@@ -289,7 +289,8 @@ class KeyedUse(Row):
     @property
     def line(self) -> str:
         return (
-            f"'{self.name}': {self.rows:,} of {self.places:,} places have rows · {self.ended:,} ended for want of room"
+            f"'{self.name}': {self.rows:,} of {self.places:,} places have rows · {self.ended:,} rows ended for want "
+            "of room"
         )
 
 

@@ -143,7 +143,7 @@ class FieldRow(Row):
     @model_validator(mode="after")
     def _texts_have_characters(self) -> Self:
         if (self.dtype == "string") != bool(self.characters and self.code):
-            raise ValueError("characters and code belong to texts")
+            raise ValueError("an array of dtype string needs characters and code, and no other array has them")
         return self
 
 

@@ -21,7 +21,7 @@ class StepsState(Row):
     @model_validator(mode="after")
     def _is_a_window(self) -> StepsState:
         if self.beyond and not self.below <= min(self.beyond) <= max(self.beyond) < self.below + MOST_OPEN:
-            raise ValueError(f"step {max(self.beyond)} is out of reach of {self.below}")
+            raise ValueError(f"step {max(self.beyond)} is too far above step {self.below}, the first that is missing")
         return self
 
 
@@ -97,7 +97,10 @@ class StepSet:
 
     def _make_room(self, places: int) -> None:
         if places > 2 * MOST_OPEN:
-            raise Malformed(f"step {self.first_missing + places - 1} is out of reach of {self.first_missing}")
+            raise Malformed(
+                f"step {self.first_missing + places - 1} is too far above step {self.first_missing}, the "
+                "first that is missing"
+            )
         if places > len(self._above):
             room = np.zeros(2 * places, bool)
             room[: len(self._above)] = self._above

@@ -43,7 +43,9 @@ def guard_port(
         try:
             keep(only_through(interface, port, _behind(interface, members)))
         except Refused as reason:
-            raise UserError(f"cluster.isolation: got '{setting}': {reason}; by hand: {_PAGE}") from reason
+            raise UserError(
+                f"cluster.isolation: got '{setting}': {reason}; {_PAGE} shows how to close the port yourself"
+            ) from reason
     notify(who_reaches(f"port {port}", setting))
 
 
@@ -67,7 +69,9 @@ def _behind(interface: str, members: Mapping[Task, str]) -> Iterator[tuple[str, 
     """Yield address and port of each member of the cluster. Raises UserError for one that is not behind `interface`."""
     here = psutil.net_if_addrs()
     if interface not in here:
-        raise _wrong(interface, f"there is no such interface with an address here, but {', '.join(sorted(here))}")
+        raise _wrong(
+            interface, f"this machine has no such interface with an address, but has {', '.join(sorted(here))}"
+        )
     own = {one.address.partition("%")[0] for one in here[interface]}
     for member, address in members.items():
         host, port = host_and_port(address)
@@ -80,7 +84,9 @@ def _behind(interface: str, members: Mapping[Task, str]) -> Iterator[tuple[str, 
         for family, number in endpoints:
             if not ipaddress.ip_address(number).is_loopback and _source(family, str(number)) not in own:
                 raise _wrong(
-                    interface, f"{member} at '{address}' is not reached through it: give every task an address there"
+                    interface,
+                    f"{member} at '{address}' is not reached through this interface: give every task an "
+                    "address in its network",
                 )
             yield str(number), port
 

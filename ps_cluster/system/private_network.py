@@ -108,7 +108,9 @@ def check_isolation(setting: str, run_dir: Path) -> None:
 def _choose(setting: str, run_dir: Path, data_dir: Path, namespace_argv: tuple[str, ...]) -> RunNetwork:
     if interface_of(setting):
         words = ", ".join(WORDS)
-        raise UserError(f"cluster.isolation: got '{setting}': that is for `task`; on one machine it is one of {words}")
+        raise UserError(
+            f"cluster.isolation: got '{setting}': interface=NAME is for `task`; on one machine, give one of {words}"
+        )
     if setting == OFF:
         return RunNetwork(notice=f"not isolated, as asked for: {_OPEN}")
     try:

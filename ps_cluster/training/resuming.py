@@ -50,15 +50,15 @@ def newest_checkpoint(config: RunConfig, run_dir: RunDir, dataset: PackedDataset
     begun = _begun(checkpoint, progress, before, run_dir)
     if begun > (total := config.total_updates(dataset.train_examples)):
         raise UserError(
-            f"training.steps, training.epochs: {total} updates in all, but {begun} of the run in '{run_dir.root}' have "
-            "begun: resume it with at least as many"
+            f"training.steps, training.epochs: {total} updates in all, but {begun} updates of the run in "
+            f"'{run_dir.root}' have begun: resume it with at least {begun}"
         )
     steps = checkpoint.arrays[ACCEPTED_STEPS]
     if steps.max() - steps[:, 0].min() > config.ledger_window:
         raise UserError(
-            f"cluster.workers: got {config.cluster.workers}: the open steps of the run in '{run_dir.root}' are farther apart "
-            f"than the {config.ledger_window:,} steps that the ledger of so many workers holds: resume it with as many "
-            "workers as before"
+            f"cluster.workers: got {config.cluster.workers}: the run in '{run_dir.root}' has unfinished steps that "
+            f"are farther apart than the {config.ledger_window:,} steps that a ledger holds with this number of "
+            "workers: resume it with as many workers as before"
         )
     return checkpoint
 
@@ -75,7 +75,7 @@ def newest_for(shards: int, run_dir: RunDir, notify: Notify) -> Checkpoint | Non
         if arrays.keys() >= LEDGER and len(arrays["counts"]) != shards and not is_consistent_cut(arrays):
             raise CheckpointError(
                 f"checkpoint of step {found.step}: its {len(arrays['counts'])} parameter servers had not applied the same "
-                f"steps, so {shards} can't continue from it"
+                f"steps, so a cluster with {shards} can't continue from it"
             )
 
     return checkpoints.load_to_go_on(run_dir.states, notify, check)
@@ -206,6 +206,6 @@ def check_network(found: Checkpoint, layout: Sequence[str]) -> None:
     for number, (before, now) in enumerate(zip_longest(found.meta.network or layout, layout, fillvalue="nothing"), 1):
         if before != now:
             raise UserError(
-                f"model.name: variable {number} of the network is {now}, but {before} in the checkpoint of step "
-                f"{found.step} to resume from: resume it with the network that it was made with"
+                f"model.name: variable {number} of the network is {now}, but in the checkpoint of step "
+                f"{found.step} it is {before}: resume the run with the network that it began with"
             )

@@ -365,9 +365,9 @@ def check_disk(
     there = sum(state.path.stat().st_size for state in checkpoints.states(*run_dir.states))
     if kept * state_bytes > (room := free_bytes(run_dir.root) + there):
         raise UserError(
-            f"checkpoints.keep: got {config.checkpoints.keep}: with snapshots and the best one that is {kept} states of "
-            f"{state_bytes / 1e9:.2f} GB, but '{run_dir.root}' has room for {room / 1e9:.2f} GB: keep fewer, or take another "
-            "run directory"
+            f"checkpoints.keep: got {config.checkpoints.keep}: with the snapshots and the best checkpoint, the run "
+            f"keeps {kept} states of {state_bytes / 1e9:.2f} GB, but '{run_dir.root}' has room for {room / 1e9:.2f} "
+            "GB: keep fewer, or take another run directory"
         )
 
 

@@ -103,7 +103,7 @@ def _builder(number):
     [
         (
             lambda a, b, c: None,
-            "takes 3 arguments: a network is a function of nothing, of examples, or of examples and",
+            "takes 3 arguments: the function of a network takes no argument, or `examples`, or",
         ),
         (lambda: lock, "can't be sent to the processes that train: TypeError"),
     ],

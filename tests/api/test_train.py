@@ -148,7 +148,7 @@ def test_bad_input_that_only_the_launcher_sees_is_its_line_and_leaves_no_code(ca
         ({"data": {"x_train": [[1], [2]]}}, "data: y_train is missing"),
         (
             {"model": lambda a, b, c: None},
-            "(a, b, c) in test_train.py takes 3 arguments: a network is a function of nothing",
+            "(a, b, c) in test_train.py takes 3 arguments: the function of a network takes no argument",
         ),
         ({"model": 7}, "model: got int: give a name, a path, a function or a Keras model"),
         ({"model": "no_such_file.py:build"}, "there is no file"),

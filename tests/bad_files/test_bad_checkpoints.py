@@ -108,7 +108,7 @@ CHECKPOINTS = [
     ("names an array outside", header(arrays=["../../etc/passwd"]), "arrays.0"),
     ("names an array by an escape", header(arrays=["\x1b[2J"]), "arrays.0"),
     ("has infinite seconds", meta(train_seconds=1e300), "train_seconds"),
-    ("is of another step than its name", header(step=STEPS + 1), f"it is that of step-{STEPS + 1:09}-term-000001"),
+    ("is of another step than its name", header(step=STEPS + 1), f"its content is that of step-{STEPS + 1:09}-term-000001"),
     ("is of another leader than its name", meta(leaders=[stretch() | {"term": 2}]), "-term-000002"),
     ("is of a leader without shards", meta(leaders=[stretch() | {"rows": [], "checksums": []}]), "meta.leaders.0"),
     ("has weights of another type", weights(dtype="BF16"), "damaged"),
@@ -126,7 +126,7 @@ UNREADABLE = [
 ]
 RESUMED = [
     ("the checkpoint has no seconds", meta(times=None), "earlier version"),
-    ("a step is a terabyte away", progress(scheduled=STEPS_STATE | {"beyond": [2**40]}), "out of reach"),
+    ("a step is a terabyte away", progress(scheduled=STEPS_STATE | {"beyond": [2**40]}), "too far above"),
     ("all lies far behind", progress(applied={"below": 2**45, "beyond": [], "count": 2**45}), "contradict each other"),
     ("all is still to come", progress(applied={"below": 0, "beyond": [], "count": 0}, scheduled=STEPS_STATE | {"below": 2**45}),
      "contradict each other"),

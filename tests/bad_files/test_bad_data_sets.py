@@ -95,7 +95,7 @@ PACKED = [
     (
         "has a label that is no class",
         lambda run: manifest()(run) or (run / "packed/test_target.uint8").write_bytes(b"\x0a" * 20),
-        "a label is 10, of 10 classes",
+        "a label is 10, but the 10 classes are numbered from 0",
     ),
     ("has rows of a terabyte", manifest(target={"dtype": "uint8", "shape": [2**40]}), "target.shape.0"),
     ("has a field that is a path", manifest(inputs={"../../x": {"dtype": "uint8", "shape": []}}), "inputs"),

@@ -55,7 +55,7 @@ def test_choices_are_made_before_final_trials_and_seeds_are_trained_in_turns(tmp
     chosen = [trial("a", rate, 0, 100, score) for rate, score in ((0.05, 0.1), (0.1, 0.9), (0.2, 0.5))]
     partly = study(tmp_path, arms, *chosen)
     assert [(one.name, choice.rate, seed, held_out) for one, choice, seed, held_out in partly.missing(2)] == [
-        ("b", 0.1, 0, 100), ("b", 0.2, 0, 100),
+        ("b", 0.1, 0, 100), ("b", 0.2, 0, 100), ("a", 0.1, 1, 0), ("a", 0.1, 2, 0),
     ]  # fmt: skip
     chosen += [trial("b", rate, 0, 100, score) for rate, score in ((0.1, 0.1), (0.2, 0.9), (0.4, 0.5))]
     whole = study(tmp_path, arms, *chosen, trial("a", 0.1, 1, 0, 0.8))

@@ -230,7 +230,10 @@ CASES = [
     ("bench --arms ddp --ddp-python absent/python", ["--ddp-python", "absent/python", "torch"]),
     ("bench --arms torch_single --ddp-python file", ["--ddp-python", "file", "torch"]),
     ("bench --arms empty --straggler 2:5x", ["--arms empty measures clusters of its own", "leave --straggler out"]),
-    ("bench --arms empty --set cluster.workers=8", ["--set cluster.workers", "the arm empty has its own"]),
+    (
+        "bench --arms empty --set cluster.workers=8",
+        ["--set cluster.workers", "the arm empty chooses this setting itself"],
+    ),
     ("bench --straggler slow", ["--straggler", "slow", "write 2:5x"]),
     ("bench --straggler 1:+0.2s", ["--straggler", "1:+0.2s", "2:5x"]),
     ("bench --arms single --straggler 2:5x", ["--straggler", "2:5x", "cluster or sync"]),

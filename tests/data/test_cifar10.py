@@ -120,15 +120,18 @@ BROKEN_BATCHES = {
     "not a pickle": (lambda: b"<html>404</html>", "data_batch_1: damaged pickle"),
     "truncated": (lambda: batch()[:200_000], "data_batch_1: damaged pickle"),
     "not a dictionary": (lambda: pickle.dumps([1]), "no dictionary"),
-    "keys that are no text": (lambda: pickle.dumps({(1, 2): 3}), "a name is tuple"),
+    "keys that are no text": (lambda: pickle.dumps({(1, 2): 3}), "a name is no text, but of type tuple"),
     "no images": (lambda: pickle.dumps({b"labels": []}), "no array 'data'"),
     "too few images": (lambda: pickle.dumps({b"data": np.zeros((CIFAR_ROWS - 1, 3072), np.uint8)}), "uint8 [99, 3072]"),
     "images in another shape": (lambda: pickle.dumps({b"data": np.zeros((CIFAR_ROWS, 32), np.uint8)}), "[100, 32]"),
     "floating-point images": (lambda: pickle.dumps({b"data": np.zeros((1, 3072), np.float32)}), "type 'f4'"),
     "wide images": (lambda: pickle.dumps({b"data": np.zeros((1, 3072), np.int64)}), "int64 [1, 3072]"),
     "objects for images": (lambda: pickle.dumps({b"data": np.array([None])}), "type 'O8'"),
-    "no labels": (lambda: pickle.dumps({b"data": np.zeros((CIFAR_ROWS, 3072), np.uint8)}), "no 100 'labels'"),
-    "a label too many": (lambda: batch(labels=[0] * 101), "no 100 'labels'"),
+    "no labels": (
+        lambda: pickle.dumps({b"data": np.zeros((CIFAR_ROWS, 3072), np.uint8)}),
+        "no list 'labels' of 100 labels",
+    ),
+    "a label too many": (lambda: batch(labels=[0] * 101), "no list 'labels' of 100 labels"),
     "a label out of range": (lambda: batch(labels=[0] * 99 + [10]), "from 0 to 9"),
     "a negative label": (lambda: batch(labels=[-1] * CIFAR_ROWS), "from 0 to 9"),
     "labels as text": (lambda: batch(labels=["0"] * CIFAR_ROWS), "from 0 to 9"),
@@ -145,7 +148,10 @@ def test_broken_batch_is_refused_with_one_clear_line(broken_folder, what):
     ("changes", "reason"),
     [
         ({"data_batch_2": None, "test_batch": None}, "it lacks data_batch_2, test_batch"),
-        ({"batches.meta": pickle.dumps({"label_names": ["cat"]})}, "batches.meta has no 10 'label_names'"),
+        (
+            {"batches.meta": pickle.dumps({"label_names": ["cat"]})},
+            "batches.meta has no list 'label_names' of 10 names",
+        ),
     ],
 )
 def test_a_folder_without_a_file_or_with_other_classes_is_refused(broken_folder, changes, reason):
@@ -183,7 +189,7 @@ def test_links_in_an_archive_are_ignored(tmp_path, pickled, write_archive):
 def test_member_too_large_to_be_a_batch_is_not_read_into_memory(tmp_path):
     with open(tmp_path / "data_batch_1", "wb") as file:
         file.truncate(2**31)  # sparse: takes no room on the disk
-    assert "data_batch_1 has 2147483648 bytes" in refusal(tmp_path)
+    assert "data_batch_1 has 2,147,483,648 bytes" in refusal(tmp_path)
 
 
 class Malicious:

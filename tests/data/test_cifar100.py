@@ -71,5 +71,5 @@ def test_names_of_another_number_of_classes_are_refused(files, python2_pickle, t
     for file, sound in files.items():
         (tmp_path / file).write_bytes(sound)
     (tmp_path / "meta").write_bytes(python2_pickle({b"fine_label_names": FINE[:-1]}))
-    with pytest.raises(NotThisDataSet, match="is not CIFAR-100 .meta has no 100 'fine_label_names'"):
+    with pytest.raises(NotThisDataSet, match="is not CIFAR-100 .meta has no list 'fine_label_names' of 100 names"):
         DATASETS["cifar100"].read(tmp_path, None)

@@ -182,7 +182,9 @@ def test_what_was_held_out_is_told_for_a_copy_that_was_there_before_too(tmp_path
 
 def test_a_folder_to_look_in_has_no_use_beside_a_path(tmp_path):
     np.savez(tmp_path / "a.npz", **NUMBERS)
-    with pytest.raises(UserError, match="^data_dir: .* can't be used with dataset .* read from its own path; drop one"):
+    with pytest.raises(
+        UserError, match="^data_dir: .* can't be used with dataset .* read from its own path: leave one of them out"
+    ):
         packed(tmp_path / "a.npz", data_dir=tmp_path)
 
 

@@ -118,7 +118,7 @@ def test_one_changed_bit_of_an_image_is_found_only_by_reading_the_whole_copy(cac
     [
         ("train_image.uint8", b"short", "train_image.uint8 has 5 bytes, not 92160"),
         ("dataset.json", b"{", "not JSON"),
-        ("train_target.uint8", bytes([77] * 30), "a label is 77, of 10 classes"),
+        ("train_target.uint8", bytes([77] * 30), "a label is 77, but the 10 classes are numbered from 0"),
         ("test_target.uint8", None, "test_target.uint8: No such file or directory"),
     ],
 )

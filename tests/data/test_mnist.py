@@ -115,7 +115,7 @@ def test_a_set_of_the_same_form_is_not_taken_for_the_other(four_files, npz):
     name, folder = four_files
     other = {"mnist": "fashion_mnist", "fashion_mnist": "mnist"}[name]
     assert "equally many images" in refusal(other, folder)
-    assert "not equally many images" in refusal("fashion_mnist", npz)
+    assert "do not have equally many images" in refusal("fashion_mnist", npz)
 
 
 def changed(folder, tmp_path, **contents):
@@ -138,7 +138,7 @@ LABELS = "train-labels-idx1-ubyte.gz"
         (b"\x1f\x8b", ""),
         (gzip.compress(idx(np.zeros(600, np.uint8)))[:-9], ""),
         (idx(np.zeros(600, np.uint8))[:-1], "it is cut short"),
-        (idx(np.zeros(600, np.uint8)) + b"\0", "longer than it says"),
+        (idx(np.zeros(600, np.uint8)) + b"\0", "longer than its header says"),
         (idx(np.zeros(599, np.uint8)), "its array has the shape [599] instead of [600]"),
         (struct.pack(">HBBI", 0, 8, 1, 2**32 - 1), "its array has the shape [4294967295]"),
         (struct.pack(">HBBI", 0, 13, 1, 600), "no IDX file of bytes in 1 dimensions"),
@@ -147,7 +147,7 @@ LABELS = "train-labels-idx1-ubyte.gz"
         # 1 GB of zeros, a hundred times the same part: quick to make, as this is done wherever tests are collected.
         (
             gzip.compress(struct.pack(">HBBI", 0, 8, 1, 600)) + 100 * gzip.compress(bytes(10**7)),
-            "longer than it says",
+            "longer than its header says",
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -174,7 +174,7 @@ def npy(array: np.ndarray) -> bytes:
     ("members", "told"),
     [
         ({}, "it lacks x_train.npy"),
-        ({"x_train": bytes(10**8)}, "x_train.npy has 100000000 bytes"),
+        ({"x_train": bytes(10**8)}, "x_train.npy has 100,000,000 bytes"),
         ({"x_train": b"no array"}, "magic string"),
         ({"x_train": npy(np.zeros((10, 28, 28), np.uint8))}, "x_train.npy is uint8 [10, 28, 28]"),
         ({"x_train": npy(np.array([print], object))}, "Object arrays"),

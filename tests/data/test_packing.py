@@ -80,7 +80,10 @@ def test_weights_are_packed_and_are_no_input(tmp_path):
             weighted(((1, 1), (1, 1)), ((1, 1), (1, 1))),
             r"train weights are float32 \[2\], not one float for each example",
         ),
-        (weighted((1, 1), (1, 1, 1)), "test has 2 of x, 2 of target, 3 of weight"),
+        (
+            weighted((1, 1), (1, 1, 1)),
+            "all test arrays need equally many rows, at least one: there are 2 of x, 2 of target, 3 of weight",
+        ),
     ],
 )
 def test_weights_that_cannot_count_are_refused(tmp_path, contents, reason):

@@ -200,7 +200,8 @@ def test_a_run_that_asks_for_files_says_in_its_settings_which_rows_each_worker_h
     ("parts", "values", "told"),
     [
         ([10, 30], {"training.sample": "files:worker", "cluster.workers": 3},
-         "got 'files:worker': 2 files have examples to train on, for 3 workers: take fewer workers, or shard:worker"),
+         "got 'files:worker': only 2 files have examples to train on, but there are 3 workers: take fewer workers, or "
+         "shard:worker"),
         ([40], {"training.sample": "files:worker", "cluster.workers": 2},
          "got 'files:worker': data set 'table:.*' is not a table in several files: take shard:worker"),
         ([40], {"training.sample": "rows:10,50", "cluster.workers": 2}, "got 'rows:10,50': there are 36 training examples"),

@@ -107,14 +107,23 @@ def test_a_schedule_of_ones_own_gives_every_learning_rate(toys):
     [
         ("return 7", "got int: give (x_train, y_train), "),
         ("return Contents.of(part(5), {name: [1] for name in part(5)})", "test 'x' is list, not an array"),
-        ("return Contents.of(part(5) | {'target': one[:5] * 10**9}, part(2))", "a label is 1000000000, of at most"),
+        ("return Contents.of(part(5) | {'target': one[:5] * 10**9}, part(2))", "a label is 1000000000, but at most"),
         ("return Contents.of(part(5), part(2), objective='regression', classes=['a'])", "targets are int64"),
         ("1 / 0", "can't be read: ZeroDivisionError"),
         ("return Contents.of(part(5), {})", "test has no 'x'"),
-        ("return Contents.of(part(5), part(0))", "test has 0 of x, 0 of target"),
-        ("return Contents.of(part(5) | {'target': one[:3]}, part(2))", "train has 5 of x, 3 of target"),
+        (
+            "return Contents.of(part(5), part(0))",
+            "all test arrays need equally many rows, at least one: there are 0 of x, 0 of target",
+        ),
+        (
+            "return Contents.of(part(5) | {'target': one[:3]}, part(2))",
+            "all train arrays need equally many rows, at least one: there are 5 of x, 3 of target",
+        ),
         ("return Contents.of(part(5), part(2) | {'x': one})", "test 'x' is int64 [], not float32 [2]"),
-        ("return Contents.of(part(5), part(2) | {'target': one[:2] + 6})", "a label is 7, of 2 classes"),
+        (
+            "return Contents.of(part(5), part(2) | {'target': one[:2] + 6})",
+            "a label is 7, but the 2 classes are numbered from 0",
+        ),
         ("return Contents.of(part(5), part(2), objective='regression')", "targets are int64 []"),
         ("return Contents.of(part(5), part(2), objective='guessing')", "objective 'guessing'"),
         ("return Contents.of({'x y': one, 'target': one}, {'x y': one, 'target': one})", "inputs.x y"),

@@ -84,7 +84,9 @@ def test_the_rows_that_differ_from_the_checkpoint_at_or_before_the_step_are_writ
 def test_a_step_before_all_kept_checkpoints_is_one_line(run_dir, tmp_path):
     done = export(run_dir, 9, tmp_path / "rows.npz")
     assert_one_line(
-        done.exit_code, done.stderr, ["no checkpoint at or before this step is kept", "the oldest is of step 10"]
+        done.exit_code,
+        done.stderr,
+        ["no checkpoint of this step or an earlier one is kept", "the oldest is of step 10"],
     )
     assert not (tmp_path / "rows.npz").exists()
 
@@ -93,7 +95,7 @@ def test_a_run_without_tables_is_one_line(run_dir, tmp_path):
     whole = run_of_pairs(tmp_path / "whole", rows_from=31)
     shutil.copytree(run_dir.checkpoints, whole.checkpoints, dirs_exist_ok=True)
     done = export(whole, 10, tmp_path / "rows.npz")
-    assert_one_line(done.exit_code, done.stderr, ["has no table whose rows travel"])
+    assert_one_line(done.exit_code, done.stderr, ["no embedding table whose rows are pulled and pushed separately"])
 
 
 @pytest.mark.parametrize(
@@ -102,7 +104,7 @@ def test_a_run_without_tables_is_one_line(run_dir, tmp_path):
         (["--changed-since", "5"], "it needs a run and a file"),
         (
             ["--changed-since", "5", "--output", "x.npz", "--to", "keras"],
-            "--changed-since writes rows alone: leave --to out",
+            "--changed-since writes only rows of tables: leave --to out",
         ),
         (["--output", ".", "--changed-since", "5"], "is a directory"),
     ],

@@ -29,7 +29,11 @@ def completes(run, task):
 
 def completes_with_a_mistake(run, task):
     run.row("training", 3)
-    proof = {"holds": False, "problems": ["shard 0: 3 gradients accepted, 2 rows", "and another"], "shards": []}
+    proof = {
+        "holds": False,
+        "problems": ["shard 0: 3 gradients were accepted, but there are 2 rows", "and another"],
+        "shards": [],
+    }
     run.end(completed=True, proof=proof)
 
 

@@ -392,21 +392,23 @@ SCALING = {
     "the lowest spare indices start": Story(
         [BEGINS, (2, scale_to(4))],
         ["Scale(worker-2, worker-3, )",
-         "AnswerScale(started worker-2, worker-3; now 4 workers, with 0.25 of the learning rate, which suits 2, False)"],
+         "AnswerScale(started worker-2, worker-3; now 4 workers, with 0.25 times the learning rate, which suits 2 "
+         "workers, False)"],
         FROM_1_TO_4,
     ),
     "the highest indices stop, and come back": Story(
         [BEGINS, (2, scale_to(4)), (3, scale_to(1)), (4, scale_to(2))],
         ["Scale(worker-2, worker-3, )", "AnswerScale(started worker-2, worker-3; now 4 workers, with 0.25",
          "Scale(, worker-1, worker-2, worker-3)",
-         "AnswerScale(stopped worker-1, worker-2, worker-3; others take their steps; now 1 worker", "Scale(worker-1, )",
+         "AnswerScale(stopped worker-1, worker-2, worker-3; other workers take their steps; now 1 worker",
+         "Scale(worker-1, )",
          "AnswerScale(started worker-1; now 2 workers, False)"],
         FROM_1_TO_4,
     ),
     "a worker that waits for its restart and is to stop is not started again": Story(
         [BEGINS, (2, died("worker-1")), (2.1, died("worker-1")), (2.2, scale_to(1)), (40, row(9))],
         [*again("worker-1"), "again in 0.5 s", "Scale(, worker-1)",
-         "AnswerScale(stopped worker-1; others take their steps; now 1 worker"],
+         "AnswerScale(stopped worker-1; other workers take their steps; now 1 worker"],
         FROM_1_TO_4,
     ),
     "one that was started later is started again when it dies": Story(
@@ -435,7 +437,7 @@ SCALING = {
     ),
     "a mode that needs all its workers refuses and says why": Story(
         [BEGINS, (2, scale_to(1))],
-        ["AnswerScale(--workers: got 1: mode sync keeps its number of workers: each all-reduce needs all of them, True)"],
+        ["AnswerScale(--workers: got 1: mode sync keeps its number of workers: each all-reduce needs all workers, True)"],
         {"mode": "sync"},
     ),
     "nobody is started before training has begun, or after it": Story(

@@ -177,7 +177,8 @@ def test_a_run_without_an_evaluator_ends_with_the_chief_and_says_that_it_has_no_
 def test_a_ledger_that_is_not_exact_fails_a_run_that_completed(launch):
     assert launch(chief="completes_with_a_mistake") == 1
     assert launch.errors == [
-        f"Error: the proof of this run fails: shard 0: 3 gradients accepted, 2 rows (all: {launch.run_dir.summary})"
+        "Error: the proof of this run fails: shard 0: 3 gradients were accepted, but there are 2 rows (all: "
+        f"{launch.run_dir.summary})"
     ]
     assert launch.summary["outcome"] == "failed" and not launch.summary["proof"]["holds"]
 

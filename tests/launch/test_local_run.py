@@ -173,7 +173,7 @@ def test_mode_must_fit_the_cluster(one_task, mode, shape):
     kind = next(iter(CLUSTERS[shape]))
     with pytest.raises(UserError, match=f"mode.name: got '{mode}', whose cluster has") as error:
         one_task(mode, CLUSTERS[shape], kind)
-    assert str(error.value).endswith(f"that of TF_CONFIG has {', '.join(CLUSTERS[shape])}")
+    assert str(error.value).endswith(f"the cluster of TF_CONFIG has {', '.join(CLUSTERS[shape])}")
     assert not one_task.root.exists(), "nothing is done for a run that can't be"
 
 
@@ -251,7 +251,7 @@ def test_the_command_takes_resume_with_and_without_a_value_and_a_cluster_file(tm
 
 @pytest.mark.parametrize("name", ["data.dataset", "model.precision"])
 def test_machines_are_not_left_to_choose_for_themselves(one_task, name):
-    with pytest.raises(UserError, match=f"{name}: got 'auto': machines may choose different ones"):
+    with pytest.raises(UserError, match=f"{name}: got 'auto': machines may choose different values"):
         one_task("async", CLUSTERS["async"], "worker", values={name: "auto"})
     assert not one_task.root.exists()
 
@@ -475,7 +475,7 @@ def test_a_run_goes_on_to_its_end_or_to_the_one_that_is_asked_for(half_done, opt
 
 def test_a_run_that_has_come_further_than_is_asked_for_is_left_as_it_was(half_done):
     before = half_done.run_dir.config.read_text()
-    assert "5 updates in all, but 6 of the run in" in half_done("--steps", "5")
+    assert "5 updates in all, but 6 updates of the run in" in half_done("--steps", "5")
     assert half_done.run_dir.config.read_text() == before and not half_done.went_on
 
 
@@ -488,7 +488,7 @@ def test_a_complete_run_says_how_it_gets_more_work(half_done):
     checkpoints.mark_ended(half_done.run_dir.checkpoints, last_step=10, outcome="completed")
     write_json(half_done.run_dir.summary, {"outcome": "completed", "evaluation": {"step": 10}})
     assert "add --epochs or --steps to --resume to train longer" in half_done()
-    assert "5 updates in all, but 6 of the run in" in half_done("--steps", "5")
+    assert "5 updates in all, but 6 updates of the run in" in half_done("--steps", "5")
     assert not half_done.went_on
     half_done("--steps", "12")
     assert [config.training.steps for config in half_done.went_on] == [12]

@@ -141,7 +141,7 @@ def test_a_network_whose_best_model_could_not_be_loaded_after_hours_is_refused_b
 
 def test_a_function_of_something_else_is_refused_when_it_is_named(of):
     with pytest.raises(
-        UserError, match=r"three\(a, b, c\) in my.py takes 3 arguments: a network is a function of nothing"
+        UserError, match=r"three\(a, b, c\) in my.py takes 3 arguments: the function of a network takes no argument"
     ):
         of("three")
 

@@ -78,7 +78,7 @@ def test_an_interface_that_is_not_there_is_told_with_those_that_are():
 def test_an_address_that_is_not_behind_the_interface_is_told_with_its_task(address):
     firewall = Firewall()
     said = refusal("interface=lo", ClusterTopology({**HERE.cluster, "worker": [address]}), firewall)
-    assert f"worker-0 at '{address}' is not reached through it" in said and firewall.rules == []
+    assert f"worker-0 at '{address}' is not reached through this interface" in said and firewall.rules == []
 
 
 @pytest.mark.parametrize("name", ["a" * 64, "a..b"])

@@ -134,11 +134,11 @@ def test_keys_that_operators_add_are_ignored():
         ("[]", "TF_CONFIG: got []: names with values are needed"),
         (
             '{"cluster": {}, "task": {"type": "chief", "index": 0}}',
-            "cluster: got nothing; it has either chief, ps and worker, or chief and worker, or only worker",
+            "cluster: got nothing; a cluster has either chief, ps and worker, or chief and worker, or only worker",
         ),
-        (tf_config({"chief": ["a:1"], "ps": ["c:3"]}), "cluster: got chief, ps; it has either"),
-        (tf_config({"ps": ["b:2"], "worker": ["c:3"]}), "cluster: got ps, worker; it has either"),
-        (tf_config({"ps": ["b:2"], "evaluator": ["e:5"]}), "cluster: got ps; it has either"),
+        (tf_config({"chief": ["a:1"], "ps": ["c:3"]}), "cluster: got chief, ps; a cluster has either"),
+        (tf_config({"ps": ["b:2"], "worker": ["c:3"]}), "cluster: got ps, worker; a cluster has either"),
+        (tf_config({"ps": ["b:2"], "evaluator": ["e:5"]}), "cluster: got ps; a cluster has either"),
         (tf_config({"chief": ["a:1", "e:5"]}, "chief", 0), "cluster.chief must be one address"),
         (tf_config({"worker": []}), "cluster.worker: got []: List should have at least 1 item"),
         (tf_config({"worker": ["c:3"]}), "task.index: got 1; the cluster has 1 of type worker"),
@@ -203,8 +203,8 @@ def test_evaluator_found_in_a_cluster_file_is_left_out_and_that_is_said(of_file)
 @pytest.mark.parametrize(
     ("text", "task", "says"),
     [
-        ("", ("worker", 0), "{file}: got nothing; it has either chief, ps and worker"),
-        ("chief: [a:1]\nps: [c:3]", ("worker", 0), "{file}: got chief, ps; it has either"),
+        ("", ("worker", 0), "{file}: got nothing; a cluster has either chief, ps and worker"),
+        ("chief: [a:1]\nps: [c:3]", ("worker", 0), "{file}: got chief, ps; a cluster has either"),
         ("chief: a:1", ("chief", 0), "{file}: chief: got 'a:1': Input should be a valid list"),
         ("chief: [a:1, b:2]", ("chief", 0), "{file}: chief must be one address, got 2"),
         ("worker: [c:3, d]", ("worker", 0), "{file}: worker.1: got 'd': is not host:port"),

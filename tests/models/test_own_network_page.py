@@ -91,7 +91,7 @@ def test_a_saved_model_goes_on_from_its_weights_with_the_classes_of_named_code()
 
 def test_a_saved_model_that_only_a_run_directory_names_is_not_loaded():
     keras.Sequential([keras.Input([8, 8, 1]), keras.layers.Flatten(), keras.layers.Dense(3)]).save("mine.keras")
-    with pytest.raises(UserError, match="add --code '.*mine.keras' to load it"):
+    with pytest.raises(UserError, match="only a run directory names it: if you trust it, add --code '.*mine.keras'"):
         made(str(Path.cwd() / "mine.keras"))
 
 
@@ -164,7 +164,7 @@ def test_a_regression_that_was_saved_elsewhere_goes_on_in_the_targets_units_and_
     for file in ("mine.keras", "again.keras"):  # what a run saves, too
         loaded = check_network(load_saved(Path(file), REGRESSION), REGRESSION)
         judge = judge_of(REGRESSION, model=loaded)
-        assert judge.reading == "targets as they are (a saved model returns them so)"
+        assert judge.reading == "targets as they are (a saved model returns them in their units)"
         assert float(judge.loss(tf.fill([5, 1], 10.0), tf.fill([5, 1], 7.0))) == 9
         judge.finished(loaded).save("again.keras")
         assert loaded(row).numpy() == pytest.approx(model(row).numpy())

@@ -185,13 +185,16 @@ def test_an_embedding_that_needs_more_than_the_rows_of_its_batch_travels_whole_a
     model, *names = make()
     if not model.built:
         model(EXAMPLES["ids"])
-    assert found(model, *names) == (tables, [f"the Embedding 'table' travels whole: {reason}"])
+    assert found(model, *names) == (tables, [f"the Embedding 'table' is pulled and pushed whole: {reason}"])
 
 
 def test_an_embedding_that_lora_was_added_to_travels_whole():
     model = one_table()
     model.get_layer("table").enable_lora(2)
-    assert found(model) == ([], ["the Embedding 'table' travels whole: it has LoRA weights or is quantized"])
+    assert found(model) == (
+        [],
+        ["the Embedding 'table' is pulled and pushed whole: it has LoRA weights or is quantized"],
+    )
 
 
 AGAINST = {
@@ -245,7 +248,7 @@ SUITED = {
 def test_each_setting_that_needs_all_rows_is_told_with_its_value(values, reason):
     against = reason_against_rows(build_config(overrides=SUITED | values))
     assert against == reason
-    assert found(one_table(), against=against) == ([], [f"the Embedding 'table' travels whole: {reason}"])
+    assert found(one_table(), against=against) == ([], [f"the Embedding 'table' is pulled and pushed whole: {reason}"])
 
 
 @pytest.mark.parametrize(

@@ -267,8 +267,8 @@ def test_a_function_that_takes_something_else_is_told_in_the_users_words(tmp_pat
     with pytest.raises(UserError) as error:
         NETWORKS[f"{tmp_path}/mine.py:build"]
     assert str(error.value) == (
-        f"model.name: build{signature} in mine.py takes {count}: a network is a function of nothing, of examples, or of "
-        "examples and settings"
+        f"model.name: build{signature} in mine.py takes {count}: the function of a network takes no argument, "
+        "or `examples`, or `examples` and `settings`"
     )
 
 

@@ -84,7 +84,9 @@ def test_a_reader_that_goes_away_leaves_no_trace_among_the_lines(started, capfd)
 def test_a_taken_port_is_refused_by_name():
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        with pytest.raises(UserError, match=f"--metrics-port: got {port}: nothing can listen at '127.0.0.1'"):
+        with pytest.raises(
+            UserError, match=f"--metrics-port: got {port}: this program can't listen at this port of '127.0.0.1'"
+        ):
             beside(Told(), port=port).__enter__()
 
 

@@ -167,8 +167,8 @@ def test_where_images_are_held_out_lines_and_view_begin_with_the_score_that_choo
         ({"optimizer.learning_rate": 0.5}, "0.5: as given"),
         (
             {"staleness.method": "none"},
-            "0.001: the rate of tutorial_cnn for all modes, because the one that was found for async with 3 workers and "
-            "batches of 128 belongs to other settings",
+            "0.001: the rate of tutorial_cnn for all modes, because the one for async with 3 workers and batches of "
+            "128 was found with other settings",
         ),
         ({"model.name": "mlp"}, "0.001: the default of mlp"),
     ],
@@ -287,7 +287,7 @@ def test_the_second_line_says_what_is_learned_by_which_rule_and_how_long():
     assert once.task_line.endswith(" · 1 epoch · label smoothing 0.2")
     smaller = {"schedule.image_scales": [{"scale": 0.5, "until": 0.25}, {"scale": 0.75, "until": 0.75}]}
     assert in_mode("async", **smaller).task_line.endswith(
-        " · images 16x16 until 25%, 24x24 until 75% (scores are of whole ones)"
+        " · images 16x16 until 25%, 24x24 until 75% (scores are of images in full size)"
     )
 
 

@@ -267,7 +267,8 @@ def test_examples_of_a_data_set_that_has_changed_are_not_shown(of_images, unrend
 
 
 @pytest.mark.parametrize(
-    ("step", "says"), [(1, "that of step 1: test accuracy 70.00%; it was chosen on the test"), (2, "also the best one")]
+    ("step", "says"),
+    [(1, "that of step 1: test accuracy 70.00%; it was chosen on the test"), (2, "also the best model")],
 )
 def test_the_page_says_of_which_model_it_is_and_what_the_best_one_reaches(tmp_path, unrendered, step, says):
     run_dir = RunDir(write_run(tmp_path / "run", Fake({})))

@@ -196,7 +196,7 @@ def test_the_closing_table_says_which_metric_chose_and_why_a_run_was_stopped_ear
     assert summary["early_stop"] == early.model_dump()
     text = words(summary, run_dir)
     assert "test metrics auc 0.75 · f1 0.5 at step 391" in text
-    assert "best model that of step 195, by the largest test auc: 0.8" in text
+    assert "best model step 195, which has the largest test auc: 0.8" in text
     assert "stopped early test auc has not become better in 2 scored checkpoints in a row up to step 391" in text
 
 
@@ -263,11 +263,15 @@ def test_start_up_ends_with_the_first_update_since_the_command_began_and_counts_
 
 
 def test_a_proof_that_does_not_hold_fails_a_run_that_completed(run_dir):
-    proof = {"holds": False, "problems": ["shard 0: 391 gradients accepted, 390 rows", "and more"], "shards": []}
+    proof = {
+        "holds": False,
+        "problems": ["shard 0: 391 gradients were accepted, but there are 390 rows", "and more"],
+        "shards": [],
+    }
     write_json(run_dir.training_result, RESULT | {"proof": proof})
     summary = write(run_dir, outcome="completed")
     assert summary["outcome"] == "failed" and summary["proof"] == proof | {"recomputed": NOTHING_RECOMPUTED}
-    assert "FAILS: shard 0: 391 gradients accepted, 390 rows" in closing_table(summary, run_dir)
+    assert "FAILS: shard 0: 391 gradients were accepted, but there are 390 rows" in closing_table(summary, run_dir)
 
 
 def test_run_that_never_trained_has_a_summary_all_the_same(run_dir):
@@ -287,12 +291,15 @@ def test_run_that_never_trained_has_a_summary_all_the_same(run_dir):
             {"outcome": "diverged", "learned": False, "bad_losses": 7},
             "diverged: weights are NaN or infinite, and training",
         ),
-        ({"learned": False, "guess": 0.1}, "not better than guessing, which has accuracy 10.00%: nothing was learned"),
+        (
+            {"learned": False, "guess": 0.1},
+            "the model is not better than guessing, which has accuracy 10.00%: nothing was learned",
+        ),
         (
             {"outcome": "nan_loss", "learned": True, "bad_losses": 391},
             "the loss was NaN or infinite in every step: no number here says that anything was learned",
         ),
-        ({"too_few_examples": 6}, "6 test images are too few to tell whether it is better than guessing"),
+        ({"too_few_examples": 6}, "6 test images are too few to tell whether the model is better than guessing"),
         ({"learned": True, "bad_losses": 7}, "the loss was NaN or infinite in 7 of 391 updates"),
         ({"learned": True}, ""),
         ({"learned": None}, ""),
@@ -310,7 +317,7 @@ def test_closing_table_warns_of_numbers_that_are_not_those_of_a_training_that_wo
         (0.695, 150_000, "cifar10", "69.0% after 150,000 images (async, 8 runs), and so does this run"),
         (0.65, 150_000, "cifar10", "(async, 8 runs); this run is 4.0 points worse"),
         (0.73, 151_000, "cifar10", "(async, 8 runs); this run is 4.0 points better"),
-        (0.65, 25_600, "cifar10", "(async, 8 runs); this model has trained on 25,600"),
+        (0.65, 25_600, "cifar10", "(async, 8 runs); this model has trained on 25,600 images"),
         (0.69, 150_000, "cifar100", ""),
     ],
 )
@@ -351,7 +358,7 @@ def test_the_best_score_is_chosen_on_images_held_out_where_there_are_any(run_dir
     assert found["best_validation_accuracy"] == 0.73
     text = words(summary, run_dir)
     assert "validation accuracy 69.00% at step 391 · best 73.00% at step 300" in text
-    assert "test accuracy 71.00% at step 391 · 72.00% at step 300, the best on images held out" in text
+    assert "test accuracy 71.00% at step 391 · 72.00% at step 300, the best on held-out images" in text
 
 
 def pack(run_dir, tmp_path, examples=1000):
@@ -508,7 +515,7 @@ OPEN = "not isolated: whoever reaches the ports runs code as you"
         ({"network": {"private": False, "notice": OPEN}}, OPEN, "isolated"),
         (
             {"gradients": {"scheduled": 1173, "applied": 782, "dropped": 391, "per_update": 2}},
-            "1,173 scheduled · 782 applied · 391 dropped (late; 2 to an update)",
+            "1,173 scheduled · 782 applied · 391 dropped, because they came too late · 2 in an update on average",
             "dropped",
         ),
         (
@@ -557,7 +564,7 @@ def test_single_process_is_the_one_worker_of_its_summary(run_dir):
 
 def test_closing_table_names_the_settings_that_differ_and_that_no_other_row_has(run_dir):
     assert lines_with("settings", closing_table(write(run_dir), run_dir)) == [
-        "settings       all others have their defaults"
+        "settings       all other settings have their defaults"
     ]
     overrides = {"data.dataset": "mnist", "cluster.straggler": "1:5x", "training.epochs": 2.0, "training.seed": 3}
     overrides |= {"mode.simulate_workers": 16, "staleness.method": "gap_aware"}

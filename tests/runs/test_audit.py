@@ -14,7 +14,7 @@ from tests.helpers.ledgers import rows_of, write_journal
 ONE, UPDATES = RoundShape(1, 1, 1), 6
 BACKUP = RoundShape(steps_per_update=3, gradients_per_update=2, most=2)
 GRACE = RoundShape(steps_per_update=3, gradients_per_update=2, most=3)
-HANDED_OUT_5 = "6 updates were handed out, 5 were applied"
+HANDED_OUT_5 = "6 updates were handed out, but 5 were applied"
 
 
 class Run:
@@ -72,34 +72,36 @@ FIVE = [0, 2, 1, 5, 4]
 BROKEN = {
     "a row was written twice": (
         lambda run: run.change(1, steps=[0, 2, 1, 1, 3, 5, 4], version=7),
-        ["shard 1: 1 rows of steps that had a row already"], 1,
+        ["shard 1: 1 rows are of steps that had a row already"], 1,
     ),
     "a version was skipped": (
-        lambda run: run.change(0, versions=[1, 2, 4, 5, 6, 7]), ["shard 0: row 2: version 4, where 3 belongs"], 0,
+        lambda run: run.change(0, versions=[1, 2, 4, 5, 6, 7]), ["shard 0: row 2: its version is 4, but has to be 3"], 0,
     ),
     "two rows have one version": (
-        lambda run: run.change(1, versions=[1, 2, 3, 4, 4, 5]), ["shard 1: row 4: version 4, where 5 belongs"], None,
+        lambda run: run.change(1, versions=[1, 2, 3, 4, 4, 5]), ["shard 1: row 4: its version is 4, but has to be 5"], None,
     ),
     "a gradient less was accepted": (
-        lambda run: run.change(0, accepted=5), ["shard 0: 5 gradients accepted, 6 rows"], 0,
+        lambda run: run.change(0, accepted=5), ["shard 0: 5 gradients were accepted, but there are 6 rows"], 0,
     ),
     "a gradient more was accepted": (
-        lambda run: run.change(0, accepted=7), ["shard 0: 7 gradients accepted, 6 rows"], 1,
+        lambda run: run.change(0, accepted=7), ["shard 0: 7 gradients were accepted, but there are 6 rows"], 1,
     ),
-    "a version has no row": (lambda run: run.change(0, version=7), ["shard 0: version 7, rows of 6 updates"], 1),
+    "a version has no row": (
+        lambda run: run.change(0, version=7), ["shard 0: the version is 7, but there are rows of 6 updates"], 1,
+    ),
     "an update was never applied": (lambda run: run.change(0, 1, steps=FIVE, version=5), [HANDED_OUT_5], 0),
     "a single shard lacks an update": (lambda run: run.change(1, steps=FIVE, version=5), [HANDED_OUT_5], 0),
     "the first shard has a step that was never handed out": (
         lambda run: run.change(0, steps=[0, 2, 1, 3, 777, 4]),
-        ["shard 0: 1 rows of steps that were never handed out, the first is step 777"], 0,
+        ["shard 0: 1 rows are of steps that were never handed out, the first is step 777"], 0,
     ),
     "the second shard has such a step": (
         lambda run: run.change(1, steps=[0, 2, 1, 3, 777, 4]),
-        ["shard 1: 1 rows of steps that were never handed out, the first is step 777"], 0,
+        ["shard 1: 1 rows are of steps that were never handed out, the first is step 777"], 0,
     ),
     "a shard has two such steps": (
         lambda run: run.change(0, steps=[0, 2, 888, 3, 777, 4]),
-        ["shard 0: 2 rows of steps that were never handed out, the first is step 777"], 0,
+        ["shard 0: 2 rows are of steps that were never handed out, the first is step 777"], 0,
     ),
 }  # fmt: skip
 
@@ -116,9 +118,9 @@ def test_a_damaged_row_is_named_and_what_lies_before_it_is_counted(run, tmp_path
     proof = run.proof(damage=4)
     assert proof.problems == [
         f"row 4 of '{tmp_path / 'shard-1.bin'}' is damaged: its checksum is wrong",
-        "shard 1: 6 gradients accepted, 4 rows",
-        "shard 1: version 6, rows of 4 updates",
-        "6 updates were handed out, 4 were applied",
+        "shard 1: 6 gradients were accepted, but there are 4 rows",
+        "shard 1: the version is 6, but there are rows of 4 updates",
+        "6 updates were handed out, but 4 were applied",
     ]
     assert [own.rows for own in proof.shards] == [6, 4]
 
@@ -127,7 +129,7 @@ def test_an_update_that_was_never_handed_out(run):
     run.scheduled = StepSet(3, np.array([4, 5]))
     proof = run.change(0, 1, steps=FIVE, version=5).proof()
     (problem,) = proof.problems
-    assert "6 updates were to be handed out, 5 were" in problem and problem.endswith(" 3")
+    assert "6 updates were to be handed out, but 5 were" in problem and problem.endswith(" 3")
     assert proof.duplicated == 0
 
 
@@ -141,7 +143,7 @@ def test_a_run_that_was_stopped_has_as_many_updates_as_were_handed_out(run):
     assert not run.change(0, 1, steps=[0, 2, 1, 3, 4], version=5).stopped(StepSet(5)).proof().problems
     run.total = UPDATES
     (problem,) = run.proof().problems
-    assert "6 updates were to be handed out, 5 were" in problem and problem.endswith(" 5")
+    assert "6 updates were to be handed out, but 5 were" in problem and problem.endswith(" 5")
 
 
 def test_a_run_that_was_stopped_before_its_first_update_holds(tmp_path):
@@ -189,8 +191,8 @@ def on_both(problem):
 @pytest.mark.parametrize(
     ("steps", "problems", "duplicated"),
     [
-        ((*OF_ROUNDS[:-1], 17), [*on_both("1 rows of steps that had a row already"), HANDED_OUT_5], 1),
-        ((*OF_ROUNDS[:2], 1, *OF_ROUNDS[3:]), on_both("row 2: step 1 is of another round"), 0),
+        ((*OF_ROUNDS[:-1], 17), [*on_both("1 rows are of steps that had a row already"), HANDED_OUT_5], 1),
+        ((*OF_ROUNDS[:2], 1, *OF_ROUNDS[3:]), on_both("row 2: step 1 belongs to another round"), 0),
     ],
     ids=["one gradient counted twice", "a late gradient counted in a later round"],
 )
@@ -202,12 +204,12 @@ def test_what_is_wrong_with_rounds_is_told(tmp_path, steps, problems, duplicated
 def test_a_late_gradient_is_named_by_its_place_in_the_whole_journal(tmp_path, monkeypatch):
     run = Run(tmp_path, BACKUP, rounds_of(*OF_ROUNDS[:5], 2, *OF_ROUNDS[6:]))
     monkeypatch.setattr(journal, "read", lambda history, read=journal.read: read(history, 4))
-    assert set(run.proof().problems) >= set(on_both("row 5: step 2 is of another round"))
+    assert set(run.proof().problems) >= set(on_both("row 5: step 2 belongs to another round"))
 
 
 def test_a_round_that_took_a_gradient_too_many(tmp_path):
     run = Run(tmp_path, BACKUP, rounds_of(*OF_ROUNDS, 18)).change(0, versions=[1, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6])
-    assert "shard 0: row 2: version 1, where 2 belongs" in run.proof().problems
+    assert "shard 0: row 2: its version is 1, but has to be 2" in run.proof().problems
 
 
 def graced(counts, open_ones=0):
@@ -227,7 +229,7 @@ def test_a_gradient_of_an_open_round_is_no_duplicate_and_an_update_too_many_is_t
     run.total = None
     assert not run.proof().problems and run.proof().duplicated == 0
     proof = run.change(0, version=UPDATES + 1).proof()
-    assert proof.problems == ["shard 0: version 7, rows of 6 updates"] and proof.duplicated == 2
+    assert proof.problems == ["shard 0: the version is 7, but there are rows of 6 updates"] and proof.duplicated == 2
 
 
 @pytest.mark.parametrize("open_ones", [0, 1, 2])
@@ -243,10 +245,10 @@ def test_rounds_with_a_grace_period_hold_with_as_many_gradients_as_came(tmp_path
 @pytest.mark.parametrize(
     ("versions", "problem"),
     [
-        ([1, 1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 5, 5, 6], "row 3: version 1, where 2 belongs"),
-        ([1, 1, 2, 3, 3, 3, 3, 3, 3, 4, 4, 4, 5, 5, 6], "row 3: version 3, where 2 belongs"),
-        ([1, 1, 3, 3, 3, 3, 3, 4, 4, 4, 5, 5, 5, 6, 6], "row 2: version 3, where 1 belongs"),
-        ([1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 5, 5, 6, 6, 5], "row 14: version 5, where 6 belongs"),
+        ([1, 1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 5, 5, 6], "row 3: its version is 1, but has to be 2"),
+        ([1, 1, 2, 3, 3, 3, 3, 3, 3, 4, 4, 4, 5, 5, 6], "row 3: its version is 3, but has to be 2"),
+        ([1, 1, 3, 3, 3, 3, 3, 4, 4, 4, 5, 5, 5, 6, 6], "row 2: its version is 3, but has to be 1"),
+        ([1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 5, 5, 6, 6, 5], "row 14: its version is 5, but has to be 6"),
     ],
 )
 def test_a_round_with_a_grace_period_of_too_few_or_too_many_gradients_is_named(tmp_path, versions, problem):
@@ -256,7 +258,7 @@ def test_a_round_with_a_grace_period_of_too_few_or_too_many_gradients_is_named(t
 
 def test_a_step_that_nobody_can_have_handed_out_is_a_problem_and_takes_no_memory(run):
     proof = run.change(1, steps=[0, 1, 2, 3, 4, 2**45]).proof()
-    assert proof.problems[0] == f"step {2**45} is out of reach of 0"
+    assert proof.problems[0] == f"step {2**45} is too far above step 0, the first that is missing"
 
 
 @pytest.mark.parametrize("column", ["step", "version", "staleness", "worker", "pid", "applied_time"])
@@ -280,9 +282,19 @@ def test_a_rate_that_was_lowered_as_the_workers_in_the_rows_demand(tmp_path):
 @pytest.mark.parametrize(
     ("begun_with", "row", "factor", "told"),
     [
-        (3, 3, 1.0, "row 3: step 3 has rate_factor 1, where 0.5625"),  # the whole rate with a worker more
-        (3, 1, 0.5, "row 1: step 1 has rate_factor 0.5, where 1 "),  # lowered without one
-        (5, 3, None, "row 3: step 3 has rate_factor 0.5625, where 1 "),  # all five were there from the start
+        (
+            3,
+            3,
+            1.0,
+            "row 3: step 3 has rate_factor 1, but the workers before give 0.5625",
+        ),  # the whole rate with a worker more
+        (3, 1, 0.5, "row 1: step 1 has rate_factor 0.5, but the workers before give 1"),  # lowered without one
+        (
+            5,
+            3,
+            None,
+            "row 3: step 3 has rate_factor 0.5625, but the workers before give 1",
+        ),  # all five were there from the start
     ],
 )
 def test_a_rate_that_was_lowered_otherwise_than_the_workers_demand(tmp_path, begun_with, row, factor, told):

@@ -109,7 +109,7 @@ def test_missing_checkpoint_is_told_apart_from_a_damaged_one(tmp_path):
 
 
 def test_arrays_of_objects_are_never_written_and_a_directory_that_refuses_is_told_in_one_line(tmp_path):
-    with pytest.raises(ValueError, match="'weights' is object, which is never written"):
+    with pytest.raises(ValueError, match="'weights' is object, which these files never contain"):
         checkpoints.save(tmp_path, Checkpoint(1, {"weights": np.array([{}])}), keep=1)
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").touch()
@@ -315,7 +315,7 @@ def test_a_leader_removes_what_it_has_given_up_and_nothing_of_a_newer_leader(tmp
 def test_a_state_of_another_leader_than_its_name_says_is_damaged(tmp_path):
     path = tmp_path / checkpoints.name_of(10, 2)
     checkpoints.write(path, led(10, (1, 10)))
-    with pytest.raises(CheckpointError, match="it is that of step-000000010-term-000001"):
+    with pytest.raises(CheckpointError, match="its content is that of step-000000010-term-000001"):
         checkpoints.load(path)
 
 

@@ -48,7 +48,7 @@ def test_it_is_restored_from_its_ids_beyond_the_first_missing_one():
 
 def test_a_step_is_taken_up_to_two_windows_above_the_first_missing_one():
     StepSet().add(steps(2 * MOST_OPEN - 1))
-    with pytest.raises(Malformed, match=f"step {2 * MOST_OPEN} is out of reach of 0"):
+    with pytest.raises(Malformed, match=f"step {2 * MOST_OPEN} is too far above step 0, the first"):
         StepSet().add(steps(2 * MOST_OPEN))
 
 

@@ -232,8 +232,8 @@ def test_lines_tell_of_rows_that_ended_for_want_of_room():
 
     assert told(0) == []
     assert told(3) == [
-        "'users': 1 of 2 places have rows · 3 ended for want of room: give the DynamicEmbedding a larger budget, or fewer rows "
-        "by admit_after or expire_after"
+        "'users': 1 of 2 places have rows · 3 rows ended for want of room: give the DynamicEmbedding a larger budget, "
+        "or fewer rows by admit_after or expire_after"
     ]
     assert told(29) == [] and len(told(30)) == 1
     assert lines.uses == [KeyedUse(name="users", places=2, rows=1, ended=30)]

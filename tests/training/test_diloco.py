@@ -511,9 +511,12 @@ def test_with_fragments_each_shard_is_exchanged_after_other_local_steps(tmp_path
 @pytest.mark.parametrize(
     ("values", "says"),
     [
-        ({"cluster.parameter_servers": 1}, r"from 2 to mode.local_steps, 4, parameter servers \(there are 1\)"),
+        (
+            {"cluster.parameter_servers": 1},
+            r"2 or more parameter servers, at most mode.local_steps \(4\), and there are 1;",
+        ),
         ({"cluster.parameter_servers": 5}, r"there are 5"),
-        ({"cluster.parameter_servers": 2, "mode.dynamic_steps": True}, "no mode.dynamic_steps"),
+        ({"cluster.parameter_servers": 2, "mode.dynamic_steps": True}, "needs mode.dynamic_steps=false"),
     ],
 )
 def test_fragments_need_shards_and_fixed_steps(values, says):

@@ -140,20 +140,23 @@ MUTANTS = {
     "staleness below 0": (lambda run, at: run.put(at, 2, "staleness", -1), "has staleness -1"),
     "staleness of the version": (
         lambda run, at: run.put(at, 2, "staleness", run.rows[at]["version"][2]),
-        "has staleness .* of version",
+        "has staleness .* but makes version",
     ),
     "another learning rate": (
         lambda run, at: run.put(at, 2, "learning_rate", 0.0999),
-        r"has learning_rate 0.0999, where 0\.0*[1-9]\d* follows from the step",
+        r"has learning_rate 0.0999, but the step gives 0\.0*[1-9]\d*",
     ),
-    "another number of examples": (lambda run, at: run.put(at, 2, "examples", 7), "has examples 7, where a step has"),
+    "another number of examples": (lambda run, at: run.put(at, 2, "examples", 7), "has examples 7, but a step has"),
     "other examples": (
         lambda run, at: run.put(at, 2, "ids_checksum", 4711),
-        r"has ids_checksum 4711, where \d+ follows from the step: it trained on other examples",
+        r"has ids_checksum 4711, but the step gives \d+: it trained on other examples",
     ),
     "another version": (lambda run, at: run.put(at, 2, "version", 5), "version 5, where"),
-    "a version too many": (lambda run, at: run.count(at, "version", 1), "version 7, rows of 6 updates"),
-    "a gradient that has no row": (lambda run, at: run.count(at, "accepted", 1), "gradients accepted"),
+    "a version too many": (
+        lambda run, at: run.count(at, "version", 1),
+        "the version is 7, but there are rows of 6 updates",
+    ),
+    "a gradient that has no row": (lambda run, at: run.count(at, "accepted", 1), "gradients were accepted"),
 }
 
 
@@ -172,7 +175,7 @@ def test_an_update_beyond_the_bound_is_told(tmp_path):
     run = Trained("bounded", 1)
     run.put(0, -1, "staleness", 4)
     (problem,) = run.proof(tmp_path).problems
-    assert "has staleness 4, where 3 is the bound" in problem
+    assert "has staleness 4, but the bound is 3" in problem
     before = ShardAudit(RoundShape(1, 1, 1), ExpectedRows(most_staleness=3), holds_from=len(run.rows[0]))
     before.read(run.rows[0])
     assert not before.wrong_values, "rows of a leader with another bound"
@@ -183,7 +186,7 @@ def test_a_round_in_the_place_of_one_that_was_handed_out_is_told(tmp_path):
     run = Trained("sync-ps", 1)
     run.scheduled = StepSet(3, np.array([4, 5, 6]))  # as many as there are, but round 3 is not among them
     (problem,) = run.proof(tmp_path).problems
-    assert problem == "shard 0: 1 rows of steps that were never handed out, the first is step 6"
+    assert problem == "shard 0: 1 rows are of steps that were never handed out, the first is step 6"
 
 
 @eagerly()
@@ -304,7 +307,7 @@ def test_a_replica_that_differed_is_told_by_every_leader_that_goes_on(tmp_path):
     [
         ({"learning_rate": 0.05}, "step 2 has learning_rate 0.05"),
         ({"examples": 7}, "step 2 has examples 7"),
-        ({"staleness": 1}, "step 2 has staleness 1, where 0 is the bound"),
+        ({"staleness": 1}, "step 2 has staleness 1, but the bound is 0"),
     ],
 )
 @eagerly()

@@ -170,7 +170,7 @@ def _read_batches(kind: Cifar, source: Path) -> Contents:
         if name == kind.names_file:
             listed, count = fields.get(kind.names_key), len(kind.spec.classes)
             if not isinstance(listed, list) or len(listed) != count:
-                raise ValueError(f"{name} has no {count} '{kind.names_key}'")
+                raise ValueError(f"{name} has no list '{kind.names_key}' of {count} names")
             names = tuple(map(_decode_name, listed))
         else:
             batch = batches[name]
@@ -254,7 +254,7 @@ class _BoundedStream:
 
 def _check_size(name: str, size: int) -> None:
     if size > _MEMBER_BYTES_MAX:
-        raise ValueError(f"{name} has {size} bytes")
+        raise ValueError(f"{name} has {size:,} bytes, more than {_MEMBER_BYTES_MAX:,}")
 
 
 def _pixels(fields: Mapping[str, object], batch: BatchFile) -> np.ndarray:
@@ -274,7 +274,7 @@ def _labels(fields: Mapping[str, object], key: str, batch: BatchFile, classes: i
     labels = fields.get(key)
     labels = labels.to_numpy().tolist() if isinstance(labels, PickledArray) else labels
     if not isinstance(labels, list) or len(labels) != batch.rows:
-        raise ValueError(f"{batch.name} has no {batch.rows} '{key}'")
+        raise ValueError(f"{batch.name} has no list '{key}' of {batch.rows} labels")
     if not all(isinstance(label, int) and 0 <= label < classes for label in labels):
         raise ValueError(f"{batch.name}: '{key}' are not whole numbers from 0 to {classes - 1}")
     return np.array(labels, np.uint8)
@@ -283,5 +283,5 @@ def _labels(fields: Mapping[str, object], key: str, batch: BatchFile, classes: i
 def _decode_name(value: object) -> str:
     """Return a name as text. Python 2 writes names as bytes, Python 3 as text."""
     if not isinstance(value, (bytes, str)):
-        raise ValueError(f"a name is {type(value).__name__}")
+        raise ValueError(f"a name is no text, but of type {type(value).__name__}")
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value

@@ -71,10 +71,10 @@ class MnistForm(ImageDataSet):
         """Raise ValueError if the labels are those of another data set of this form."""
         counts = np.bincount(labels, minlength=10)
         if len(counts) > 10:
-            raise ValueError(f"a label is {int(labels.max())}")
+            raise ValueError(f"a label is {int(labels.max())}, but labels are 0 to 9")
         if (counts == counts[0]).all() != self.in_equal_parts:
-            equally = "not equally many" if self.in_equal_parts else "equally many"
-            raise ValueError(f"its classes have {equally} images")
+            have = "do not have" if self.in_equal_parts else "have"
+            raise ValueError(f"its classes {have} equally many images")
 
 
 def idx_file(folder: Path, split: str, what: str, dimensions: int) -> Path | None:
@@ -174,7 +174,7 @@ def _array(archive: zipfile.ZipFile, name: str, shape: tuple[int, ...]) -> np.nd
         raise ValueError(f"it lacks {name}") from error
     most = int(np.prod(shape)) + _HEADER_BYTES_MAX
     if info.file_size > most:
-        raise ValueError(f"{name} has {info.file_size} bytes")
+        raise ValueError(f"{name} has {info.file_size:,} bytes, more than {most:,}")
     with archive.open(info) as member:
         array = np.lib.format.read_array(member, allow_pickle=False, max_header_size=_HEADER_BYTES_MAX)
     if array.dtype != np.uint8 or array.shape != shape:
@@ -216,5 +216,5 @@ def _read_idx(stream: BinaryIO, shape: tuple[int, ...]) -> np.ndarray:
     if len(content) < size:
         raise EOFError("it is cut short")
     if len(content) > size:
-        raise ValueError("it is longer than it says")
+        raise ValueError("it is longer than its header says")
     return np.frombuffer(content, np.uint8).reshape(shape)

@@ -16,7 +16,7 @@ from ps_cluster.config.objectives import BYTES, ExampleSpec
 class ByteLmSettings(NetworkSettings):
     blocks: int = Field(default=4, ge=1, le=100, description="Blocks of attention and dense layers.")
     units: int = Field(default=160, ge=1, le=8192, description="How many numbers represent each byte of the window.")
-    heads: int = Field(default=5, ge=1, le=128, description="Heads of attention. Their number has to divide the units.")
+    heads: int = Field(default=5, ge=1, le=128, description="Number of attention heads. It has to divide the units.")
     dropout: float = Field(
         default=0.0, ge=0, lt=1, description="Share of a block's outputs that is set to 0 in each step."
     )

@@ -14,7 +14,7 @@ from ps_cluster.server.update_rules.rule import LinearUpdate
 
 
 class MomentumSettings(RuleSettings):
-    momentum: Momentum = Field(default=0.9, description="Momentum. Asynchronous training adds to it.")
+    momentum: Momentum = Field(default=0.9, description="The momentum. Asynchronous training acts like more momentum.")
 
 
 class MomentumUpdate(LinearUpdate):

@@ -72,11 +72,14 @@ class BenchArm:
             return
         if model not in TORCH_NETWORKS:
             known = listed(list(TORCH_NETWORKS))
-            raise UserError(f"--models: got '{model:.300}': arm {self.name} has only {known} in PyTorch: leave one out")
+            raise UserError(
+                f"--models: got '{model:.300}': arm {self.name} has only {known} in PyTorch: leave the "
+                "network or the arm out"
+            )
         if f"{spec}" != TORCH_EXAMPLES or spec.outputs != TORCH_CLASSES or spec.target.shape:
             raise UserError(
                 f"--dataset: got examples of {spec} and {spec.outputs} outputs: arm {self.name} takes only "
-                f"{TORCH_EXAMPLES} of {TORCH_CLASSES} classes: leave it out"
+                f"{TORCH_EXAMPLES} of {TORCH_CLASSES} classes: leave the arm out"
             )
 
 
@@ -107,7 +110,7 @@ def choose(names: Iterable[str], ddp_python: Path | None = None) -> list[BenchAr
     """
     names = list(dict.fromkeys(names))
     if unknown := [name for name in names if name not in ARMS]:
-        known = f"{', '.join(ARMS)}; by itself also empty or tables"
+        known = f"{', '.join(ARMS)}, and empty and tables, which are measured alone"
         raise UserError(f"--arms: got '{unknown[0]}': {did_you_mean(unknown[0], ARMS)}there are {known}")
     return [with_torch(ARMS[name], ddp_python) if ARMS[name].torch else ARMS[name] for name in names]
 

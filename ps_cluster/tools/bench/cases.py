@@ -61,7 +61,7 @@ def cases(
 def refuse_chosen(name: str, chosen: tuple[str, ...], values: Mapping[str, object]) -> None:
     """Raise UserError for settings that the benchmark `name` chooses itself. Their keys begin with one of `chosen`."""
     if wrong := [key for key in values if key.startswith(chosen)]:
-        raise UserError(f"--set {wrong[0]}: the arm {name} has its own: leave it out")
+        raise UserError(f"--set {wrong[0]}: the arm {name} chooses this setting itself: leave it out")
 
 
 def case(model: str, precision: str, packed: PackedDataset, values: Mapping[str, object] | None = None) -> RunConfig:
@@ -95,7 +95,7 @@ def with_length(case: RunConfig, rate: Rate, *, unit: str, arm: str, notify: Not
         steps = min(MOST_STEPS, _GROWTH * steps)
     steps = min(MOST_STEPS, max(FEWEST_STEPS, round(MEASUREMENT_S * steps_per_second)))
     notify(
-        f"{case.model.name} {case.model.precision}: {steps * case.examples_per_step:,} {unit} make a measurement: "
-        f"about {MEASUREMENT_S:.0f} s, at the {per_second:,.0f} {unit}/s of a short run of arm {arm}"
+        f"{case.model.name} {case.model.precision}: {steps * case.examples_per_step:,} {unit} are trained in each "
+        f"measurement: about {MEASUREMENT_S:.0f} s at {per_second:,.0f} {unit}/s, the rate of arm {arm} in a short run"
     )
     return case.with_values({"training.steps": steps})

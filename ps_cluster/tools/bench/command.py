@@ -39,11 +39,12 @@ from ps_cluster.tools.bench import arms
     "--model",
     type=CommaList(NameOf(NETWORKS)),
     default="tutorial_cnn,cifar_tf_cnn,airbench",
-    help="Networks, separated by commas. If it is not known how many examples take about 10 s, a short run finds out.",
+    help="Networks, separated by commas. For a network of unknown speed, a short run finds how many examples take "
+    "about 10 s.",
 )
 @option("--precisions", type=LIST, default="float32,bfloat16", help="Precisions, separated by commas.")
-@option("--rounds", type=Whole(1, 100), default=3, help="Measurements of each arm; the median is shown.")
-@option("--straggler", help="Also measure cluster and sync with slow workers, e.g. 2:5x.")
+@option("--rounds", type=Whole(1, 100), default=3, help="How often each arm is measured; the median is shown.")
+@option("--straggler", help="Also measure the arms cluster and sync with slow workers, e.g. 2:5x.")
 @option(
     "--ddp-python",
     type=FOLDER,

@@ -22,7 +22,9 @@ def rate_of(arm: BenchArm, config: RunConfig, packed: PackedDataset) -> float:
     """Return the examples/s of one run of `arm`. Raises RunFailed if it fails, or ends before there is a rate."""
     rate = run_arm(arm, config.model_dump(mode="json"), packed).examples_per_second
     if rate is None:
-        raise RunFailed(f"arm {arm.name} has no rate of {config.training.steps} updates: give it more training.steps")
+        raise RunFailed(
+            f"arm {arm.name} measured no rate in {config.training.steps} updates: set a larger training.steps"
+        )
     return rate
 
 

@@ -139,14 +139,14 @@ def measure(
 def columns_of(arms: Sequence[BenchArm], unit: str) -> list[Column]:
     """Return columns of all rates, and of the first arm's ratios to them."""
     first = first_of(arms).name
-    return [Column(f"{unit}/s", "{arm}", ",.0f"), Column(f"{first} to it", f"{first}_to_{{arm}}", ".2f")]
+    return [Column(f"{unit}/s", "{arm}", ",.0f"), Column(f"{first} ÷ this", f"{first}_to_{{arm}}", ".2f")]
 
 
 def print_table(
     arms: Sequence[BenchArm], results: Sequence[Result], columns: Sequence[Column], console: Console
 ) -> None:
     """Print a line of figures for each arm, then the share of its rate that each slowed arm keeps."""
-    title = "Median (min–max); a ratio is of rates in the same round"
+    title = "Median (min–max) over all rounds; each ratio is of two rates of one round"
     table = Table(title=title, title_justify="left", box=None)
     for name in (*results[0].about, "arm"):
         table.add_column(name, no_wrap=True)
@@ -160,7 +160,8 @@ def print_table(
     console.print(table, highlight=False)
     for result, arm in product(results, (arm for arm in arms if arm.slowed)):
         kept, of_ideal = (result.figures[f"{arm.name}_to_{other}"].text(".2f") for other in (arm.slowed, "ideal"))
-        line = f"{arm.name} {kept} of {arm.slowed}: {of_ideal} of the ideal {arm.ideal:.2f}"
+        ideal = f"{of_ideal} of the ideal, which is {arm.ideal:.2f}"
+        line = f"{arm.name} reaches {kept} of the rate of {arm.slowed}, and {ideal}"
         console.print(f"{' '.join(_words(result.about))}: {line}", highlight=False, soft_wrap=True)
 
 

@@ -68,31 +68,31 @@ from ps_cluster.tools.chaos.verdict import LEAST_UNDISTURBED
     "--dataset",
     type=OneOf([dataset.name for dataset in DATASETS if dataset.generated]),
     default=ChaosSettings.dataset,
-    help="The generated data set; clicks, with --model dlrm, has embedding tables.",
+    help="The generated data set. clicks is for --model dlrm, a network with embedding tables.",
 )
 @option("--model", type=OneOf(NETWORKS.names), default="tutorial_cnn", help="The network.")
-@option("--workers", type=Whole(1, MOST_WORKERS), default=3, help="Worker processes.")
+@option("--workers", type=Whole(1, MOST_WORKERS), default=3, help="Number of workers.")
 @option(
     "--ps",
     "parameter_servers",
     type=Whole(1, MOST_PARAMETER_SERVERS),
     default=1,
-    help="Parameter server processes.",
+    help="Number of parameter servers.",
 )
 @option(
     "--hosts",
     type=Whole(2, MOST_HOSTS),
     default=ChaosSettings.hosts,
     show_default=False,
-    help="Put the tasks on this number of hosts, which are network namespaces of this machine. Each runs as "
-    "`task`, which is started again when it ends. There is no undisturbed run then.",
+    help="Put the tasks on this number of hosts, which are network namespaces of this machine. Each task "
+    "runs as the command `task`, and is started again when it ends. There are no undisturbed runs then.",
 )
 @option(
     "--undisturbed-runs",
     type=Whole(1, 100),
     default=ChaosSettings.undisturbed_runs,
-    help="Undisturbed runs of the same work. Their accuracies differ by chance, so the accuracy of the disturbed run is "
-    f"judged only beside {LEAST_UNDISTURBED} or more.",
+    help="Number of undisturbed runs of the same work. Accuracies differ by chance, so the accuracy of the disturbed "
+    f"run is judged only with at least {LEAST_UNDISTURBED} undisturbed runs.",
 )
 @option("--run-dir", "root", type=OUTPUT_FOLDER, help="Folder of all runs and chaos.json; default: a new one in runs/.")
 @click.pass_context
@@ -101,7 +101,7 @@ def chaos(context: click.Context, /, root: Path | None, **settings: Any) -> int:
     if settings["hosts"] and is_given(context, "undisturbed_runs"):
         raise UserError("--hosts and --undisturbed-runs: there is no undisturbed run on hosts: leave one of them out")
     if settings["minutes"] and is_given(context, "faults"):
-        raise UserError("--faults and --minutes both say how long: give one of them")
+        raise UserError("--faults and --minutes both set the length of the run: give one of them")
     from ps_cluster.tools.chaos.chaos_run import run_chaos
 
     return run_chaos(ChaosSettings(**settings), root, notify=print_line)

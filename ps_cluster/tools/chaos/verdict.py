@@ -40,7 +40,7 @@ def complaints(
         *_ledger("disturbed", disturbed, total),
         *_ids(step_ids, total * _per_update(disturbed)),
         *(
-            f"{name} of the disturbed run is {value:.1f}, but it took {seconds:.1f} s"
+            f"{name} of the disturbed run is {value:.1f}, but the run took {seconds:.1f} s"
             for name, value in durations.items()
             if not 0 <= value <= seconds
         ),

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     "--target-score",
     type=Number(0, min_open=True),
     help="Also report the time and the examples until a run reaches this test accuracy (0.6 is 60 %) or, for a regression, "
-    "this test error, in the target's units; default: the hardest round score that all runs crossed.",
+    "this test error, in the target's units; default: a round number, the hardest that all runs reached.",
 )
 @option("--baseline", help="The arm that the others are compared with; default: sync, else the first.")
 @option(
@@ -97,7 +97,9 @@ def compare(
     }
     given = {name: value for name, value in changes.items() if value is not None}
     if runs and (tensorboard or values or file or given.keys() - {"target_score"}):
-        raise UserError("with finished runs only --output, --target-score, --baseline and --force can be given")
+        raise UserError(
+            "if finished runs are given, only --output, --target-score, --baseline and --force can be given too"
+        )
     comparison = None if runs else comparison_plan.read_comparison(file, given, overrides_of_all(assignments, options))
     if dry_run:
         return _print_plan(comparison)

@@ -162,10 +162,13 @@ def planned_runs(comparison: Comparison) -> list[PlannedRun]:
     examples = {one.training.steps * one.examples_per_update for one in configs if one.training.steps is not None}
     if len(examples) > 1:
         raise UserError(
-            "training.steps: counts updates, and they see different numbers of examples here: give training.epochs instead"
+            "training.steps: an update has different numbers of examples in these arms, so they would train on "
+            "different numbers of examples: give training.epochs instead"
         )
     if not runs:
-        raise UserError(f"--straggler: got {', '.join(comparison.stragglers)}: no mode here has such a worker")
+        raise UserError(
+            f"--straggler: got {', '.join(comparison.stragglers)}: no mode of this comparison has such a worker"
+        )
     return list(runs.values())
 
 
@@ -237,8 +240,9 @@ def _share_of_an_update(config: RunConfig, workers: int) -> int:
     share, left = divmod(size * workers, gradients * config.batches_per_step)
     if left:
         raise UserError(
-            f"training.batch_size_per_worker: got {size}: {workers} times that can't be split into "
-            f"the {gradients} gradients of mode {config.mode.name}"
+            f"training.batch_size_per_worker: got {size}: with {workers} workers an update needs {size * workers} "
+            f"examples, which can't be split into the {gradients * config.batches_per_step} equal batches that an "
+            f"update of mode {config.mode.name} has"
         )
     return share
 

@@ -25,7 +25,7 @@ def make_plots(groups: Sequence[Group], views: Sequence[View]) -> list[Plot]:
         "Lines are means over the seeds, bands reach from the lowest to the highest seed, and a marker ends each run."
     )
     if any(group.diverged for group in groups):
-        band += " A run that diverged is a cross above, at its first score without a finite loss, and in no mean."
+        band += " A run that diverged has a cross above, at its first score without a finite loss, and is in no mean."
     with plot_style():
         time = _curves(views, look, lambda score: score.train_seconds, "training time [s]")
         work = _curves(views, look, lambda score: score.examples / 1000, f"{unit} trained on [thousands]")

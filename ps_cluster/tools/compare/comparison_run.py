@@ -122,7 +122,7 @@ def check_unclaimed(output: Path) -> None:
 def check_free_for_report(output: Path) -> None:
     """Raise UserError if a folder holds something other than a report on finished runs, which a new report may replace."""
     if (output / PLAN).exists():
-        raise UserError(f"--output: '{output}' holds a {_NOUN} with runs of its own: choose another")
+        raise UserError(f"--output: '{output}' holds a {_NOUN} and the runs that it has trained: choose another folder")
     claimed_folders.check_unclaimed(output, REPORT, "report on finished runs", besides=CODE)
 
 

@@ -181,8 +181,8 @@ def warn_of_rates(groups: Sequence[Group]) -> Iterator[str]:
     models = dict.fromkeys(config.model.name for config in configs if not has_rates(config))
     if models:
         yield (
-            f"There are no learning rates for single modes of {', '.join(models)} in the network's recipe. With rates that "
-            "are tuned for each, the modes may give other results."
+            f"There are no learning rates for single modes in the recipe of {', '.join(models)}. With rates that are "
+            "tuned for each mode, the modes may give other results."
         )
 
 

@@ -143,7 +143,7 @@ def read_record(run_root: Path) -> Record:
             f"'{run_dir.summary}': {examples} examples in {summary.train_seconds} seconds: nothing to compare"
         )
     if unknown := next((name for name in FIELDS if getattr(summary, name) is None), None):
-        raise UserError(f"'{run_dir.summary}': {unknown}: got none: it can't be compared")
+        raise UserError(f"'{run_dir.summary}': {unknown} is missing, so the run can't be compared")
     busy = {worker: sum(shares[name] for name in _BUSY) for worker, shares in phase_shares(ledger).items()}
     return Record(
         root=run_dir.root,

@@ -63,7 +63,7 @@ def tables(findings: Sequence[GroupFinding], differences: Sequence[GroupDifferen
             "speed_ratio": f"{unit}/s, times",
             "time_ratio": f"s to {goal}, times",
         }
-        title = "Differences (95 % interval; ~: it holds no difference)"
+        title = "Differences (95 % interval; ~: no difference shown)"
         found.append(Table(title, identity | columns, [_difference_cells(one) for one in differences]))
     return found
 

@@ -116,8 +116,8 @@ def notes(groups: Sequence[Group], target: float | None) -> Iterator[str]:
         )
     if target is None and not all(record.diverged for record in records):
         yield (
-            "No time to a target is compared: there is no round score, better than a guess, that all runs crossed between "
-            "two of their scores. Choose a target with --target-score."
+            "No time to a target is compared: no round number is better than a guess and was reached by every run "
+            "after its first score. Choose a target with --target-score."
         )
 
 

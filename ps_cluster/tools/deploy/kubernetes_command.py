@@ -75,11 +75,16 @@ def k8s() -> None:
 )
 @option("--data-volume", type=_CLAIM, metavar="CLAIM", help="A volume with the data set; mounted at /data, read-only.")
 @option(
-    "--scratch", type=_SIZE, default="10Gi", help="Size limit of each temporary folder of a pod, such as its cache."
+    "--scratch", type=_SIZE, default="10Gi", help="Size limit of each temporary folder of a pod, such as the cache."
 )
 @option("--cpu", type=_CPU, multiple=True, help="Cores of each pod, or of the pods of one type; default: 2.")
 @option("--memory", type=_MEMORY, multiple=True, help="Memory of each pod, or of the pods of one type; default: 4Gi.")
-@option("--restarts", type=_RESTARTS, multiple=True, help="Most restarts of each type of task, or of one; default: 20.")
+@option(
+    "--restarts",
+    type=_RESTARTS,
+    multiple=True,
+    help="How often the tasks of each type, or of one type, may be restarted; default: 20.",
+)
 @option(
     "--restart-job/--no-restart-job",
     help="Kinds jobset and trainjob: recreate single Jobs. The controller needs its feature gate RestartJob for this.",

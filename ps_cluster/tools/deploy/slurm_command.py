@@ -54,19 +54,21 @@ def slurm() -> None:
 @option("--time", type=_TIME, help="Time limit; a job that reaches it is queued again and continues.")
 @option("--cpus", type=Whole(1, 1024), default=2, help="CPUs of each task.")
 @option("--mem-per-cpu", type=_MEMORY, default="2G", help="Memory of each CPU.")
-@option("--tasks-per-node", type=Whole(1, 1024), help="The most tasks on one node; default: as many as fit.")
+@option(
+    "--tasks-per-node", type=Whole(1, 1024), help="Put at most this many tasks on one node; default: as many as fit."
+)
 @option(
     "--restarts",
     type=Whole(0, 10_000),
     default=20,
-    help="Most restarts of each task in a row; a task that ran for an hour begins a new row.",
+    help="How often each task may be restarted in a row. When a task has run for an hour, its count begins again.",
 )
 @option(
     "--port", type=Whole(1024, _LAST_PORT),
     help="Port of the first task; the other tasks have the next ones. Default: chosen by the number of the job.",
 )  # fmt: skip
 @option("--sbatch", "more", type=_OPTION, multiple=True, metavar="OPTION", help="Another option of sbatch; repeatable.")
-@option("--output", type=PRINTED_FILE, metavar="FILE", default="-", help="Where to write; -: print it.")
+@option("--output", type=PRINTED_FILE, metavar="FILE", default="-", help="The file to write; -: print the script.")
 @waiting_options()
 @config_options(*OPTIONS_OF_TASKS)
 @config_layers

@@ -95,10 +95,10 @@ def read_run(root: Path) -> FinishedRun:
         raise UserError(f"run directory '{root}' holds no {run_dir.summary.name}: nothing to calibrate from") from error
     for name in ("processes", "parameter_servers"):
         if not getattr(summary, name):
-            raise UserError(f"{run_dir.summary.name} in '{root}': {name}: got none: nothing to calibrate from")
+            raise UserError(f"{run_dir.summary.name} in '{root}': {name} is missing: nothing to calibrate from")
     if summary.train_seconds <= 0:
         raise UserError(
-            f"{run_dir.summary.name} in '{root}': train_seconds: got {summary.train_seconds:g}: it needs more"
+            f"{run_dir.summary.name} in '{root}': train_seconds: got {summary.train_seconds:g}: it has to be above 0"
         )
     starts = sum(row.phase == "connecting" for row in read_rows(run_dir.progress, ProgressRow))
     return FinishedRun(root, load_config(run_dir.config), summary, rows, starts)
@@ -113,10 +113,13 @@ def calibrate(run: FinishedRun, base: Costs) -> Costs:
       UserError: the run is of another mode, started more than once, or is too short.
     """
     if run.config.mode.name != Async.name:
-        raise UserError(f"run directory '{run.root}': mode.name: got '{run.config.mode.name}': it needs {Async.name}")
+        raise UserError(
+            f"run directory '{run.root}': mode.name: got '{run.config.mode.name}': give a run of mode {Async.name}"
+        )
     if run.starts > 1:  # the CPU seconds are those of the last launcher only, or include steps that were rolled back
         raise UserError(
-            f"run directory '{run.root}': its training began {run.starts} times: take one that was not resumed"
+            f"run directory '{run.root}': its training began {run.starts} times: take a run that was neither resumed "
+            "nor restarted"
         )
     walls = _wall_seconds(run)
     cpu = {
@@ -155,7 +158,9 @@ def calibrate(run: FinishedRun, base: Costs) -> Costs:
 def _about(run: FinishedRun, servers: int) -> str:
     workers, model = run.config.training_workers, run.config.model
     about = f"{run.root.name}: {model.name}, {model.precision}, workers {workers}, ps {servers}, steps {len(run.rows)}"
-    return about if workers == 1 else f"{about}; the workers' waiting for each other is in the times: take a run with 1"
+    if workers == 1:
+        return about
+    return f"{about}; in these times workers also wait for each other: take a run with --workers 1"
 
 
 def _wall_seconds(run: FinishedRun) -> dict[str, float]:

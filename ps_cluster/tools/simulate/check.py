@@ -60,14 +60,14 @@ def _refuse_other_work(costs: Costs, run: FinishedRun) -> None:
     kind = run.config.mode_kind
     if not can_simulate(kind) or not kind.has_parameter_servers:
         known = " or ".join(mode.name for mode in MODES if can_simulate(mode) and mode.has_parameter_servers)
-        raise UserError(f"--check '{run.root}': mode.name: got '{kind.name}': {known} needed")
+        raise UserError(f"--check '{run.root}': mode.name: got '{kind.name}': give a run of mode {known}")
     if kind.takes_fewer_batches(run.config):
-        raise UserError(f"--check '{run.root}': mode.dynamic_steps: got true: it needs false")
+        raise UserError(f"--check '{run.root}': mode.dynamic_steps: got true: give a run with false")
     if grace_s := kind.grace_seconds(run.config):
-        raise UserError(f"--check '{run.root}': mode.grace_seconds: got {grace_s:g}: it needs 0")
+        raise UserError(f"--check '{run.root}': mode.grace_seconds: got {grace_s:g}: give a run with 0")
     if kind.delay(run.config):
         workers = kind.emulated_workers(run.config)
-        raise UserError(f"--check '{run.root}': mode.simulate_workers: got {workers}: it needs null")
+        raise UserError(f"--check '{run.root}': mode.simulate_workers: got {workers}: give a run with null")
     for name, costed, done in (
         ("parameters", costs.parameters, run.parameters),
         ("weights in tables", costs.tables and costs.tables.weights, run.tables and run.tables.weights),
@@ -76,4 +76,4 @@ def _refuse_other_work(costs: Costs, run: FinishedRun) -> None:
         ("cluster.steps_per_dispatch", costs.steps_per_dispatch, run.config.cluster.steps_per_dispatch),
     ):
         if costed != done:
-            raise UserError(f"--check '{run.root}': {name}: got {done}, but the costs are of {costed}")
+            raise UserError(f"--check '{run.root}': {name}: got {done}, but the costs were measured with {costed}")

@@ -38,14 +38,14 @@ from ps_cluster.tools.simulate.costs import can_simulate, known_costs
     "--workers",
     type=CommaList(Whole(1, 10_000)),
     default="10,100,1000,10000",
-    help="Numbers of workers, separated by commas.",
+    help="Numbers of workers to predict for, separated by commas.",
 )
 @option(
     "--ps",
     "parameter_servers",
     type=CommaList(Whole(1, 256)),
     default="1,4,16,64,256",
-    help="Numbers of parameter servers, separated by commas.",
+    help="Numbers of parameter servers to predict for, separated by commas.",
 )
 @option(
     "--mode",
@@ -56,7 +56,7 @@ from ps_cluster.tools.simulate.costs import can_simulate, known_costs
 @option(
     "--local-steps",
     type=Whole(1, 1000),
-    help="In modes with local steps: how many a worker takes between two exchanges; default: that of the mode.",
+    help="In modes with local steps: how many steps a worker takes between two exchanges; default: as in the mode.",
 )
 @option(
     "--backup-workers",
@@ -71,7 +71,11 @@ from ps_cluster.tools.simulate.costs import can_simulate, known_costs
     help="Use the costs of this network; default: the network of the run.",
 )
 @option(
-    "--from", "calibrate_from", type=FOLDER, metavar="RUN_DIR", help="Take the costs from this run with --workers 1."
+    "--from",
+    "calibrate_from",
+    type=FOLDER,
+    metavar="RUN_DIR",
+    help="Take the costs from this run, best from one with --workers 1.",
 )
 @option(
     "--check",
@@ -85,8 +89,12 @@ from ps_cluster.tools.simulate.costs import can_simulate, known_costs
 )
 @option("--latency-us", type=Number(0, 1e9), default=50.0, help="Latency in one direction, in microseconds.")
 @option("--one-machine", is_flag=True, help="Simulate one machine: all processes share its cores and use no network.")
-@option("--cores", type=Whole(1, 1024), help="Cores of the one machine; default: as many as this one has.")
-@option("--seed", type=Whole(0, 2**31 - 1), default=0, help="The same seed gives the same numbers.")
+@option(
+    "--cores", type=Whole(1, 1024), help="Number of cores of that one machine; default: as many as this machine has."
+)
+@option(
+    "--seed", type=Whole(0, 2**31 - 1), default=0, help="Seed of the simulation. The same seed gives the same numbers."
+)
 @option(
     "--json",
     "json_file",

@@ -89,7 +89,8 @@ def _predict(settings: SimulationSettings, costs: Costs, console: Console) -> di
     ]
     if costs.tables and settings.mode not in able:
         raise UserError(
-            f"--mode: got '{settings.mode}': the costs are of embedding tables, whose rows travel in modes {listed(able)}"
+            f"--mode: got '{settings.mode}': the costs are those of embedding tables, which are simulated only in "
+            f"modes {listed(able)}"
         )
     costs = costs.with_local_steps(_local_steps(settings))
     predictions = []
@@ -132,7 +133,7 @@ def _local_steps(settings: SimulationSettings) -> int:
     if not mode.promise.takes_local_steps:
         if steps is not None:
             taking = ", ".join(mode.name for mode in MODES if mode.promise.takes_local_steps)
-            raise UserError(f"--local-steps: got {steps}: it needs one of the modes {taking}")
+            raise UserError(f"--local-steps: got {steps}: only modes {taking} take local steps")
         return 1
     usual: int = mode.Settings.model_fields["local_steps"].default
     return steps or usual
@@ -145,7 +146,9 @@ def _stragglers(settings: SimulationSettings) -> Stragglers:
         raise UserError(f"--straggler: {error}") from error
     named, fewest = [slow.worker for slow in stragglers.slow], min(settings.workers)
     if named and max(named) >= fewest:
-        raise UserError(f"--straggler: got {settings.straggler!r}: of {fewest} workers the last one is {fewest - 1}")
+        raise UserError(
+            f"--straggler: got {settings.straggler!r}: with --workers {fewest} the last one is worker {fewest - 1}"
+        )
     return stragglers
 
 
@@ -162,18 +165,18 @@ def _servers(settings: SimulationSettings) -> tuple[int, ...]:
 def _refuse_what_does_not_fit(settings: SimulationSettings) -> None:
     mode, backup = MODES[settings.mode], settings.backup_workers
     if backup and (not uses(mode.name, "mode.backup_workers") or backup >= min(settings.workers)):
-        raise UserError(f"--backup-workers: got {backup}: it needs --mode {SyncPs.name} and more workers than that")
+        raise UserError(f"--backup-workers: got {backup}: it needs --mode {SyncPs.name} and more than {backup} workers")
     if settings.cores is not None and not settings.one_machine:
         raise UserError(f"--cores: got {settings.cores}: it needs --one-machine or --check")
     if not mode.has_parameter_servers and settings.parameter_servers != SimulationSettings.parameter_servers:
         given = ",".join(map(str, settings.parameter_servers))
-        raise UserError(f"--ps: got {given}: mode {mode.name} has none: leave it out")
+        raise UserError(f"--ps: got {given}: mode {mode.name} has no parameter servers: leave it out")
     for name in ("link_gbps", "latency_us"):
         if settings.one_machine and getattr(settings, name) != getattr(SimulationSettings, name):
             option = f"--{name.replace('_', '-')}"
             raise UserError(f"{option}: got {getattr(settings, name):g}: one machine has no network: leave it out")
     if settings.one_machine and not mode.has_parameter_servers:
-        raise UserError(f"--mode: got '{mode.name}': with --one-machine it takes one with parameter servers")
+        raise UserError(f"--mode: got '{mode.name}': --one-machine needs a mode with parameter servers")
     most, allowed = max(_servers(settings)), mode.cluster.most_parameter_servers
     if allowed is not None and most > allowed:
-        raise UserError(f"--ps: got {most}: --mode {mode.name} takes {allowed}")
+        raise UserError(f"--ps: got {most}: --mode {mode.name} takes at most {allowed}")

@@ -50,7 +50,11 @@ def print_setting(costs: Costs, cluster: SimulatedCluster, console: Console) -> 
     say(f"mode {cluster.mode}, {where}, steps a dispatch: {costs.steps_per_dispatch}", console)
     if costs.tables:
         of_tables = f"{costs.tables.values_per_step:,.0f} of the {costs.tables.weights:,} weights in tables"
-        say(f"a step pulls {costs.wire_bytes / 1e6:,.2f} MB, and pushes as much: {of_tables}, and all others", console)
+        say(
+            f"a step pulls {costs.wire_bytes / 1e6:,.2f} MB, and pushes as much: {of_tables}, and all weights outside "
+            "of tables",
+            console,
+        )
     say(f"costs: {costs.measured_on}, {costs.processor}", console)
 
 
@@ -67,9 +71,10 @@ def print_foreign(costs: Costs, processor: str, run: RunConfig | None, more: str
         training, model = run.training, run.model
         work = f"--model {model.name} --precision {model.precision} --batch-size {training.batch_size_per_worker}"
     warning = (
-        f"OTHER PROCESSOR: the costs are of {costs.processor}, and this is {processor}: the figures may be far off."
+        f"OTHER PROCESSOR: the costs were measured on {costs.processor}, and this is {processor}: the figures may be "
+        "far off."
     )
-    say(f"{warning} Measure it:", console, style="yellow")
+    say(f"{warning} To measure this processor:", console, style="yellow")
     say(f"  {PROGRAM} run --workers 1 --ps 1 {work} --steps 3000 --no-evaluator --run-dir runs/costs", console)
     say(f"  {PROGRAM} simulate --from runs/costs {more}", console)
 

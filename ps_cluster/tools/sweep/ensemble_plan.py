@@ -91,15 +91,18 @@ def read_ensemble(
     for key in ("training.seed", "training.sample"):
         if key in settings:
             raise UserError(
-                f"{key}: got {settings[key]!r:.80}: each member has its own (--members, --split): leave it out"
+                f"{key}: got {settings[key]!r:.80}: each member gets its own value, by --members and --split: leave "
+                "it out"
             )
     named = models or (build_config(None, dict(settings)).model.name,)
     seeds = seeds or (1 if len(named) > 1 else MEMBERS)
     ensemble = Ensemble(named, seeds, split, settings)
     if len(set(named)) < len(named):
-        raise UserError(f"--models: got {', '.join(named)}: one occurs twice; --members 2 gives each network two seeds")
+        raise UserError(
+            f"--models: got {', '.join(named)}: a network occurs twice; --members 2 gives each network two seeds"
+        )
     if not 2 <= ensemble.count <= MOST_MEMBERS:
-        raise UserError(f"--members: {ensemble.count} in all: an ensemble has from 2 to {MOST_MEMBERS}")
+        raise UserError(f"--members: there would be {ensemble.count} members: an ensemble has from 2 to {MOST_MEMBERS}")
     return ensemble
 
 

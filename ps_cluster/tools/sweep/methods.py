@@ -75,6 +75,6 @@ SEARCH_METHODS = {
         SearchMethod(
             "halving", f"draw at random, and stop all but the best third at {_EARLY} of the training", halves=True
         ),
-        SearchMethod("tpe", "draw near what was good so far", learns=True),
+        SearchMethod("tpe", "draw near the values that were good so far", learns=True),
     )
 }

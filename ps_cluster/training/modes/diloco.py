@@ -50,8 +50,8 @@ class DilocoSettings(OuterSettings):
         default=None,
         ge=1,
         le=1000,
-        description="The momentum changes with every N-th push, by the mean of the N; null: N is cluster.workers, or 1 with "
-        "a staleness method that gathers pushes.",
+        description="The momentum changes only with every N-th push, by the mean of the last N pushes; null: N is "
+        "cluster.workers, or 1 with a staleness method that gathers pushes.",
     )
     momentum_spread: float = Field(
         default=0.0,
@@ -160,8 +160,8 @@ class Diloco(LocalMode):
         servers = config.cluster.parameter_servers
         if settings.fragments and (settings.dynamic_steps or not 2 <= servers <= settings.local_steps):
             raise ValueError(
-                f"mode.fragments: got true: it needs from 2 to mode.local_steps, {settings.local_steps}, parameter servers "
-                f"(there are {servers}), and no mode.dynamic_steps"
+                f"mode.fragments: got true: it needs 2 or more parameter servers, at most mode.local_steps "
+                f"({settings.local_steps}), and there are {servers}; and it needs mode.dynamic_steps=false"
             )
         name, method = config.staleness.method, METHODS[config.staleness.method]
         if not method.takes_periods or (method.drops and settings.fragments):

@@ -161,7 +161,8 @@ class Elastic(LocalMode):
     cluster = ClusterShape(
         pins_workers=True,
         fixed_workers=(
-            "one that came later would pull the centre back to the first weights, and the moving rate is beta / workers"
+            "a worker that came later would pull the centre back to the first weights, and the moving rate is beta / "
+            "workers"
         ),
     )
     uses = UsedSettings(ignores=frozenset({"staleness", "lookahead"}), own_rule="sgd")

@@ -87,7 +87,7 @@ class Layers(SplitNetwork):
     name = "layers"
     says = "the layers of one network are on different workers"
     Settings = LayersSettings
-    cluster = split_cluster("layers", "activations; gradients back", "each has layers of its own")
+    cluster = split_cluster("layers", "activations; gradients back", "each worker has different layers")
     uses = UsedSettings(ignores=IGNORED)
 
     def cut(

@@ -12,6 +12,6 @@ class Single(DefaultMode):
 
     name = "single"
     says = "one process trains by itself"
-    cluster = ClusterShape(types=(CHIEF,), fixed_workers="it has none")
+    cluster = ClusterShape(types=(CHIEF,), fixed_workers="it has no workers")
     promise = Promise(is_stale=False)
     has_tables = True

@@ -33,15 +33,15 @@ class SyncPsSettings(ModeSettings):
         default=0,
         ge=0,
         le=999,
-        description="Number b of spare workers: an update takes the first W - b gradients of W workers; the others are "
-        "dropped.",
+        description="Number of spare workers. An update does not wait for the gradients of this many workers; those "
+        "that come too late are dropped.",
     )
     grace_seconds: float = Field(
         default=0.0,
         ge=0,
         le=3600,
-        description="How long an update waits for the late gradients. Those that arrive in time count too. Needs "
-        "mode.backup_workers.",
+        description="How long an update still waits for the late gradients. Gradients that arrive within this time "
+        "count too. Needs mode.backup_workers.",
     )
 
 
@@ -217,7 +217,7 @@ class SyncPs(DefaultMode):
     has_tables = True
     cluster = ClusterShape(
         most_parameter_servers=1,  # a single place must decide which gradient came too late
-        fixed_workers="a round has a place for each of them",
+        fixed_workers="a round has a place for each worker",
         # A round has a place for every worker, and would wait for ever for a worker that was given up.
         on_death={**ON_DEATH, WORKER: OnDeath(restarts=5, whole_cluster=False, dispensable=False)},
     )

@@ -31,7 +31,7 @@ class Width(SplitNetwork):
     name = "width"
     says = "the units or filters of each wide layer are spread over all workers"
     Settings = WidthSettings
-    cluster = split_cluster("width", "inputs and outputs of layers; gradients back", "each has units of its own")
+    cluster = split_cluster("width", "inputs and outputs of layers; gradients back", "each worker has different units")
     # No worker knows the norm of a variable's gradient either.
     uses = UsedSettings(ignores=IGNORED | {"optimizer.clip_norm"})
 

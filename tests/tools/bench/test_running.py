@@ -63,7 +63,7 @@ def test_an_arm_that_does_not_end_is_ended(scripted, tmp_path):
 
 
 def test_a_run_that_was_over_before_it_had_a_rate_is_refused(scripted):
-    with pytest.raises(RunFailed, match="arm scripted has no rate of 7 updates: give it more training.steps"):
+    with pytest.raises(RunFailed, match="arm scripted measured no rate in 7 updates: set a larger training.steps"):
         config = build_config(overrides={"training.steps": 7})
         running.rate_of(scripted(PRINTS % "null"), config, only_named("synthetic"))
 

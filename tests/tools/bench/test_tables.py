@@ -72,7 +72,7 @@ def test_rows_are_counted_for_each_core_and_ratios_are_to_every_baseline():
 
 @pytest.mark.parametrize("key", ["data.dataset", "model.name", "optimizer.rule", "mode.name", "cluster.workers"])
 def test_a_setting_that_the_arms_choose_is_refused(key):
-    with pytest.raises(UserError, match=f"--set {key}: the arm tables has its own"):
+    with pytest.raises(UserError, match=f"--set {key}: the arm tables chooses this setting itself"):
         tables.check({key: 1})
 
 

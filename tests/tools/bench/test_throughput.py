@@ -65,4 +65,7 @@ def test_what_a_slowed_arm_keeps_is_shown_beside_the_ideal():
     assert found["cluster+straggler_to_cluster"].values == pytest.approx([2.2 / 3, 0.55, 0.66])
     assert found["cluster+straggler_to_ideal"].values == pytest.approx([1, 0.75, 0.9])
     last = printed(chosen, [Result({"network": "airbench", "precision": "float32"}, found)]).splitlines()[-1]
-    assert last == "airbench float32: cluster+straggler 0.66 (0.55–0.73) of cluster: 0.90 (0.75–1.00) of the ideal 0.73"
+    assert last == (
+        "airbench float32: cluster+straggler reaches 0.66 (0.55–0.73) of the rate of cluster, and 0.90 (0.75–1.00) of "
+        "the ideal, which is 0.73"
+    )

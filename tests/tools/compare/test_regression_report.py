@@ -99,7 +99,7 @@ def test_errors_that_diverged_are_crosses_above_all_curves_of_a_logarithmic_axis
     groups = groups_of(roots)
     assert [group.diverged for group in groups] == [0, 0, 3]
     plot = make_plots(groups, make_views(groups))[0]
-    assert plot.png and "is a cross above" in plot.caption
+    assert plot.png and "has a cross above" in plot.caption
     (axes,) = [axes for axes in plot.figure.axes if axes.get_visible()]
     assert axes.get_yscale() == "log" and axes.get_ylabel() == "test error [the target's units]"
     (crosses,) = [line for line in axes.lines if line.get_marker() == "x"]
@@ -115,7 +115,9 @@ def test_runs_with_another_metric_are_refused_even_if_forced(tmp_path):
 
 def test_a_network_without_rates_of_single_modes_is_said_so_on_top_and_one_with_them_is_not(tmp_path):
     (said,) = warn_of_rates(groups_of(write_errors(tmp_path / "own")))
-    assert said.startswith(f"There are no learning rates for single modes of {TOYS}/toy_table_network.py:build in ")
+    assert said.startswith(
+        f"There are no learning rates for single modes in the recipe of {TOYS}/toy_table_network.py:build in "
+    )
     assert list(warn_of_rates(groups_of([write_run(tmp_path / "run", Fake({}))]))) == []
 
 

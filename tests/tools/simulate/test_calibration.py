@@ -45,7 +45,7 @@ def test_of_tables_a_step_moves_its_distinct_rows_and_a_server_holds_all_of_them
     other = calibration.read_run(
         fake_run.write_run(tmp_path / "other", table_weights=80_000, optimizer__rule="adagrad")
     )
-    with pytest.raises(UserError, match="weights in tables: got 80000, but the costs are of 40000"):
+    with pytest.raises(UserError, match="weights in tables: got 80000, but the costs were measured with 40000"):
         check(found, other, cores=2)
 
 
@@ -85,11 +85,11 @@ def test_a_check_takes_the_cluster_of_the_run(tmp_path, base):
 def test_runs_that_tell_too_little_are_refused(tmp_path, base):
     with pytest.raises(UserError, match="too few to calibrate"):
         calibrated(tmp_path / "short", base, steps=8)
-    with pytest.raises(UserError, match="mode.name: got 'sync-ps': it needs async"):
+    with pytest.raises(UserError, match="mode.name: got 'sync-ps': give a run of mode async"):
         calibrated(tmp_path / "rounds", base, mode__name="sync-ps")
     summary = tmp_path / "short/summary.json"
     summary.write_text(json.dumps(json.loads(summary.read_text()) | {"processes": []}))
-    with pytest.raises(UserError, match="processes: got none"):
+    with pytest.raises(UserError, match="processes is missing"):
         calibration.read_run(tmp_path / "short")
     summary.unlink()
     with pytest.raises(UserError, match="holds no summary.json"):
@@ -99,16 +99,16 @@ def test_runs_that_tell_too_little_are_refused(tmp_path, base):
 def test_a_check_refuses_a_run_of_other_steps(tmp_path, base):
     found = calibrated(tmp_path / "run", base)
     other = fake_run.write_run(tmp_path / "other", training__batch_size_per_worker=64)
-    with pytest.raises(UserError, match="examples a step: got 64, but the costs are of 128"):
+    with pytest.raises(UserError, match="examples a step: got 64, but the costs were measured with 128"):
         check(found, calibration.read_run(other), cores=2)
     staler = fake_run.write_run(tmp_path / "staler", mode__simulate_workers=9)
     with pytest.raises(UserError, match="simulate_workers: got 9"):
         check(found, calibration.read_run(staler), cores=2)
     smaller = fake_run.write_run(tmp_path / "smaller", cluster__wire="bfloat16")
-    with pytest.raises(UserError, match="bytes of a parameter on the wire: got 2, but the costs are of 4"):
+    with pytest.raises(UserError, match="bytes of a parameter on the wire: got 2, but the costs were measured with 4"):
         check(found, calibration.read_run(smaller), cores=2)
     by_four = fake_run.write_run(tmp_path / "by_four", dispatch=4)
-    with pytest.raises(UserError, match="steps_per_dispatch: got 4, but the costs are of auto"):
+    with pytest.raises(UserError, match="steps_per_dispatch: got 4, but the costs were measured with auto"):
         check(found, calibration.read_run(by_four), cores=2)
 
 

@@ -50,7 +50,7 @@ def test_costs_of_another_processor_are_said_with_the_commands_that_measure_this
     assert simulate("--from", run, "--workers", 3, "--ps", 1, "--save-costs", own).exit_code == 0
     assert read_costs(own).processor == "Some EPYC (avx512_bf16)"
     checked = check_against_other_costs(tmp_path, run)
-    assert "OTHER PROCESSOR: the costs are of Another, and this is Some EPYC (avx512_bf16)" in checked
+    assert "OTHER PROCESSOR: the costs were measured on Another, and this is Some EPYC (avx512_bf16)" in checked
     assert "python cli.py run --workers 1 --ps 1 --model tutorial_cnn --precision float32 --batch-size 128" in checked
     assert f"python cli.py simulate --from runs/costs --check {run}" in checked
 
@@ -69,9 +69,15 @@ def test_of_tables_a_plan_says_what_a_step_pulls_and_what_a_server_holds(tmp_pat
     run = write_run(tmp_path / "run", table_weights=40_000_000, optimizer__rule="adagrad")
     printed = simulate("--from", run, "--workers", 2, "--ps", "1,4").output
     assert "tables/ps" in printed and "0.32 GB" in printed and "0.08 GB" in printed
-    assert "a step pulls 0.00 MB, and pushes as much: 20 of the 40,000,000 weights in tables, and all others" in printed
+    assert (
+        "a step pulls 0.00 MB, and pushes as much: 20 of the 40,000,000 weights in tables, and all weights outside of "
+        "tables" in printed
+    )
     refused = simulate("--from", run, "--mode", "diloco")
-    assert refused.exit_code == 2 and "embedding tables, whose rows travel in modes async and sync-ps" in refused.output
+    assert (
+        refused.exit_code == 2
+        and "embedding tables, which are simulated only in modes async and sync-ps" in refused.output
+    )
 
 
 def test_a_plan_says_when_its_costs_are_of_another_processor_than_this(monkeypatch):
@@ -122,16 +128,16 @@ def test_costs_are_saved_and_a_run_is_checked(tmp_path):
         (["--ps", "0"], "0 is not in the range"),
         (["--link-gbps", "0"], "0.0 is not in the range"),
         (["--straggler", "quick"], "'quick' is no straggler"),
-        (["--workers", "2,9", "--straggler", "2:5x"], "of 2 workers the last one is 1"),
+        (["--workers", "2,9", "--straggler", "2:5x"], "with --workers 2 the last one is worker 1"),
         (["--backup-workers", "1"], "--backup-workers: got 1: it needs --mode sync-ps"),
-        (["--local-steps", "8"], "--local-steps: got 8: it needs one of the modes diloco, elastic, sync-diloco"),
+        (["--local-steps", "8"], "--local-steps: got 8: only modes diloco, elastic, sync-diloco take local"),
         (["--cores", "2"], "--cores: got 2: it needs --one-machine or --check"),
         (["--mode", "sync", "--one-machine"], "--mode: got 'sync'"),
-        (["--mode", "sync", "--ps", "1,4"], "--ps: got 1,4: mode sync has none"),
+        (["--mode", "sync", "--ps", "1,4"], "--ps: got 1,4: mode sync has no parameter servers"),
         (["--one-machine", "--link-gbps", "1"], "--link-gbps: got 1: one machine has no network"),
         (["--one-machine", "--latency-us", "5"], "--latency-us: got 5: one machine has no network"),
         (["--mode", "sync-ps", "--one-machine", "--ps", "1,4"], "--ps: got 4"),
-        (["--mode", "sync-diloco", "--ps", "1,4"], "--ps: got 4: --mode sync-diloco takes 1"),
+        (["--mode", "sync-diloco", "--ps", "1,4"], "--ps: got 4: --mode sync-diloco takes at most 1"),
         (["--from", "nowhere"], "nowhere"),
         (["--check", "nowhere", "--ps", "1"], "--check predicts the run as it was: leave --ps out"),
     ],

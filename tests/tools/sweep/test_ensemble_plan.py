@@ -34,8 +34,8 @@ def test_each_member_has_its_own_part_of_the_data():
     ("changes", "says"),
     [
         ({"seeds": 1}, "from 2 to 32"),
-        ({"models": ("mlp", "airbench"), "seeds": 20}, "--members: 40 in all"),
-        ({"models": ("mlp", "mlp")}, "one occurs twice"),
+        ({"models": ("mlp", "airbench"), "seeds": 20}, "--members: there would be 40 members"),
+        ({"models": ("mlp", "mlp")}, "a network occurs twice"),
         ({"models": ("mlp", "airbench"), "settings": {"model.name": "mlp"}}, "model.name is also set to 'mlp'"),
         ({"settings": {"training.seed": 3}}, "training.seed: got 3"),
         ({"settings": {"training.sample": "shard:0/2"}}, "training.sample: got 'shard:0/2'"),
