@@ -93,10 +93,8 @@ class Work:
     adam: Mapping[str, Any] = field(default_factory=dict)
 
 
-SHARED = {
-    "model.precision": "float32", "cluster.workers": 1, "cluster.parameter_servers": 1, "evaluation.draw_results": False,
-    "evaluation.recompute_updates": False,
-}  # fmt: skip
+SHARED = {"model.precision": "float32", "evaluation.draw_results": False, "evaluation.recompute_updates": False}
+ONE_WORKER = {"mode.name": "async", "cluster.workers": 1, "cluster.parameter_servers": 1}
 WORKS = {
     "tutorial_cnn": Work(
         settings={"data.dataset": "cifar10", "training.epochs": 3.0, "checkpoints.every_epochs": 3.0},
@@ -133,7 +131,7 @@ def arm(network: str, rule: Rule, staleness: int) -> Arm:
         settings |= work.adam
     if staleness:
         method = rule.method or "none"
-        settings |= {"mode.name": "async", "mode.simulate_workers": staleness + 1, "staleness.method": method}
+        settings |= {**ONE_WORKER, "mode.simulate_workers": staleness + 1, "staleness.method": method}
     else:
         settings |= {"mode.name": "single"}
     rates = work.rates["momentum" if rule.method == "ordered_momentum" else rule.rule]
