@@ -93,6 +93,7 @@ def compare(
       settings: the settings of all runs, as for `train`.
       command: the program that is run.
       options: the options of the comparison (seeds, stragglers, batches, target_score, …) and of its runs (workers, epochs, …).
+
     Raises:
       UserError, TrainingFailed, KeyboardInterrupt: as `train`.
     """

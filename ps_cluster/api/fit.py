@@ -111,10 +111,12 @@ def fit(
       settings: any settings of docs/configuration.md, e.g. {"staleness.method": "none"}.
       command: the program that is run.
       options: the options of `ps-cluster run`: workers, ps, mode, seed, …
+
     Returns:
       A FitHistory. `history` has the keys of `Model.fit`. `loss` and the accuracy are means over the updates of an epoch; other
       metrics of the training are measured at the end of the epoch, on up to 2,048 training examples. The workers wait at
       the end of each epoch until its checkpoint is written.
+
     Raises:
       UserError: bad input, in one line that says what to do.
       TrainingFailed: the training failed.

@@ -39,6 +39,7 @@ class Result:
         Args:
           code: the files of the code that built the network, which `model` may run, as with the option `--code`. None are
             needed if all layers are Keras's, or if this process started the run.
+
         Raises:
           UserError: the folder is not a run directory, or its run has not ended.
         """

@@ -66,6 +66,7 @@ def train(
       callbacks: Keras callbacks, which are called in this process at the end of each scored epoch (docs/python-api.md).
       command: the program that is run.
       options: the options of `ps-cluster run`: workers, ps, mode, epochs, steps, batch_size, seed, …
+
     Raises:
       UserError: bad input, in one line.
       TrainingFailed: the training failed.
