@@ -210,7 +210,7 @@ def main(
     runs, slow = len(names) * len(MODES) * (len(GRID) + seeds), len(names) * (len(MODES) - 1) * seeds
     print_line(
         f"{runs + slow} runs, and some more if a grid is widened: about {(runs * RUN_S + slow * SLOW_RUN_S) / 3600:.1f} h; "
-        f"runs that are in '{folder}' already take no time"
+        f"finished runs in '{folder}' are used again"
     )
     rows: list[dict[str, Any]] = []
     for name in names:

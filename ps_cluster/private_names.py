@@ -48,7 +48,7 @@ def replace_failure_handler(handler: Any, coordinator: tf.distribute.coordinator
 
 
 class PartlyConnectedStrategy(tf.distribute.ParameterServerStrategy):
-    """A strategy that connects to only some of its workers at first. The public class has no workers but these."""
+    """A strategy that connects to only some of its workers at first. The public class needs all workers from the start."""
 
     def __init__(
         self, resolver: tf.distribute.cluster_resolver.ClusterResolver, *, all_workers: int, keep_s: int | None
@@ -197,7 +197,7 @@ def made_by(tensor: keras.KerasTensor) -> tuple[Any, list[keras.KerasTensor]]:
 
 
 def functional_of(model: keras.Sequential) -> Any:
-    """Return the functional model inside a Sequential; None if it is not built. Its calls of layers are not public."""
+    """Return the functional model that makes the calls of a Sequential; None if it is not built."""
     return model._functional
 
 

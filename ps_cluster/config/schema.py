@@ -369,7 +369,7 @@ class RunConfig(Section):
         ):
             if (wanted := getattr(self.cluster, name) or 0) > most:
                 raise UserError(
-                    f"cluster.{name}: got {wanted}: on one machine at most {most}; on several: {PROGRAM} task"
+                    f"cluster.{name}: got {wanted}: one machine runs at most {most}; for several machines see {PROGRAM} task --help"
                 )
 
     @property

@@ -24,7 +24,7 @@ NOTHING = -1  # the predicted class of an example for which an output is not fin
 class ClassRow:
     """The test examples of one class. `predicted`: how many examples were predicted to be of it.
 
-    A share of no examples is None.
+    If there are no examples, a share of them is None.
     """
 
     name: str

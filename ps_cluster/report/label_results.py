@@ -18,7 +18,7 @@ from ps_cluster.runs.predictions import Predictions
 
 @dataclass(frozen=True)
 class LabelRow:
-    """The results of one label. A share of no examples is None.
+    """The results of one label. If there are no examples, a share of them is None.
 
     Attributes:
       examples: the number of test examples that have the label.

@@ -288,7 +288,7 @@ def save(directory: Path, checkpoint: Checkpoint, keep: int, spare: int | None =
 
 
 def as_full_state(path: Path, checkpoint: Checkpoint) -> FullState:
-    """Return the reference to a written checkpoint in snapshots that build on it. Raises CheckpointNotWritten."""
+    """Return how snapshots that build on a written checkpoint refer to it. Raises CheckpointNotWritten."""
     try:
         return FullState(step=checkpoint.step, term=checkpoint.term, checksum=checksum_of(path))
     except OSError as error:

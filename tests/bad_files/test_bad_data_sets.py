@@ -118,7 +118,7 @@ PICKLES = [
     ("a call", data_folder(pickle.dumps(os.getcwd)), "getcwd"),
     ("nothing", data_folder(b""), "damaged"),
     ("an array of 10 TB", data_folder(lambda: batch().replace(struct.pack("<H", 10_000), b"\xff\xff")), "data"),
-    ("labels without a dimension", unlike(labels=np.array(3)), "no 10000 'labels'"),
+    ("labels without a dimension", unlike(labels=np.array(3)), "no list 'labels' of 10000 labels"),
     ("a file of 10 GB", lambda run: huge("cifar/data_batch_1")(run), "bytes"),
 ]
 TARS = [
@@ -126,7 +126,7 @@ TARS = [
     ("fields of PAX of 8 GB", archive(tar_of((member("x", 2**33 - 1, tarfile.XHDTYPE), b"9 path=a\n"))), "cut short"),
     ("a sparse batch", archive(tar_of((member("data_batch_1", 512, tarfile.GNUTYPE_SPARSE), bytes(512)))),
      "lacks data_batch_1"),
-    ("a batch of 5 GB", archive(tar_of((member("data_batch_1", 5 * 10**9), b""))), "5000000000 bytes"),
+    ("a batch of 5 GB", archive(tar_of((member("data_batch_1", 5 * 10**9), b""))), "5,000,000,000 bytes"),
     ("a batch below 0", archive(tar_of((member("data_batch_1", -512), b""))), "-512 bytes"),
     ("5,000 members", archive(lambda: tar_of((member("x", 0), b"")) * 5000), "members"),
     ("a link", archive(tar_of((member("data_batch_1", 0, tarfile.SYMTYPE), b""))), "lacks data_batch_1"),

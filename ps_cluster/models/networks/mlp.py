@@ -46,5 +46,5 @@ class Mlp(Network):
 
 
 def _flat(given: keras.KerasTensor, name: str, field: ArrayField) -> Sequence[keras.KerasTensor]:
-    """Return an input as parts, float32 [B, n] each: standardised numbers, or an embedding for each place of codes."""
+    """Return an input as parts, float32 [B, n] each: standardised numbers, or an embedding for each code."""
     return embeddings(given, name, field) if field.codes else [flat_numbers(given, name, field)]

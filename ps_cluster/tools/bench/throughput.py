@@ -86,7 +86,7 @@ def first_of(arms: Sequence[BenchArm]) -> BenchArm:
 
 
 def figures(arms: Sequence[BenchArm], rates: Rates) -> dict[str, Spread]:
-    """Return spreads over the rounds: of the rates, of the first arm's ratio to each arm, and of what slowed arms keep.
+    """Return the spreads of all figures over the rounds: rates, the first arm's ratio to each arm, and what slowed arms keep.
 
     A slowed arm keeps a share of its rate without slow workers. This share is also divided by the ideal one.
     """

@@ -129,7 +129,7 @@ def _print_plan(comparison: Comparison | None) -> int:
     from ps_cluster.tools.compare.comparison_plan import planned_runs, training_order
 
     if comparison is None:
-        raise UserError("--dry-run: finished runs are not trained again: leave it out")
+        raise UserError("--dry-run: RUN_DIRS are finished runs, so nothing would be trained: leave it out")
     runs = training_order(planned_runs(comparison))
     for run in runs:
         rate = run.config.optimizer.learning_rate
