@@ -13,7 +13,7 @@ LEFT_OUT := $(foreach package,$(OF_MLXTEND),--no-emit-package $(package))
 COMPILE := $(VENV)/bin/uv pip compile --quiet pyproject.toml --universal --python-version 3.11 --generate-hashes \
 	--no-annotate --no-emit-index-url --custom-compile-command "make lock"
 
-.PHONY: install run test test-quick test-extras lint site lock clean
+.PHONY: install run test test-quick coverage test-extras lint site lock clean
 
 install: $(STAMP)
 
@@ -26,6 +26,10 @@ test: $(TOOLS)
 # What to run between two thoughts: the mathematics and the rules.
 test-quick: $(TOOLS)
 	$(VENV)/bin/python -m pytest -q -n 2 -m "not cluster and not slow" $(ARGS)
+
+# How much of the code the quick tests run. Processes that they start are not counted, so neither is most of training/.
+coverage: $(TOOLS)
+	$(VENV)/bin/python -m pytest -q -n 2 -m "not cluster and not slow" --cov=ps_cluster --cov-report=term:skip-covered $(ARGS)
 
 # Tests of libraries that few need, in an environment that sees .venv too.
 test-extras: $(EXTRAS)/.installed
