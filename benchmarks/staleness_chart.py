@@ -52,6 +52,8 @@ class Rule:
     Attributes:
       method: "" for no method.
       momentum_key: the setting of the momentum that is chosen; "" if the rule has none.
+      settings: further settings of the rule.
+      momenta: the momenta that are tried.
       alone: the name of the rule that this rule equals if no gradient is stale, so that point of the chart is trained once;
         "" if there is no such rule.
     """
@@ -61,6 +63,8 @@ class Rule:
     method: str = ""
     momentum_key: str = MOMENTUM
     alone: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    momenta: tuple[float, ...] = (0.9, 0.5)
 
 
 RULES = (
@@ -115,7 +119,7 @@ WORKS = {
         held_out=500,
         rates={
             "sgd": (0.1, 0.2, 0.4, 0.8), "momentum": (0.02, 0.04, 0.08, 0.16), "adam": (0.0005, 0.001, 0.002, 0.004),
-            "muon": (0.005, 0.01, 0.02, 0.04),
+            "muon": (0.005, 0.01, 0.02, 0.04), "muon_adam": (0.005, 0.01, 0.02, 0.04),
         },
     ),
 }  # fmt: skip
@@ -126,7 +130,13 @@ def arm(network: str, rule: Rule, staleness: int) -> Arm:
     if rule.alone and not staleness:
         return arm(network, next(other for other in RULES if other.name == rule.alone), 0)
     work = WORKS[network]
-    settings: dict[str, Any] = {**SHARED, "model.name": network, **work.settings, "optimizer.rule": rule.rule}
+    settings: dict[str, Any] = {
+        **SHARED,
+        "model.name": network,
+        **work.settings,
+        "optimizer.rule": rule.rule,
+        **rule.settings,
+    }
     if rule.rule == "adam":
         settings |= work.adam
     if staleness:
@@ -137,7 +147,7 @@ def arm(network: str, rule: Rule, staleness: int) -> Arm:
     rates = work.rates["momentum" if rule.method == "ordered_momentum" else rule.rule]
     return Arm(
         f"{network}: {rule.name}, staleness {staleness}", settings, rates, rule.momentum_key,
-        (0.9, 0.5) if rule.momentum_key else (), work.held_out, work.scale,
+        rule.momenta if rule.momentum_key else (), work.held_out, work.scale,
     )  # fmt: skip
 
 
@@ -175,21 +185,21 @@ def differences(study: Study, network: str) -> list[Difference]:
     found = []
     for rule, staleness in product(RULES, STALENESS[1:]):
         name = f"{network}, {rule.name}: staleness {staleness} against 0"
-        found.append(_difference(study, name, arm(network, rule, staleness), arm(network, rule, 0)))
+        found.append(difference(study, name, arm(network, rule, staleness), arm(network, rule, 0)))
         for plain in RULES:
             if rule.alone == plain.name:
                 name = f"{network}, staleness {staleness}: {rule.name} against {plain.name}"
-                found.append(_difference(study, name, arm(network, rule, staleness), arm(network, plain, staleness)))
+                found.append(difference(study, name, arm(network, rule, staleness), arm(network, plain, staleness)))
     return [one for one in found if len(one.values) > 1]
 
 
-def _difference(study: Study, text: str, of: Arm, against: Arm) -> Difference:
-    mine, theirs = _scores(study, of), _scores(study, against)
+def difference(study: Study, text: str, of: Arm, against: Arm) -> Difference:
+    mine, theirs = scores_of(study, of), scores_of(study, against)
     seeds = sorted(mine.keys() & theirs.keys())
     return Difference(text, tuple(of.scale * (mine[seed] - theirs[seed]) for seed in seeds))
 
 
-def _scores(study: Study, of: Arm) -> dict[int, float]:
+def scores_of(study: Study, of: Arm) -> dict[int, float]:
     """Return the final scores of an arm by their seeds, without trainings that diverged."""
     return {seed: trial.score for seed, trial in sorted(study.finals(of).items()) if trial.score is not None}
 
@@ -215,7 +225,7 @@ def rows_of(study: Study, network: str) -> list[dict[str, Any]]:
                 row[f"chosen {staleness}"] = f"{best.rate:g}" + (
                     "" if best.momentum is None else f", {best.momentum:g}"
                 )
-            if scores := _scores(study, point):
+            if scores := scores_of(study, point):
                 row[f"{staleness}"] = [abs(point.scale) * score for score in scores.values()]
         rows.append(row)
     return rows
@@ -229,7 +239,8 @@ def figure(study: Study, networks: Sequence[str]) -> Plot:
         for network, panel in zip(networks, panels):
             for number, rule in enumerate(RULES):
                 points = [
-                    (staleness, list(_scores(study, arm(network, rule, staleness)).values())) for staleness in STALENESS
+                    (staleness, list(scores_of(study, arm(network, rule, staleness)).values()))
+                    for staleness in STALENESS
                 ]
                 shown = [(staleness, [abs(WORKS[network].scale) * one for one in of]) for staleness, of in points if of]
                 if shown:

@@ -369,7 +369,8 @@ class RunConfig(Section):
         ):
             if (wanted := getattr(self.cluster, name) or 0) > most:
                 raise UserError(
-                    f"cluster.{name}: got {wanted}: one machine runs at most {most}; for several machines see {PROGRAM} task --help"
+                    f"cluster.{name}: got {wanted}: one machine runs at most {most}; for several machines see "
+                    f"{PROGRAM} task --help"
                 )
 
     @property

@@ -21,6 +21,8 @@ from ps_cluster.models.rows import NO_ROWS, Rows
 from ps_cluster.models.tables import NO_TABLES, LookUp, TableCall, Tables
 from ps_cluster.private_names import layers_of, notes_of, own_weights_of, takes_training, with_notes
 
+ATTENTION_INPUTS = ("query/kernel", "key/kernel", "value/kernel")  # ends of paths in Keras's attention layers
+
 
 @dataclass(frozen=True)
 class FlatLayout:
@@ -70,11 +72,12 @@ class FlatLayout:
     def matrices(self, patterns: Sequence[str]) -> list[tuple[int, int, int]]:
         """Return (begin, rows, columns) of each variable with at least two axes and one of the patterns in its path.
 
-        The last axis, of units or filters, has the columns. All other axes together have the rows.
+        The last axis, of units or filters, has the columns. All other axes together have the rows. An exception are the
+        queries, keys and values of Keras's attention [inputs, heads, units of a head]: their first axis has the rows.
         """
         begins = np.cumsum([0, *self.sizes])
         return [
-            (int(begin), prod(shape[:-1]), shape[-1])
+            (int(begin), rows := shape[0] if path.endswith(ATTENTION_INPUTS) else prod(shape[:-1]), prod(shape) // rows)
             for begin, path, shape in zip(begins, self.paths, self.shapes)
             if len(shape) > 1 and any(fnmatchcase(path, f"*{pattern}*") for pattern in patterns)
         ]

@@ -1,5 +1,6 @@
 """Muon against numpy: which matrices are made orthogonal, and the steps of matrices and of other weights."""
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -50,6 +51,15 @@ def test_kernels_of_two_axes_or_more_are_matrices_with_a_column_for_each_unit():
     assert LAYOUT.matrices(("kernel",)) == [(0, 2, 3), (6, 12, 4), (58, 3, 7)]
     assert LAYOUT.matrices(("conv", "wide")) == [(6, 12, 4), (58, 3, 7)], "a bias is none"
     assert LAYOUT.matrices(()) == []
+
+
+def test_the_projections_of_an_attention_layer_are_matrices_of_inputs_by_outputs():
+    """As in the source of Muon, which has them as linear layers. Keras splits their outputs, or their inputs, into heads."""
+    layer = keras.layers.MultiHeadAttention(2, 3, use_bias=False)
+    layer.build((None, 4, 5), (None, 4, 5))
+    places = FlatLayout.of(layer.variables).matrices(("kernel",))
+    assert [(rows, columns) for _, rows, columns in places] == [(5, 6), (5, 6), (5, 6), (6, 5)]
+    assert [begin for begin, _, _ in places] == [0, 30, 60, 90]
 
 
 def test_matrices_take_orthogonal_steps_and_the_others_those_of_nesterov():

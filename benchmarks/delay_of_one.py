@@ -1,0 +1,86 @@
+"""Test a claim: with a delay of exactly one update, Adam loses and Muon does not (arXiv:2606.30634).
+
+    python -m benchmarks.delay_of_one
+    python -m benchmarks.delay_of_one --draw
+
+The network is byte_lm, trained for a short time. One worker that emulates two has a staleness of 1; mode `single` has none. The
+learning rate of each rule, with and without the delay, is the best on held-out examples with one seed, at momentum 0.9. Then
+each is trained with fresh seeds, and the last weights are scored on the test examples. As in the paper, Muon updates the
+matrices of the hidden layers, and Adam all other weights (rule `muon_adam`). Neither has weight decay. An interrupted study
+continues with the same command.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import click
+
+from benchmarks.records import RECORDS, Column, half_interval, keep, table
+from benchmarks.staleness_chart import Difference, Rule, arm, difference, holm, scores_of
+from benchmarks.trials import Study
+from ps_cluster.cli.command_line import OUTPUT_FILE, OneLineCommand, Whole
+from ps_cluster.report.terminal import print_line
+
+NETWORK, DELAYS = "byte_lm", (0, 1)
+RULES = (
+    Rule("adam", "adam", momenta=(0.9,)),
+    Rule("muon_adam", "muon_adam", momenta=(0.9,), settings={"optimizer.matrices": ["block*kernel"]}),
+)
+ARMS = {(rule.name, delay): arm(NETWORK, rule, delay) for rule, delay in product(RULES, DELAYS)}
+COLUMNS = {
+    "rule": Column(heading="rule"),
+    **{f"rate {delay}": Column(heading=f"rate at delay {delay}", digits=4) for delay in DELAYS},
+    **{f"{delay}": Column(heading=f"bits per byte at delay {delay}", digits=3, spread="interval") for delay in DELAYS},
+    "cost": Column(heading="cost of the delay", digits=3, spread="interval"),
+}
+
+
+def costs(study: Study) -> list[Difference]:
+    """Return by how many bits per byte the delay makes each rule better (below 0: worse), seed by seed."""
+    return [
+        difference(study, f"{rule.name}, delay of 1 against 0", *(ARMS[rule.name, delay] for delay in (1, 0)))
+        for rule in RULES
+    ]
+
+
+def draw(record: Path) -> None:
+    """Print the table of the trials in a record, and the differences with Holm's correction over all of them."""
+    study = Study(record, list(ARMS.values()))
+    rows: list[dict[str, Any]] = []
+    for rule, cost in zip(RULES, costs(study)):
+        row: dict[str, Any] = {"rule": rule.name, "cost": [-value for value in cost.values]}
+        for delay in DELAYS:
+            one = ARMS[rule.name, delay]
+            row |= {f"rate {delay}": one.best(study.tried(one)).rate, f"{delay}": list(scores_of(study, one).values())}
+        rows.append(row)
+    for line in table([keep(record.with_name("delay_of_one.json"), rows, COLUMNS)]).splitlines():
+        print_line(line)
+    adam, muon = costs(study)
+    both = Difference(
+        "muon_adam against adam: what the delay changes", tuple(m - a for m, a in zip(muon.values, adam.values))
+    )
+    found = [adam, muon, both]
+    for change, p in zip(found, holm([change.p_value() for change in found])):
+        print_line(
+            f"{change.text}: {mean(change.values):+.3f} ± {half_interval(change.values):.3f}, corrected p = {p:.2g}"
+        )
+
+
+@click.command(cls=OneLineCommand)
+@click.option("--seeds", type=Whole(2, 100), default=8, help="How many times each rule is trained for its score.")
+@click.option("--record", type=OUTPUT_FILE, default=RECORDS / "delay_trials.json", help="Where all trials are kept.")
+@click.option("--at-a-time", type=Whole(1, 16), default=2, help="How many trainings share this machine.")
+@click.option("--draw", "only_draw", is_flag=True, help="Only draw the trials of the record.")
+def main(seeds: int, record: Path, at_a_time: int, only_draw: bool) -> None:
+    """Test what a delay of one update costs Adam and Muon, or draw what was measured."""
+    if not only_draw:
+        Study(record, list(ARMS.values())).train(seeds, (), at_a_time)
+    draw(record)
+
+
+if __name__ == "__main__":
+    main()
