@@ -10,13 +10,12 @@ until its best rate is not at its edge. The rates are found with one seed and eq
 training examples, and the last weights are scored. There is one parameter server, because `sync-ps` works with one only.
 With rule adam, `async` predicts weights by default and `bounded` does not. `--set staleness.method=none` switches this off.
 
-The search for rates and the final runs are comparisons of `ps_cluster.compare` below FOLDER. The same command continues
-an interrupted study. `--draw` prints the table of a record, and draws its figure beside it as a PNG file.
+The rates are found by `benchmarks/trials.py`, and the final runs are a comparison of `ps_cluster.compare`, both below FOLDER.
+The same command continues an interrupted study. `--draw` prints the table of a record, and draws its figure beside it.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from itertools import product
@@ -29,6 +28,7 @@ import click
 import ps_cluster
 from benchmarks import recommenders
 from benchmarks.records import Column, Record, half_interval, keep, table
+from benchmarks.trials import STEP, Arm, Study
 from ps_cluster.cli.command_line import OUTPUT_FILE, OUTPUT_FOLDER, CommaList, OneLineCommand, Whole
 from ps_cluster.config.user_layers import parse_assignment
 from ps_cluster.errors import UserError
@@ -41,11 +41,10 @@ from ps_cluster.tools.compare.records import read_record
 
 MODES = ("single", "sync-ps", "bounded", "async")
 BASELINE, NO_STRAGGLER = "single", "none"
-STEP = 2.0  # from one rate to the next
 GRID = (1 / STEP, 1.0, STEP)  # times the middle rate of the data
 RUN_S, SLOW_RUN_S = 30.0, 60.0  # about how long a run takes on two cores with its start and score; with a slow worker
 CLUSTER = {"cluster.workers": 3, "cluster.parameter_servers": 1}
-SHARED = {**recommenders.SHARED, **CLUSTER, "evaluation.recompute_updates": False}
+SHARED = {**recommenders.SHARED, "evaluation.recompute_updates": False}
 COLUMNS = {
     "data": Column(heading="data"),
     "metric": Column(heading="metric"),
@@ -87,12 +86,9 @@ WORKS = {
 } | {"movielens": Work("two_tower", "", "rmse", 0.001, 8_000, {"training.epochs": 5.0})}
 
 
-def next_rate(merits: Mapping[float, float]) -> float | None:
-    """Return the rate that widens the grid of `merits`, rate → merit; None if its best rate is not at its edge."""
-    best = max(merits, key=lambda rate: merits[rate])
-    if best == max(merits):
-        return best * STEP
-    return best / STEP if best == min(merits) else None
+def data_of(work: Work) -> str:
+    """Return the name of a data set, or its path after it has been downloaded."""
+    return work.data or str(recommenders.data_of(recommenders.PROGRAMS["movielens"]))
 
 
 def trained(
@@ -103,28 +99,33 @@ def trained(
     `rates`: mode → learning rates. `assignments`: settings of all runs. `options`: options of `ps_cluster.compare`.
     """
     arms = [{"mode": mode, "set": {"optimizer.learning_rate": rate}} for mode, some in rates.items() for rate in some]
-    settings = {**SHARED, "evaluation.monitor": work.metric, **work.settings, **assignments}
-    data = work.data or str(recommenders.data_of(recommenders.PROGRAMS["movielens"]))
+    settings = {**SHARED, **CLUSTER, "evaluation.monitor": work.metric, **work.settings, **assignments}
     compared = ps_cluster.compare(
-        arms, work.network, data, output=folder, settings=settings, batches=["same_per_worker"],
+        arms, work.network, data_of(work), output=folder, settings=settings, batches=["same_per_worker"],
         score_every_epochs=float(settings["training.epochs"]), **options,
     )  # fmt: skip
     return [read_record(run.run_dir) for run in compared.runs]
 
 
-def tuned(work: Work, folder: Path, assignments: Mapping[str, Any]) -> dict[str, float]:
-    """Return the learning rate of each mode that is best on held-out examples."""
-    merits: dict[str, dict[float, float]] = {mode: {} for mode in MODES}
-    missing = {mode: [work.rate * factor for factor in GRID] for mode in MODES}
-    held_out = {**assignments, "evaluation.validation_examples": work.held_out}
-    number = 0
-    while missing:
-        number += 1
-        for run in trained(work, folder / f"tuning-{number}", missing, held_out, seeds=1):
-            merit = -math.inf if run.final is None else run.final * (1 if run.metric.larger_is_better else -1)
-            merits[run.config.mode.name][float(run.config.optimizer.learning_rate or 0)] = merit
-        missing = {mode: [rate] for mode, of_mode in merits.items() if (rate := next_rate(of_mode)) is not None}
-    return {mode: max(of_mode, key=of_mode.__getitem__) for mode, of_mode in merits.items()}
+def tuned(name: str, folder: Path, assignments: Mapping[str, Any]) -> dict[str, float]:
+    """Return the learning rate of each mode that is best on held-out examples. `assignments`: settings of all runs."""
+    arms = {mode: tuned_arm(name, mode, assignments) for mode in MODES}
+    folder.mkdir(parents=True, exist_ok=True)
+    study = Study(folder / "tuning.json", list(arms.values()))
+    study.train(0, (), at_a_time=1)  # a mode needs both cores
+    return {mode: arm.best(study.tried(arm)).rate for mode, arm in arms.items()}
+
+
+def tuned_arm(name: str, mode: str, assignments: Mapping[str, Any]) -> Arm:
+    """Return the arm that finds the rate of a mode on the data `name`, a key of WORKS."""
+    work = WORKS[name]
+    settings = {
+        **SHARED, **({} if mode == BASELINE else CLUSTER), "evaluation.monitor": work.metric, **work.settings,
+        "data.dataset": data_of(work), "model.name": work.network, "mode.name": mode,
+        "checkpoints.every_epochs": work.settings["training.epochs"], **assignments,
+    }  # fmt: skip
+    scale = -1.0 if work.metric == "rmse" else 1.0
+    return Arm(f"{name}: {mode}", settings, tuple(work.rate * factor for factor in GRID), "", (), work.held_out, scale)
 
 
 def rows_of(name: str, metric: str, runs: Sequence[RunRecord]) -> list[dict[str, Any]]:
@@ -215,7 +216,7 @@ def main(
     rows: list[dict[str, Any]] = []
     for name in names:
         work, place = WORKS[name], folder / name.replace(" ", "-")
-        rates = {mode: [rate] for mode, rate in tuned(work, place, settings).items()}
+        rates = {mode: [rate] for mode, rate in tuned(name, place, settings).items()}
         final = trained(work, place / "final", rates, settings, seeds=seeds, stragglers=[NO_STRAGGLER, straggler])
         rows += rows_of(name, work.metric, final)
         keep(output, rows, COLUMNS)
