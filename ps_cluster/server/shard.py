@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ import numpy as np
 from ps_cluster.config import RunConfig
 from ps_cluster.config.lazy import graph, tf
 from ps_cluster.config.staleness_methods import METHODS
-from ps_cluster.runs.checkpoints import ACCEPTED_STEPS, KEYED, ONE_PER_SHARD
+from ps_cluster.runs.checkpoints import ONE_PER_SHARD
 from ps_cluster.runs.ledger import WORKER_COLUMNS
 from ps_cluster.server.capabilities import Capabilities
 from ps_cluster.server.initial_state import InitialState
@@ -33,14 +32,14 @@ from ps_cluster.server.keyed_tables import KeyedTableShard, with_places
 from ps_cluster.server.leftovers import LOCK
 from ps_cluster.server.lookahead import Lookahead
 from ps_cluster.server.ordering import after, now_after
-from ps_cluster.server.rate_of_more_workers import NEVER, RateOfMoreWorkers
+from ps_cluster.server.rate_of_more_workers import RateOfMoreWorkers
 from ps_cluster.server.samples import ALL_WORKERS, KeptState, UpdateSamples
+from ps_cluster.server.shard_checkpoint import ShardCheckpoint
 from ps_cluster.server.shard_ledger import ShardLedger
 from ps_cluster.server.staleness.correction import Arrival
-from ps_cluster.server.tables import NOTHING_PUSHED, PushedRows, TableShard, assign_rows
+from ps_cluster.server.tables import NOTHING_PUSHED, PushedRows, TableShard
 from ps_cluster.server.update_rules.row_rule import RowUpdate
 from ps_cluster.server.update_rules.rule import times
-from ps_cluster.server.vector_on_server import ChangedRows, Extent, VectorOnServer
 from ps_cluster.server.version_history import VersionHistory
 from ps_cluster.server.wire import MessageLayout, codec_of
 
@@ -48,7 +47,6 @@ from ps_cluster.server.wire import MessageLayout, codec_of
 REFUSED, APPLIED, DROPPED, WAIT = 0, 1, 2, 3
 NO_END = 2**40  # more steps or versions than a run can have
 NO_STEP = -1  # in place of a step id, where there is none
-_WHOLE_IN_FLOAT64 = 2**52 - 1  # a mask of 52 bits: float64 holds every whole number of 52 bits exactly
 
 
 @dataclass(frozen=True)
@@ -90,6 +88,9 @@ class ParameterShard:
       statistics: float32 [m], the moving statistics of the network, such as those of BatchNormalization.
       version: int64 [], the number of updates applied to the weights.
       tables: the shard's rows of each group of embedding tables.
+      ledger: the shard's part of the ledger.
+      history: the weights and statistics of past versions.
+      checkpoint: reads the state of the shard, and restores it.
       samples: the sampled updates that the shard keeps; None if updates are not sampled.
     """
 
@@ -121,13 +122,14 @@ class ParameterShard:
             updates = total_steps // config.steps_per_update
             self._lookahead = Lookahead(config.lookahead, self.weights, updates)
             vectors = [self.weights, self.statistics, *self._correction.of_version]
-            self._history = VersionHistory(vectors, config.mode_kind.delay(config))
+            self.history = VersionHistory(vectors, config.mode_kind.delay(config))
             self._refused = tf.Variable(0, dtype=tf.int64)
             self._dropped = tf.Variable(0, dtype=tf.int64)
-            self._ledger = ShardLedger(config.ledger_window)
+            self.ledger = ShardLedger(config.ledger_window)
             # Without a unique name, the section would share its lock with all others created eagerly on the device.
             self.section = tf.CriticalSection(shared_name=start.name(LOCK, "section"))
         self.length, self.statistics_length = len(start.weights), len(start.statistics)
+        self.checkpoint = ShardCheckpoint(self)
         statistics = (tf.float32, self.statistics_length)
         self.capabilities = replace(
             self.capabilities,
@@ -276,7 +278,7 @@ class ParameterShard:
 
     def values_for(self, worker: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
         """Return ([weights float32 [n], statistics float32 [m]], version int64 []) for a worker's pull."""
-        (weights, statistics, *others), version = self._history.read(self.version.read_value())
+        (weights, statistics, *others), version = self.history.read(self.version.read_value())
         return [self._correction.given(worker, weights, *others), statistics], version
 
     def push(
@@ -366,7 +368,7 @@ class ParameterShard:
 
     def has(self, step: tf.Tensor) -> tf.Tensor:
         """Return whether the ledger already has a step (int64 []), bool []."""
-        return self._ledger.has(step)
+        return self.ledger.has(step)
 
     def refuse(self) -> tf.Tensor:
         """Count a refused push; return REFUSED."""
@@ -446,7 +448,7 @@ class ParameterShard:
             seen = self._correction.after_update(weights_before, learning_rate) if self._correction.needs_step else []
             version = self.version.assign_add(1)
         version = after([*seen, *self._lookahead.after_update(version)], version)
-        return after(self._history.write(version), version)
+        return after(self.history.write(version), version)
 
     def _change_weights(
         self, gradient: tf.Tensor, learning_rate: tf.Tensor, before: tf.Tensor, share: tf.Tensor | None
@@ -485,17 +487,7 @@ class ParameterShard:
         """Write the row of an accepted push. `rate_factor`: see `RateOfMoreWorkers`."""
         known = [tf.cast(value, tf.float64) for value in (push.step, version, stale, rate_factor)]
         server_columns = tf.stack([*known, push.entered, now_after(version)])
-        return self._ledger.write(tf.concat([server_columns, push.columns], axis=0)[None])
-
-    def write_rows(self, rows: tf.Tensor) -> tf.Operation:
-        """Write the ledger's rows of updates to which every worker has contributed.
-
-        Args:
-          rows: float64 [updates, workers, columns], all columns except the step id, which follows from the version.
-        """
-        workers = rows.shape[1]
-        steps = (rows[:, :, :1] - 1) * workers + tf.range(workers, dtype=tf.float64)[None, :, None]
-        return self._ledger.write(tf.reshape(tf.concat([steps, rows], axis=2), [-1, rows.shape[2] + 1]))
+        return self.ledger.write(tf.concat([server_columns, push.columns], axis=0)[None])
 
     @graph
     def read_ledger(self, first: tf.Tensor) -> Any:
@@ -505,18 +497,19 @@ class ParameterShard:
         """
 
         def read() -> Any:
-            return self._ledger.read(first), self._counts()
+            return self.ledger.read(first), self.counts()
 
         with tf.device(self.device):
             return self.section.execute(read)
 
-    def _counts(self) -> tf.Tensor:
-        return tf.stack([count.read_value() for count in self._counters])
+    def counts(self) -> tf.Tensor:
+        """Return the values of `counters`, int64 [len(COUNTS)]."""
+        return tf.stack([count.read_value() for count in self.counters])
 
     @property
-    def _counters(self) -> tuple[tf.Variable, ...]:
+    def counters(self) -> tuple[tf.Variable, ...]:
         """The counters, in the order of COUNTS."""
-        return self.version, self._ledger.accepted, self._refused, self._dropped
+        return self.version, self.ledger.accepted, self._refused, self._dropped
 
     @property
     def slots(self) -> dict[str, tf.Variable]:
@@ -543,151 +536,6 @@ class ParameterShard:
             slots |= {f"{ONE_PER_SHARD}{name}": variable for name, variable in self._rate_factor.slots.items()}
         return {"weights": self.weights, "statistics": self.statistics, **slots}
 
-    def digest(self) -> tf.Tensor:
-        """Return a checksum of the weights, a whole number, float64 []. It also depends on their order."""
-        bits = tf.cast(tf.bitcast(self.weights.read_value(), tf.int32), tf.int64)
-        odd = 2 * tf.range(self.length, dtype=tf.int64) + 1
-        return tf.cast(tf.bitwise.bitwise_and(tf.reduce_sum(bits * odd), _WHOLE_IN_FLOAT64), tf.float64)
-
-    @property
-    def state_bytes(self) -> int:
-        """The size in bytes of the shard's arrays in a checkpoint."""
-        variables = [*self.state.values(), *(table.rows for table in self.tables for _ in self._by_weight)]
-        variables += [variable for table in self._keyed for variable in table.bookkeeping]
-        return sum(variable.dtype.size * variable.shape.num_elements() for variable in variables)
-
-    @property
-    def _keyed(self) -> list[KeyedTableShard]:
-        return [table for table in self.tables if isinstance(table, KeyedTableShard)]
-
-    @property
-    def _keyed_sizes(self) -> list[int]:
-        """How many numbers a checkpoint has for each table of keys, in addition to the table's rows and slots."""
-        return [sum(variable.shape.num_elements() for variable in table.bookkeeping) for table in self._keyed]
-
-    @graph
-    def changed_weights(self) -> tf.Tensor:
-        """Return the number of weights that a state with changed rows would hold now, int64 []. Takes no lock."""
-        with tf.device(self.device):
-            in_tables = [table.width * tf.math.count_nonzero(table.changed) for table in self.tables]
-            return self.length + tf.add_n(in_tables)
-
-    @cached_property
-    def _readers(self) -> dict[Extent, Any]:
-        """A graph of `_read_all` for each extent."""
-        return {extent: tf.function(partial(self._read_all, extent), autograph=False) for extent in Extent}
-
-    def _read_all(self, extent: Extent, first: tf.Tensor, closed: tf.Tensor) -> Any:
-        def read() -> Any:
-            arrays = {name: variable.read_value() for name, variable in self.state.items()}
-            changed = [tf.where(table.changed)[:, 0] for table in self.tables if extent is Extent.CHANGED]
-            rows = {
-                name: [
-                    tf.zeros([0]) if one is None else tf.gather(one, changed[group]) if changed else one.read_value()
-                    for group, one in enumerate(self._rows_in_state(name))
-                ]
-                for name in (self._by_weight if self.tables else ())
-            }
-            arrays |= {ACCEPTED_STEPS: self._ledger.accepted_steps(closed), "counts": self._counts()}
-            if keyed := self._keyed:
-                arrays[KEYED] = tf.concat([tf.reshape(table.state(), [-1]) for table in keyed], 0)
-            noted = [
-                table.changed.assign(tf.zeros_like(table.changed), read_value=False)
-                for table in self.tables
-                if extent is Extent.FULL
-            ]
-            return arrays, rows, changed, after(noted, self._ledger.read(first))
-
-        with tf.device(self.device):
-            return self.section.execute(read)
-
-    def snapshot(
-        self, first: int, closed: int, extent: Extent = Extent.WHOLE
-    ) -> tuple[dict[str, np.ndarray | VectorOnServer], np.ndarray]:
-        """Return the state at one version, and the rows from row number `first` on, float64 [k, columns].
-
-        With embedding tables, a vector with a number for each weight is a `VectorOnServer`.
-
-        Args:
-          closed: all steps below this one were accepted, or never will be.
-        """
-        with tf.device(self.device):  # otherwise the results would be sent at once
-            numbers = (tf.constant(number, tf.int64) for number in (first, closed))
-            arrays, of_tables, changed, rows = self._readers[extent if self.tables else Extent.WHOLE](*numbers)
-        found = {name: array.numpy() for name, array in arrays.items()}
-        sizes, changes = [table.size for table in self.tables], None
-        if changed:
-            widths = [table.width for table in self.tables]
-            changes = ChangedRows(self.length, [numbers.numpy() for numbers in changed], widths, sizes)
-            sizes = changes.changed_sizes
-        of_server = {
-            name: VectorOnServer(found[name], copies, sizes, self.device, changes) for name, copies in of_tables.items()
-        }
-        return {**found, **of_server}, rows.numpy()
-
-    def _rows_in_state(self, name: str) -> list[tf.Variable | None]:
-        """Return for each group of tables the variable that continues a vector of `state`, float32 [rows, width].
-
-        It is None where rows have no such slot. The vector is 0 there.
-        """
-        if name == "weights":
-            return [table.rows for table in self.tables]
-        return [table.slots.get(name.removeprefix("slot_")) for table in self.tables]
-
-    @property
-    def _by_weight(self) -> set[str]:
-        """The names in `state` of vectors with a number for each weight."""
-        return {name for name in self.state if name == "weights" or name.startswith("slot_")}
-
     def row_of_newcomer(self, state: dict[str, np.ndarray]) -> np.ndarray:
         """Return the initial row of per-worker slots, float32 [n], for a worker that the snapshot does not have."""
         return np.zeros_like(state["weights"])
-
-    @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shape of each array of a snapshot, by name. For the arrays of the ledger it is ()."""
-        rows = sum(table.size for table in self.tables)
-        found = {name: tuple(variable.shape) for name, variable in self.state.items()}
-        found |= {name: (*found[name][:-1], found[name][-1] + rows) for name in self._by_weight}
-        if self._keyed:
-            found[KEYED] = (sum(self._keyed_sizes),)
-        return found | {ACCEPTED_STEPS: (), "counts": ()}
-
-    def restore_piece(self, name: str, place: int, values: np.ndarray) -> None:
-        """Restore some of the rows of tables that continue a vector of the state.
-
-        Args:
-          name: the name of the vector in `state`.
-          place: the place of the first number in the vector, `length` or more.
-          values: float32 [k x width], whole rows of one table.
-        """
-        place -= self.length
-        for table, rows in zip(self.tables, self._rows_in_state(name), strict=True):
-            if 0 <= place < table.size and rows is not None:
-                assign_rows(rows, place // table.width, values.reshape(-1, table.width))
-            place -= table.size
-
-    def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Restore a snapshot, except rows of tables, which `restore_piece` restores.
-
-        Call it before any worker pulls or pushes.
-        """
-        for name, variable in self.state.items():
-            value = state[name]
-            # The number of workers may have changed since the snapshot.
-            if name.startswith(ONE_PER_SHARD) and variable.shape.rank:  # a number for each worker
-                (workers,) = variable.shape
-                value = np.concatenate([value[:workers], np.full(max(0, workers - len(value)), NEVER, np.float32)])
-            elif variable.shape.rank == 2:  # a row for each worker
-                newcomers = np.tile(self.row_of_newcomer(state), [max(0, variable.shape[0] - len(value)), 1])
-                value = np.concatenate([value[: variable.shape[0]], newcomers])
-            variable.assign(value)
-        for table in self.tables:
-            table.after_restore()
-        if keyed := self._keyed:
-            for table, part in zip(keyed, np.split(state[KEYED], np.cumsum(self._keyed_sizes)[:-1]), strict=True):
-                table.restore(part)
-        self._ledger.restore(state[ACCEPTED_STEPS])
-        for counter, count in zip(self._counters, state["counts"], strict=True):
-            counter.assign(count)
-        self._history.restart(self.version)

@@ -289,7 +289,7 @@ class ParameterStore:
         """The share of the weights that a state with changed rows would hold now; 1 without embedding tables."""
         if not self.shards[0].tables:
             return 1.0
-        changed = self._on_all(lambda shard: int(shard.changed_weights()))
+        changed = self._on_all(lambda shard: int(shard.checkpoint.changed_weights()))
         return sum(changed) / sum(shard.parameters for shard in self.shards)
 
     def snapshot(
@@ -317,7 +317,9 @@ class ParameterStore:
           With embedding tables, the weights and slots are `Pieces`.
         """
         with self.snapshot_lock:
-            states, rows = zip(*self._on_all(lambda shard, first: shard.snapshot(first, closed, extent), firsts))
+            states, rows = zip(
+                *self._on_all(lambda shard, first: shard.checkpoint.snapshot(first, closed, extent), firsts)
+            )
         counts = np.stack([state["counts"] for state in states])
         return self._joined(states), Ledgers([rows_of(new_rows) for new_rows in rows], counts)
 
@@ -329,7 +331,7 @@ class ParameterStore:
     @property
     def state_bytes(self) -> int:
         """The size in bytes of a checkpoint's arrays, without the few numbers of the ledger."""
-        return sum(shard.state_bytes for shard in self.shards)
+        return sum(shard.checkpoint.bytes for shard in self.shards)
 
     @property
     def sample_places(self) -> int:
@@ -376,7 +378,7 @@ class ParameterStore:
         Raises:
           UserError: the arrays belong to another network, optimizer or number of parameter servers.
         """
-        shapes = [shard.shapes for shard in self.shards]
+        shapes = [shard.checkpoint.shapes for shard in self.shards]
         expected = {name: self._size(name, [by_name[name] for by_name in shapes]) for name in shapes[0]}
         sizes = {
             name: array.shape[:1] if _is_by_shard(name) else (array.ndim, array.shape[-1])
@@ -390,7 +392,7 @@ class ParameterStore:
             name: self._parts(name, array, [by_name[name] for by_name in shapes]) for name, array in arrays.items()
         }
         for index, shard in enumerate(self.shards):
-            shard.restore({name: cut[index] for name, cut in parts.items()})
+            shard.checkpoint.restore({name: cut[index] for name, cut in parts.items()})
 
     def _size(self, name: str, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
         """Return the sizes that a checkpoint's array must have: the number of shards, or rank and length of vectors."""
@@ -474,7 +476,7 @@ class ParameterStore:
                 if place < len(dense[shard]):
                     dense[shard][place : place + len(values)] = values
                 else:
-                    self.shards[shard].restore_piece(name, place, values)
+                    self.shards[shard].checkpoint.restore_piece(name, place, values)
         return dense
 
     def _arrangement_of(self, name: str) -> Arrangement | None:

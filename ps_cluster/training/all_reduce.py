@@ -34,6 +34,7 @@ from ps_cluster.runs import checkpoints
 from ps_cluster.runs.ledger import NOT_SCHEDULED
 from ps_cluster.runs.run_dir import AGREEMENT
 from ps_cluster.server.ordering import after, now_after
+from ps_cluster.server.replica import ReplicaShard
 from ps_cluster.server.store import ParameterStore, Pulled
 from ps_cluster.system.probes import until_none_works
 from ps_cluster.system.stop_signals import Drain
@@ -214,6 +215,7 @@ def all_reduce_function(
     computation = TimedComputation(compute, config, store)
     workers = config.cluster.workers
     (replica,) = store.shards
+    assert isinstance(replica, ReplicaShard)
 
     def all_reduce(vector: tf.Tensor) -> tf.Tensor:
         return tf.distribute.get_replica_context().all_reduce(_SUM, vector)

@@ -45,7 +45,7 @@ def test_tasks_and_memory_are_those_of_the_run():
 
 
 def test_a_run_that_could_not_be_started_is_refused():
-    with pytest.raises(UserError, match="cluster.workers: got 9: on one machine"):
+    with pytest.raises(UserError, match="cluster.workers: got 9: one machine"):
         plan({"cluster.workers": 9})
 
 

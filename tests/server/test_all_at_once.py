@@ -31,9 +31,9 @@ class MeetingShard(ParameterShard):
         with tf.control_dependencies([met()]):
             return super().refuse_or_apply(push)
 
-    def _counts(self):
+    def counts(self):
         with tf.control_dependencies([met()]):
-            return super()._counts()
+            return super().counts()
 
     @graph
     def tick(self, seconds, longest_update_s, last_step, is_present):

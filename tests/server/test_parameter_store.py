@@ -13,6 +13,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.runs.checkpoints import Checkpoint
 from ps_cluster.runs.resharding import is_consistent_cut, resharded
 from ps_cluster.runs.run_dir import IDENTITY
+from ps_cluster.server.replica import ReplicaShard
 from ps_cluster.server.shard import APPLIED, REFUSED, ParameterShard
 from ps_cluster.training.modes.bounded import BoundedShard
 from ps_cluster.training.step import StepResult
@@ -218,12 +219,12 @@ def test_a_restored_store_goes_on_exactly_where_the_snapshot_was():
 
 
 def test_a_digest_tells_weights_from_others_and_from_the_same_in_another_order():
-    store = make_store()
+    store = make_store(kind=ReplicaShard)
     (part,) = store.shards
-    state, _ = part.snapshot(0, closed=0)
+    state, _ = part.checkpoint.snapshot(0, closed=0)
 
     def digest(weights):
-        part.restore(state | {"weights": weights})
+        part.checkpoint.restore(state | {"weights": weights})
         return float(part.digest())
 
     weights = state["weights"]

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from ps_cluster.config import build_config
 from ps_cluster.runs.run_dir import IDENTITY
+from ps_cluster.server.replica import ReplicaShard
 from ps_cluster.training.all_reduce import all_reduce_function
 from ps_cluster.training.round_watch import RoundWatch
 from ps_cluster.training.step import StepResult
@@ -26,7 +27,7 @@ def test_statistics_keep_their_precision_where_gradients_travel_in_bfloat16(tmp_
         nothing = tf.constant(0.0)
         return StepResult(tf.zeros_like(weights), tf.constant(fresh), nothing, nothing, nothing, *NO_EXAMPLES)
 
-    store = make_store(keep=0.5, steps=2, wire="bfloat16", values=values)
+    store = make_store(kind=ReplicaShard, keep=0.5, steps=2, wire="bfloat16", values=values)
     run = all_reduce_function(
         tf.distribute.OneDeviceStrategy("/device:CPU:0"), store, compute, build_config(overrides=values)
     )
@@ -45,7 +46,7 @@ def test_a_loss_that_is_no_number_is_that_of_its_own_worker_alone(tmp_path, monk
         loss = tf.constant(np.nan, tf.float32)
         return StepResult(tf.zeros_like(weights), tf.zeros_like(statistics), loss, none, none, *NO_EXAMPLES)
 
-    store = make_store(steps=2, values=values)
+    store = make_store(kind=ReplicaShard, steps=2, values=values)
     config = build_config(overrides=values | {"cluster.wire": "float32"})
     run = all_reduce_function(tf.distribute.OneDeviceStrategy("/device:CPU:0"), store, compute, config)
     stop, *digests = run(tf.constant(1), tf.constant(1.0, tf.float64)).numpy().tolist()

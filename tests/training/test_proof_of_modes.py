@@ -16,6 +16,7 @@ from ps_cluster.runs.ledger import COUNTS, WORKER_COLUMNS
 from ps_cluster.runs.proof import ExpectedRows, RoundShape, ShardAudit, audit
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.step_set import StepSet
+from ps_cluster.server.replica import ReplicaShard
 from ps_cluster.system.stop_signals import Drain
 from ps_cluster.training.all_reduce import CONTINUE, _train, different_replica
 from ps_cluster.training.job import TrainingJob
@@ -151,7 +152,7 @@ MUTANTS = {
         lambda run, at: run.put(at, 2, "ids_checksum", 4711),
         r"has ids_checksum 4711, but the step gives \d+: it trained on other examples",
     ),
-    "another version": (lambda run, at: run.put(at, 2, "version", 5), "version 5, where"),
+    "another version": (lambda run, at: run.put(at, 2, "version", 5), "version is 5, but has to be"),
     "a version too many": (
         lambda run, at: run.count(at, "version", 1),
         "the version is 7, but there are rows of 6 updates",
@@ -328,7 +329,7 @@ def test_a_run_that_goes_on_at_another_learning_rate_is_proved_but_not_with_wron
 
 @eagerly()
 def test_the_digest_of_weights_tells_another_value_and_another_order():
-    (part,) = make_store().shards
+    (part,) = make_store(kind=ReplicaShard).shards
     weights = part.weights.numpy()
     digests = {float(part.digest())}
     for change in (weights[::-1], np.nextafter(weights, np.float32(2)), -weights * 2):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ps_cluster.config.modes import ClusterShape, Flow, Promise, Waits
 from ps_cluster.config.tasks import ON_DEATH, WITH_ALL_WORKERS, WORKER
+from ps_cluster.server.replica import ReplicaShard
 from ps_cluster.training.modes.base import DefaultMode
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ class Sync(DefaultMode):
         on_death={**ON_DEATH, WORKER: WITH_ALL_WORKERS},
     )
     promise = Promise(waits=Waits.FOR_ALL_REDUCE, is_stale=False)
+    shard = ReplicaShard
 
     def train(self, job: TrainingJob) -> None:
         from ps_cluster.training.all_reduce import train

@@ -1,0 +1,173 @@
+"""Read a shard's state for snapshots and checkpoints, and restore it."""
+
+from __future__ import annotations
+
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ps_cluster.config.lazy import graph, tf
+from ps_cluster.runs.checkpoints import ACCEPTED_STEPS, KEYED, ONE_PER_SHARD
+from ps_cluster.server.keyed_tables import KeyedTableShard
+from ps_cluster.server.ordering import after
+from ps_cluster.server.rate_of_more_workers import NEVER
+from ps_cluster.server.tables import assign_rows
+from ps_cluster.server.vector_on_server import ChangedRows, Extent, VectorOnServer
+
+if TYPE_CHECKING:  # a shard has a ShardCheckpoint
+    from ps_cluster.server.shard import ParameterShard
+
+
+class ShardCheckpoint:
+    """Reads the state of one shard at a single version, and restores it.
+
+    The arrays are those of `ParameterShard.state`, the counters of the ledger, and the steps that the ledger has accepted. A
+    vector with a number for each weight continues with the rows of embedding tables.
+    """
+
+    def __init__(self, shard: ParameterShard):
+        self._shard = shard
+
+    @property
+    def bytes(self) -> int:
+        """The size in bytes of the shard's arrays in a checkpoint."""
+        variables = [
+            *self._shard.state.values(),
+            *(table.rows for table in self._shard.tables for _ in self._by_weight),
+        ]
+        variables += [variable for table in self._keyed for variable in table.bookkeeping]
+        return sum(variable.dtype.size * variable.shape.num_elements() for variable in variables)
+
+    @property
+    def _keyed(self) -> list[KeyedTableShard]:
+        return [table for table in self._shard.tables if isinstance(table, KeyedTableShard)]
+
+    @property
+    def _keyed_sizes(self) -> list[int]:
+        """How many numbers a checkpoint has for each table of keys, in addition to the table's rows and slots."""
+        return [sum(variable.shape.num_elements() for variable in table.bookkeeping) for table in self._keyed]
+
+    @graph
+    def changed_weights(self) -> tf.Tensor:
+        """Return the number of weights that a state with changed rows would hold now, int64 []. Takes no lock."""
+        with tf.device(self._shard.device):
+            in_tables = [table.width * tf.math.count_nonzero(table.changed) for table in self._shard.tables]
+            return self._shard.length + tf.add_n(in_tables)
+
+    @cached_property
+    def _readers(self) -> dict[Extent, Any]:
+        """A graph of `_read_all` for each extent."""
+        return {extent: tf.function(partial(self._read_all, extent), autograph=False) for extent in Extent}
+
+    def _read_all(self, extent: Extent, first: tf.Tensor, closed: tf.Tensor) -> Any:
+        def read() -> Any:
+            arrays = {name: variable.read_value() for name, variable in self._shard.state.items()}
+            changed = [tf.where(table.changed)[:, 0] for table in self._shard.tables if extent is Extent.CHANGED]
+            rows = {
+                name: [
+                    tf.zeros([0]) if one is None else tf.gather(one, changed[group]) if changed else one.read_value()
+                    for group, one in enumerate(self._rows_in_state(name))
+                ]
+                for name in (self._by_weight if self._shard.tables else ())
+            }
+            arrays |= {ACCEPTED_STEPS: self._shard.ledger.accepted_steps(closed), "counts": self._shard.counts()}
+            if keyed := self._keyed:
+                arrays[KEYED] = tf.concat([tf.reshape(table.state(), [-1]) for table in keyed], 0)
+            noted = [
+                table.changed.assign(tf.zeros_like(table.changed), read_value=False)
+                for table in self._shard.tables
+                if extent is Extent.FULL
+            ]
+            return arrays, rows, changed, after(noted, self._shard.ledger.read(first))
+
+        with tf.device(self._shard.device):
+            return self._shard.section.execute(read)
+
+    def snapshot(
+        self, first: int, closed: int, extent: Extent = Extent.WHOLE
+    ) -> tuple[dict[str, np.ndarray | VectorOnServer], np.ndarray]:
+        """Return the state at one version, and the rows from row number `first` on, float64 [k, columns].
+
+        With embedding tables, a vector with a number for each weight is a `VectorOnServer`.
+
+        Args:
+          closed: all steps below this one were accepted, or never will be.
+        """
+        with tf.device(self._shard.device):  # otherwise the results would be sent at once
+            numbers = (tf.constant(number, tf.int64) for number in (first, closed))
+            arrays, of_tables, changed, rows = self._readers[extent if self._shard.tables else Extent.WHOLE](*numbers)
+        found = {name: array.numpy() for name, array in arrays.items()}
+        sizes, changes = [table.size for table in self._shard.tables], None
+        if changed:
+            widths = [table.width for table in self._shard.tables]
+            changes = ChangedRows(self._shard.length, [numbers.numpy() for numbers in changed], widths, sizes)
+            sizes = changes.changed_sizes
+        of_server = {
+            name: VectorOnServer(found[name], copies, sizes, self._shard.device, changes)
+            for name, copies in of_tables.items()
+        }
+        return {**found, **of_server}, rows.numpy()
+
+    def _rows_in_state(self, name: str) -> list[tf.Variable | None]:
+        """Return for each group of tables the variable that continues a vector of `state`, float32 [rows, width].
+
+        It is None where rows have no such slot. The vector is 0 there.
+        """
+        if name == "weights":
+            return [table.rows for table in self._shard.tables]
+        return [table.slots.get(name.removeprefix("slot_")) for table in self._shard.tables]
+
+    @property
+    def _by_weight(self) -> set[str]:
+        """The names in `state` of vectors with a number for each weight."""
+        return {name for name in self._shard.state if name == "weights" or name.startswith("slot_")}
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of each array of a snapshot, by name. For the arrays of the ledger it is ()."""
+        rows = sum(table.size for table in self._shard.tables)
+        found = {name: tuple(variable.shape) for name, variable in self._shard.state.items()}
+        found |= {name: (*found[name][:-1], found[name][-1] + rows) for name in self._by_weight}
+        if self._keyed:
+            found[KEYED] = (sum(self._keyed_sizes),)
+        return found | {ACCEPTED_STEPS: (), "counts": ()}
+
+    def restore_piece(self, name: str, place: int, values: np.ndarray) -> None:
+        """Restore some of the rows of tables that continue a vector of the state.
+
+        Args:
+          name: the name of the vector in `state`.
+          place: the place of the first number in the vector, `length` or more.
+          values: float32 [k x width], whole rows of one table.
+        """
+        place -= self._shard.length
+        for table, rows in zip(self._shard.tables, self._rows_in_state(name), strict=True):
+            if 0 <= place < table.size and rows is not None:
+                assign_rows(rows, place // table.width, values.reshape(-1, table.width))
+            place -= table.size
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        """Restore a snapshot, except rows of tables, which `restore_piece` restores.
+
+        Call it before any worker pulls or pushes.
+        """
+        for name, variable in self._shard.state.items():
+            value = state[name]
+            # The number of workers may have changed since the snapshot.
+            if name.startswith(ONE_PER_SHARD) and variable.shape.rank:  # a number for each worker
+                (workers,) = variable.shape
+                value = np.concatenate([value[:workers], np.full(max(0, workers - len(value)), NEVER, np.float32)])
+            elif variable.shape.rank == 2:  # a row for each worker
+                newcomers = np.tile(self._shard.row_of_newcomer(state), [max(0, variable.shape[0] - len(value)), 1])
+                value = np.concatenate([value[: variable.shape[0]], newcomers])
+            variable.assign(value)
+        for table in self._shard.tables:
+            table.after_restore()
+        if keyed := self._keyed:
+            for table, part in zip(keyed, np.split(state[KEYED], np.cumsum(self._keyed_sizes)[:-1]), strict=True):
+                table.restore(part)
+        self._shard.ledger.restore(state[ACCEPTED_STEPS])
+        for counter, count in zip(self._shard.counters, state["counts"], strict=True):
+            counter.assign(count)
+        self._shard.history.restart(self._shard.version)
