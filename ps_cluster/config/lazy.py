@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 
 class Lazy:
@@ -31,6 +31,18 @@ else:
 __all__ = ["graph", "keras", "tf"]
 
 
-def graph(method: Callable[..., Any]) -> Any:
+Owner = TypeVar("Owner")
+Parameters = ParamSpec("Parameters")
+Returned = TypeVar("Returned")
+
+
+def graph(
+    method: Callable[Concatenate[Owner, Parameters], Returned],
+) -> cached_property[Callable[Parameters, Returned]]:
     """Convert a method to a graph, as `tf.function` does. Each object gets its own graph when it first uses the method."""
-    return cached_property(lambda owner: tf.function(method.__get__(owner), autograph=False))
+
+    def made(owner: Owner) -> Callable[Parameters, Returned]:
+        called: Callable[Parameters, Returned] = tf.function(partial(method, owner), autograph=False)
+        return called
+
+    return cached_property(made)

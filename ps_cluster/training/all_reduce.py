@@ -273,5 +273,4 @@ def all_reduce_function(
         with tf.control_dependencies([replica.write_rows(table)]):
             return tf.identity(summed[-1 - workers :])
 
-    updates: RunUpdates = run_updates
-    return updates
+    return run_updates

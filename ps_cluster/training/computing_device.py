@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.lazy import tf
@@ -19,6 +19,7 @@ from ps_cluster.system.gpus import VISIBLE_GPUS
 from ps_cluster.training.device_names import CPU
 
 FIRST_GPU = "GPU:0"
+Returned = TypeVar("Returned")
 
 
 def accelerator_of(config: RunConfig) -> str | None:
@@ -31,19 +32,24 @@ def on_device(device: str | None) -> AbstractContextManager[Any]:
     return nullcontext() if device is None else tf.device(f"/device:{device}")
 
 
-def graph_of_dispatch(config: RunConfig, what: tf.TensorSpec) -> Callable[[Callable[..., Any]], Any]:
+def graph_of_dispatch(
+    config: RunConfig, what: tf.TensorSpec
+) -> Callable[[Callable[[tf.Tensor, tf.Tensor], Returned]], Callable[[tf.Tensor, tf.Tensor], Returned]]:
     """Return a decorator that makes a `worker.DispatchGraph` of a function (what, scheduled float64 []) → tensor.
 
     Args:
       what: the shape and dtype of the first argument.
     """
 
-    def decorate(dispatch: Callable[..., Any]) -> Any:
-        def run(what: tf.Tensor, scheduled: tf.Tensor) -> Any:
+    def decorate(dispatch: Callable[[tf.Tensor, tf.Tensor], Returned]) -> Callable[[tf.Tensor, tf.Tensor], Returned]:
+        def run(what: tf.Tensor, scheduled: tf.Tensor) -> Returned:
             with on_device(CPU if accelerator_of(config) else None):
                 return dispatch(what, scheduled)
 
-        return tf.function(run, autograph=False, input_signature=[what, tf.TensorSpec([], tf.float64)])
+        as_graph: Callable[[tf.Tensor, tf.Tensor], Returned] = tf.function(
+            run, autograph=False, input_signature=[what, tf.TensorSpec([], tf.float64)]
+        )
+        return as_graph
 
     return decorate
 

@@ -245,5 +245,4 @@ def steps_graph(store: ParameterStore, compute: Compute, config: RunConfig, *, r
         )
         return after([answered], position)
 
-    dispatch: DispatchGraph = run_steps
-    return dispatch
+    return run_steps

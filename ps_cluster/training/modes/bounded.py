@@ -237,8 +237,7 @@ def bounded_graph(store: ParameterStore, compute: Compute, config: RunConfig, *,
 
         return tf.while_loop(lambda position: position < tf.size(step_ids), body, [0], parallel_iterations=1)
 
-    dispatch: DispatchGraph = run_steps
-    return dispatch
+    return run_steps
 
 
 class Bounded(DefaultMode):

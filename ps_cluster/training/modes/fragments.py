@@ -138,5 +138,4 @@ def fragments_graph(store: ParameterStore, training: LocalTraining, config: RunC
         loop = tf.while_loop(lambda position, _: position < tf.size(step_ids), body, (0, begun), parallel_iterations=1)
         return loop[1]
 
-    dispatch: DispatchGraph = run_steps
-    return dispatch
+    return run_steps

@@ -204,8 +204,7 @@ def rounds_graph(store: ParameterStore, compute: Compute, config: RunConfig) -> 
         loop = tf.while_loop(lambda *now: now[3][0] < end, body, start, shapes, parallel_iterations=1)
         return loop[3]
 
-    dispatch: DispatchGraph = run_rounds
-    return dispatch
+    return run_rounds
 
 
 class SyncPs(DefaultMode):
