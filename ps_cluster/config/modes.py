@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self
 
 import numpy as np
 from pydantic import AfterValidator, Field
@@ -174,7 +174,7 @@ class Mode(ABC):
         """
 
     @abstractmethod
-    def server_rule(self, config: RunConfig, weights: tf.Variable, start: InitialState) -> UpdateRule:
+    def server_rule(self, config: RunConfig, weights: tf.Variable, start: InitialState) -> UpdateRule[Any]:
         """Return the rule by which a shard changes its weights. It is called on the shard's device.
 
         Args:

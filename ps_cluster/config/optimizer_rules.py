@@ -6,7 +6,7 @@ The package's own rules are in ps_cluster/server/update_rules/, a file for each.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
@@ -76,7 +76,10 @@ class RuleSettings(Section):
         return self
 
 
-class OptimizerRule:
+OwnSettings = TypeVar("OwnSettings", bound=RuleSettings)
+
+
+class OptimizerRule(Generic[OwnSettings]):
     """An optimizer. Subclass it, and override the parts in which yours differs.
 
     Attributes:
@@ -95,8 +98,8 @@ class OptimizerRule:
     usual_rate: float | None = 0.01
     staleness_method = "none"
     staleness_method_of_compile: str | None = None
-    update: type[UpdateRule]
-    row_update: type[RowRule] | None = None
+    update: type[UpdateRule[Any]]
+    row_update: type[RowRule[Any]] | None = None
 
     def parts(self) -> Mapping[str, type]:
         """Return the attributes that have to name a class, each with the base class of that class."""
@@ -107,7 +110,7 @@ class OptimizerRule:
     def check(self, config: RunConfig) -> None:
         """Raise ValueError, with the setting and its value, for settings that do not fit together."""
 
-    def equation(self, settings: Any, parts: UpdateParts) -> Slots | None:
+    def equation(self, settings: OwnSettings, parts: UpdateParts) -> Slots | None:
         """Return "weights" and the slots after an update, computed in numpy; None: the proof can't compute it again.
 
         Args:
@@ -116,6 +119,6 @@ class OptimizerRule:
         return None
 
 
-RULES: Registry[OptimizerRule] = Registry(
+RULES: Registry[OptimizerRule[Any]] = Registry(
     "optimizer rule", OptimizerRule, "ps_cluster.server.update_rules", "ps_cluster.optimizer_rules"
 )

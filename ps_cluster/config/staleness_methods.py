@@ -6,7 +6,7 @@ The package's own methods are in ps_cluster/server/staleness/, a file for each.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
 import numpy as np
 from pydantic import AfterValidator, Field
@@ -29,7 +29,10 @@ class StalenessSettings(Section):
     )
 
 
-class StalenessMethod:
+OwnSettings = TypeVar("OwnSettings", bound=StalenessSettings)
+
+
+class StalenessMethod(Generic[OwnSettings]):
     """A way to treat stale gradients. Subclass it, and override the parts in which yours differs.
 
     Attributes:
@@ -46,7 +49,7 @@ class StalenessMethod:
     says = ""
     gathers = takes_periods = works_by_row = False
     Settings: type[StalenessSettings] = StalenessSettings
-    correction: type[Correction]
+    correction: type[Correction[Any]]
 
     def parts(self) -> Mapping[str, type]:
         """Return the attributes that have to name a class, each with the base class of that class."""
@@ -66,7 +69,7 @@ class StalenessMethod:
         """Return the optimizer settings that the parameter servers use."""
         return config.optimizer
 
-    def equation(self, settings: Any, arrived: ArrivedParts) -> CorrectedParts | None:
+    def equation(self, settings: OwnSettings, arrived: ArrivedParts) -> CorrectedParts | None:
         """Return the method's result for a gradient, computed in numpy; None: the proof can't compute it again.
 
         Args:
@@ -86,6 +89,6 @@ class StalenessMethod:
         return at_pull["weights"]
 
 
-METHODS: Registry[StalenessMethod] = Registry(
+METHODS: Registry[StalenessMethod[Any]] = Registry(
     "staleness method", StalenessMethod, "ps_cluster.server.staleness", "ps_cluster.staleness_methods"
 )

@@ -6,9 +6,10 @@ mypy reports a `type: ignore` that silences nothing. So this file passes only wh
 from typing import Any
 
 from ps_cluster.config import RunConfig
+from ps_cluster.config.equations import Slots, UpdateParts
 from ps_cluster.config.objectives import Objective
-from ps_cluster.config.optimizer_rules import OptimizerRule
-from ps_cluster.config.staleness_methods import StalenessMethod
+from ps_cluster.config.optimizer_rules import OptimizerRule, RuleSettings
+from ps_cluster.config.staleness_methods import StalenessMethod, StalenessSettings
 from ps_cluster.models.judges import LossAndMetric
 from ps_cluster.server.shard import ParameterShard
 from ps_cluster.server.staleness.correction import Correction
@@ -31,16 +32,22 @@ class WrongShard(DefaultMode):
     step_source = ParameterShard  # type: ignore[assignment]
 
 
-class WrongRule(OptimizerRule):
+class WrongRule(OptimizerRule[RuleSettings]):
     update = Correction  # type: ignore[assignment]
 
 
-class WrongMethod(StalenessMethod):
+class WrongEquation(OptimizerRule[RuleSettings]):
+    def equation(self, settings: RuleSettings, parts: UpdateParts) -> Slots:
+        """Read a setting that the section of this rule does not have."""
+        return {"weights": settings.beta_2 * parts.gradient}  # type: ignore[attr-defined]
+
+
+class WrongMethod(StalenessMethod[StalenessSettings]):
     correction = UpdateRule  # type: ignore[assignment]
 
 
 class WrongJudge(Objective):
-    def judge(self) -> type[Correction]:  # type: ignore[override]
+    def judge(self) -> type[Correction[StalenessSettings]]:  # type: ignore[override]
         """Return a correction, where a judge is expected."""
         return Correction
 

@@ -10,7 +10,7 @@ gradient.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from ps_cluster.config.lazy import tf
 from ps_cluster.config.staleness_methods import StalenessSettings
@@ -33,7 +33,10 @@ class Arrival(NamedTuple):
         return self.now - self.pulled
 
 
-class Correction:
+OwnSettings = TypeVar("OwnSettings", bound=StalenessSettings)
+
+
+class Correction(Generic[OwnSettings]):
     """Applies stale gradients uncorrected. All other corrections are subclasses. Create it on the shard's device.
 
     The shard calls all methods in its critical section, and lets the section's result depend on the operations that
@@ -56,7 +59,7 @@ class Correction:
     needs_step = False
     gathered_gradients = 1
 
-    def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int, most_workers: int):
+    def __init__(self, settings: OwnSettings, weights: tf.Variable, workers: int, most_workers: int):
         """Create the state.
 
         Args:
@@ -64,7 +67,7 @@ class Correction:
           workers: W, the number of workers that train or are emulated. It determines the usual staleness.
           most_workers: the largest number of workers that there may be. Variables [workers, …] have a row for each.
         """
-        self._settings: Any = settings
+        self._settings = settings
         self._weights = weights
         self._workers = workers
         self.slots: dict[str, tf.Variable] = {}
@@ -118,7 +121,7 @@ class Correction:
         return []
 
 
-class WithBackups(Correction):
+class WithBackups(Correction[OwnSettings]):
     """The base class of corrections that need w - w_bak.
 
     Checkpoints do not contain the pulled weights. So after a restore, a worker's gradients are not corrected until its
@@ -127,7 +130,7 @@ class WithBackups(Correction):
 
     capabilities = Capabilities(vectors_per_worker=1)
 
-    def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int, most_workers: int):
+    def __init__(self, settings: OwnSettings, weights: tf.Variable, workers: int, most_workers: int):
         super().__init__(settings, weights, workers, most_workers)
         self._backups = tf.Variable(tf.zeros([most_workers, *weights.shape]), trainable=False)
         # Initialising the rows with the weights is not enough: a restore changes the weights, and a gradient computed

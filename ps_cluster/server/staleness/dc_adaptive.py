@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from pydantic import Field
@@ -22,7 +21,7 @@ class AdaptiveSettings(StalenessSettings):
     decay: Fraction = Field(default=0.95, description="Decay of the running mean square of the gradients.")
 
 
-class AdaptiveDelayCompensation(WithBackups):
+class AdaptiveDelayCompensation(WithBackups[AdaptiveSettings]):
     """DC-ASGD-a: DC-ASGD-c with a lambda for each weight, lambda_0 / sqrt(MeanSquare + 1e-7).
 
     lambda_0 is `strength`. MeanSquare = m MeanSquare + (1 - m) g*g, where m is `decay`. It starts at 0, without a bias
@@ -33,7 +32,7 @@ class AdaptiveDelayCompensation(WithBackups):
 
     capabilities = replace(WithBackups.capabilities, slots_per_worker=1)
 
-    def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int, most_workers: int):
+    def __init__(self, settings: AdaptiveSettings, weights: tf.Variable, workers: int, most_workers: int):
         super().__init__(settings, weights, workers, most_workers)
         self.slots = {"mean_square": tf.Variable(tf.zeros([most_workers, *weights.shape]), trainable=False)}
 
@@ -44,13 +43,13 @@ class AdaptiveDelayCompensation(WithBackups):
             return gradient + self._settings.strength * tf.math.rsqrt(mean_square + EPSILON) * square * moved, None
 
 
-class DcAdaptive(StalenessMethod):
+class DcAdaptive(StalenessMethod[AdaptiveSettings]):
     name = "dc_adaptive"
     says = "delay compensation with a separate lambda for each weight"
     Settings = AdaptiveSettings
     correction = AdaptiveDelayCompensation
 
-    def equation(self, settings: Any, arrived: ArrivedParts) -> CorrectedParts:
+    def equation(self, settings: AdaptiveSettings, arrived: ArrivedParts) -> CorrectedParts:
         """Return g + lambda_0 / sqrt(MeanSquare + 1e-7) g*g*(w - w_bak), and the worker's new MeanSquare."""
         square = arrived.gradient**2
         mean_square = settings.decay * arrived.slots["mean_square"] + (1 - settings.decay) * square

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pydantic import Field
 
 from ps_cluster.config.equations import ArrivedParts, CorrectedParts
@@ -18,7 +16,7 @@ class ConstantSettings(StalenessSettings):
     strength: Factor = Field(default=0.04, description="lambda in the paper.")
 
 
-class ConstantDelayCompensation(WithBackups):
+class ConstantDelayCompensation(WithBackups[ConstantSettings]):
     """DC-ASGD-c: g + lambda g*g*(w - w_bak), elementwise, where lambda is `strength`.
 
     Zheng et al. 2017, "Asynchronous Stochastic Gradient Descent with Delay Compensation", arXiv:1609.08326,
@@ -29,12 +27,12 @@ class ConstantDelayCompensation(WithBackups):
         return gradient + self._settings.strength * gradient * gradient * moved, None
 
 
-class DcConstant(StalenessMethod):
+class DcConstant(StalenessMethod[ConstantSettings]):
     name = "dc_constant"
     says = "delay compensation with a constant lambda"
     Settings = ConstantSettings
     correction = ConstantDelayCompensation
 
-    def equation(self, settings: Any, arrived: ArrivedParts) -> CorrectedParts:
+    def equation(self, settings: ConstantSettings, arrived: ArrivedParts) -> CorrectedParts:
         """Return g + lambda g*g*(w - w_bak)."""
         return CorrectedParts(arrived.gradient + settings.strength * arrived.gradient**2 * arrived.moved)

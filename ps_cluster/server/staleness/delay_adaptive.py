@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ps_cluster.config.equations import ArrivedParts, CorrectedParts
 from ps_cluster.config.lazy import tf
-from ps_cluster.config.staleness_methods import StalenessMethod
+from ps_cluster.config.staleness_methods import StalenessMethod, StalenessSettings
 from ps_cluster.server.staleness.correction import Arrival, Corrected, Correction
 
 
-class DelayAdaptive(Correction):
+class DelayAdaptive(Correction[StalenessSettings]):
     """Scales a gradient by W / max(W, τ + 1), where τ is its staleness and W the number of workers.
 
     So a gradient counts fully up to a staleness of W - 1, which is the mean staleness with W workers. The source is
@@ -26,12 +24,12 @@ class DelayAdaptive(Correction):
         return gradient, self._workers / tf.maximum(delay, self._workers)
 
 
-class AdaptiveToDelay(StalenessMethod):
+class AdaptiveToDelay(StalenessMethod[StalenessSettings]):
     name = "delay_adaptive"
     says = "a gradient whose staleness is at least the number of workers counts for less"
     takes_periods = True
     correction = DelayAdaptive
 
-    def equation(self, settings: Any, arrived: ArrivedParts) -> CorrectedParts:
+    def equation(self, settings: StalenessSettings, arrived: ArrivedParts) -> CorrectedParts:
         """Return the gradient with the share W / max(W, staleness + 1)."""
         return CorrectedParts(arrived.gradient, arrived.workers / max(arrived.workers, arrived.staleness + 1))

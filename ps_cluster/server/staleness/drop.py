@@ -29,7 +29,7 @@ class DropSettings(StalenessSettings):
     )
 
 
-class DroppedWhenLate(Correction):
+class DroppedWhenLate(Correction[DropSettings]):
     """Drops a gradient whose staleness is R or more. All other gradients count fully.
 
     This is Ringmaster ASGD in its simple form (Maranjyan, Tyurin and Richtárik 2025, arXiv:2501.16168, algorithm 4). In
@@ -40,7 +40,7 @@ class DroppedWhenLate(Correction):
 
     capabilities = Capabilities(drops=True)
 
-    def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int, most_workers: int):
+    def __init__(self, settings: DropSettings, weights: tf.Variable, workers: int, most_workers: int):
         super().__init__(settings, weights, workers, most_workers)
         self._max_delay = self._settings.max_delay or 2 * workers
         self.capabilities = Capabilities(drops=True, stops=self._settings.stop)
@@ -49,14 +49,14 @@ class DroppedWhenLate(Correction):
         return arrival.staleness < self._max_delay
 
 
-class Drop(StalenessMethod):
+class Drop(StalenessMethod[DropSettings]):
     name = "drop"
     says = "a gradient that is too many versions old is dropped, and its step computed again"
     takes_periods = True
     Settings = DropSettings
     correction = DroppedWhenLate
 
-    def equation(self, settings: Any, arrived: ArrivedParts) -> CorrectedParts:
+    def equation(self, settings: DropSettings, arrived: ArrivedParts) -> CorrectedParts:
         """Return the gradient unchanged: gradients that are too late are not applied."""
         return CorrectedParts(arrived.gradient)
 

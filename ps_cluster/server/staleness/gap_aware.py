@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from ps_cluster.config.equations import ArrivedParts, CorrectedParts
@@ -14,7 +12,7 @@ from ps_cluster.server.staleness.correction import Corrected, WithBackups
 STEP_DECAY = 0.999  # of the running mean square of the steps
 
 
-class GapScaling(WithBackups):
+class GapScaling(WithBackups[StalenessSettings]):
     """Scales a gradient by 1 / (1 + |w - w_bak| / C), elementwise, where C is the size of a step at the highest rate.
 
     Barkai, Hakimi and Schuster 2020, "Gap-Aware Mitigation of Gradient Staleness", arXiv:1909.10802. The paper's text
@@ -62,12 +60,12 @@ class GapScaling(WithBackups):
         return slot.assign(STEP_DECAY * slot.read_value() + (1 - STEP_DECAY) * value, read_value=False)
 
 
-class GapAware(StalenessMethod):
+class GapAware(StalenessMethod[StalenessSettings]):
     name = "gap_aware"
     says = "a gradient counts for less, the further the weights have moved since its pull"
     correction = GapScaling
 
-    def equation(self, settings: Any, arrived: ArrivedParts) -> CorrectedParts:
+    def equation(self, settings: StalenessSettings, arrived: ArrivedParts) -> CorrectedParts:
         """Return the gradient, and for each weight the share 1 / (1 + |w - w_bak| / C)."""
         square, updates = arrived.slots["step_square"], float(arrived.slots["updates"][0])
         usual = float(arrived.slots["highest_rate"][0]) * np.sqrt(square / updates if updates else 0 * square)

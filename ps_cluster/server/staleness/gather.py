@@ -27,7 +27,7 @@ class GatherSettings(StalenessSettings):
         return self.gather or workers
 
 
-class Gathered(Correction):
+class Gathered(Correction[GatherSettings]):
     """Changes the weights with every K-th gradient, by the mean of K gradients, each scaled by 1 / sqrt(1 + τ).
 
     τ is the number of times that the weights changed between the pull and the push. This is FedBuff (Nguyen et al.
@@ -36,7 +36,7 @@ class Gathered(Correction):
     nothing.
     """
 
-    def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int, most_workers: int):
+    def __init__(self, settings: GatherSettings, weights: tf.Variable, workers: int, most_workers: int):
         super().__init__(settings, weights, workers, most_workers)
         self.gathered_gradients: int = self._settings.gathered_gradients(workers)
         self.slots = {"gathered": tf.Variable(tf.zeros_like(weights), trainable=False)}
@@ -49,7 +49,7 @@ class Gathered(Correction):
         return gradient, tf.math.rsqrt(1 + tf.cast(self.changes_since(arrival), gradient.dtype))
 
 
-class Gather(StalenessMethod):
+class Gather(StalenessMethod[GatherSettings]):
     name = "gather"
     says = "the weights change with every K-th gradient; a gradient counts for less, the staler it is"
     gathers = True

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pydantic import Field
 
 from ps_cluster.config.equations import ArrivedParts, CorrectedParts
@@ -22,7 +20,7 @@ class InverseSettings(StalenessSettings):
     )
 
 
-class InverseStaleness(Correction):
+class InverseStaleness(Correction[InverseSettings]):
     """Scales a gradient by 1 / staleness. A gradient with staleness 0 counts fully.
 
     Zhang, Gupta, Lian and Liu 2016, "Staleness-aware Async-SGD for Distributed Deep Learning", arXiv:1511.05950, use
@@ -45,14 +43,14 @@ class InverseStaleness(Correction):
         return gradient, delay**-power
 
 
-class Inverse(StalenessMethod):
+class Inverse(StalenessMethod[InverseSettings]):
     name = "inverse"
     says = "a gradient counts for 1 / staleness"
     takes_periods = works_by_row = True
     Settings = InverseSettings
     correction = InverseStaleness
 
-    def equation(self, settings: Any, arrived: ArrivedParts) -> CorrectedParts:
+    def equation(self, settings: InverseSettings, arrived: ArrivedParts) -> CorrectedParts:
         """Return the gradient with the share 1 / staleness^p, where p falls from 1 to 0 if `fades_over` is set."""
         power = 1.0
         if settings.fades_over is not None:

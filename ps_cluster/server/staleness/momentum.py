@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ps_cluster.config.equations import ArrivedParts, CorrectedParts
 from ps_cluster.config.optimizer_rules import RuleSettings
 from ps_cluster.config.schema import RunConfig
-from ps_cluster.config.staleness_methods import StalenessMethod
+from ps_cluster.config.staleness_methods import StalenessMethod, StalenessSettings
 from ps_cluster.server.staleness.correction import Correction
 
 
-class CorrectedMomentum(StalenessMethod):
+class CorrectedMomentum(StalenessMethod[StalenessSettings]):
     name = "momentum"
     says = "the optimizer's momentum is lowered by the momentum that asynchrony adds"
     correction = Correction
 
-    def equation(self, settings: Any, arrived: ArrivedParts) -> CorrectedParts:
+    def equation(self, settings: StalenessSettings, arrived: ArrivedParts) -> CorrectedParts:
         """Return the gradient unchanged: this method changes the settings of the optimizer rule instead."""
         return CorrectedParts(arrived.gradient)
 

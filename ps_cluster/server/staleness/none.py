@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ps_cluster.config.equations import ArrivedParts, CorrectedParts
-from ps_cluster.config.staleness_methods import StalenessMethod
+from ps_cluster.config.staleness_methods import StalenessMethod, StalenessSettings
 from ps_cluster.server.staleness.correction import Correction
 
 
-class NoCorrection(StalenessMethod):
+class NoCorrection(StalenessMethod[StalenessSettings]):
     name = "none"
     says = "stale gradients are applied unchanged"
     correction = Correction
     takes_periods = works_by_row = True
 
-    def equation(self, settings: Any, arrived: ArrivedParts) -> CorrectedParts:
+    def equation(self, settings: StalenessSettings, arrived: ArrivedParts) -> CorrectedParts:
         """Return the gradient unchanged."""
         return CorrectedParts(arrived.gradient)

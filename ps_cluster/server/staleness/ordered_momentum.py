@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pydantic import Field
 
 from ps_cluster.config.equations import ArrivedParts, CorrectedParts
@@ -18,7 +16,7 @@ class OrderedSettings(StalenessSettings):
     momentum: Momentum = Field(default=0.9, description="beta in the paper.")
 
 
-class OrderedMomentum(Correction):
+class OrderedMomentum(Correction[OrderedSettings]):
     """A momentum that orders the gradients by their pulls, not by their pushes.
 
     OrMo (Shi, Yang and Li 2024, "Ordered Momentum for Asynchronous SGD", arXiv:2407.19234). Gradients whose weights
@@ -35,7 +33,7 @@ class OrderedMomentum(Correction):
     that the order of arrival does not matter.
     """
 
-    def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int, most_workers: int):
+    def __init__(self, settings: OrderedSettings, weights: tf.Variable, workers: int, most_workers: int):
         super().__init__(settings, weights, workers, most_workers)
         self.slots = {"ordered": tf.Variable(tf.zeros_like(weights), trainable=False)}
 
@@ -55,13 +53,13 @@ class OrderedMomentum(Correction):
         return (version + self._workers - 1) // self._workers
 
 
-class Ordered(StalenessMethod):
+class Ordered(StalenessMethod[OrderedSettings]):
     name = "ordered_momentum"
     says = "momentum that orders gradients by their pulls, not by their pushes"
     Settings = OrderedSettings
     correction = OrderedMomentum
 
-    def equation(self, settings: Any, arrived: ArrivedParts) -> CorrectedParts:
+    def equation(self, settings: OrderedSettings, arrived: ArrivedParts) -> CorrectedParts:
         """Return both terms of the paper's update as one gradient, and the new u."""
 
         def bucket(version: int) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from ps_cluster.config.equations import ArrivedParts, CorrectedParts, Slots
@@ -14,7 +12,7 @@ from ps_cluster.server.staleness.correction import Arrival, Corrected, Correctio
 MEMORY = 0.9  # the decay of the running mean of a worker's staleness
 
 
-class PredictedWeights(Correction):
+class PredictedWeights(Correction[StalenessSettings]):
     """Gives a worker the weights w + τ d, which are the expected weights at the time when its gradient arrives.
 
     d is the newest step of the weights, and τ is the running mean of the worker's staleness. With momentum or Adam, the
@@ -51,13 +49,13 @@ class PredictedWeights(Correction):
         return [self._step.assign(self._weights.read_value() - before, read_value=False)]
 
 
-class Predict(StalenessMethod):
+class Predict(StalenessMethod[StalenessSettings]):
     name = "predict"
     says = "a worker gets the weights that are expected at the time when its gradient arrives"
     works_by_row = True  # rows are not predicted, because mostly no other worker changes them in the meantime
     correction = PredictedWeights
 
-    def equation(self, settings: Any, arrived: ArrivedParts) -> CorrectedParts:
+    def equation(self, settings: StalenessSettings, arrived: ArrivedParts) -> CorrectedParts:
         """Return the gradient unchanged: this method acts only at the pull."""
         return CorrectedParts(arrived.gradient)
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ps_cluster.config.equations import ArrivedParts, CorrectedParts
 from ps_cluster.config.lazy import tf
 from ps_cluster.config.schema import RunConfig
 from ps_cluster.server.capabilities import Capabilities
 from ps_cluster.server.staleness.correction import Arrival, Corrected
-from ps_cluster.server.staleness.gather import Gather, Gathered
+from ps_cluster.server.staleness.gather import Gather, Gathered, GatherSettings
 
 
 class GatheredOfOneVersion(Gathered):
@@ -33,7 +31,7 @@ class SameVersion(Gather):
     says = "the weights change with every K-th gradient of the newest weights; others are dropped and computed again"
     correction = GatheredOfOneVersion
 
-    def equation(self, settings: Any, arrived: ArrivedParts) -> CorrectedParts:
+    def equation(self, settings: GatherSettings, arrived: ArrivedParts) -> CorrectedParts:
         """Return the gradient unchanged: gradients of older weights are not applied."""
         return CorrectedParts(arrived.gradient)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from pydantic import Field
 
@@ -30,7 +28,7 @@ class AdagradSettings(RuleSettings):
     )
 
 
-class AdagradUpdate(UpdateRule):
+class AdagradUpdate(UpdateRule[AdagradSettings]):
     """n += g^2; w -= learning rate x g / (sqrt(n) + epsilon).
 
     Adagrad with a diagonal matrix (Duchi et al. 2011, jmlr.org/papers/v12/duchi11a.html, figure 1). A share scales the
@@ -40,7 +38,7 @@ class AdagradUpdate(UpdateRule):
     slot_names = ("accumulator",)
 
     @classmethod
-    def first_values(cls, settings: Any) -> dict[str, float]:
+    def first_values(cls, settings: AdagradSettings) -> dict[str, float]:
         return {"accumulator": settings.initial_accumulator_value}
 
     def _change(
@@ -65,7 +63,7 @@ class AdagradUpdate(UpdateRule):
         )
 
 
-class AdagradRows(RowRule):
+class AdagradRows(RowRule[AdagradSettings]):
     """The update of `AdagradUpdate`, computed by TensorFlow's fused sparse kernel."""
 
     def apply(self, update: RowUpdate) -> tf.Operation:
@@ -81,14 +79,14 @@ class AdagradRows(RowRule):
         )
 
 
-class Adagrad(OptimizerRule):
+class Adagrad(OptimizerRule[AdagradSettings]):
     name = "adagrad"
     Settings = AdagradSettings
     usual_rate = 0.001
     update = AdagradUpdate
     row_update = AdagradRows
 
-    def equation(self, settings: Any, parts: UpdateParts) -> Slots:
+    def equation(self, settings: AdagradSettings, parts: UpdateParts) -> Slots:
         """Return n and w after the update, as in the docstring of `AdagradUpdate`."""
         accumulator = parts.slots["accumulator"] + parts.gradient**2
         step = parts.learning_rate * parts.shared_gradient / (np.sqrt(accumulator) + settings.epsilon)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from pydantic import Field
 
@@ -27,7 +25,7 @@ class AdamSettings(MomentumSettings):
     )
 
 
-class AdamUpdate(UpdateRule):
+class AdamUpdate(UpdateRule[AdamSettings]):
     """Adam (Kingma and Ba 2015, arXiv:1412.6980, algorithm 1)."""
 
     slot_names = ("mean", "variance")
@@ -83,7 +81,7 @@ def running_mean(decay: float, before: tf.Tensor, value: tf.Tensor) -> tf.Tensor
     return before + (1 - decay) * (value - before)
 
 
-class LazyAdamRows(RowRule):
+class LazyAdamRows(RowRule[AdamSettings]):
     """Adam (Kingma and Ba 2015, arXiv:1412.6980, algorithm 1) on the rows that have a gradient."""
 
     def apply(self, update: RowUpdate) -> tf.Operation:
@@ -100,7 +98,7 @@ class LazyAdamRows(RowRule):
         )
 
 
-class Adam(OptimizerRule):
+class Adam(OptimizerRule[AdamSettings]):
     name = "adam"
     Settings = AdamSettings
     usual_rate = 0.001
@@ -108,7 +106,7 @@ class Adam(OptimizerRule):
     update = AdamUpdate
     row_update = LazyAdamRows
 
-    def equation(self, settings: Any, parts: UpdateParts) -> Slots:
+    def equation(self, settings: AdamSettings, parts: UpdateParts) -> Slots:
         """Return m, v and w by algorithm 1 of the paper, with epsilon added to the uncorrected root (section 2)."""
         count, beta_1, beta_2 = parts.updates_before + 1, settings.momentum, settings.beta_2
         mean = beta_1 * parts.slots["mean"] + (1 - beta_1) * parts.shared_gradient

@@ -14,7 +14,7 @@ class CompiledSettings(RuleSettings):
     )
 
 
-class Compiled(OptimizerRule):
+class Compiled(OptimizerRule[CompiledSettings]):
     """Takes rule, rate, weight decay and clipping from the network's compile(); without compile(), adam with 0.001.
 
     Another rule replaces this one before any process starts (`launch.local_run.complete_config`). So this rule has no

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from pydantic import Field
@@ -42,7 +41,7 @@ class FtrlSettings(RuleSettings):
     )
 
 
-class FtrlUpdate(UpdateRule):
+class FtrlUpdate(UpdateRule[FtrlSettings]):
     """n' = n + g^2; z += learning rate x g - (n'^-power - n^-power) x w;
     w = -sign(z) x max(0, |z| - learning rate x l1) / (n'^-power + 2 x learning rate x l2).
 
@@ -58,7 +57,7 @@ class FtrlUpdate(UpdateRule):
     slot_names = ("accumulator", "linear")
 
     @classmethod
-    def first_values(cls, settings: Any) -> dict[str, float]:
+    def first_values(cls, settings: FtrlSettings) -> dict[str, float]:
         return {"accumulator": settings.initial_accumulator_value, "linear": 0.0}
 
     def _change(
@@ -111,7 +110,7 @@ def _step(
     return new, summed, linear
 
 
-class FtrlRows(RowRule):
+class FtrlRows(RowRule[FtrlSettings]):
     """The update of `FtrlUpdate`, computed by TensorFlow's fused sparse kernel.
 
     A row keeps its initial weights until it has its first gradient.
@@ -140,14 +139,14 @@ class FtrlRows(RowRule):
         )
 
 
-class Ftrl(OptimizerRule):
+class Ftrl(OptimizerRule[FtrlSettings]):
     name = "ftrl"
     Settings = FtrlSettings
     usual_rate = 0.001
     update = FtrlUpdate
     row_update = FtrlRows
 
-    def equation(self, settings: Any, parts: UpdateParts) -> Slots:
+    def equation(self, settings: FtrlSettings, parts: UpdateParts) -> Slots:
         """Return n, z and w after the update, as in the docstring of `FtrlUpdate`."""
         rate, power = parts.learning_rate * parts.factors, -settings.learning_rate_power
         before, linear = parts.slots["accumulator"], parts.slots["linear"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pydantic import Field
 
 from ps_cluster.config.equations import Slots, UpdateParts
@@ -17,7 +15,7 @@ class MomentumSettings(RuleSettings):
     momentum: Momentum = Field(default=0.9, description="The momentum. Asynchronous training acts like more momentum.")
 
 
-class MomentumUpdate(LinearUpdate):
+class MomentumUpdate(LinearUpdate[MomentumSettings]):
     """v = momentum x v - learning rate x g; w += v."""
 
     slot_names = ("momentum",)
@@ -35,13 +33,13 @@ class MomentumUpdate(LinearUpdate):
         )
 
 
-class WithMomentum(OptimizerRule):
+class WithMomentum(OptimizerRule[MomentumSettings]):
     name = "momentum"
     Settings = MomentumSettings
     staleness_method_of_compile = "gap_aware"  # docs/results.md, "Parity with fit"
     update = MomentumUpdate
 
-    def equation(self, settings: Any, parts: UpdateParts) -> Slots:
+    def equation(self, settings: MomentumSettings, parts: UpdateParts) -> Slots:
         """Return v and w + v, where v = momentum x v - learning rate x g (Polyak 1964)."""
         step = parts.learning_rate * parts.factors * parts.shared_gradient
         velocity = settings.momentum * parts.slots["momentum"] - step

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, TypeVar
 
 from pydantic import Field
 
@@ -49,7 +49,10 @@ class MuonAdamSettings(AdamSettings):
     )
 
 
-class MuonUpdate(UpdateRule):
+MuonsSettings = TypeVar("MuonsSettings", bound=MomentumSettings)
+
+
+class MuonUpdate(UpdateRule[MuonsSettings]):
     """v = momentum x v + g; u = g + momentum x v; w -= learning rate x u, and for a matrix of m rows and n columns
     W -= learning rate x sqrt(max(1, n / m)) x orthogonal(U).
 
@@ -96,7 +99,7 @@ class MuonUpdate(UpdateRule):
         return update, {}
 
 
-class MuonAdamUpdate(MuonUpdate):
+class MuonAdamUpdate(MuonUpdate[MuonAdamSettings]):
     """Muon for matrices, as in `MuonUpdate`, and Adam for all other weights, as in Muon's source (Jordan et al. 2024).
 
     With m = (1 - momentum) x v, which is Adam's running mean, the other weights have the step of Kingma and Ba 2015
@@ -136,13 +139,13 @@ def orthogonal(matrix: tf.Tensor) -> tf.Tensor:
     return tf.matmul(x, product) if tall else tf.matmul(product, x)
 
 
-class Muon(OptimizerRule):
+class Muon(OptimizerRule[MuonsSettings]):
     name = "muon"
     Settings: type[RuleSettings] = MuonSettings
     usual_rate = 0.02  # as in the source; Keras's Muon scales its steps differently
     update = MuonUpdate
 
-    def equation(self, settings: Any, parts: UpdateParts) -> Slots:
+    def equation(self, settings: MuonsSettings, parts: UpdateParts) -> Slots:
         """Return only v = momentum x v + g. The step of a matrix can't be computed from a part of its weights."""
         return {"momentum": settings.momentum * parts.slots["momentum"] + parts.shared_gradient}
 
@@ -155,12 +158,12 @@ class Muon(OptimizerRule):
             )
 
 
-class MuonAdam(Muon):
+class MuonAdam(Muon[MuonAdamSettings]):
     name = "muon_adam"
     Settings = MuonAdamSettings
     update = MuonAdamUpdate
 
-    def equation(self, settings: Any, parts: UpdateParts) -> Slots:
+    def equation(self, settings: MuonAdamSettings, parts: UpdateParts) -> Slots:
         """Return v, as `Muon` does, and the mean square of Adam."""
         variance = settings.beta_2 * parts.slots["variance"] + (1 - settings.beta_2) * parts.gradient**2
         return {**super().equation(settings, parts), "variance": variance}

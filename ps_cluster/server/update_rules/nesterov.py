@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ps_cluster.config.equations import Slots, UpdateParts
 from ps_cluster.config.optimizer_rules import OptimizerRule
 from ps_cluster.server.update_rules.momentum import MomentumSettings, MomentumUpdate
@@ -15,13 +13,13 @@ class NesterovUpdate(MomentumUpdate):
     looks_ahead = True
 
 
-class Nesterov(OptimizerRule):
+class Nesterov(OptimizerRule[MomentumSettings]):
     name = "nesterov"
     Settings = MomentumSettings
     staleness_method_of_compile = "gap_aware"
     update = NesterovUpdate
 
-    def equation(self, settings: Any, parts: UpdateParts) -> Slots:
+    def equation(self, settings: MomentumSettings, parts: UpdateParts) -> Slots:
         """Return v as `WithMomentum` does, and w + momentum x v - learning rate x g, with the new v."""
         step = parts.learning_rate * parts.factors * parts.shared_gradient
         velocity = settings.momentum * parts.slots["momentum"] - step

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from pydantic import Field
 
@@ -28,7 +26,7 @@ class RmspropSettings(MomentumSettings):
     )
 
 
-class RmspropUpdate(UpdateRule):
+class RmspropUpdate(UpdateRule[RmspropSettings]):
     """s = rho x s + (1 - rho) x g^2; v = momentum x v + learning rate x g / sqrt(s + epsilon); w -= v.
 
     Tieleman and Hinton 2012, Lecture 6.5 of Neural Networks for Machine Learning, in the form of Keras and TensorFlow.
@@ -64,13 +62,13 @@ class RmspropUpdate(UpdateRule):
         )
 
 
-class Rmsprop(OptimizerRule):
+class Rmsprop(OptimizerRule[RmspropSettings]):
     name = "rmsprop"
     Settings = RmspropSettings
     usual_rate = 0.001
     update = RmspropUpdate
 
-    def equation(self, settings: Any, parts: UpdateParts) -> Slots:
+    def equation(self, settings: RmspropSettings, parts: UpdateParts) -> Slots:
         """Return s, v and w after the update, as in the docstring of `RmspropUpdate`."""
         mean_square = settings.rho * parts.slots["mean_square"] + (1 - settings.rho) * parts.gradient**2
         step = parts.learning_rate * parts.shared_gradient / np.sqrt(mean_square + settings.epsilon)

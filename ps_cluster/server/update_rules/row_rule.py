@@ -9,7 +9,7 @@ counts all updates, as for a whole table.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from ps_cluster.config.lazy import tf
 from ps_cluster.config.optimizer_rules import RULES, RuleSettings
@@ -33,16 +33,19 @@ class RowUpdate(NamedTuple):
     share: tf.Tensor | None = None
 
 
-class RowRule(ABC):
+OwnSettings = TypeVar("OwnSettings", bound=RuleSettings)
+
+
+class RowRule(ABC, Generic[OwnSettings]):
     """The optimizer of a table's rows: slots, and operations that apply gradients. Create it on the shard's device.
 
     Attributes:
       slots: name → float32 [rows, width]. The names are the same as for whole vectors.
     """
 
-    def __init__(self, settings: RuleSettings, rows: tf.Variable):
+    def __init__(self, settings: OwnSettings, rows: tf.Variable):
         """Create the slots. `rows`: float32 [rows, width]."""
-        self._settings: Any = settings
+        self._settings = settings
         self._rows = rows
         self._first = RULES[settings.rule].update.first_values(settings)
         self.slots = {name: tf.Variable(tf.fill(rows.shape, one), trainable=False) for name, one in self._first.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -42,12 +42,15 @@ def make_rule(
     factors: np.ndarray,
     variable: MakeVariable = on_this_device,
     matrices: Sequence[Matrix] = (),
-) -> UpdateRule:
+) -> UpdateRule[Any]:
     """Return the rule that `settings` name. All arguments are as for `UpdateRule`."""
     return RULES[settings.rule].update(settings, weights, factors, variable, matrices)
 
 
-class UpdateRule(ABC):
+OwnSettings = TypeVar("OwnSettings", bound=RuleSettings)
+
+
+class UpdateRule(ABC, Generic[OwnSettings]):
     """One shard's optimizer: its slots, and the operations that apply a gradient. Create it on the shard's device.
 
     Weight decay is decoupled (Loshchilov and Hutter 2019, arXiv:1711.05101, algorithm 2). A weight's learning-rate
@@ -65,7 +68,7 @@ class UpdateRule(ABC):
 
     def __init__(
         self,
-        settings: RuleSettings,
+        settings: OwnSettings,
         weights: tf.Variable,
         factors: np.ndarray,
         variable: MakeVariable = on_this_device,
@@ -80,7 +83,7 @@ class UpdateRule(ABC):
           variable: creates the variables.
           matrices: the places of the matrices that `optimizer.matrices` names, in order.
         """
-        self._settings: Any = settings
+        self._settings = settings
         self._weights = weights
         self._matrices = matrices
         self._factors = None if np.all(factors == 1) else variable("factors", factors, changes=False)
@@ -92,7 +95,7 @@ class UpdateRule(ABC):
         }
 
     @classmethod
-    def first_values(cls, settings: Any) -> dict[str, float]:
+    def first_values(cls, settings: OwnSettings) -> dict[str, float]:
         """Return for each slot the first value of all its elements. `settings`: the section `optimizer`."""
         return dict.fromkeys(cls.slot_names, 0.0)
 
@@ -130,7 +133,7 @@ class UpdateRule(ABC):
         """Change the weights and the slots. The arguments are as for `apply`."""
 
 
-class LinearUpdate(UpdateRule):
+class LinearUpdate(UpdateRule[OwnSettings]):
     """A rule that is linear in the gradient. So scaling the gradient has the same effect as scaling the rate."""
 
     def _change(

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ps_cluster.config.equations import Slots, UpdateParts
 from ps_cluster.config.lazy import tf
-from ps_cluster.config.optimizer_rules import OptimizerRule
+from ps_cluster.config.optimizer_rules import OptimizerRule, RuleSettings
 from ps_cluster.server.update_rules.row_rule import RowRule, RowUpdate
 from ps_cluster.server.update_rules.rule import LinearUpdate, times
 
 
-class SgdUpdate(LinearUpdate):
+class SgdUpdate(LinearUpdate[RuleSettings]):
     """w -= learning rate x g."""
 
     def _step(self, gradient: tf.Tensor, learning_rate: tf.Tensor) -> tf.Operation:
@@ -20,7 +18,7 @@ class SgdUpdate(LinearUpdate):
         )
 
 
-class SgdRows(RowRule):
+class SgdRows(RowRule[RuleSettings]):
     """w -= learning rate x g, for the rows that have a gradient."""
 
     def apply(self, update: RowUpdate) -> tf.Operation:
@@ -28,11 +26,11 @@ class SgdRows(RowRule):
         return self._rows.scatter_sub(tf.IndexedSlices(step, update.places))
 
 
-class Sgd(OptimizerRule):
+class Sgd(OptimizerRule[RuleSettings]):
     name = "sgd"
     update = SgdUpdate
     row_update = SgdRows
 
-    def equation(self, settings: Any, parts: UpdateParts) -> Slots:
+    def equation(self, settings: RuleSettings, parts: UpdateParts) -> Slots:
         """Return w - learning rate x g."""
         return {"weights": parts.decayed_weights - parts.learning_rate * parts.factors * parts.shared_gradient}

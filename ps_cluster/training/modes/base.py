@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -53,7 +53,7 @@ class DefaultMode(Mode):
     def worker_step(self, step: TrainStep, config: RunConfig, start: InitialState, keep: np.ndarray) -> Compute:
         return step
 
-    def server_rule(self, config: RunConfig, weights: tf.Variable, start: InitialState) -> UpdateRule:
+    def server_rule(self, config: RunConfig, weights: tf.Variable, start: InitialState) -> UpdateRule[Any]:
         settings = METHODS[config.staleness.method].optimizer(config)
         return make_rule(settings, weights, start.factors, matrices=start.matrices)
 

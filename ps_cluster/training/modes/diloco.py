@@ -5,7 +5,7 @@ See outer_steps.py for the papers.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pydantic import Field
@@ -139,7 +139,7 @@ class Diloco(LocalMode):
     def worker_step(self, step: TrainStep, config: RunConfig, start: InitialState, keep: np.ndarray) -> Compute:
         return LocalTraining(step, config, start, keep)
 
-    def server_rule(self, config: RunConfig, weights: tf.Variable, start: InitialState) -> UpdateRule:
+    def server_rule(self, config: RunConfig, weights: tf.Variable, start: InitialState) -> UpdateRule[Any]:
         settings = DilocoSettings.of(config)
         every = pushes_of_momentum(config)
         return DelayedNesterov(config, settings, weights, every=every, spread=settings.momentum_spread)

@@ -15,6 +15,7 @@ from pydantic import Field
 from ps_cluster.config import RunConfig
 from ps_cluster.config.equations import Slots, UpdateParts
 from ps_cluster.config.lazy import tf
+from ps_cluster.config.optimizer_rules import RuleSettings
 from ps_cluster.config.setting_types import Momentum
 from ps_cluster.server.update_rules.rule import UpdateRule, times
 from ps_cluster.training.modes.local_steps import LocalSettings
@@ -25,7 +26,7 @@ class OuterSettings(LocalSettings):
     outer_momentum: Momentum = Field(default=0.9, description="Nesterov momentum of the outer step.")
 
 
-class DelayedNesterov(UpdateRule):
+class DelayedNesterov(UpdateRule[RuleSettings]):
     """Delayed Nesterov (Liu et al. 2024, algorithm 3), where N is `every`, c is `spread`, ε the rate and β the momentum.
 
       Δ ← Δ + g

@@ -6,7 +6,7 @@ See outer_steps.py for the papers, and sync_ps.py for the rounds.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -46,7 +46,7 @@ class SyncDiloco(SyncPs):
     def worker_step(self, step: TrainStep, config: RunConfig, start: InitialState, keep: np.ndarray) -> Compute:
         return LocalTraining(step, config, start, keep)
 
-    def server_rule(self, config: RunConfig, weights: tf.Variable, start: InitialState) -> UpdateRule:
+    def server_rule(self, config: RunConfig, weights: tf.Variable, start: InitialState) -> UpdateRule[Any]:
         return DelayedNesterov(config, SyncDilocoSettings.of(config), weights, every=1, spread=0.0)
 
     def recomputed_steps(self) -> type[RecomputedSteps]:
