@@ -120,7 +120,7 @@ def test_the_vectors_that_a_shard_keeps_for_each_worker_are_counted(values, vect
     values = values | {"cluster.workers": 3}
     some = config(**values)
     (part,) = make_store(values=values, kind=some.mode_kind.shard).shards
-    rings = part._history._rings[:1] if part._history._length > 1 else []
+    rings = part.history._rings[:1] if part.history._length > 1 else []
     own = [*vars(part).values(), *vars(part._correction).values(), *part.slots.values(), *rings]
     tables = {id(one): one for one in own if isinstance(one, tf.Variable) and one.shape[1:] == [LENGTH]}
     rows = [table.shape[0] for table in tables.values()]

@@ -606,7 +606,10 @@ def test_a_report_on_finished_runs_replaces_nothing_but_another(tmp_path):
     folder = tmp_path / "report"
     folder.mkdir()
     words = ["compare", *map(str, roots), "--output", str(folder)]
-    for name, told in (("rows.csv", "is not empty and holds no report"), ("comparison.yaml", "of its own")):
+    for name, told in (
+        ("rows.csv", "is not empty and holds no report"),
+        ("comparison.yaml", "the runs that it has trained"),
+    ):
         (folder / name).write_text("mine")
         ended = CliRunner().invoke(main, words)
         assert ended.exit_code == 2 and told in ended.output and (folder / name).read_text() == "mine"
