@@ -32,6 +32,7 @@ _QUICKLY = {  # the run scores its checkpoint once; everything else that is not 
     "evaluation.after_training": "false",
     "evaluation.augment_last": "false",
     "evaluation.recompute_updates": "false",
+    "evaluation.scored_examples": "200",
 }
 
 

@@ -188,6 +188,15 @@ class EvaluationSettings(Section):
             "them. 0: the best model is chosen on the test examples, so its test score is too high."
         ),
     )
+    scored_examples: int | None = Field(
+        default=None,
+        ge=1,
+        le=10_000_000,
+        description=(
+            "Score at most this many test examples, and at most as many held-out ones, spread evenly. The page of results "
+            "then shows no predictions. null: all."
+        ),
+    )
     recall_at: int | None = Field(
         default=None,
         ge=1,

@@ -19,9 +19,10 @@ from ps_cluster.config.networks import NETWORKS
 from ps_cluster.data.cache import size_of
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.evaluation.export_check import CheckedModel, compare, print_checked
-from ps_cluster.evaluation.export_formats import Exported, ExportFormat, spaced
+from ps_cluster.evaluation.export_formats import Exported, ExportFormat
 from ps_cluster.evaluation.predictor import Predictor, TrainedRun
 from ps_cluster.evaluation.raw_rows import RAW_DTYPES
+from ps_cluster.evaluation.scorer import spaced
 from ps_cluster.files import untrusted
 from ps_cluster.files.values import Malformed, one_line
 from ps_cluster.files.writing import folder_beside, write_json

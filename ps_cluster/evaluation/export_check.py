@@ -13,8 +13,8 @@ from ps_cluster.config.objectives import OBJECTIVES, TEXT, ExampleSpec
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.data.text_rows import texts_of
 from ps_cluster.evaluation.example_files import BATCH_SIZE
-from ps_cluster.evaluation.export_formats import spaced
 from ps_cluster.evaluation.predictor import Inputs
+from ps_cluster.evaluation.scorer import spaced
 from ps_cluster.report.terminal import FOLD, RIGHT, megabytes, plain_table
 
 Predictions = Callable[[Inputs], np.ndarray]

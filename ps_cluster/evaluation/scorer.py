@@ -77,6 +77,12 @@ def limit_threads(threads: int) -> None:
     tf.config.threading.set_inter_op_parallelism_threads(threads)
 
 
+def spaced(count: int, most: int) -> np.ndarray:
+    """Return at most `most` of the numbers 0 .. count - 1, evenly spaced: int64 [n]."""
+    wanted = min(count, most)
+    return np.arange(wanted) * count // wanted
+
+
 class Scorer:
     """The run's network in the run's precision, with the weights of the checkpoint that was scored last."""
 
@@ -93,8 +99,10 @@ class Scorer:
         from ps_cluster.models.objective_metrics import ObjectiveMetrics
         from ps_cluster.models.pure import infer
 
-        self.test_examples, self.unit = dataset.test_examples, dataset.spec.unit
-        self.validation_examples = dataset.validation_examples
+        most = config.evaluation.scored_examples or dataset.test_examples + dataset.validation_examples
+        self.test_examples = min(most, dataset.test_examples)
+        self.validation_examples = min(most, dataset.validation_examples)
+        self.unit = dataset.spec.unit
         self.objective = OBJECTIVES[dataset.spec.objective]
         self._config, self._dataset = config, dataset
         # A user's network is saved in float32, as its function builds it. It is built first, so that its layers have
@@ -227,7 +235,7 @@ class Scorer:
         from ps_cluster.report.prediction_sheet import Answer
 
         spec, named = self._dataset.spec, self.objective
-        chosen = np.unique(np.linspace(0, self.test_examples - 1, count).astype(np.int64))
+        chosen = spaced(self._dataset.test_examples, count)
         ((name, images),) = self._dataset.inputs("test").items()
         pictures = np.stack([np.asarray(images[i]) for i in chosen])
         outputs = self._first(network_inputs({name: pictures}, spec))
@@ -262,13 +270,14 @@ class Scorer:
         Args:
           spec: the form of the examples that `sums` takes.
         """
-        examples = len(self._dataset.target(split))
-        fields = {name: self._dataset.rows(split, name, field) for name, field in fields_of(spec).items()}
+        chosen, fields = self._chosen(split), fields_of(spec)
+        examples = len(chosen)
+        columns = {name: self._dataset.rows(split, name, field) for name, field in fields.items() if name != WEIGHT}
         metric, loss, kept = 0.0, 0.0, None
         at_once = NETWORKS[self._config.model.name].scored_at_once
         for start in range(0, examples, at_once):
             batch = slice(start, start + at_once)
-            arrays = {name: np.asarray(rows[batch]) for name, rows in fields.items() if name != WEIGHT}
+            arrays = {name: np.asarray(rows[chosen[batch]]) for name, rows in columns.items()}
             with computing():
                 found = sums(arrays)
             kept = arrays_to_keep(found.kept, examples) if kept is None else kept
@@ -278,7 +287,14 @@ class Scorer:
                 self._further.add(*found.compared)
             metric += float(found.metric)
             loss += float(found.loss)
-        return finite(metric / examples), finite(loss / examples), kept or {}
+        return finite(metric / examples), finite(loss / examples), kept if kept and self._scores_all(split) else {}
+
+    def _chosen(self, split: str) -> np.ndarray:
+        """Return the numbers of the examples of a split that are scored, int64 [k], in rising order."""
+        return spaced(count := len(self._dataset.target(split)), self._config.evaluation.scored_examples or count)
+
+    def _scores_all(self, split: str) -> bool:
+        return len(self._chosen(split)) == len(self._dataset.target(split))
 
 
 def arrays_to_keep(batch: Mapping[str, Any], examples: int) -> dict[str, np.ndarray]:

@@ -48,7 +48,7 @@ def scorer_of(tmp_path):
     return partial(make_scorer, tmp_path)
 
 
-def make_scorer(tmp_path, code, precision):
+def make_scorer(tmp_path, code, precision, **settings):
     (tmp_path / "mine.py").write_text(code)
     user_code.trust(tmp_path / "mine.py")
     draw = np.random.default_rng(0)
@@ -58,7 +58,8 @@ def make_scorer(tmp_path, code, precision):
     )
     dataset = write_packed(tmp_path / "packed", "packed_arrays", "real", Contents.of(train, test))
     chosen = {"model.name": f"{tmp_path}/mine.py:build", "data.dataset": "packed_arrays"}
-    return Scorer(build_config(None, {**chosen, "data.data_dir": str(tmp_path), "model.precision": precision}), dataset)
+    chosen |= {"data.data_dir": str(tmp_path), "model.precision": precision}
+    return Scorer(build_config(None, chosen | {f"evaluation.{name}": one for name, one in settings.items()}), dataset)
 
 
 def checkpoint(weights):
@@ -74,6 +75,28 @@ def test_a_network_that_changes_in_each_call_has_one_score_and_is_saved_as_in_th
     assert float(keras.models.load_model(tmp_path / "model.keras").layers[0].calls) == 0
     equal = scorer.score(checkpoint(np.zeros(15)))
     assert equal.loss == pytest.approx(np.log(3), rel=1e-5), "of each example, although the loss is a sum"
+
+
+PLAIN = """
+import keras
+
+def build(examples, settings):
+    return keras.Sequential([keras.Input([4]), keras.layers.Dense(examples.outputs)])
+"""
+
+
+def test_a_sample_of_the_test_examples_is_spread_evenly_over_them(scorer_of):
+    """Every tenth of 70 examples, computed with numpy."""
+    scorer = scorer_of(PLAIN, "float32", scored_examples=7)
+    weights = np.random.default_rng(1).normal(size=15).astype(np.float32)
+    found = scorer.score(Checkpoint(1, {"weights": weights, "statistics": np.zeros(0, np.float32)}))
+    draw = np.random.default_rng(0)
+    draw.normal(size=(9, 4))
+    rows = draw.normal(size=(Network.scored_at_once + 20, 4))[::10]
+    predicted = (rows @ weights[:12].reshape(4, 3) + weights[12:]).argmax(axis=1)
+    assert len(rows) == 7 == scorer.test_examples
+    assert found.metric == pytest.approx(np.mean(predicted == np.arange(70)[::10] % 3))
+    assert found.predictions is None, "a page of predictions would be of some examples only"
 
 
 FAILING = """

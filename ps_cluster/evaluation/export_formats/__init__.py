@@ -110,9 +110,3 @@ class ExportFormat:
 EXPORT_FORMATS: Registry[ExportFormat] = Registry(
     "export format", ExportFormat, "ps_cluster.evaluation.export_formats", "ps_cluster.export_formats"
 )
-
-
-def spaced(count: int, most: int) -> np.ndarray:
-    """Return at most `most` of the numbers 0 .. count - 1, evenly spaced: int64 [n]."""
-    wanted = min(count, most)
-    return np.arange(wanted) * count // wanted
