@@ -153,7 +153,7 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
             low, high = accuracy["expected"]
             where = "inside" if low <= accuracy["disturbed"] <= high else "outside"
             judged = f"{where} {low:.2%} to {high:.2%}, which holds 99 of 100 undisturbed runs"
-        yield "test accuracy", f"{accuracy['disturbed']:.2%}, undisturbed {others} (generated images): {judged}"
+        yield "test accuracy", f"{accuracy['disturbed']:.2%}, undisturbed {others} (generated data): {judged}"
     for name, reason in report["skipped"].items():
         yield "skipped", f"{name}: {reason}"
     yield "verdict", "passed" if report["passed"] else "FAILED: " + report["problems"][0]
