@@ -35,10 +35,10 @@ def test_the_report_says_whether_there_are_enough_undisturbed_runs_to_judge_the_
     )
     assert few["accuracy"] == {"disturbed": 0.90, "undisturbed": [0.6575], "expected": None}
     assert (
-        "90.00%, undisturbed 65.75% (generated images): not enough undisturbed runs to say whether the faults changed it "
+        "90.00%, undisturbed 65.75% (generated data): not enough undisturbed runs to say whether the faults changed it "
         "(--undisturbed-runs 3 or more)"
     ) in printed(few)
-    assert "undisturbed 65.75%, 57.83%, 65.77% (generated images): inside" in printed(enough)
+    assert "undisturbed 65.75%, 57.83%, 65.77% (generated data): inside" in printed(enough)
 
 
 @pytest.mark.parametrize("complete", [True, False])
