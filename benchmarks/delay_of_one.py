@@ -3,11 +3,11 @@
     python -m benchmarks.delay_of_one
     python -m benchmarks.delay_of_one --draw
 
-The network is byte_lm, trained for a short time. One worker that emulates two has a staleness of 1; mode `single` has none. The
-learning rate of each rule, with and without the delay, is the best on held-out examples with one seed, at momentum 0.9. Then
-each is trained with fresh seeds, and the last weights are scored on the test examples. As in the paper, Muon updates the
-matrices of the hidden layers, and Adam all other weights (rule `muon_adam`). Neither has weight decay. An interrupted study
-continues with the same command.
+The network is byte_lm, trained for a short time. With one worker that emulates two, every gradient has a staleness of 1. In
+mode `single` no gradient is stale. The learning rate of each rule, with and without the delay, is the best on held-out
+examples with one seed, at momentum 0.9. Then each is trained with fresh seeds, and the last weights are scored on the test
+examples. As in the paper, Muon updates the matrices of the hidden layers, and Adam all other weights (rule `muon_adam`).
+Neither has weight decay. An interrupted study continues with the same command.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import Any
 import click
 
 from benchmarks.records import RECORDS, Column, half_interval, keep, table
-from benchmarks.staleness_chart import Difference, Rule, arm, difference, holm, scores_of
-from benchmarks.trials import Study
+from benchmarks.staleness_chart import Rule, arm
+from benchmarks.trials import Difference, Study, holm
 from ps_cluster.cli.command_line import OUTPUT_FILE, OneLineCommand, Whole
 from ps_cluster.report.terminal import print_line
 
@@ -42,7 +42,7 @@ COLUMNS = {
 def costs(study: Study) -> list[Difference]:
     """Return by how many bits per byte the delay makes each rule better (below 0: worse), seed by seed."""
     return [
-        difference(study, f"{rule.name}, delay of 1 against 0", *(ARMS[rule.name, delay] for delay in (1, 0)))
+        study.difference(f"{rule.name}, delay of 1 against 0", *(ARMS[rule.name, delay] for delay in (1, 0)))
         for rule in RULES
     ]
 
@@ -55,7 +55,7 @@ def draw(record: Path) -> None:
         row: dict[str, Any] = {"rule": rule.name, "cost": [-value for value in cost.values]}
         for delay in DELAYS:
             one = ARMS[rule.name, delay]
-            row |= {f"rate {delay}": one.best(study.tried(one)).rate, f"{delay}": list(scores_of(study, one).values())}
+            row |= {f"rate {delay}": one.best(study.tried(one)).rate, f"{delay}": list(study.scores(one).values())}
         rows.append(row)
     for line in table([keep(record.with_name("delay_of_one.json"), rows, COLUMNS)]).splitlines():
         print_line(line)

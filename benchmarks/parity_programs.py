@@ -151,7 +151,7 @@ def large_numbers() -> Arrays:
 
 
 def digits_and_weights() -> Arrays:
-    """Return real digits, and save weights of a MobileNetV2, of which only the moving statistics fit the digits."""
+    """Return real digits. Also save random weights of a MobileNetV2, whose moving statistics are those of the digits."""
     keras.utils.set_random_seed(0)
     arrays, base = digits(), mobile_net()
     norms = [layer for layer in base.layers if isinstance(layer, layers.BatchNormalization)]

@@ -15,18 +15,17 @@ figure beside the record. It needs no training.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from itertools import product
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
 import click
 
 from benchmarks.records import RECORDS, Column, half_interval, keep, table
-from benchmarks.trials import Arm, Study
+from benchmarks.trials import Arm, Difference, Study, holm
 from ps_cluster.cli.command_line import OUTPUT_FILE, OneLineCommand, Whole
 from ps_cluster.errors import UserError
 from ps_cluster.files.writing import write_whole
@@ -51,9 +50,9 @@ class Rule:
 
     Attributes:
       method: "" for no method.
-      momentum_key: the setting of the momentum that is chosen; "" if the rule has none.
+      momentum_key: the name of the setting that holds the momentum.
       settings: further settings of the rule.
-      momenta: the momenta that are tried.
+      momenta: the momenta to choose from; () if the rule has none.
       alone: the name of the rule that this rule equals if no gradient is stale, so that point of the chart is trained once;
         "" if there is no such rule.
     """
@@ -68,7 +67,7 @@ class Rule:
 
 
 RULES = (
-    Rule("sgd", "sgd", momentum_key=""),
+    Rule("sgd", "sgd", momenta=()),
     Rule("momentum", "momentum"),
     Rule("sgd, ordered_momentum", "sgd", "ordered_momentum", ORDERED, alone="momentum"),
     Rule("adam", "adam"),
@@ -147,7 +146,7 @@ def arm(network: str, rule: Rule, staleness: int) -> Arm:
     rates = work.rates["momentum" if rule.method == "ordered_momentum" else rule.rule]
     return Arm(
         f"{network}: {rule.name}, staleness {staleness}", settings, rates, rule.momentum_key,
-        rule.momenta if rule.momentum_key else (), work.held_out, work.scale,
+        rule.momenta, work.held_out, work.scale,
     )  # fmt: skip
 
 
@@ -156,61 +155,17 @@ def arms_of(network: str) -> list[Arm]:
     return list({one.name: one for one in (arm(network, *point) for point in product(RULES, STALENESS))}.values())
 
 
-@dataclass(frozen=True)
-class Difference:
-    """A difference of two points of the chart, taken seed by seed. It is positive if the first point is better.
-
-    Attributes:
-      values: in the units of the table, one for each seed that both points have.
-    """
-
-    text: str
-    values: tuple[float, ...]
-
-    def p_value(self) -> float:
-        """Return the probability of a mean at least as far from 0 by chance (two-sided, Student's t for pairs)."""
-        import tensorflow as tf  # of the libraries that are here, only TensorFlow has this distribution
-
-        error = stdev(self.values) / math.sqrt(len(self.values))
-        if not error:
-            return 0.0 if mean(self.values) else 1.0
-        degrees, t = len(self.values) - 1, mean(self.values) / error
-        return float(
-            tf.math.betainc(*(tf.constant(x, tf.float64) for x in (degrees / 2, 0.5, degrees / (degrees + t * t))))
-        )
-
-
 def differences(study: Study, network: str) -> list[Difference]:
     """Return the differences that the pages name: what staleness costs each rule, and what each method wins."""
     found = []
     for rule, staleness in product(RULES, STALENESS[1:]):
         name = f"{network}, {rule.name}: staleness {staleness} against 0"
-        found.append(difference(study, name, arm(network, rule, staleness), arm(network, rule, 0)))
+        found.append(study.difference(name, arm(network, rule, staleness), arm(network, rule, 0)))
         for plain in RULES:
             if rule.alone == plain.name:
                 name = f"{network}, staleness {staleness}: {rule.name} against {plain.name}"
-                found.append(difference(study, name, arm(network, rule, staleness), arm(network, plain, staleness)))
+                found.append(study.difference(name, arm(network, rule, staleness), arm(network, plain, staleness)))
     return [one for one in found if len(one.values) > 1]
-
-
-def difference(study: Study, text: str, of: Arm, against: Arm) -> Difference:
-    mine, theirs = scores_of(study, of), scores_of(study, against)
-    seeds = sorted(mine.keys() & theirs.keys())
-    return Difference(text, tuple(of.scale * (mine[seed] - theirs[seed]) for seed in seeds))
-
-
-def scores_of(study: Study, of: Arm) -> dict[int, float]:
-    """Return the final scores of an arm by their seeds, without trainings that diverged."""
-    return {seed: trial.score for seed, trial in sorted(study.finals(of).items()) if trial.score is not None}
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p values corrected for their number (Holm 1979, "A simple sequentially rejective multiple test procedure")."""
-    corrected, largest = [1.0] * len(p_values), 0.0
-    for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
-        corrected[index] = largest
-    return corrected
 
 
 def rows_of(study: Study, network: str) -> list[dict[str, Any]]:
@@ -225,7 +180,7 @@ def rows_of(study: Study, network: str) -> list[dict[str, Any]]:
                 row[f"chosen {staleness}"] = f"{best.rate:g}" + (
                     "" if best.momentum is None else f", {best.momentum:g}"
                 )
-            if scores := scores_of(study, point):
+            if scores := study.scores(point):
                 row[f"{staleness}"] = [abs(point.scale) * score for score in scores.values()]
         rows.append(row)
     return rows
@@ -239,8 +194,7 @@ def figure(study: Study, networks: Sequence[str]) -> Plot:
         for network, panel in zip(networks, panels):
             for number, rule in enumerate(RULES):
                 points = [
-                    (staleness, list(scores_of(study, arm(network, rule, staleness)).values()))
-                    for staleness in STALENESS
+                    (staleness, list(study.scores(arm(network, rule, staleness)).values())) for staleness in STALENESS
                 ]
                 shown = [(staleness, [abs(WORKS[network].scale) * one for one in of]) for staleness, of in points if of]
                 if shown:

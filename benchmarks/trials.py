@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean, stdev
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
@@ -42,7 +43,7 @@ COLUMNS = {
 
 
 class Choice(BaseModel):
-    """What is chosen on held-out examples: the learning rate, and the momentum of a rule that has one."""
+    """A learning rate, and a momentum if the rule has one. A study chooses them on held-out examples."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -58,8 +59,8 @@ class Arm:
       name: is unique in a study.
       settings: those of every trial, by their dotted keys.
       rates: the learning rates that are tried first, each `STEP` times the one before.
-      momentum_key: the setting that holds the momentum; "" if the rule has none.
-      momenta: the momenta that are tried; () if the rule has none. The first rates are tried with the first momentum.
+      momentum_key: the name of the setting that holds the momentum.
+      momenta: the momenta to choose from, () if the rule has none. The first rates are tried with the first of them.
       held_out: the number of training examples that are held out to choose.
       scale: the factor that turns a score into the unit of tables. It is negative if a smaller score is better.
     """
@@ -119,6 +120,39 @@ class Trial(BaseModel):
         return Choice(rate=self.rate, momentum=self.momentum)
 
 
+@dataclass(frozen=True)
+class Difference:
+    """A difference of two arms, taken seed by seed. It is positive if the first arm is better.
+
+    Attributes:
+      values: in the units of the table, one for each seed that both arms have.
+    """
+
+    text: str
+    values: tuple[float, ...]
+
+    def p_value(self) -> float:
+        """Return the probability of a mean at least as far from 0 by chance (two-sided, Student's t for pairs)."""
+        import tensorflow as tf  # of the libraries that are here, only TensorFlow has this distribution
+
+        error = stdev(self.values) / math.sqrt(len(self.values))
+        if not error:
+            return 0.0 if mean(self.values) else 1.0
+        degrees, t = len(self.values) - 1, mean(self.values) / error
+        return float(
+            tf.math.betainc(*(tf.constant(x, tf.float64) for x in (degrees / 2, 0.5, degrees / (degrees + t * t))))
+        )
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p values corrected for their number (Holm 1979, "A simple sequentially rejective multiple test procedure")."""
+    corrected, largest = [1.0] * len(p_values), 0.0
+    for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
+        corrected[index] = largest
+    return corrected
+
+
 class Wanted(NamedTuple):
     """A trial that is missing. `held_out`: as in a `Trial`."""
 
@@ -145,6 +179,16 @@ class Study:
     def finals(self, arm: Arm) -> dict[int, Trial]:
         """Return the final trials of an arm by their seeds."""
         return {trial.seed: trial for trial in self._trials if trial.arm == arm.name and not trial.held_out}
+
+    def scores(self, arm: Arm) -> dict[int, float]:
+        """Return the scores of an arm's final trials by their seeds, without trainings that diverged."""
+        return {seed: trial.score for seed, trial in sorted(self.finals(arm).items()) if trial.score is not None}
+
+    def difference(self, text: str, of: Arm, against: Arm) -> Difference:
+        """Return the difference of two arms over the seeds that both have. `text`: its name."""
+        mine, theirs = self.scores(of), self.scores(against)
+        seeds = sorted(mine.keys() & theirs.keys())
+        return Difference(text, tuple(of.scale * (mine[seed] - theirs[seed]) for seed in seeds))
 
     def missing(self, seeds: int) -> list[Wanted]:
         """Return the trials that can be trained now.

@@ -122,7 +122,7 @@ def verify(names: tuple[str, ...]) -> None:
 def rm(names: tuple[str, ...], yes: bool) -> None:
     """Remove packed copies.
 
-    NAME is a data set, of which all copies are removed, or the name of a single copy. Archives are not removed.
+    NAME is a data set or a single copy. Of a data set all copies are removed. Archives are not removed.
     """
     from ps_cluster.data import cache, inventory
     from ps_cluster.files import untrusted

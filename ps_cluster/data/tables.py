@@ -143,7 +143,7 @@ def _check_not_numbers(
 ) -> None:
     """Raise Malformed for a column of text that seems to hold numbers, with marks of missing values or a typing error.
 
-    Any other column that mixes numbers and texts is taken for categories, e.g. for codes, one of which is "other".
+    Any other column that mixes numbers and texts holds categories, such as codes with one code that is called "other".
 
     Args:
       texts: the different values of the column.

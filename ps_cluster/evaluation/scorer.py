@@ -99,9 +99,9 @@ class Scorer:
         from ps_cluster.models.objective_metrics import ObjectiveMetrics
         from ps_cluster.models.pure import infer
 
-        most = config.evaluation.scored_examples or dataset.test_examples + dataset.validation_examples
-        self.test_examples = min(most, dataset.test_examples)
-        self.validation_examples = min(most, dataset.validation_examples)
+        self._most = config.evaluation.scored_examples or max(dataset.test_examples, dataset.validation_examples)
+        self.test_examples = min(self._most, dataset.test_examples)
+        self.validation_examples = min(self._most, dataset.validation_examples)
         self.unit = dataset.spec.unit
         self.objective = OBJECTIVES[dataset.spec.objective]
         self._config, self._dataset = config, dataset
@@ -270,14 +270,17 @@ class Scorer:
         Args:
           spec: the form of the examples that `sums` takes.
         """
-        chosen, fields = self._chosen(split), fields_of(spec)
+        everything = len(self._dataset.target(split))
+        chosen = spaced(everything, self._most)
         examples = len(chosen)
-        columns = {name: self._dataset.rows(split, name, field) for name, field in fields.items() if name != WEIGHT}
+        fields = {
+            name: self._dataset.rows(split, name, field) for name, field in fields_of(spec).items() if name != WEIGHT
+        }
         metric, loss, kept = 0.0, 0.0, None
         at_once = NETWORKS[self._config.model.name].scored_at_once
         for start in range(0, examples, at_once):
             batch = slice(start, start + at_once)
-            arrays = {name: np.asarray(rows[chosen[batch]]) for name, rows in columns.items()}
+            arrays = {name: np.asarray(rows[chosen[batch]]) for name, rows in fields.items()}
             with computing():
                 found = sums(arrays)
             kept = arrays_to_keep(found.kept, examples) if kept is None else kept
@@ -287,14 +290,9 @@ class Scorer:
                 self._further.add(*found.compared)
             metric += float(found.metric)
             loss += float(found.loss)
-        return finite(metric / examples), finite(loss / examples), kept if kept and self._scores_all(split) else {}
-
-    def _chosen(self, split: str) -> np.ndarray:
-        """Return the numbers of the examples of a split that are scored, int64 [k], in rising order."""
-        return spaced(count := len(self._dataset.target(split)), self._config.evaluation.scored_examples or count)
-
-    def _scores_all(self, split: str) -> bool:
-        return len(self._chosen(split)) == len(self._dataset.target(split))
+        if kept is None or examples < everything:  # nobody could tell which examples the kept predictions are of
+            kept = {}
+        return finite(metric / examples), finite(loss / examples), kept
 
 
 def arrays_to_keep(batch: Mapping[str, Any], examples: int) -> dict[str, np.ndarray]:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from benchmarks.staleness_chart import Difference, arms_of, holm
-from benchmarks.trials import Arm, Choice, Study, Trial
+from benchmarks.staleness_chart import arms_of
+from benchmarks.trials import Arm, Choice, Difference, Study, Trial, holm
 
 
 def arm(name="a", momenta=(0.9, 0.5), scale=1.0):

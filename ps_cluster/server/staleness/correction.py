@@ -10,10 +10,10 @@ gradient.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple
 
 from ps_cluster.config.lazy import tf
-from ps_cluster.config.staleness_methods import StalenessSettings
+from ps_cluster.config.staleness_methods import OwnSettings
 from ps_cluster.server.capabilities import Capabilities
 
 Corrected = tuple["tf.Tensor", "tf.Tensor | None"]
@@ -31,9 +31,6 @@ class Arrival(NamedTuple):
     def staleness(self) -> tf.Tensor:
         """The number of gradients that this shard has accepted since the pull, int64 [], 0 or more."""
         return self.now - self.pulled
-
-
-OwnSettings = TypeVar("OwnSettings", bound=StalenessSettings)
 
 
 class Correction(Generic[OwnSettings]):

@@ -9,10 +9,10 @@ counts all updates, as for a whole table.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple
 
 from ps_cluster.config.lazy import tf
-from ps_cluster.config.optimizer_rules import RULES, RuleSettings
+from ps_cluster.config.optimizer_rules import RULES, OwnSettings
 
 
 class RowUpdate(NamedTuple):
@@ -31,9 +31,6 @@ class RowUpdate(NamedTuple):
     learning_rate: tf.Tensor
     updates_before: tf.Tensor
     share: tf.Tensor | None = None
-
-
-OwnSettings = TypeVar("OwnSettings", bound=RuleSettings)
 
 
 class RowRule(ABC, Generic[OwnSettings]):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol
 
 import numpy as np
 
 from ps_cluster.config.lazy import tf
-from ps_cluster.config.optimizer_rules import RULES, RuleSettings
+from ps_cluster.config.optimizer_rules import RULES, OwnSettings, RuleSettings
 
 
 class MakeVariable(Protocol):
@@ -45,9 +45,6 @@ def make_rule(
 ) -> UpdateRule[Any]:
     """Return the rule that `settings` name. All arguments are as for `UpdateRule`."""
     return RULES[settings.rule].update(settings, weights, factors, variable, matrices)
-
-
-OwnSettings = TypeVar("OwnSettings", bound=RuleSettings)
 
 
 class UpdateRule(ABC, Generic[OwnSettings]):
