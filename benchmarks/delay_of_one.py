@@ -23,6 +23,7 @@ from benchmarks.records import RECORDS, Column, half_interval, keep, table
 from benchmarks.staleness_chart import Rule, arm
 from benchmarks.trials import Difference, Study, holm
 from ps_cluster.cli.command_line import OUTPUT_FILE, OneLineCommand, Whole
+from ps_cluster.errors import UserError
 from ps_cluster.report.terminal import print_line
 
 NETWORK, DELAYS = "byte_lm", (0, 1)
@@ -39,34 +40,43 @@ COLUMNS = {
 }
 
 
-def costs(study: Study) -> list[Difference]:
-    """Return by how many bits per byte the delay makes each rule better (below 0: worse), seed by seed."""
-    return [
-        study.difference(f"{rule.name}, delay of 1 against 0", *(ARMS[rule.name, delay] for delay in (1, 0)))
-        for rule in RULES
-    ]
+def costs(study: Study) -> dict[str, list[float]]:
+    """Return rule → by how many bits per byte the delay makes it worse, for each seed that all arms have, in order.
+
+    Raises:
+      UserError: fewer than two seeds have a score in all arms.
+    """
+    scores = {key: study.scores(one) for key, one in ARMS.items()}
+    seeds = sorted(set.intersection(*map(set, scores.values())))
+    if len(seeds) < 2:
+        raise UserError(
+            "--draw: fewer than two seeds have a score for each rule and delay: run the study without --draw first"
+        )
+    return {rule.name: [scores[rule.name, 1][seed] - scores[rule.name, 0][seed] for seed in seeds] for rule in RULES}
 
 
 def draw(record: Path) -> None:
-    """Print the table of the trials in a record, and the differences with Holm's correction over all of them."""
+    """Print the table of the trials in a record, and the costs of the delay with Holm's correction over all of them."""
     study = Study(record, list(ARMS.values()))
+    found = costs(study)
     rows: list[dict[str, Any]] = []
-    for rule, cost in zip(RULES, costs(study)):
-        row: dict[str, Any] = {"rule": rule.name, "cost": [-value for value in cost.values]}
+    for rule in RULES:
+        row: dict[str, Any] = {"rule": rule.name, "cost": found[rule.name]}
         for delay in DELAYS:
             one = ARMS[rule.name, delay]
             row |= {f"rate {delay}": one.best(study.tried(one)).rate, f"{delay}": list(study.scores(one).values())}
         rows.append(row)
     for line in table([keep(record.with_name("delay_of_one.json"), rows, COLUMNS)]).splitlines():
         print_line(line)
-    adam, muon = costs(study)
-    both = Difference(
-        "muon_adam against adam: what the delay changes", tuple(m - a for m, a in zip(muon.values, adam.values))
+    adam, muon = found.values()
+    named = [Difference(f"cost of the delay, {rule}", tuple(cost)) for rule, cost in found.items()]
+    named.append(
+        Difference("cost with adam minus cost with muon_adam", tuple(a - m for a, m in zip(adam, muon, strict=True)))
     )
-    found = [adam, muon, both]
-    for change, p in zip(found, holm([change.p_value() for change in found])):
+    for one_cost, p in zip(named, holm([one.p_value() for one in named])):
+        half = half_interval(one_cost.values)
         print_line(
-            f"{change.text}: {mean(change.values):+.3f} ± {half_interval(change.values):.3f}, corrected p = {p:.2g}"
+            f"{one_cost.text}: {mean(one_cost.values):+.3f} ± {half:.3f}, n = {len(adam)}, corrected p = {p:.2g}"
         )
 
 

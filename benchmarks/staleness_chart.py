@@ -213,6 +213,8 @@ def draw(record: Path) -> None:
     """Print the table and the differences of the trials in a record, and draw the chart beside it."""
     studies = {network: Study(record, arms_of(network)) for network in WORKS}
     networks = [network for network, study in studies.items() if any(study.finals(one) for one in arms_of(network))]
+    if not networks:
+        raise UserError(f"--record: '{record}' has no final trials yet: run the study without --draw first")
     rows = [row for network in networks for row in rows_of(studies[network], network)]
     summary = keep(record.with_name("staleness_chart.json"), rows, COLUMNS)
     for line in table([summary]).splitlines():

@@ -122,10 +122,10 @@ class Trial(BaseModel):
 
 @dataclass(frozen=True)
 class Difference:
-    """A difference of two arms, taken seed by seed. It is positive if the first arm is better.
+    """A difference between trainings, taken seed by seed.
 
     Attributes:
-      values: in the units of the table, one for each seed that both arms have.
+      values: in the units of the table, one for each seed that all these trainings have.
     """
 
     text: str
@@ -185,7 +185,7 @@ class Study:
         return {seed: trial.score for seed, trial in sorted(self.finals(arm).items()) if trial.score is not None}
 
     def difference(self, text: str, of: Arm, against: Arm) -> Difference:
-        """Return the difference of two arms over the seeds that both have. `text`: its name."""
+        """Return by how much `of` is better than `against`, for each seed that both have. `text`: the name of the result."""
         mine, theirs = self.scores(of), self.scores(against)
         seeds = sorted(mine.keys() & theirs.keys())
         return Difference(text, tuple(of.scale * (mine[seed] - theirs[seed]) for seed in seeds))

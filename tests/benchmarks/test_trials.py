@@ -2,8 +2,11 @@
 
 import pytest
 
+from benchmarks import delay_of_one, staleness_chart
+from benchmarks.delay_of_one import ARMS, RULES, costs
 from benchmarks.staleness_chart import arms_of
 from benchmarks.trials import Arm, Choice, Difference, Study, Trial, holm
+from ps_cluster.errors import UserError
 
 
 def arm(name="a", momenta=(0.9, 0.5), scale=1.0):
@@ -80,6 +83,27 @@ def test_the_p_value_of_a_difference_is_that_of_students_t():
     """t = 3.873 with 3 degrees of freedom; the value is that of printed tables of t (between 0.02 and 0.05)."""
     assert Difference("", (1.0, 2.0, 3.0, 4.0)).p_value() == pytest.approx(0.0305, abs=5e-4)
     assert Difference("", (-1.0, 1.0)).p_value() == pytest.approx(1.0)
+
+
+def final(name, seed, score):
+    return Trial(arm=name, rate=0.1, momentum=0.9, seed=seed, held_out=0, score=score, commit="c")
+
+
+def test_the_cost_of_a_delay_is_taken_over_the_seeds_that_all_arms_have(tmp_path):
+    """A study that was interrupted has one more training of some arms than of others."""
+    (adam, adam_late), (muon, muon_late) = [[ARMS[rule.name, delay].name for delay in (0, 1)] for rule in RULES]
+    trials = [final(adam, 1, 3.0), final(adam, 2, 3.5), final(adam, 3, 9.0), final(adam_late, 1, 3.25)]
+    trials += [final(adam_late, 2, 4.0), final(muon, 1, 2.0), final(muon, 2, 2.5), final(muon_late, 2, 2.5)]
+    with pytest.raises(UserError, match="fewer than two seeds"):
+        costs(study(tmp_path, [], *trials))
+    assert costs(study(tmp_path, [], final(muon_late, 1, 2.125))) == {"adam": [0.25, 0.5], "muon_adam": [0.125, 0.0]}
+
+
+def test_a_record_without_final_trials_is_told_in_one_line(tmp_path):
+    study(tmp_path, [], trial("a", 0.1, 0, 100, 0.5))
+    for draw in (staleness_chart.draw, delay_of_one.draw):
+        with pytest.raises(UserError, match="run the study without --draw first"):
+            draw(tmp_path / "record.json")
 
 
 def test_the_chart_has_each_training_once():
