@@ -5,9 +5,9 @@
 
 The network is byte_lm, trained for a short time. With one worker that emulates two, every gradient has a staleness of 1. In
 mode `single` no gradient is stale. The learning rate of each rule, with and without the delay, is the best on held-out
-examples with one seed, at momentum 0.9. Then each is trained with fresh seeds, and the last weights are scored on the test
-examples. As in the paper, Muon updates the matrices of the hidden layers, and Adam all other weights (rule `muon_adam`).
-Neither has weight decay. An interrupted study continues with the same command.
+examples with one seed, at momentum 0.9. Then each is trained with fresh seeds, and the last weights are scored on 1,000
+test examples, spread evenly. As in the paper, Muon updates the matrices of the hidden layers, and Adam all other weights
+(rule `muon_adam`). Neither has weight decay. An interrupted study continues with the same command.
 """
 
 from __future__ import annotations
