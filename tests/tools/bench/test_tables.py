@@ -53,10 +53,10 @@ def test_every_arm_has_one_rule_and_rate_and_all_tables_by_rows(clicks):
 def test_an_arm_trains_as_many_updates_as_fit_its_own_speed(clicks):
     steps_per_second = {arm.name: 10.0 * place for place, arm in enumerate(tables.ARMS, 1)}
 
-    def run(arm, config):
+    def rate(arm, config, packed):
         return steps_per_second[arm.name] * config.examples_per_step
 
-    (job,) = islice(tables.jobs(clicks, SMALL, notify=ignore, run=run), 1)
+    (job,) = islice(tables.jobs(clicks, SMALL, notify=ignore, rate=rate), 1)
     assert [arm.config(job.case).training.steps for arm in job.arms] == [100, 200, 300, 400, 500, 600]
 
 
