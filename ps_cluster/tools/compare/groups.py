@@ -33,7 +33,6 @@ class Group:
 
     @property
     def unit(self) -> str:
-        """The word for several examples."""
         return self.first.summary.unit
 
     @property
@@ -51,7 +50,7 @@ class Group:
 
     @property
     def diverged(self) -> int:
-        """Number of runs that diverged."""
+        """The number of runs that diverged."""
         return sum(record.diverged for record in self.records)
 
     def values(self, of: Callable[[Record], float | None]) -> list[float]:
