@@ -11,8 +11,8 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import quote
 
 from ps_cluster.files import locks
@@ -37,20 +37,11 @@ IDLE_LOOKS = 3  # more than one, because a comparison or a sweep starts its next
 FILTERS = ("outcome", "mode", "data", "network")
 
 
-class Cell:
+class Cell(NamedTuple):
     """A cell of the table of runs. `order`: the value by which its column is sorted; None comes last."""
 
-    def __init__(self, text: str | None, order: float | str | None):
-        self.text = "–" if text is None else text
-        self.order = order
-
-
-@dataclass(frozen=True)
-class Filter:
-    """A menu by which the reader chooses runs. `choices`: value of a column → number of runs with it."""
-
-    name: str
-    choices: Mapping[str, int]
+    text: str
+    order: float | str | None
 
 
 class RunsPage:
@@ -92,7 +83,7 @@ class RunsPage:
             colours=PALETTE,
             headings=HEADINGS,
             runs=[(run, self._link(run), cells(run, time.time())) for run in runs],
-            filters=list(_filters(runs)),
+            filters=_filters(runs),
             data={"runs": [_embedded(run) for run in runs], "settings": settings},
             has_generated=any(run.is_generated for run in runs),
             left_out=list(self._left_out_lines(len(runs), more_settings)),
@@ -207,11 +198,10 @@ def values_of_filters(run: ShownRun) -> dict[str, str]:
     return dict(zip(FILTERS, (one.state, short_name(one.mode), _data(run), short_name(one.model))))
 
 
-def _filters(runs: Sequence[ShownRun]) -> Iterator[Filter]:
+def _filters(runs: Sequence[ShownRun]) -> dict[str, dict[str, int]]:
+    """Return the menus by which the reader chooses runs: name → value of a column → number of runs with it."""
     found = [values_of_filters(run) for run in runs]
-    for name in FILTERS:
-        counts = Counter(values[name] for values in found)
-        yield Filter(name, dict(sorted(counts.items())))
+    return {name: dict(sorted(Counter(values[name] for values in found).items())) for name in FILTERS}
 
 
 def _data(run: ShownRun) -> str:
@@ -219,27 +209,29 @@ def _data(run: ShownRun) -> str:
 
 
 def _number(value: float | None, text: Callable[[float], str]) -> Cell:
-    return Cell(None if value is None else text(value), value)
+    return Cell("–" if value is None else text(value), value)
 
 
 def _embedded(run: ShownRun) -> Json:
     """Return the data of a run that the script draws."""
+
+    def digits(value: float | None) -> float | None:
+        return None if value is None else float(f"{value:.5g}")
+
+    def points(curves: Mapping[str, list[Point]]) -> Json:
+        return {
+            measure: [[digits(one.train_seconds), one.examples, digits(one.value)] for one in curve]
+            for measure, curve in curves.items()
+        }
+
     return {
         "name": run.listed.root.name,
         "unit": run.listed.unit,
         "filters": values_of_filters(run),
-        "tested": {measure: _short_points(points) for measure, points in run.tested.items()},
-        "trained": {measure: _short_points(points) for measure, points in run.trained.items()},
-        "staleness": [[one.staleness, _digits(one.share)] for one in run.numbers.staleness_shares],
+        "tested": points(run.tested),
+        "trained": points(run.trained),
+        "staleness": [[staleness, digits(share)] for staleness, share in run.numbers.staleness_shares],
     }
-
-
-def _short_points(points: Sequence[Point]) -> list[list[float | None]]:
-    return [[_digits(point.train_seconds), point.examples, _digits(point.value)] for point in points]
-
-
-def _digits(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.5g}")
 
 
 def _began(run_dir: RunDir) -> float:

@@ -38,26 +38,19 @@ class Point(NamedTuple):
     value: float
 
 
-class StalenessShare(NamedTuple):
-    """The share of the updates whose staleness is at most `staleness`."""
-
-    staleness: int
-    share: float
-
-
 @dataclass(frozen=True)
 class Numbers:
     """The newest numbers of a run. What is not known is None.
 
     Attributes:
-      staleness_shares: the cumulative distribution of staleness; empty without updates.
+      staleness_shares: (staleness, share of the updates with at most this staleness); empty without updates.
     """
 
     test_loss: float | None = None
     train_seconds: float | None = None
     staleness_mean: float | None = None
     staleness_p95: int | None = None
-    staleness_shares: Sequence[StalenessShare] = ()
+    staleness_shares: Sequence[tuple[int, float]] = ()
 
 
 @dataclass(frozen=True)
@@ -113,9 +106,8 @@ def _curves(rows: Iterable[ScoreRow | ProgressRow], prefix: str) -> dict[str, li
 def _of_summary(summary: Summary) -> Numbers:
     stale = summary.staleness
     counts = sorted((int(staleness), count) for staleness, count in stale.histogram.items())
-    return Numbers(
-        summary.evaluation.test_loss, summary.train_seconds, stale.mean, stale.p95, _thinned(_cumulative_shares(counts))
-    )
+    shares = _thinned(_cumulative_shares(counts, sum(stale.histogram.values())))
+    return Numbers(summary.evaluation.test_loss, summary.train_seconds, stale.mean, stale.p95, shares)
 
 
 def _of_rows(run_dir: RunDir) -> Numbers:
@@ -133,17 +125,18 @@ def _of_rows(run_dir: RunDir) -> Numbers:
     )
 
 
-def _cumulative_shares(counts: Sequence[tuple[int, int]], steps: int | None = None) -> list[StalenessShare]:
+def _cumulative_shares(counts: Sequence[tuple[int, int]], steps: int) -> list[tuple[int, float]]:
     """Return the cumulative distribution of staleness, up to the first share of 1.
 
     Args:
       counts: (staleness, number of steps), in ascending order.
-      steps: the number of all steps; None if `counts` counts all of them.
+      steps: the number of all steps.
     """
-    totals = list(accumulate(count for _, count in counts))
-    whole = steps if steps is not None else totals[-1] if totals else 0
-    found = [StalenessShare(staleness, total / whole) for (staleness, _), total in zip(counts, totals)] if whole else []
-    everything = next((index for index, one in enumerate(found) if one.share == 1), len(found))
+    if not steps:
+        return []
+    totals = accumulate(count for _, count in counts)
+    found = [(staleness, total / steps) for (staleness, _), total in zip(counts, totals)]
+    everything = next((index for index, (_, share) in enumerate(found) if share == 1), len(found))
     return found[: everything + 1]
 
 

@@ -13,7 +13,7 @@ from ps_cluster.files import locks
 from ps_cluster.files.json_rows import append_row
 from ps_cluster.report.run_list import RUNNING
 from ps_cluster.report.runs_page import IDLE_LOOKS, REWRITE_S, RunsPage, differing_settings, keep_writing
-from ps_cluster.report.shown_runs import MOST_POINTS, Point, StalenessShare, read_shown
+from ps_cluster.report.shown_runs import MOST_POINTS, Point, read_shown
 from ps_cluster.runs.result_rows import STALENESS_BOUNDS, StalenessBuckets
 from ps_cluster.runs.run_dir import RunDir
 from tests.helpers.fake_runs import Fake, simulated_rows, write_run
@@ -111,9 +111,9 @@ def test_staleness_is_cumulated_from_the_summary_and_of_a_run_that_trains_from_i
     summary["staleness"]["histogram"] = {"10": 1, "0": 2, "2": 1}
     run_dir.summary.write_text(json.dumps(summary))
     assert read_shown(run_dir).numbers.staleness_shares == [
-        StalenessShare(0, 0.5),
-        StalenessShare(2, 0.75),
-        StalenessShare(10, 1.0),
+        (0, 0.5),
+        (2, 0.75),
+        (10, 1.0),
     ]
     counts = [1, 1, 2, *[0] * (len(STALENESS_BOUNDS) - 2)]
     buckets = StalenessBuckets(counts=counts, sum=5)
@@ -121,7 +121,7 @@ def test_staleness_is_cumulated_from_the_summary_and_of_a_run_that_trains_from_i
     with training(folder, "first"):
         numbers = read_shown(run_dir).numbers
     assert (numbers.staleness_mean, numbers.staleness_p95, numbers.train_seconds) == (1.25, None, 7.0)
-    assert numbers.staleness_shares == [StalenessShare(0, 0.25), StalenessShare(1, 0.5), StalenessShare(2, 1.0)]
+    assert numbers.staleness_shares == [(0, 0.25), (1, 0.5), (2, 1.0)]
 
 
 def test_only_the_newest_runs_are_on_the_page_and_it_says_how_many_are_left_out(folder, told):
