@@ -12,7 +12,7 @@ warm-up keeps it out of the measurement.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -112,24 +112,17 @@ def main(
     for number, (row, config) in product(range(rounds), list(zip(rows, configs, strict=True))):
         print_line(f"round {number + 1}/{rounds}: {row['network']}, {row['precision']}")
         settings_before = known_to(before, config.with_values(values_before))
-        old, new = both_of(
-            number,
-            partial(run_arm, arm, settings_before, packed_before, project=before),
-            partial(run_arm, arm, config.model_dump(mode="json"), packed),
-        )
-        for key, value in compared(old, new).items():
+        measure = {
+            "before": partial(run_arm, arm, settings_before, packed_before, project=before),
+            "now": partial(run_arm, arm, config.model_dump(mode="json"), packed),
+        }
+        # Every second round measures `now` first, so that neither is always the first.
+        found = {name: measure[name]() for name in sorted(measure, reverse=bool(number % 2))}
+        for key, value in compared(found["before"], found["now"]).items():
             row[key].append(value)
         record = keep(output, [row for row in rows if row["now"]], COLUMNS)
     for line in table([record]).splitlines():
         print_line(line)
-
-
-def both_of(number: int, before: Callable[[], Measured], now: Callable[[], Measured]) -> tuple[Measured, Measured]:
-    """Return the measurements of round `number`, before and now. Every second round measures `now` first."""
-    if number % 2:
-        new = now()
-        return before(), new
-    return before(), now()
 
 
 def compared(before: Measured, now: Measured) -> dict[str, float]:

@@ -1,18 +1,6 @@
-from benchmarks.before_after import both_of, compared, known_to
+from benchmarks.before_after import compared, known_to
 from ps_cluster.config import build_config
 from ps_cluster.tools.bench.arms import Measured
-
-
-def test_in_every_second_round_the_later_one_is_measured_first():
-    order = []
-
-    def measure(name):
-        order.append(name)
-        return name
-
-    for number in range(2):
-        assert both_of(number, lambda: measure("before"), lambda: measure("now")) == ("before", "now")
-    assert order == ["before", "now", "now", "before"]
 
 
 def test_rates_and_memory_are_compared():
