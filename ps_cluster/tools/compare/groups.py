@@ -74,10 +74,6 @@ class View:
     groups: tuple[Group, ...]
     baseline: Group | None  # one of `groups`; None where there is no fair baseline
 
-    @property
-    def others(self) -> tuple[Group, ...]:
-        return tuple(group for group in self.groups if group is not self.baseline)
-
 
 def make_groups(records: Sequence[Record]) -> list[Group]:
     """Group the runs by (arm, batch per worker, straggler), in the order in which each group first appears."""
