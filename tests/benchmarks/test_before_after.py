@@ -1,12 +1,5 @@
-from benchmarks.before_after import compared, known_to
+from benchmarks.before_after import known_to
 from ps_cluster.config import build_config
-from ps_cluster.tools.bench.arms import Measured
-
-
-def test_rates_and_memory_are_compared():
-    before = Measured(examples_per_second=100.0, peak_memory_bytes=2e9)
-    now = Measured(examples_per_second=98.0, peak_memory_bytes=1e9)
-    assert compared(before, now) == {"before": 100.0, "now": 98.0, "ratio": 0.98, "memory": 0.5}
 
 
 def test_another_checkout_gets_the_settings_that_it_knows(tmp_path):
