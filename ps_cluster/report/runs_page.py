@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
@@ -27,8 +27,7 @@ from ps_cluster.report.run_state import clock
 from ps_cluster.report.shown_runs import Point, ShownRun, read_shown
 from ps_cluster.runs.run_dir import RunDir
 
-MOST_RUNS = 1000
-MOST_SETTINGS, MOST_SETTING_CHARACTERS = 300, 2_000_000  # of settings that differ, and of all their values
+MOST_RUNS = 1000  # that a browser shows well
 MOST_PROBLEMS = 5  # that the page lists
 REWRITE_S, LONGEST_S = 5.0, 60.0
 BUSY_SHARE = 0.1  # of the time at most, because reading takes a core from the training
@@ -73,7 +72,6 @@ class RunsPage:
 
     def write(self, runs: Sequence[ShownRun], refresh_s: float | None) -> None:
         """Write the page. `refresh_s`: the seconds after which a browser loads the page again; None for never."""
-        settings, more_settings = differing_settings(runs)
         page = rendered(
             __package__,
             "runs.html",
@@ -84,9 +82,9 @@ class RunsPage:
             headings=HEADINGS,
             runs=[(run, self._link(run), cells(run, time.time())) for run in runs],
             filters=_filters(runs),
-            data={"runs": [_embedded(run) for run in runs], "settings": settings},
+            data={"runs": [_embedded(run) for run in runs], "settings": differing_settings(runs)},
             has_generated=any(run.is_generated for run in runs),
-            left_out=list(self._left_out_lines(len(runs), more_settings)),
+            left_out=self._left_out,
             problems=len(self._problems),
             first_problems=self._problems[:MOST_PROBLEMS],
             states=Counter(run.listed.state for run in runs),
@@ -114,16 +112,6 @@ class RunsPage:
             return None
         return quote(f"./{os.path.relpath(run.page, os.path.realpath(self._output.parent))}")
 
-    def _left_out_lines(self, shown: int, more_settings: int) -> Iterator[str]:
-        """Yield a line about everything that the page leaves out to stay small enough for a browser."""
-        if self._left_out:
-            yield (
-                f"Only the {shown:,} newest runs are on this page: {self._left_out:,} older ones are left out. To see "
-                "them, move runs into folders of their own."
-            )
-        if more_settings:
-            yield f"{more_settings:,} settings that differ are left out: the page would be too large with them."
-
 
 def keep_writing(page: RunsPage, wait: Callable[[float], bool]) -> None:
     """Write the page again and again, until `IDLE_LOOKS` looks in a row have found no run that trains.
@@ -142,29 +130,20 @@ def keep_writing(page: RunsPage, wait: Callable[[float], bool]) -> None:
     page.write(page.look(), None)
 
 
-def differing_settings(
-    runs: Sequence[ShownRun], most: int = MOST_SETTINGS, most_characters: int = MOST_SETTING_CHARACTERS
-) -> tuple[list[Json], int]:
-    """Return the settings that are not the same in all runs, and how many such settings are left out.
+def differing_settings(runs: Sequence[ShownRun]) -> list[Json]:
+    """Return the settings that are not the same in all runs.
 
     Each setting is {"key", "values": its distinct values, "of": for each run the index of its value, or -1 if it has
     none}.
     """
     found: list[Json] = []
-    characters = left_out = 0
     for key in dict.fromkeys(key for run in runs for key in run.settings):
         of_runs = [run.settings.get(key) for run in runs]
         values = list(dict.fromkeys(value for value in of_runs if value is not None))
-        if len(values) == 1 and None not in of_runs:
-            continue
-        size = len(key) + sum(map(len, values)) + 3 * len(runs)
-        if len(found) == most or characters + size > most_characters:
-            left_out += 1
-            continue
-        characters += size
-        places: dict[str | None, int] = {None: -1} | {value: place for place, value in enumerate(values)}
-        found.append({"key": key, "values": values, "of": [places[value] for value in of_runs]})
-    return found, left_out
+        if len(values) > 1 or None in of_runs:
+            places: dict[str | None, int] = {None: -1} | {value: place for place, value in enumerate(values)}
+            found.append({"key": key, "values": values, "of": [places[value] for value in of_runs]})
+    return found
 
 
 HEADINGS = (

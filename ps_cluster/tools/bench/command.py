@@ -73,7 +73,7 @@ def bench(
     if tuple(names) == (empty.NAME,):
         used = (*alone, "data__dataset", "data__data_dir")
         refuse_others(context, *used, because=f"--arms {empty.NAME} measures clusters of its own")
-        empty.check(values)
+        cases.refuse_chosen(empty.NAME, empty.CHOSEN, values)
         packed, unit = resolve_data(build_config(None, values).data, notify=print_line), "steps"
         jobs = of_sizes = empty.jobs(packed, values)
         measured, columns = of_sizes[0].arms, throughput.columns_of(of_sizes[0].arms, unit)
@@ -81,7 +81,7 @@ def bench(
         refuse_others(
             context, *alone, "ddp_python", because=f"--arms {tables.NAME} measures one network on data of its own"
         )
-        tables.check(values)
+        cases.refuse_chosen(tables.NAME, tables.CHOSEN, values)
         packed, unit = resolve_data(build_config(None, tables.FIXED | values).data, notify=print_line), "examples"
         measured, columns, figures_of = tables.measured_arms(ddp_python), tables.COLUMNS, tables.figures
         jobs = tables.jobs(packed, values, measured, notify=print_line)

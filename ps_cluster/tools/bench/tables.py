@@ -16,12 +16,13 @@ from ps_cluster.notices import Notify
 from ps_cluster.system.limits import allowance
 from ps_cluster.tools.bench import arms
 from ps_cluster.tools.bench.arms import BenchArm
-from ps_cluster.tools.bench.cases import SAME_IN_ALL_ARMS, case, refuse_chosen, with_length
+from ps_cluster.tools.bench.cases import SAME_IN_ALL_ARMS, case, with_length
 from ps_cluster.tools.bench.running import RateOf, rate_of
 from ps_cluster.tools.bench.throughput import Column, Job, Rates, Spread, ratios
 
 NAME = "tables"
 FIXED = {"data.dataset": "clicks", "model.name": "dlrm"}
+CHOSEN = (*FIXED, *SAME_IN_ALL_ARMS, "mode.", "cluster.workers", "cluster.parameter_servers")
 # Tables of any size are sent by rows, since data.rows may make them small.
 DEFAULTS = {"model.rows_from": 1}
 VARIED = {"training.batch_size_per_worker": (512, 2048), "model.row_width": (16, 64)}
@@ -47,12 +48,6 @@ COLUMNS = (
     Column("rows/s a core", "{arm}_rows_per_core", ",.0f"),
     *(Column(f"to {one}", f"{{arm}}_to_{one}", ".2f") for one in BASELINES),
 )
-
-
-def check(values: Mapping[str, object]) -> None:
-    """Raise UserError for settings that this benchmark chooses itself."""
-    chosen_here = (*FIXED, *SAME_IN_ALL_ARMS, "mode.", "cluster.workers", "cluster.parameter_servers")
-    refuse_chosen(NAME, chosen_here, values)
 
 
 def measured_arms(ddp_python: Path | None) -> list[BenchArm]:

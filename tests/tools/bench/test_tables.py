@@ -11,7 +11,7 @@ from ps_cluster.data.sets.clicks import ClickSettings, generate
 from ps_cluster.errors import UserError
 from ps_cluster.notices import ignore
 from ps_cluster.system.limits import allowance
-from ps_cluster.tools.bench import keras_arms, running, table_arms, tables
+from ps_cluster.tools.bench import cases, keras_arms, running, table_arms, tables
 from ps_cluster.tools.bench.cases import case
 from ps_cluster.tools.bench.throughput import Spread
 
@@ -73,7 +73,7 @@ def test_rows_are_counted_for_each_core_and_ratios_are_to_every_baseline():
 @pytest.mark.parametrize("key", ["data.dataset", "model.name", "optimizer.rule", "mode.name", "cluster.workers"])
 def test_a_setting_that_the_arms_choose_is_refused(key):
     with pytest.raises(UserError, match=f"--set {key}: the arm tables chooses this setting itself"):
-        tables.check({key: 1})
+        cases.refuse_chosen(tables.NAME, tables.CHOSEN, {key: 1})
 
 
 @pytest.mark.exhaustive
