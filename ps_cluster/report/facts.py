@@ -209,8 +209,7 @@ def _warning(summary: Summary) -> str:
             f"guessing: score it on more, or let several runs agree. {page}"
         )
     if summary.learned is False:
-        has_error = summary.evaluation.test_error is not None
-        guess = metric_text(*((None, summary.guess) if has_error else (summary.guess, None)))
+        guess = value_text("accuracy" if summary.evaluation.test_error is None else "error", summary.guess)
         hint = f" {summary.few_updates.capitalize()}." if summary.few_updates else ""
         return f"the model is not better than guessing, which has {guess}: nothing was learned.{hint} {page}"
     return f"the loss was NaN or infinite in {bad:,} of {summary.updates.applied:,} updates. {page}" if bad else ""

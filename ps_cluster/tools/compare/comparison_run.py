@@ -19,7 +19,7 @@ from ps_cluster.process_variables import temporary_files_in
 from ps_cluster.report.progress import make_view
 from ps_cluster.report.terminal import print_line
 from ps_cluster.runs import checkpoints
-from ps_cluster.runs.monitor import MODES, Monitor
+from ps_cluster.runs.monitor import Monitor
 from ps_cluster.runs.run_dir import CODE, TEMPORARY, RunDir
 from ps_cluster.runs.scores import outcome_of
 from ps_cluster.system import tensorboard_server
@@ -64,7 +64,7 @@ def train_all(
     if comparison.target_score is not None:
         monitor = Monitor.of(complete[0].evaluation)
         noun = OBJECTIVES[dataset.spec.objective].field if monitor.name == AUTO else monitor.name
-        metric_named(noun, monitor.mode or MODES[noun], "test").check_target(comparison.target_score)
+        metric_named(noun, monitor.mode, "test").check_target(comparison.target_score)
     baseline_of(labels(complete), baseline)
     _claim(output, comparison, training_order(runs))
     roots = {run.name: output / RUNS / run.name for run in runs}

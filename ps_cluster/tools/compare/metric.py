@@ -136,8 +136,12 @@ _MOST = {"auc": 1.0, "f1": 1.0, "r2": 1.0, "recall": 1.0}  # the largest values 
 _NOT_BELOW_0 = ("loss", "auc", "f1", "log_loss", "rmse", "recall")
 
 
-def metric_named(name: str, mode: Mode, examples: Split) -> Metric:
-    """Return a metric by its name in rows. `mode` says which values are better, `examples` on which it is measured."""
+def metric_named(name: str, mode: Mode | None, examples: Split) -> Metric:
+    """Return a metric by its name in rows, measured on `examples`.
+
+    `mode` says which values are better; None for a metric of which that is known.
+    """
+    mode = mode or MODES[name]
     known = next((metric for metric in (ACCURACY, ERROR) if metric.noun == name), None)
     if known is not None:
         return replace(known, larger_is_better=mode == "max", examples=examples)
@@ -157,4 +161,4 @@ def metric_of(scores: Sequence[MeasuredMetric], monitor: Monitor = Monitor()) ->
     if noun == AUTO:
         known = any(score.value_of(ACCURACY.noun, examples) is not None for score in scores)
         noun = ACCURACY.noun if known else ERROR.noun
-    return metric_named(noun, monitor.mode or MODES[noun], examples)
+    return metric_named(noun, monitor.mode, examples)
