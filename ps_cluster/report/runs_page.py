@@ -154,7 +154,7 @@ HEADINGS = (
 
 def cells(run: ShownRun, now: float) -> list[Cell]:
     """Return the cells of a run in the columns of `HEADINGS`, without the first cell, which has the run's name."""
-    one, numbers = run.listed, run.numbers
+    one = run.listed
     names = (short_name(one.mode), _data(run), short_name(one.model))
     merit = one.test_accuracy if one.test_accuracy is not None else None if one.test_error is None else -one.test_error
     return [
@@ -162,12 +162,12 @@ def cells(run: ShownRun, now: float) -> list[Cell]:
         Cell(age(now - one.began_at), now - one.began_at),
         *(Cell(name, name.lower()) for name in names),
         Cell(one.score, merit),
-        _number(numbers.test_loss, number_text),
+        _number(one.test_loss, number_text),
         _number(one.updates, "{:,}".format),
-        _number(numbers.train_seconds, clock),
+        _number(one.train_seconds, clock),
         _number(one.examples_per_second, "{:,.0f}".format),
-        _number(numbers.staleness_mean, "{:.2f}".format),
-        _number(numbers.staleness_p95, "{:,}".format),
+        _number(one.staleness_mean, "{:.2f}".format),
+        _number(one.staleness_p95, "{:,}".format),
     ]
 
 
@@ -209,7 +209,7 @@ def _embedded(run: ShownRun) -> Json:
         "filters": values_of_filters(run),
         "tested": points(run.tested),
         "trained": points(run.trained),
-        "staleness": [[staleness, digits(share)] for staleness, share in run.numbers.staleness_shares],
+        "staleness": [[staleness, digits(share)] for staleness, share in run.staleness_shares],
     }
 
 

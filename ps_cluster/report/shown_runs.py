@@ -18,8 +18,6 @@ from ps_cluster.runs.result_rows import (
     EvaluationRow,
     ProgressRow,
     ScoreRow,
-    StalenessBuckets,
-    Summary,
 )
 from ps_cluster.runs.run_dir import RunDir
 
@@ -39,25 +37,11 @@ class Point(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Numbers:
-    """The newest numbers of a run. What is not known is None.
-
-    Attributes:
-      staleness_shares: (staleness, share of the updates with at most this staleness); empty without updates.
-    """
-
-    test_loss: float | None = None
-    train_seconds: float | None = None
-    staleness_mean: float | None = None
-    staleness_p95: int | None = None
-    staleness_shares: Sequence[tuple[int, float]] = ()
-
-
-@dataclass(frozen=True)
 class ShownRun:
     """A run as the page shows it.
 
     Attributes:
+      staleness_shares: (staleness, share of the updates with at most this staleness); empty without updates.
       tested, trained: measure → its curve over test examples, or over training examples. Curves without points are left
         out.
       settings: dotted key → value as text.
@@ -66,7 +50,7 @@ class ShownRun:
 
     listed: ListedRun
     is_generated: bool
-    numbers: Numbers
+    staleness_shares: Sequence[tuple[int, float]]
     tested: Mapping[str, list[Point]]
     trained: Mapping[str, list[Point]]
     settings: Mapping[str, str] = field(repr=False)
@@ -81,7 +65,7 @@ def read_shown(run_dir: RunDir) -> ShownRun:
     return ShownRun(
         one,
         is_generated=_is_generated(files, one.dataset),
-        numbers=_of_summary(files.ended) if files.ended else _of_rows(run_dir),
+        staleness_shares=_staleness_shares(files),
         tested=_curves(_scores(files), "test_"),
         trained=_curves(trained, ""),
         settings={_short(key): _short(in_words(value)) for key, value in files.settings.items()},
@@ -103,26 +87,14 @@ def _curves(rows: Iterable[ScoreRow | ProgressRow], prefix: str) -> dict[str, li
     return {measure: points for measure, points in found.items() if points}
 
 
-def _of_summary(summary: Summary) -> Numbers:
-    stale = summary.staleness
-    counts = sorted((int(staleness), count) for staleness, count in stale.histogram.items())
-    shares = _thinned(_cumulative_shares(counts, sum(stale.histogram.values())))
-    return Numbers(summary.evaluation.test_loss, summary.train_seconds, stale.mean, stale.p95, shares)
-
-
-def _of_rows(run_dir: RunDir) -> Numbers:
-    row, score = last_row(run_dir.progress, ProgressRow), last_row(run_dir.evaluation, EvaluationRow)
-    loss = None if score is None else score.test_loss
-    if row is None:
-        return Numbers(loss)
-    buckets = row.staleness or StalenessBuckets(counts=[], sum=0)
-    steps = sum(buckets.counts)
-    return Numbers(
-        loss,
-        row.train_seconds,
-        staleness_mean=buckets.sum / steps if steps else None,
-        staleness_shares=_cumulative_shares(list(zip(STALENESS_BOUNDS, buckets.counts)), steps),
-    )
+def _staleness_shares(files: RunFiles) -> list[tuple[int, float]]:
+    if files.ended:
+        histogram = files.ended.staleness.histogram
+        counts = sorted((int(staleness), count) for staleness, count in histogram.items())
+        return _thinned(_cumulative_shares(counts, sum(histogram.values())))
+    row = last_row(files.run_dir.progress, ProgressRow)
+    buckets = row.staleness.counts if row and row.staleness else []
+    return _cumulative_shares(list(zip(STALENESS_BOUNDS, buckets)), sum(buckets))
 
 
 def _cumulative_shares(counts: Sequence[tuple[int, int]], steps: int) -> list[tuple[int, float]]:

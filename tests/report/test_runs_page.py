@@ -104,7 +104,7 @@ def test_staleness_is_cumulated_from_the_summary_and_of_a_run_that_trains_from_i
     summary = json.loads(run_dir.summary.read_text())
     summary["staleness"]["histogram"] = {"10": 1, "0": 2, "2": 1}
     run_dir.summary.write_text(json.dumps(summary))
-    assert read_shown(run_dir).numbers.staleness_shares == [
+    assert read_shown(run_dir).staleness_shares == [
         (0, 0.5),
         (2, 0.75),
         (10, 1.0),
@@ -113,9 +113,10 @@ def test_staleness_is_cumulated_from_the_summary_and_of_a_run_that_trains_from_i
     buckets = StalenessBuckets(counts=counts, sum=5)
     append_row(run_dir.progress, progress_row(4, staleness=buckets, train_seconds=7.0))
     with training(folder, "first"):
-        numbers = read_shown(run_dir).numbers
-    assert (numbers.staleness_mean, numbers.staleness_p95, numbers.train_seconds) == (1.25, None, 7.0)
-    assert numbers.staleness_shares == [(0, 0.25), (1, 0.5), (2, 1.0)]
+        shown = read_shown(run_dir)
+    one = shown.listed
+    assert (one.staleness_mean, one.staleness_p95, one.train_seconds) == (1.25, None, 7.0)
+    assert shown.staleness_shares == [(0, 0.25), (1, 0.5), (2, 1.0)]
 
 
 def test_only_the_newest_runs_are_on_the_page_and_it_says_how_many_are_left_out(folder, told):
