@@ -171,7 +171,7 @@ def show(run: Path, page: bool) -> None:
     if page:
         with locks.sole_use(run_dir.root, RUN_DIRECTORY, print_line):
             draw_results(run_dir, print_line)
-    listed, console = run_list.read_listed(run_dir), make_console()
+    listed, console = run_list.listed(run_list.read_files(run_dir)), make_console()
     if listed.state in (run_list.RUNNING, run_list.UNKNOWN):
         run_list.print_unfinished(listed, run_dir, console)
     else:

@@ -115,11 +115,6 @@ def listed(files: RunFiles) -> ListedRun:
     return ListedRun(run_dir.root, state, run_dir.config.stat().st_mtime, mode, dataset, model, **found)
 
 
-def read_listed(run_dir: RunDir) -> ListedRun:
-    """Return the entry of a run in the list. Raises UserError or OSError if the run's files can't be read."""
-    return listed(read_files(run_dir))
-
-
 def _of_summary(summary: Summary) -> Json:
     """Return the fields of `ListedRun` that a summary has."""
     updates, stale = summary.updates, summary.staleness
@@ -179,7 +174,8 @@ def listed_runs(folder: Path, notify: Notify) -> list[ListedRun]:
     Raises:
       UserError: the folder can't be read, or is itself a run directory.
     """
-    return sorted(read_each(run_dirs(folder), read_listed, notify), key=lambda run: -run.began_at)
+    found = read_each(run_dirs(folder), lambda run_dir: listed(read_files(run_dir)), notify)
+    return sorted(found, key=lambda run: -run.began_at)
 
 
 def print_runs(runs: list[ListedRun], console: Console) -> None:

@@ -145,5 +145,7 @@ class Output:
         except (OSError, ValueError):  # a broken pipe, a terminal that was closed, a closed file
             self._gone = True
             # What is buffered is dropped. Otherwise the interpreter would raise when it flushes standard output at its end.
-            with contextlib.suppress(OSError, ValueError), open(os.devnull, "wb") as nowhere:
-                os.dup2(nowhere.fileno(), self._stream.fileno())
+            with contextlib.suppress(OSError, ValueError):
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, self._stream.fileno())
+                os.close(nowhere)

@@ -81,9 +81,11 @@ def jobs(
             "width": one.model.model_dump()["row_width"],
             "rows": one.data.model_dump()["rows"],
         }
-        lengths = (arm.config(with_length(one, arm, packed, notify, rate)).training.steps for arm in measured)
-        of_job = (replace(arm, values={**arm.values, "training.steps": steps}) for arm, steps in zip(measured, lengths))
-        yield Job(about, one, list(of_job))
+        of_job = []
+        for arm in measured:
+            steps = arm.config(with_length(one, arm, packed, notify, rate)).training.steps
+            of_job.append(replace(arm, values={**arm.values, "training.steps": steps}))
+        yield Job(about, one, of_job)
 
 
 def figures(chosen: Sequence[BenchArm], rates: Rates) -> dict[str, Spread]:
