@@ -2,17 +2,17 @@
 
     python -m benchmarks.before_after --before OTHER_CHECKOUT --before-data PACKED --data-dir DATA
     python -m benchmarks.before_after --set cluster.evaluator=true --set-before evaluation.recompute_updates=false \
-        --warm-up 40 --data-dir DATA
+        --models tutorial_cnn --set training.steps=5000 --data-dir DATA
 
-PACKED is the folder of the data set in the other checkout's packed format, which that checkout's command `data` prints.
-Leave it out if both formats are the same. The second command measures what it costs to compute a sample of the updates
-again for the proof. The evaluator starts TensorFlow for this. Every run does that anyway for its first score, so the
-warm-up keeps it out of the measurement.
+Both train as the arm `cluster` of `bench`. PACKED is the folder of the data set in the other checkout's packed format, which
+that checkout's command `data` prints. Leave it out if both formats are the same. The second command measures what it costs
+to compute a sample of the updates again for the proof. The evaluator starts TensorFlow for this, which takes some seconds of
+a core, so the training has to be long.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -22,30 +22,29 @@ from typing import Any
 import click
 
 from benchmarks.records import Column, keep, table
-from ps_cluster.cli.command_line import OUTPUT_FILE, CommaList, NameOf, Number, OneLineCommand, Whole
+from ps_cluster.cli.command_line import OUTPUT_FILE, CommaList, NameOf, OneLineCommand, Whole
 from ps_cluster.config import RunConfig, build_config
 from ps_cluster.config.datasets import DATASETS
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.sections import CHOSEN, flat, nested
 from ps_cluster.config.user_layers import parse_assignment
+from ps_cluster.errors import UserError
 from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.installation import IMPORT_FOLDER
 from ps_cluster.launch.local_run import resolve_data
 from ps_cluster.report.terminal import print_line
 from ps_cluster.system.environment import prepare_for_tensorflow
-from ps_cluster.tools.bench.arms import BenchArm, Measured
-from ps_cluster.tools.bench.cases import case
+from ps_cluster.tools.bench.arms import CLUSTER
+from ps_cluster.tools.bench.cases import case, with_length
 from ps_cluster.tools.bench.running import run_arm
 
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path, resolve_path=True)
-MOST_STEPS_PER_S = 5_000  # a limit that no run reaches before its time is over
 COLUMNS = {
     "network": Column(heading="network"),
     "precision": Column(heading="precision"),
     "before": Column(heading="before [examples/s]"),
     "now": Column(heading="now [examples/s]"),
     "ratio": Column(heading="now ÷ before", digits=3),
-    "memory": Column(heading="memory, now ÷ before", digits=3),
 }
 
 
@@ -79,65 +78,41 @@ COLUMNS = {
     "--precisions", type=CommaList(), default="float32,bfloat16", help="Precisions to measure, separated by commas."
 )
 @click.option("--rounds", type=Whole(1, 100), default=3, help="How often each network is measured in each precision.")
-@click.option("--seconds", type=Number(1, 300), default=12.0, help="Duration of each measurement.")
-@click.option(
-    "--warm-up",
-    "warm_up_s",
-    type=Number(0, 600),
-    default=0.0,
-    help="Train for this many seconds before each measurement begins.",
-)
 @click.option("--dataset", type=NameOf(DATASETS), default="auto")
 @click.option("--data-dir", type=click.Path(path_type=Path), help="Where the data set is.")
 @click.option("--output", type=OUTPUT_FILE, help="Also write every figure to this JSON file, as a record.")
 def main(
     before: Path, before_data: Path | None, both: tuple[str, ...], earlier: tuple[str, ...], models: tuple[str, ...],
-    precisions: tuple[str, ...], rounds: int, seconds: float, warm_up_s: float, dataset: str, data_dir: Path | None,
-    output: Path | None,
+    precisions: tuple[str, ...], rounds: int, dataset: str, data_dir: Path | None, output: Path | None,
 ) -> None:  # fmt: skip
-    """Compare examples/s and peak memory of two checkouts, or of two settings, in turns."""
+    """Compare the examples/s of two checkouts, or of two settings, in turns."""
     prepare_for_tensorflow()
     packed = resolve_data(DATASETS[dataset].Settings(dataset=dataset, data_dir=data_dir), notify=print_line)
     packed_before = replace(packed, directory=before_data or packed.directory)
     values, values_before = (dict(map(parse_assignment, words)) for words in (both, earlier))
-    # An earlier checkout does not know the option --warm-up.
-    warm_up = ("--warm-up", str(warm_up_s)) if warm_up_s else ()
-    arm = BenchArm("timed_run", "benchmarks.timed_run", (str(seconds), *warm_up))
-    steps = {"training.steps": round(MOST_STEPS_PER_S * (warm_up_s + seconds + 10))}
     rows: list[dict[str, Any]] = [
-        {"network": model, "precision": precision, **{name: [] for name in ("before", "now", "ratio", "memory")}}
+        {"network": model, "precision": precision, **{name: [] for name in ("before", "now", "ratio")}}
         for model, precision in product(models, precisions)
     ]
-    configs = [case(row["network"], row["precision"], packed, values).with_values(steps) for row in rows]
+    cases = [case(row["network"], row["precision"], packed, values) for row in rows]
+    configs = [CLUSTER.config(with_length(one, CLUSTER, packed, print_line)) for one in cases]
     for number, (row, config) in product(range(rounds), list(zip(rows, configs, strict=True))):
         print_line(f"round {number + 1}/{rounds}: {row['network']}, {row['precision']}")
         settings_before = known_to(before, config.with_values(values_before))
-        old, new = both_of(
-            number,
-            partial(run_arm, arm, settings_before, packed_before, project=before),
-            partial(run_arm, arm, config.model_dump(mode="json"), packed),
-        )
-        for key, value in compared(old, new).items():
-            row[key].append(value)
+        measure = {
+            "before": partial(run_arm, CLUSTER, settings_before, packed_before, project=before),
+            "now": partial(run_arm, CLUSTER, config.model_dump(mode="json"), packed),
+        }
+        # Every second round measures `now` first, so that neither is always the first.
+        for name in sorted(measure, reverse=bool(number % 2)):
+            rate = measure[name]().examples_per_second
+            if rate is None:
+                raise UserError("--set training.steps: a run was over before it had a rate: give more steps")
+            row[name].append(rate)
+        row["ratio"].append(row["now"][-1] / row["before"][-1])
         record = keep(output, [row for row in rows if row["now"]], COLUMNS)
     for line in table([record]).splitlines():
         print_line(line)
-
-
-def both_of(number: int, before: Callable[[], Measured], now: Callable[[], Measured]) -> tuple[Measured, Measured]:
-    """Return the measurements of round `number`, before and now. Every second round measures `now` first."""
-    if number % 2:
-        new = now()
-        return before(), new
-    return before(), now()
-
-
-def compared(before: Measured, now: Measured) -> dict[str, float]:
-    """Return the figures of one round, by column."""
-    (old, old_memory), (new, new_memory) = (
-        (one.examples_per_second or 0.0, one.peak_memory_bytes or 0.0) for one in (before, now)
-    )
-    return {"before": old, "now": new, "ratio": new / old, "memory": new_memory / old_memory}
 
 
 def known_to(project: Path, config: RunConfig) -> Mapping[str, object]:

@@ -300,12 +300,7 @@ class Program:
     class_weight: dict[int, float] = field(default_factory=dict)  # as `fit` takes it
 
 
-def binary(end: str | None, loss: Any, dtype: str) -> Program:
-    return Program(lambda: of_row(loss, end), lambda: rows_with(lambda draw, x: yes_or_no(draw, x).astype(dtype)), 10)
-
-
-BY_SIGMOID = "sigmoid", "binary_crossentropy"
-BY_LOGITS = None, keras.losses.BinaryCrossentropy(from_logits=True)
+BY_LOGITS = keras.losses.BinaryCrossentropy(from_logits=True)
 PROGRAMS = {
     "README's script": Program(lambda: stacked((20,), layers.Dense(64, "relu"), outputs=5), rows_of_numbers, 5),
     "textbook CNN on CIFAR-10": Program(lambda: textbook_cnn((32, 32, 3)), cifar10, 8),
@@ -318,14 +313,16 @@ PROGRAMS = {
     "regression": Program(
         lambda: of_row("mse", optimizer=keras.optimizers.RMSprop(1e-3)), lambda: rows_with(standardised), 30
     ),
-    "binary by sigmoid: float labels": binary(*BY_SIGMOID, "float32"),
-    "binary by sigmoid: whole labels": binary(*BY_SIGMOID, "int64"),
-    "binary by logits: float labels": binary(*BY_LOGITS, "float32"),
-    "binary by logits: whole labels": binary(*BY_LOGITS, "int64"),
+    "binary by sigmoid: float labels": Program(
+        lambda: of_row("binary_crossentropy", "sigmoid"),
+        lambda: rows_with(lambda draw, x: yes_or_no(draw, x).astype("float32")), 10,
+    ),
+    "binary by logits: whole labels": Program(
+        lambda: of_row(BY_LOGITS), lambda: rows_with(lambda draw, x: yes_or_no(draw, x).astype("int64")), 10
+    ),
     "Poisson with exponential end": Program(lambda: of_row("poisson", "exponential"), lambda: rows_with(counts), 10),
-    "Huber": Program(lambda: of_row(keras.losses.Huber()), lambda: rows_with(counts), 10),
     "multi-label": Program(
-        lambda: of_digits(layers.Flatten(), layers.Dense(128, "relu"), outputs=4, loss=BY_LOGITS[1]),
+        lambda: of_digits(layers.Flatten(), layers.Dense(128, "relu"), outputs=4, loss=BY_LOGITS),
         lambda: digits(several_labels), 20,
     ),
     "class weights": Program(

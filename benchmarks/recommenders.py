@@ -174,7 +174,7 @@ def scores_of_run(name: str, seed: int, assignments: Mapping[str, Any]) -> dict[
 @click.option(
     "--data",
     "names",
-    type=CommaList(),
+    type=CommaList(click.Choice(list(PROGRAMS))),
     default=",".join(PROGRAMS),
     help="Compare on these data sets only, separated by commas.",
 )
@@ -183,8 +183,6 @@ def scores_of_run(name: str, seed: int, assignments: Mapping[str, Any]) -> dict[
 @click.option("--output", type=OUTPUT_FILE, help="Also write every score to this JSON file.")
 def main(names: tuple[str, ...], seeds: int, assignments: tuple[str, ...], output: Path | None) -> None:
     """Compare the test scores of `fit` and of runs on recommender data, over some seeds."""
-    if unknown := [name for name in names if name not in PROGRAMS]:
-        raise UserError(f"--data: got '{unknown[0]}': choose from {', '.join(PROGRAMS)}")
     settings: dict[str, Any] = dict(map(parse_assignment, assignments))
     rows: list[dict[str, Any]] = []
     # Each training has a new process: TensorFlow keeps the memory and the random state of the one before.

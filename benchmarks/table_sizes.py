@@ -15,10 +15,9 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 import psutil
@@ -64,8 +63,7 @@ COLUMNS = {
 }
 
 
-@dataclass(frozen=True)
-class Measurement:
+class Measurement(NamedTuple):
     """The measurements of one run.
 
     Attributes:
@@ -81,50 +79,34 @@ class Measurement:
     peak_bytes: float
 
 
-class ServerMemory:
-    """Reads the resident memory of the parameter servers of a run at each row of progress."""
-
-    def __init__(self, run_dir: RunDir):
-        self.samples: list[int] = []
-        self._run_dir = run_dir
-
-    def look(self, row: ProgressRow) -> None:
-        """Record how many bytes all servers have together, if the run trains."""
-        tasks = read_json(self._run_dir.cluster, ClusterFile).tasks
-        if row.phase == "training":
-            with contextlib.suppress(psutil.Error):  # A server may have ended since.
-                self.samples.append(
-                    sum(psutil.Process(task.pid).memory_info().rss for task in tasks if task.type == PS)
-                )
-
-
 def settings_of(rows_per_table: int, width: int, servers: int, assignments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of one run. The user's `assignments` replace all others."""
     sizes = {"data.rows": rows_per_table, "model.row_width": width, "cluster.parameter_servers": servers}
     return {**SETTINGS, **sizes, **assignments}
 
 
-def needed_bytes(settings: dict[str, Any]) -> float:
-    """Return about how much memory a run takes at its peak."""
-    numbers: int = TABLES * settings["data.rows"] * settings["model.row_width"]
-    return PROCESSES_BYTES + table_bytes(build_config(None, settings), numbers)
-
-
 def measured(settings: Mapping[str, Any]) -> Measurement:
     """Train once, and return what was measured."""
+    samples: list[int] = []  # the resident memory of all servers together at each row of progress
     with tempfile.TemporaryDirectory(prefix="table_sizes-") as folder:
         run_dir = RunDir(Path(folder) / "run")
-        memory = ServerMemory(run_dir)
-        ps_cluster.train(run_dir=run_dir.root, settings=settings, on_progress=memory.look)
+
+        def look(row: ProgressRow) -> None:
+            if row.phase == "training":
+                pids = (task.pid for task in read_json(run_dir.cluster, ClusterFile).tasks if task.type == PS)
+                with contextlib.suppress(psutil.Error):  # A server may have ended since.
+                    samples.append(sum(psutil.Process(pid).memory_info().rss for pid in pids))
+
+        ps_cluster.train(run_dir=run_dir.root, settings=settings, on_progress=look)
         ledger, summary = read_csv(run_dir.updates), read_json(run_dir.summary, Summary)
     half = len(ledger) // 2
     seconds = ledger["applied_time"].max() - sorted(ledger["applied_time"])[half]
-    if not memory.samples:
+    if not samples:
         raise UserError("--steps: the run was too short to measure its memory: give more steps")
     return Measurement(
         ms=1000 * seconds / (len(ledger) - half - 1),
         distinct=float(ledger["rows"].mean()),
-        training_bytes=median(memory.samples),
+        training_bytes=median(samples),
         peak_bytes=sum(one.peak_pss_bytes or 0 for one in summary.processes if one.type == PS),
     )
 
@@ -149,8 +131,8 @@ def main(
     """Measure the time of an update and the servers' memory for tables of several sizes."""
     given: dict[str, Any] = {"training.steps": steps, **dict(map(parse_assignment, assignments))}
     sizes = [HARDLY_ANY, *(million * 10**6 // TABLES for million in sorted(millions))]
-    free = room()
-    if (needs := needed_bytes(settings_of(sizes[-1], width, 1, given))) > free.memory_bytes:
+    free, largest = room(), build_config(None, settings_of(sizes[-1], width, 1, given))
+    if (needs := PROCESSES_BYTES + table_bytes(largest, TABLES * sizes[-1] * width)) > free.memory_bytes:
         raise UserError(
             f"--millions: got {max(millions)}: rows of width {width} take about {needs / 1e9:.1f} GB, and {free}: fewer "
             "millions or a smaller --width take less"

@@ -163,7 +163,7 @@ def show(run: Path, page: bool) -> None:
     """Print the closing table of RUN again, and where its files are."""
     from ps_cluster.files.json_files import read_json
     from ps_cluster.report import run_list
-    from ps_cluster.report.closing_table import print_closing_table
+    from ps_cluster.report.closing_table import print_numbers, print_places
     from ps_cluster.report.drawing import draw_results
     from ps_cluster.runs.result_rows import Summary
 
@@ -171,11 +171,13 @@ def show(run: Path, page: bool) -> None:
     if page:
         with locks.sole_use(run_dir.root, RUN_DIRECTORY, print_line):
             draw_results(run_dir, print_line)
-    listed, console = run_list.read_listed(run_dir), make_console()
+    listed, console = run_list.listed(run_list.read_files(run_dir)), make_console()
     if listed.state in (run_list.RUNNING, run_list.UNKNOWN):
         run_list.print_unfinished(listed, run_dir, console)
     else:
-        print_closing_table(read_json(run_dir.summary, Summary), run_dir, console)
+        summary = read_json(run_dir.summary, Summary)
+        print_numbers(summary, console)
+        print_places(summary, run_dir, console)
 
 
 @runs.command(epilog=examples("runs rm runs/mine", "runs rm runs/20260101-* --yes", "runs rm runs/first runs/second"))

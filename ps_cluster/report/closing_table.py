@@ -26,12 +26,6 @@ from ps_cluster.runs.run_dir import RunDir
 WIDE = 80  # columns of a terminal from which addresses have room
 
 
-def print_closing_table(summary: Summary, run_dir: RunDir, console: Console) -> None:
-    """Print the outcome, the numbers, the evidence that several processes did the work, and where the files are."""
-    print_numbers(summary, console)
-    print_places(summary, run_dir, console)
-
-
 def print_numbers(summary: Summary, console: Console) -> None:
     """Print the outcome, the numbers, and the evidence that several processes did the work."""
     console.print()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 from ps_cluster.config.augmentation import Augmentation
 from ps_cluster.config.datasets import DATASETS, DataSettings, ImageSettings
 from ps_cluster.data.packed import PackedDataset
-from ps_cluster.data.samples import ExampleGroup, groups_of, image_variation, with_samples
+from ps_cluster.data.samples import groups_of, image_variation, with_samples
 from ps_cluster.errors import UserError
 from ps_cluster.files.writing import write_whole
 from ps_cluster.quiet_import import without_first_lines
@@ -20,24 +19,6 @@ from ps_cluster.system.environment import prepare_for_tensorflow
 MOST_GROUPS = 100  # on one page
 FEW_GROUPS = 20  # up to so many groups have two samples each, more groups have one
 VARIATIONS = 5  # of each sample
-
-
-@dataclass(frozen=True)
-class ShownGroup:
-    """A class, label or range of the target.
-
-    `samples`: for each sample the sources of its <img>s, first without variation.
-    """
-
-    name: str
-    train_examples: int
-    test_examples: int
-    samples: list[list[str]]
-
-    @classmethod
-    def of(cls, group: ExampleGroup) -> ShownGroup:
-        samples = [[as_source(image) for image in (one.image, *one.varied)] for one in group.samples]
-        return cls(group.name, group.train_examples, group.test_examples, samples)
 
 
 def write_data_page(dataset: PackedDataset, settings: DataSettings, output: Path | None, seed: int) -> Path:
@@ -73,7 +54,8 @@ def write_data_page(dataset: PackedDataset, settings: DataSettings, output: Path
         "data.html",
         title=kind.full_name,
         lines=lines,
-        groups=[ShownGroup.of(group) for group in groups],
+        groups=groups,
+        as_source=as_source,
         most=max(group.train_examples + group.test_examples for group in groups),
         has_variations=vary is not None,
     )
@@ -97,7 +79,6 @@ def _about_variations(settings: DataSettings, varied: bool, seed: int) -> str:
     given = getattr(settings, "augmentation", None)
     chosen = {} if given is None else {key: value for key, value in given.model_dump().items() if value != usual[key]}
     texts = (
-        f"{key} {value if not isinstance(value, tuple) else ' to '.join(map(str, value))}"
-        for key, value in chosen.items()
+        f"{key} {' to '.join(map(str, value)) if isinstance(value, tuple) else value}" for key, value in chosen.items()
     )
     return f"training varies them by: {', '.join(texts) or 'variations of its own'} · seed {seed}"

@@ -127,13 +127,9 @@ def _not_scored(epochs: list[float]) -> str:
     """Return which epochs have no score, the reason, and what to do."""
     named = ", ".join(f"{epoch:g}" for epoch in epochs[:MOST_EPOCHS])
     more = f" and {len(epochs) - MOST_EPOCHS:,} more" if len(epochs) > MOST_EPOCHS else ""
-    says = (
-        "has no score: its checkpoint was not written, or was removed before it was scored"
-        if len(epochs) == 1
-        else "have no score: their checkpoints were not written, or were removed before they were scored"
-    )
     return (
-        f"epoch{'s' * (len(epochs) > 1)} {named}{more} {says}; a larger checkpoints.every_epochs asks for fewer scores"
+        f"epoch{'s' * (len(epochs) > 1)} {named}{more}: no checkpoint was written there, or it was removed before it was "
+        "scored; a larger checkpoints.every_epochs asks for fewer scores"
     )
 
 
@@ -213,8 +209,7 @@ def _warning(summary: Summary) -> str:
             f"guessing: score it on more, or let several runs agree. {page}"
         )
     if summary.learned is False:
-        has_error = summary.evaluation.test_error is not None
-        guess = metric_text(*((None, summary.guess) if has_error else (summary.guess, None)))
+        guess = value_text("accuracy" if summary.evaluation.test_error is None else "error", summary.guess)
         hint = f" {summary.few_updates.capitalize()}." if summary.few_updates else ""
         return f"the model is not better than guessing, which has {guess}: nothing was learned.{hint} {page}"
     return f"the loss was NaN or infinite in {bad:,} of {summary.updates.applied:,} updates. {page}" if bad else ""

@@ -6,11 +6,10 @@ Only a network that is better than the guess has learned something.
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import NamedTuple
 
 from ps_cluster.config.objectives import OBJECTIVES
-from ps_cluster.data.packed import load_pointed
+from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
 from ps_cluster.runs.result_rows import EvaluationSummary
 
@@ -31,10 +30,9 @@ class Guess(NamedTuple):
 
         Returns None if nothing was scored, or if there are too few examples to tell that nothing was learned.
         """
-        accuracies = [row.test_accuracy for row in scores.history if row.test_accuracy is not None]
         if self.is_too_uncertain_for(scores):
             return None
-        if accuracies:
+        if accuracies := _accuracies(scores):
             return max(accuracies) > self.value + self._chance or self._is_ranked(scores)
         errors = [row.test_error for row in scores.history if row.test_error is not None]
         return min(errors) < 0.99 * self.value if errors else False if scores.history else None
@@ -45,8 +43,7 @@ class Guess(NamedTuple):
         That is so if the best accuracy may be chance, and if even an accuracy half way between the guess and 100 %
         might be. For errors, `FEWEST_ERRORS` examples are enough.
         """
-        accuracies = [row.test_accuracy for row in scores.history if row.test_accuracy is not None]
-        if accuracies:
+        if accuracies := _accuracies(scores):
             best, half = max(accuracies), (1 - self.value) / 2
             is_chance = best <= self.value + self._chance and not self._is_ranked(scores)
             return self._chance > half and is_chance
@@ -67,10 +64,15 @@ class Guess(NamedTuple):
         return 3 * math.sqrt(self.value * (1 - self.value) / self.examples)
 
 
-def guess_of_run(pointer: Path) -> Guess | None:
-    """Return the guess for the data set that dataset.json of a run names; None if it is missing, or has no guess."""
+def _accuracies(scores: EvaluationSummary) -> list[float]:
+    return [row.test_accuracy for row in scores.history if row.test_accuracy is not None]
+
+
+def guess_for(dataset: PackedDataset | None) -> Guess | None:
+    """Return the guess for a data set; None without a data set that can be read, or if its objective has no guess."""
+    if dataset is None:
+        return None
     try:
-        dataset = load_pointed(pointer)
         value = OBJECTIVES[dataset.spec.objective].guess(dataset.target("test"), dataset.spec)
     except (UserError, OSError):
         return None

@@ -51,7 +51,7 @@ class Seen:
     pids: Mapping[Task, int] = field(default_factory=dict)
     up: frozenset[Task] = frozenset()
     restarts: Counter[Task] = field(default_factory=Counter)
-    lines: Counter[tuple[str, str]] = field(default_factory=Counter)
+    lines: Counter[tuple[str, ...]] = field(default_factory=Counter)
 
     def with_row(self, row: ProgressRow) -> Seen:
         """Return what was seen, with another row. Counting begins at the first row."""
@@ -97,76 +97,51 @@ def _grown(total: Counts, before: Counts, now: Counts) -> Counts:
     return {**total, **{name: total.get(name, 0) + value for name, value in more.items()}}
 
 
-@dataclass(frozen=True)
-class Sample:
-    """A sample of a metric. `value`: None leaves the sample out.
-
-    For a histogram, it is the sum of the values in `buckets`.
-    """
-
-    value: float | None
-    labels: tuple[str, ...] = ()
-    buckets: Sequence[tuple[str, float]] | None = None
+Value = float | None | tuple[Sequence[tuple[str, float]], float]
+"""A number, None if it is not known, or the cumulative buckets of a histogram and the sum of all that is in them."""
+Read = Callable[[Seen], Value | Mapping[tuple[str, ...], Value]]
+"""Returns the value of a metric, or of a metric with labels: their texts → value."""
 
 
 @dataclass(frozen=True)
 class RunMetric:
-    """A metric. `name`: the name with the unit, as Prometheus wants it. `help_text`: the text that Prometheus shows.
-
-    `read`: returns its samples.
-    """
+    """A metric. `name`: the name with the unit, as Prometheus wants it. `help_text`: the text that Prometheus shows."""
 
     name: str
     help_text: str
-    read: Callable[[Seen], Iterator[Sample]]
+    read: Read
     labels: tuple[str, ...] = ()
     kind: type[CounterMetricFamily] | type[GaugeMetricFamily] | type[HistogramMetricFamily] = GaugeMetricFamily
 
     def family(self, seen: Seen) -> Metric:
-        """Return the metric with its samples."""
-        family = self.kind(self.name, self.help_text, labels=self.labels)
-        for sample in self.read(seen):
-            if sample.value is not None:
-                values = (sample.value,) if sample.buckets is None else (sample.buckets, sample.value)
-                family.add_metric(sample.labels, *values)
+        """Return the metric with all values that are known."""
+        family, found = self.kind(self.name, self.help_text, labels=self.labels), self.read(seen)
+        for labels, value in (found if isinstance(found, Mapping) else {(): found}).items():
+            if value is not None:
+                family.add_metric(labels, *(value if isinstance(value, tuple) else (value,)))
         return family
 
 
-def _value(read: Callable[[Seen], float | None]) -> Callable[[Seen], Iterator[Sample]]:
-    """Return a function that yields the one sample of a metric without labels."""
-    return lambda seen: iter((Sample(read(seen)),))
+def _row(name: str) -> Read:
+    return lambda seen: getattr(seen.row, name, None)
 
 
-def _row(name: str) -> Callable[[Seen], Iterator[Sample]]:
-    return _value(lambda seen: getattr(seen.row, name, None))
+def _score(name: str) -> Read:
+    return lambda seen: getattr(seen.score, name, None)
 
 
-def _score(name: str) -> Callable[[Seen], Iterator[Sample]]:
-    return _value(lambda seen: getattr(seen.score, name, None))
+def _count(name: str) -> Read:
+    return lambda seen: seen.work.get(name, 0)
 
 
-def _count(name: str) -> Callable[[Seen], Iterator[Sample]]:
-    return _value(lambda seen: seen.work.get(name, 0))
-
-
-def _phase(seen: Seen) -> Iterator[Sample]:
-    if seen.row:
-        yield Sample(1, (seen.row.phase,))
-
-
-def _staleness_buckets(seen: Seen) -> Iterator[Sample]:
+def _staleness_buckets(seen: Seen) -> Value:
     bounds = [*(str(float(bound)) for bound in STALENESS_BOUNDS), "+Inf"]
     up_to = accumulate(seen.staleness.get(index, 0) for index in range(len(bounds)))
-    yield Sample(seen.staleness.get("sum", 0.0), buckets=list(zip(bounds, up_to)))
+    return list(zip(bounds, up_to)), seen.staleness.get("sum", 0.0)
 
 
-def _saved(seen: Seen) -> Iterator[Sample]:
-    for folder in seen.run_dir.states if seen.run_dir else ():
-        yield Sample(checkpoints.saved_at(folder), (folder.name,))
-
-
-def _of_tasks(read: Callable[[Seen, Task], float]) -> Callable[[Seen], Iterator[Sample]]:
-    return lambda seen: (Sample(read(seen, task), (task.type, str(task.index))) for task in seen.pids)
+def _of_tasks(read: Callable[[Seen, Task], float]) -> Read:
+    return lambda seen: {(task.type, str(task.index)): read(seen, task) for task in seen.pids}
 
 
 _counter = partial(RunMetric, kind=CounterMetricFamily)
@@ -178,7 +153,7 @@ METRICS: tuple[RunMetric, ...] = (
     _counter("ps_cluster_gradients_dropped", "Gradients that came too late for their round", _count("dropped")),
     _counter(
         "ps_cluster_worker_updates", "Steps applied, by worker",
-        lambda seen: (Sample(updates, (str(index),)) for index, updates in seen.workers.items()), ("worker",),
+        lambda seen: {(str(index),): updates for index, updates in seen.workers.items()}, ("worker",),
     ),
     RunMetric(
         "ps_cluster_staleness", "Staleness of each step applied, in versions of the parameters", _staleness_buckets,
@@ -188,11 +163,11 @@ METRICS: tuple[RunMetric, ...] = (
     RunMetric("ps_cluster_step_target", "Updates of the whole run", _row("total")),
     RunMetric(
         "ps_cluster_updates_outstanding", "Updates that are handed out and not applied yet",
-        _value(lambda seen: seen.row.scheduled - seen.row.applied if seen.row else None),
+        lambda seen: seen.row.scheduled - seen.row.applied if seen.row else None,
     ),
     RunMetric(
         "ps_cluster_dispatches_open", "Dispatches that are not done yet",
-        _value(lambda seen: len(seen.row.dispatches) if seen.row else None),
+        lambda seen: len(seen.row.dispatches) if seen.row else None,
     ),
     RunMetric("ps_cluster_goodput_ratio", "Share of the time that was not rolled back or interrupted", _row("goodput")),
     RunMetric("ps_cluster_training_seconds", "Seconds of training", _row("train_seconds")),
@@ -210,9 +185,17 @@ METRICS: tuple[RunMetric, ...] = (
         "ps_cluster_validation_error", "Error of the newest score on held-out training examples", _score("validation_error")
     ),
     RunMetric("ps_cluster_scored_step", "Step of the newest score", _score("step")),
-    RunMetric("ps_cluster_phase", "1, labelled with the current phase of the leader", _phase, ("phase",)),
+    RunMetric(
+        "ps_cluster_phase", "1, labelled with the current phase of the leader",
+        lambda seen: {(seen.row.phase,): 1.0} if seen.row else None, ("phase",),
+    ),
     RunMetric("ps_cluster_progress_timestamp_seconds", "Time of the leader's newest sign of life", _row("time")),
-    RunMetric("ps_cluster_saved_timestamp_seconds", "Time of the newest checkpoint or snapshot", _saved, ("kind",)),
+    RunMetric(
+        "ps_cluster_saved_timestamp_seconds", "Time of the newest checkpoint or snapshot",
+        lambda seen: {
+            (folder.name,): checkpoints.saved_at(folder) for folder in (seen.run_dir.states if seen.run_dir else ())
+        }, ("kind",),
+    ),
     RunMetric("ps_cluster_save_seconds", "Duration of the last save", _row("save_seconds")),
     RunMetric(
         "ps_cluster_task_up", "1 while the task's process runs, 0 when it has ended",
@@ -224,7 +207,7 @@ METRICS: tuple[RunMetric, ...] = (
     ),
     _counter(
         "ps_cluster_log_lines", "Lines printed, by their event",
-        lambda seen: (Sample(count, event) for event, count in seen.lines.items()), ("event", "level"),
+        lambda seen: seen.lines, ("event", "level"),
     ),
 )  # fmt: skip
 

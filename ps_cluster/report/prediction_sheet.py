@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -14,7 +14,6 @@ from PIL import Image, ImageDraw, ImageFont
 from ps_cluster.files.values import one_line
 from ps_cluster.report.pictures import CELL, scaled
 
-_SMALL = 12  # size of letters, in pixels
 _COLUMNS = 4
 _WIDTH, _LINE, _SPACE = CELL + 20, 16, 6  # of a column, of a line of text, and between pictures, in pixels
 _RIGHT, _WRONG, _NEITHER = "#0072B2", "#D55E00", "#1c2126"
@@ -44,34 +43,27 @@ def draw_predictions(answers: Sequence[Answer]) -> Image.Image:
         sheet.paste(picture, (left, top))
         below = top + pitch - 2 * _LINE - _SPACE
         colour = {True: _RIGHT, False: _WRONG, None: _NEITHER}[answer.right]
-        _write(pen, (left, below), answer.predicted, colour, _WIDTH - _SPACE, _font(_SMALL))
+        _write(pen, (left, below), answer.predicted, colour)
         if not answer.right:
-            _write(pen, (left, below + _LINE), f"is {answer.truth}", _NEITHER, _WIDTH - _SPACE, _font(_SMALL))
+            _write(pen, (left, below + _LINE), f"is {answer.truth}", _NEITHER)
     return sheet
 
 
-def _write(
-    pen: ImageDraw.ImageDraw,
-    place: tuple[int, int],
-    text: str,
-    colour: str,
-    width: int,
-    font: ImageFont.FreeTypeFont,
-    anchor: str = "la",
-) -> None:
-    """Write a line. If it is wider than `width` pixels, "…" takes the place of its end."""
+def _write(pen: ImageDraw.ImageDraw, place: tuple[int, int], text: str, colour: str) -> None:
+    """Write a line. If it is too wide, "…" takes the place of its end."""
     text = whole = one_line(text)
-    while text and font.getlength(text if text == whole else f"{text}…") > width:
+    while text and _font().getlength(text if text == whole else f"{text}…") > _WIDTH - _SPACE:
         text = text[:-1]
-    pen.text(place, text if text == whole else f"{text}…", colour, font, anchor=anchor)
+    pen.text(place, text if text == whole else f"{text}…", colour, _font())
 
 
-@lru_cache
-def _font(size: int) -> ImageFont.FreeTypeFont:
+@cache
+def _font() -> ImageFont.FreeTypeFont:
     """Return the font that matplotlib brings, which is the same on every machine.
 
     Importing matplotlib would take 0.5 s.
     """
     package = find_spec("matplotlib")
     assert package is not None and package.origin is not None
-    return ImageFont.truetype(str(Path(package.origin).parent / "mpl-data/fonts/ttf/DejaVuSans.ttf"), size)
+    file = Path(package.origin).parent / "mpl-data/fonts/ttf/DejaVuSans.ttf"
+    return ImageFont.truetype(str(file), size=12)  # pixels

@@ -27,10 +27,10 @@ from ps_cluster.report.pages import rendered
 from ps_cluster.report.plots import Plot, small_plot
 from ps_cluster.runs.monitor import value_text
 from ps_cluster.runs.predictions import load_predictions
-from ps_cluster.runs.result_rows import EvaluationSummary, Summary, metric_text
+from ps_cluster.runs.result_rows import Summary, metric_text
 from ps_cluster.runs.run_dir import RunDir
 
-SCHEMA = 2  # schema 1 had the scores of the last and of the best model under "models"
+SCHEMA = 2
 
 
 @dataclass(frozen=True)
@@ -95,9 +95,13 @@ class _ScoredRun:
         elif score.best_step is not None:
             chosen = "held-out training examples" if score.best_chosen_on == "validation" else "the test set itself"
             best = ", ".join(f"{name} {words}" for name, words in self._best_words.items() if words)
+            by = ""
+            if score.monitor not in (None, "accuracy", "error"):
+                extreme = "largest" if score.monitor_mode == "max" else "smallest"
+                by = f", by the {extreme} {value_text(score.monitor, score.best_value)}"
             yield (
                 "The best model, which predict and export use (best/model.keras), is that of step "
-                f"{score.best_step:,}: {best or 'test metric not finite'}; it was chosen on {chosen}{_by(score)}."
+                f"{score.best_step:,}: {best or 'test metric not finite'}; it was chosen on {chosen}{by}."
             )
 
     def highlights(self) -> Iterator[tuple[str, str]]:
@@ -168,13 +172,6 @@ class _ScoredRun:
             notes=self.dataset.notes if self.dataset else (),
             facts=[(label, str(text)) for label, text in facts_of(self.summary)],
         )
-
-
-def _by(score: EvaluationSummary) -> str:
-    """Return the metric that chose the best model, with its value; "" if it is the accuracy or the error."""
-    if score.monitor in (None, "accuracy", "error"):
-        return ""
-    return f", by the {'largest' if score.monitor_mode == 'max' else 'smallest'} {value_text(score.monitor, score.best_value)}"
 
 
 def _analysis(run_dir: RunDir, dataset: PackedDataset | None, notify: Notify) -> Analysis | None:

@@ -39,7 +39,7 @@ COLOURS = {
 }
 
 Found = TypeVar("Found")
-_SCORE_FIELDS = ("test_accuracy", "test_error", "step")
+_SCORE_FIELDS = ("test_accuracy", "test_error", "test_loss", "step")
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class ListedRun:
         is no summary.
       began_at: the time at which it was last started or resumed, in seconds since 1970.
       mode, dataset, model: their names in the configuration.
-      test_accuracy, test_error, step: the last score and its step.
+      test_accuracy, test_error, test_loss, step: the last score and its step.
       updates, total: the number of updates applied so far, and of all updates of the run.
     """
 
@@ -64,10 +64,14 @@ class ListedRun:
     unit: str = "examples"
     test_accuracy: float | None = None
     test_error: float | None = None
+    test_loss: float | None = None
     step: int | None = None
     updates: int | None = None
     total: int | None = None
+    train_seconds: float | None = None
     examples_per_second: float | None = None
+    staleness_mean: float | None = None
+    staleness_p95: int | None = None
 
     @property
     def score(self) -> str:
@@ -111,16 +115,13 @@ def listed(files: RunFiles) -> ListedRun:
     return ListedRun(run_dir.root, state, run_dir.config.stat().st_mtime, mode, dataset, model, **found)
 
 
-def read_listed(run_dir: RunDir) -> ListedRun:
-    """Return the entry of a run in the list. Raises UserError or OSError if the run's files can't be read."""
-    return listed(read_files(run_dir))
-
-
 def _of_summary(summary: Summary) -> Json:
     """Return the fields of `ListedRun` that a summary has."""
-    updates, speed = summary.updates, summary.examples_per_second
-    found = {"updates": updates.applied, "total": updates.scheduled, "examples_per_second": speed}
-    return found | {"unit": summary.unit} | {name: getattr(summary.evaluation, name) for name in _SCORE_FIELDS}
+    updates, stale = summary.updates, summary.staleness
+    found = {name: getattr(summary, name) for name in ("unit", "train_seconds", "examples_per_second")}
+    found |= {"updates": updates.applied, "total": updates.scheduled}
+    found |= {"staleness_mean": stale.mean, "staleness_p95": stale.p95}
+    return found | {name: getattr(summary.evaluation, name) for name in _SCORE_FIELDS}
 
 
 def _of_rows(run_dir: RunDir) -> Json:
@@ -129,7 +130,10 @@ def _of_rows(run_dir: RunDir) -> Json:
     with contextlib.suppress(FileNotFoundError, UserError):
         found["unit"] = read_json(run_dir.dataset, DatasetPointer).unit
     if row := last_row(run_dir.progress, ProgressRow):
-        found |= {"updates": row.applied, "total": row.total, "examples_per_second": row.examples_per_second}
+        found |= {name: getattr(row, name) for name in ("total", "train_seconds", "examples_per_second")}
+        found["updates"] = row.applied
+        if row.staleness and (steps := sum(row.staleness.counts)):
+            found["staleness_mean"] = row.staleness.sum / steps
     if score := last_row(run_dir.evaluation, EvaluationRow):
         found |= {name: getattr(score, name) for name in _SCORE_FIELDS}
     return found
@@ -170,7 +174,8 @@ def listed_runs(folder: Path, notify: Notify) -> list[ListedRun]:
     Raises:
       UserError: the folder can't be read, or is itself a run directory.
     """
-    return sorted(read_each(run_dirs(folder), read_listed, notify), key=lambda run: -run.began_at)
+    found = read_each(run_dirs(folder), lambda run_dir: listed(read_files(run_dir)), notify)
+    return sorted(found, key=lambda run: -run.began_at)
 
 
 def print_runs(runs: list[ListedRun], console: Console) -> None:

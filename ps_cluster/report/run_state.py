@@ -73,11 +73,6 @@ class RunState:
         return self.row.applied if self.row else 0
 
     @property
-    def done(self) -> str:
-        """The number of updates so far, and their share of all updates."""
-        return f"{self.applied:,}/{self.total:,} updates ({self.applied / self.total:.0%})"
-
-    @property
     def seconds_left(self) -> float | None:
         """Seconds left at the newest speed; None while no speed is known."""
         if self.row is None or not self.row.examples_per_second:
@@ -155,7 +150,8 @@ class RunState:
     @property
     def progress_line(self) -> str:
         """The newest row of progress as a line for logs."""
-        return " · ".join((self.phase, self.done, *self.measures, *self.time_left))
+        done = f"{self.applied:,}/{self.total:,} updates ({self.applied / self.total:.0%})"
+        return " · ".join((self.phase, done, *self.measures, *self.time_left))
 
 
 def score_line(row: EvaluationRow, monitor: Monitor) -> str:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import quote
 
 from ps_cluster.files import locks
@@ -27,8 +27,7 @@ from ps_cluster.report.run_state import clock
 from ps_cluster.report.shown_runs import Point, ShownRun, read_shown
 from ps_cluster.runs.run_dir import RunDir
 
-MOST_RUNS = 1000
-MOST_SETTINGS, MOST_SETTING_CHARACTERS = 300, 2_000_000  # of settings that differ, and of all their values
+MOST_RUNS = 1000  # that a browser shows well
 MOST_PROBLEMS = 5  # that the page lists
 REWRITE_S, LONGEST_S = 5.0, 60.0
 BUSY_SHARE = 0.1  # of the time at most, because reading takes a core from the training
@@ -37,20 +36,11 @@ IDLE_LOOKS = 3  # more than one, because a comparison or a sweep starts its next
 FILTERS = ("outcome", "mode", "data", "network")
 
 
-class Cell:
+class Cell(NamedTuple):
     """A cell of the table of runs. `order`: the value by which its column is sorted; None comes last."""
 
-    def __init__(self, text: str | None, order: float | str | None):
-        self.text = "–" if text is None else text
-        self.order = order
-
-
-@dataclass(frozen=True)
-class Filter:
-    """A menu by which the reader chooses runs. `choices`: value of a column → number of runs with it."""
-
-    name: str
-    choices: Mapping[str, int]
+    text: str
+    order: float | str | None
 
 
 class RunsPage:
@@ -82,7 +72,6 @@ class RunsPage:
 
     def write(self, runs: Sequence[ShownRun], refresh_s: float | None) -> None:
         """Write the page. `refresh_s`: the seconds after which a browser loads the page again; None for never."""
-        settings, more_settings = differing_settings(runs)
         page = rendered(
             __package__,
             "runs.html",
@@ -92,10 +81,10 @@ class RunsPage:
             colours=PALETTE,
             headings=HEADINGS,
             runs=[(run, self._link(run), cells(run, time.time())) for run in runs],
-            filters=list(_filters(runs)),
-            data={"runs": [_embedded(run) for run in runs], "settings": settings},
+            filters=_filters(runs),
+            data={"runs": [_embedded(run) for run in runs], "settings": differing_settings(runs)},
             has_generated=any(run.is_generated for run in runs),
-            left_out=list(self._left_out_lines(len(runs), more_settings)),
+            left_out=self._left_out,
             problems=len(self._problems),
             first_problems=self._problems[:MOST_PROBLEMS],
             states=Counter(run.listed.state for run in runs),
@@ -123,16 +112,6 @@ class RunsPage:
             return None
         return quote(f"./{os.path.relpath(run.page, os.path.realpath(self._output.parent))}")
 
-    def _left_out_lines(self, shown: int, more_settings: int) -> Iterator[str]:
-        """Yield a line about everything that the page leaves out to stay small enough for a browser."""
-        if self._left_out:
-            yield (
-                f"Only the {shown:,} newest runs are on this page: {self._left_out:,} older ones are left out. To see "
-                "them, move runs into folders of their own."
-            )
-        if more_settings:
-            yield f"{more_settings:,} settings that differ are left out: the page would be too large with them."
-
 
 def keep_writing(page: RunsPage, wait: Callable[[float], bool]) -> None:
     """Write the page again and again, until `IDLE_LOOKS` looks in a row have found no run that trains.
@@ -151,29 +130,20 @@ def keep_writing(page: RunsPage, wait: Callable[[float], bool]) -> None:
     page.write(page.look(), None)
 
 
-def differing_settings(
-    runs: Sequence[ShownRun], most: int = MOST_SETTINGS, most_characters: int = MOST_SETTING_CHARACTERS
-) -> tuple[list[Json], int]:
-    """Return the settings that are not the same in all runs, and how many such settings are left out.
+def differing_settings(runs: Sequence[ShownRun]) -> list[Json]:
+    """Return the settings that are not the same in all runs.
 
     Each setting is {"key", "values": its distinct values, "of": for each run the index of its value, or -1 if it has
     none}.
     """
     found: list[Json] = []
-    characters = left_out = 0
     for key in dict.fromkeys(key for run in runs for key in run.settings):
         of_runs = [run.settings.get(key) for run in runs]
         values = list(dict.fromkeys(value for value in of_runs if value is not None))
-        if len(values) == 1 and None not in of_runs:
-            continue
-        size = len(key) + sum(map(len, values)) + 3 * len(runs)
-        if len(found) == most or characters + size > most_characters:
-            left_out += 1
-            continue
-        characters += size
-        places: dict[str | None, int] = {None: -1} | {value: place for place, value in enumerate(values)}
-        found.append({"key": key, "values": values, "of": [places[value] for value in of_runs]})
-    return found, left_out
+        if len(values) > 1 or None in of_runs:
+            places: dict[str | None, int] = {None: -1} | {value: place for place, value in enumerate(values)}
+            found.append({"key": key, "values": values, "of": [places[value] for value in of_runs]})
+    return found
 
 
 HEADINGS = (
@@ -184,7 +154,7 @@ HEADINGS = (
 
 def cells(run: ShownRun, now: float) -> list[Cell]:
     """Return the cells of a run in the columns of `HEADINGS`, without the first cell, which has the run's name."""
-    one, numbers = run.listed, run.numbers
+    one = run.listed
     names = (short_name(one.mode), _data(run), short_name(one.model))
     merit = one.test_accuracy if one.test_accuracy is not None else None if one.test_error is None else -one.test_error
     return [
@@ -192,12 +162,12 @@ def cells(run: ShownRun, now: float) -> list[Cell]:
         Cell(age(now - one.began_at), now - one.began_at),
         *(Cell(name, name.lower()) for name in names),
         Cell(one.score, merit),
-        _number(numbers.test_loss, number_text),
+        _number(one.test_loss, number_text),
         _number(one.updates, "{:,}".format),
-        _number(numbers.train_seconds, clock),
+        _number(one.train_seconds, clock),
         _number(one.examples_per_second, "{:,.0f}".format),
-        _number(numbers.staleness_mean, "{:.2f}".format),
-        _number(numbers.staleness_p95, "{:,}".format),
+        _number(one.staleness_mean, "{:.2f}".format),
+        _number(one.staleness_p95, "{:,}".format),
     ]
 
 
@@ -207,11 +177,10 @@ def values_of_filters(run: ShownRun) -> dict[str, str]:
     return dict(zip(FILTERS, (one.state, short_name(one.mode), _data(run), short_name(one.model))))
 
 
-def _filters(runs: Sequence[ShownRun]) -> Iterator[Filter]:
+def _filters(runs: Sequence[ShownRun]) -> dict[str, dict[str, int]]:
+    """Return the menus by which the reader chooses runs: name → value of a column → number of runs with it."""
     found = [values_of_filters(run) for run in runs]
-    for name in FILTERS:
-        counts = Counter(values[name] for values in found)
-        yield Filter(name, dict(sorted(counts.items())))
+    return {name: dict(sorted(Counter(values[name] for values in found).items())) for name in FILTERS}
 
 
 def _data(run: ShownRun) -> str:
@@ -219,27 +188,29 @@ def _data(run: ShownRun) -> str:
 
 
 def _number(value: float | None, text: Callable[[float], str]) -> Cell:
-    return Cell(None if value is None else text(value), value)
+    return Cell("–" if value is None else text(value), value)
 
 
 def _embedded(run: ShownRun) -> Json:
     """Return the data of a run that the script draws."""
+
+    def digits(value: float | None) -> float | None:
+        return None if value is None else float(f"{value:.5g}")
+
+    def points(curves: Mapping[str, list[Point]]) -> Json:
+        return {
+            measure: [[digits(one.train_seconds), one.examples, digits(one.value)] for one in curve]
+            for measure, curve in curves.items()
+        }
+
     return {
         "name": run.listed.root.name,
         "unit": run.listed.unit,
         "filters": values_of_filters(run),
-        "tested": {measure: _short_points(points) for measure, points in run.tested.items()},
-        "trained": {measure: _short_points(points) for measure, points in run.trained.items()},
-        "staleness": [[one.staleness, _digits(one.share)] for one in run.numbers.staleness_shares],
+        "tested": points(run.tested),
+        "trained": points(run.trained),
+        "staleness": [[staleness, digits(share)] for staleness, share in run.staleness_shares],
     }
-
-
-def _short_points(points: Sequence[Point]) -> list[list[float | None]]:
-    return [[_digits(point.train_seconds), point.examples, _digits(point.value)] for point in points]
-
-
-def _digits(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.5g}")
 
 
 def _began(run_dir: RunDir) -> float:

@@ -18,8 +18,6 @@ from ps_cluster.runs.result_rows import (
     EvaluationRow,
     ProgressRow,
     ScoreRow,
-    StalenessBuckets,
-    Summary,
 )
 from ps_cluster.runs.run_dir import RunDir
 
@@ -38,33 +36,12 @@ class Point(NamedTuple):
     value: float
 
 
-class StalenessShare(NamedTuple):
-    """The share of the updates whose staleness is at most `staleness`."""
-
-    staleness: int
-    share: float
-
-
-@dataclass(frozen=True)
-class Numbers:
-    """The newest numbers of a run. What is not known is None.
-
-    Attributes:
-      staleness_shares: the cumulative distribution of staleness; empty without updates.
-    """
-
-    test_loss: float | None = None
-    train_seconds: float | None = None
-    staleness_mean: float | None = None
-    staleness_p95: int | None = None
-    staleness_shares: Sequence[StalenessShare] = ()
-
-
 @dataclass(frozen=True)
 class ShownRun:
     """A run as the page shows it.
 
     Attributes:
+      staleness_shares: (staleness, share of the updates with at most this staleness); empty without updates.
       tested, trained: measure → its curve over test examples, or over training examples. Curves without points are left
         out.
       settings: dotted key → value as text.
@@ -73,7 +50,7 @@ class ShownRun:
 
     listed: ListedRun
     is_generated: bool
-    numbers: Numbers
+    staleness_shares: Sequence[tuple[int, float]]
     tested: Mapping[str, list[Point]]
     trained: Mapping[str, list[Point]]
     settings: Mapping[str, str] = field(repr=False)
@@ -88,7 +65,7 @@ def read_shown(run_dir: RunDir) -> ShownRun:
     return ShownRun(
         one,
         is_generated=_is_generated(files, one.dataset),
-        numbers=_of_summary(files.ended) if files.ended else _of_rows(run_dir),
+        staleness_shares=_staleness_shares(files),
         tested=_curves(_scores(files), "test_"),
         trained=_curves(trained, ""),
         settings={_short(key): _short(in_words(value)) for key, value in files.settings.items()},
@@ -110,40 +87,28 @@ def _curves(rows: Iterable[ScoreRow | ProgressRow], prefix: str) -> dict[str, li
     return {measure: points for measure, points in found.items() if points}
 
 
-def _of_summary(summary: Summary) -> Numbers:
-    stale = summary.staleness
-    counts = sorted((int(staleness), count) for staleness, count in stale.histogram.items())
-    return Numbers(
-        summary.evaluation.test_loss, summary.train_seconds, stale.mean, stale.p95, _thinned(_cumulative_shares(counts))
-    )
+def _staleness_shares(files: RunFiles) -> list[tuple[int, float]]:
+    if files.ended:
+        histogram = files.ended.staleness.histogram
+        counts = sorted((int(staleness), count) for staleness, count in histogram.items())
+        return _thinned(_cumulative_shares(counts, sum(histogram.values())))
+    row = last_row(files.run_dir.progress, ProgressRow)
+    buckets = row.staleness.counts if row and row.staleness else []
+    return _cumulative_shares(list(zip(STALENESS_BOUNDS, buckets)), sum(buckets))
 
 
-def _of_rows(run_dir: RunDir) -> Numbers:
-    row, score = last_row(run_dir.progress, ProgressRow), last_row(run_dir.evaluation, EvaluationRow)
-    loss = None if score is None else score.test_loss
-    if row is None:
-        return Numbers(loss)
-    buckets = row.staleness or StalenessBuckets(counts=[], sum=0)
-    steps = sum(buckets.counts)
-    return Numbers(
-        loss,
-        row.train_seconds,
-        staleness_mean=buckets.sum / steps if steps else None,
-        staleness_shares=_cumulative_shares(list(zip(STALENESS_BOUNDS, buckets.counts)), steps),
-    )
-
-
-def _cumulative_shares(counts: Sequence[tuple[int, int]], steps: int | None = None) -> list[StalenessShare]:
+def _cumulative_shares(counts: Sequence[tuple[int, int]], steps: int) -> list[tuple[int, float]]:
     """Return the cumulative distribution of staleness, up to the first share of 1.
 
     Args:
       counts: (staleness, number of steps), in ascending order.
-      steps: the number of all steps; None if `counts` counts all of them.
+      steps: the number of all steps.
     """
-    totals = list(accumulate(count for _, count in counts))
-    whole = steps if steps is not None else totals[-1] if totals else 0
-    found = [StalenessShare(staleness, total / whole) for (staleness, _), total in zip(counts, totals)] if whole else []
-    everything = next((index for index, one in enumerate(found) if one.share == 1), len(found))
+    if not steps:
+        return []
+    totals = accumulate(count for _, count in counts)
+    found = [(staleness, total / steps) for (staleness, _), total in zip(counts, totals)]
+    everything = next((index for index, (_, share) in enumerate(found) if share == 1), len(found))
     return found[: everything + 1]
 
 

@@ -16,7 +16,7 @@ from ps_cluster.files.json_files import Json, read_json
 from ps_cluster.files.json_rows import read_rows
 from ps_cluster.files.writing import write_json
 from ps_cluster.notices import Notify, ignore
-from ps_cluster.report.guess import guess_of_run
+from ps_cluster.report.guess import guess_for
 from ps_cluster.runs.monitor import Monitor
 from ps_cluster.runs.proof import with_recomputed
 from ps_cluster.runs.result_rows import (
@@ -42,8 +42,6 @@ from ps_cluster.runs.result_rows import (
 from ps_cluster.runs.rows import ClusterFile, DatasetPointer, Row, ScalingRow, TaskRow
 from ps_cluster.runs.run_dir import RunDir
 
-# In schema 1, train_seconds and examples_per_second began again with each chief, and startup_seconds was that of the
-# last one.
 SCHEMA = 2
 
 MOST_EPOCHS_LISTED = 10_000  # without a score, because `checkpoints.every_epochs` may ask for very many scores
@@ -109,7 +107,8 @@ def write_summary(run_dir: RunDir, ended: EndedRun, notify: Notify = ignore) -> 
     cluster = _read(run_dir.cluster, ClusterFile, notify)
     tasks: Tasks = {(task.type, task.index): task for task in cluster.tasks} if cluster else {}
     pointer = _read(run_dir.dataset, DatasetPointer, notify) or DatasetPointer(directory=".")
-    evaluation, guess = _evaluation(run_dir, config, notify), guess_of_run(run_dir.dataset)
+    dataset = _dataset(run_dir, config)
+    evaluation, guess = _evaluation(run_dir, config, dataset, notify), guess_for(dataset)
     workers = _workers(training.workers, config.mode_kind.trainer_type, tasks, ended.restarts)
     summary = Summary(
         schema_=SCHEMA,
@@ -126,7 +125,7 @@ def write_summary(run_dir: RunDir, ended: EndedRun, notify: Notify = ignore) -> 
         guess=guess and guess.value,
         learned=guess and guess.is_beaten_by(evaluation),
         too_few_examples=guess.examples if guess and guess.is_too_uncertain_for(evaluation) else None,
-        few_updates=_few_updates(run_dir, config),
+        few_updates=config.few_updates(dataset.train_examples) if dataset else None,
         model=config.model.name,
         precision=config.model.precision,
         seed=config.training.seed,
@@ -159,8 +158,9 @@ def refresh_evaluation(run_dir: RunDir, notify: Notify = ignore) -> Summary:
     Raises:
       UserError: the summary is damaged.
     """
-    summary = read_json(run_dir.summary, Summary)
-    evaluation, guess = _evaluation(run_dir, load_config(run_dir.config), notify), guess_of_run(run_dir.dataset)
+    summary, config = read_json(run_dir.summary, Summary), load_config(run_dir.config)
+    dataset = _dataset(run_dir, config)
+    evaluation, guess = _evaluation(run_dir, config, dataset, notify), guess_for(dataset)
     found: Json = {"evaluation": evaluation}
     if guess:
         few = guess.examples if guess.is_too_uncertain_for(evaluation) else None
@@ -270,7 +270,7 @@ def _parameter_servers(rows: list[ServerSize], tasks: Tasks, restarts: Restarts)
     ]
 
 
-def _evaluation(run_dir: RunDir, config: RunConfig, notify: Notify) -> EvaluationSummary:
+def _evaluation(run_dir: RunDir, config: RunConfig, dataset: PackedDataset | None, notify: Notify) -> EvaluationSummary:
     """Return the scores in the order of steps. If a step has several scores, only the newest counts.
 
     Without scores, all values are null.
@@ -298,12 +298,12 @@ def _evaluation(run_dir: RunDir, config: RunConfig, notify: Notify) -> Evaluatio
         best_value=monitor.value(best) if sound else None,
         best_metrics=best.metrics,
         best_compiled=best.compiled,
-        epochs_not_scored=_epochs_not_scored(run_dir, config, history),
+        epochs_not_scored=_epochs_not_scored(config, dataset, history) if dataset else [],
         history=history,
     )
 
 
-def _epochs_not_scored(run_dir: RunDir, config: RunConfig, history: Sequence[ScoreRow]) -> list[float]:
+def _epochs_not_scored(config: RunConfig, dataset: PackedDataset, history: Sequence[ScoreRow]) -> list[float]:
     """Return the epochs before the last score that should have a score but have none.
 
     The score of an epoch is that of a checkpoint between the end of this epoch and the end of the next one.
@@ -311,18 +311,10 @@ def _epochs_not_scored(run_dir: RunDir, config: RunConfig, history: Sequence[Sco
     every = config.checkpoints.every_epochs
     if every is None:
         return []
-    dataset = _dataset(run_dir, config)
-    if dataset is None:
-        return []
     of_a_pass = config.examples_seen(dataset.train_examples)
     scored = {math.floor((row.examples or 0) / of_a_pass / every + 1e-9) for row in history}
     last = min(max(scored), MOST_EPOCHS_LISTED)
     return [number * every for number in range(1, last) if number not in scored]
-
-
-def _few_updates(run_dir: RunDir, config: RunConfig) -> str | None:
-    dataset = _dataset(run_dir, config)
-    return None if dataset is None else config.few_updates(dataset.train_examples)
 
 
 def _dataset(run_dir: RunDir, config: RunConfig) -> PackedDataset | None:

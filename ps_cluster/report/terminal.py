@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -143,13 +144,8 @@ class Output:
             action()
         except (OSError, ValueError):  # a broken pipe, a terminal that was closed, a closed file
             self._gone = True
-            self._discard_the_rest()
-
-    def _discard_the_rest(self) -> None:
-        """Drop what is buffered. Otherwise the interpreter would raise when it flushes standard output at its end."""
-        try:
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self._stream.fileno())
-            os.close(nowhere)
-        except (OSError, ValueError):
-            pass
+            # What is buffered is dropped. Otherwise the interpreter would raise when it flushes standard output at its end.
+            with contextlib.suppress(OSError, ValueError):
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, self._stream.fileno())
+                os.close(nowhere)

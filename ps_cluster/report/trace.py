@@ -22,11 +22,7 @@ from ps_cluster.runs.tables import APPLY_ROW, read_csv
 
 
 def write_trace(run_dir: RunDir) -> None:
-    """Write metrics/trace.json: what every task did, on one clock.
-
-    Raises:
-      UserError: the run has left no ledger.
-    """
+    """Write metrics/trace.json: what every task did, on one clock. Raises UserError if the run has left no ledger."""
     updates = _updates(run_dir)
     found = [*chief_lane(updates), *server_lanes(_applies(run_dir)), *worker_lanes(updates)]
     start = min((row[0].begins for lane in found for row in lane.rows), default=0.0)

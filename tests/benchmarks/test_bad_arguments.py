@@ -12,7 +12,6 @@ from benchmarks import asynchrony_on_tables, before_after, records, table_sizes
         (before_after, "--models alexnet", ["--models", "alexnet"]),
         (before_after, "--before absent", ["--before", "absent"]),
         (before_after, "--rounds 0", ["--rounds", "0"]),
-        (before_after, "--seconds nan", ["--seconds", "nan"]),
         (before_after, "--dataset imagenet", ["--dataset", "imagenet"]),
         (before_after, "--data-dir absent --dataset cifar10", ["'absent'", "does not exist"]),
         (before_after, "--dataset synthetic --set-before cluster.wrokers=3", ["cluster.wrokers"]),

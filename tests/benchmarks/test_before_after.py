@@ -1,24 +1,5 @@
-from benchmarks.before_after import both_of, compared, known_to
+from benchmarks.before_after import known_to
 from ps_cluster.config import build_config
-from ps_cluster.tools.bench.arms import Measured
-
-
-def test_in_every_second_round_the_later_one_is_measured_first():
-    order = []
-
-    def measure(name):
-        order.append(name)
-        return name
-
-    for number in range(2):
-        assert both_of(number, lambda: measure("before"), lambda: measure("now")) == ("before", "now")
-    assert order == ["before", "now", "now", "before"]
-
-
-def test_rates_and_memory_are_compared():
-    before = Measured(examples_per_second=100.0, peak_memory_bytes=2e9)
-    now = Measured(examples_per_second=98.0, peak_memory_bytes=1e9)
-    assert compared(before, now) == {"before": 100.0, "now": 98.0, "ratio": 0.98, "memory": 0.5}
 
 
 def test_another_checkout_gets_the_settings_that_it_knows(tmp_path):

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from ps_cluster.config.datasets import Contents
-from ps_cluster.data.packed import write_pointer
 from ps_cluster.data.packing import write_packed
-from ps_cluster.report.guess import Guess, guess_of_run
+from ps_cluster.report.guess import Guess, guess_for
 from ps_cluster.runs.result_rows import EvaluationSummary, ScoreRow
+from tests.helpers.data import only_named
 
 
 @pytest.fixture
@@ -17,8 +17,7 @@ def guess(tmp_path):
     def of(train, test, **more):
         splits = [{"x": np.zeros((len(target), 1), np.float32), "target": target} for target in (train, test)]
         dataset = write_packed(tmp_path / "packed", "mine", "real", Contents.of(*splits, **more))
-        write_pointer(tmp_path / "dataset.json", dataset)
-        found = guess_of_run(tmp_path / "dataset.json")
+        found = guess_for(dataset)
         return found and found.value
 
     return of
@@ -81,4 +80,4 @@ def test_of_few_examples_it_is_said_that_they_are_too_few_to_tell(examples, scor
 
 
 def test_without_the_data_no_guess_is_known(tmp_path):
-    assert guess_of_run(tmp_path / "dataset.json") is None
+    assert guess_for(only_named(directory=tmp_path)) is None

@@ -12,8 +12,8 @@ import pytest
 from ps_cluster.files import locks
 from ps_cluster.files.json_rows import append_row
 from ps_cluster.report.run_list import RUNNING
-from ps_cluster.report.runs_page import IDLE_LOOKS, REWRITE_S, RunsPage, differing_settings, keep_writing
-from ps_cluster.report.shown_runs import MOST_POINTS, Point, StalenessShare, read_shown
+from ps_cluster.report.runs_page import IDLE_LOOKS, REWRITE_S, RunsPage, keep_writing
+from ps_cluster.report.shown_runs import MOST_POINTS, Point, read_shown
 from ps_cluster.runs.result_rows import STALENESS_BOUNDS, StalenessBuckets
 from ps_cluster.runs.run_dir import RunDir
 from tests.helpers.fake_runs import Fake, simulated_rows, write_run
@@ -87,12 +87,6 @@ def test_a_setting_that_a_run_does_not_have_differs(page, folder):
     assert found["values"] == ["3"] and sorted(found["of"]) == [-1, -1, 0]
 
 
-def test_settings_beyond_what_a_page_holds_are_counted(page):
-    runs = page.look()
-    assert differing_settings(runs)[1] == 0
-    assert differing_settings(runs, most=0) == ([], 1) == differing_settings(runs, most_characters=10)
-
-
 def test_a_curve_has_every_score_and_of_many_some_with_the_last(folder):
     points = read_shown(RunDir(folder / "first")).tested
     assert points["accuracy"] == [Point(10.0, 5000, 0.4), Point(20.0, 10_000, 0.6)] and points.keys() == {
@@ -110,18 +104,19 @@ def test_staleness_is_cumulated_from_the_summary_and_of_a_run_that_trains_from_i
     summary = json.loads(run_dir.summary.read_text())
     summary["staleness"]["histogram"] = {"10": 1, "0": 2, "2": 1}
     run_dir.summary.write_text(json.dumps(summary))
-    assert read_shown(run_dir).numbers.staleness_shares == [
-        StalenessShare(0, 0.5),
-        StalenessShare(2, 0.75),
-        StalenessShare(10, 1.0),
+    assert read_shown(run_dir).staleness_shares == [
+        (0, 0.5),
+        (2, 0.75),
+        (10, 1.0),
     ]
     counts = [1, 1, 2, *[0] * (len(STALENESS_BOUNDS) - 2)]
     buckets = StalenessBuckets(counts=counts, sum=5)
     append_row(run_dir.progress, progress_row(4, staleness=buckets, train_seconds=7.0))
     with training(folder, "first"):
-        numbers = read_shown(run_dir).numbers
-    assert (numbers.staleness_mean, numbers.staleness_p95, numbers.train_seconds) == (1.25, None, 7.0)
-    assert numbers.staleness_shares == [StalenessShare(0, 0.25), StalenessShare(1, 0.5), StalenessShare(2, 1.0)]
+        shown = read_shown(run_dir)
+    one = shown.listed
+    assert (one.staleness_mean, one.staleness_p95, one.train_seconds) == (1.25, None, 7.0)
+    assert shown.staleness_shares == [(0, 0.25), (1, 0.5), (2, 1.0)]
 
 
 def test_only_the_newest_runs_are_on_the_page_and_it_says_how_many_are_left_out(folder, told):

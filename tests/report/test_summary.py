@@ -19,7 +19,7 @@ from ps_cluster.files.writing import write_json, write_whole
 from ps_cluster.files.yaml_files import dump_yaml, read_yaml
 from ps_cluster.launch.one_task import OneTask, TaskOptions
 from ps_cluster.launch.topology import ClusterTopology
-from ps_cluster.report.closing_table import print_closing_table
+from ps_cluster.report.closing_table import print_numbers, print_places
 from ps_cluster.report.facts import histogram_bars
 from ps_cluster.report.summary import EndedRun, refresh_evaluation, write_summary
 from ps_cluster.runs import checkpoints
@@ -135,7 +135,9 @@ def write(run_dir: RunDir, **changes) -> dict:
 
 def closing_table(summary: dict, run_dir: RunDir, width: int = 100) -> str:
     output = io.StringIO()
-    print_closing_table(Summary.model_validate(summary), run_dir, Console(file=output, width=width))
+    console, ended = Console(file=output, width=width), Summary.model_validate(summary)
+    print_numbers(ended, console)
+    print_places(ended, run_dir, console)
     return output.getvalue()
 
 
@@ -373,8 +375,8 @@ def pack(run_dir, tmp_path, examples=1000):
     ("scored_at", "lacking", "says"),
     [
         ((0, 1000, 2100, 3050), [], None),
-        ((1000, 3900, 4000, 5100), [2], "epoch 2 has no score: its checkpoint was not written, or was removed"),
-        ((1000, 10_000), [2, 3, 4, 5, 6, 7, 8, 9], "epochs 2, 3, 4, 5, 6, 7 and 2 more have no score: their"),
+        ((1000, 3900, 4000, 5100), [2], "epoch 2: no checkpoint was written there, or it was removed"),
+        ((1000, 10_000), [2, 3, 4, 5, 6, 7, 8, 9], "epochs 2, 3, 4, 5, 6, 7 and 2 more: no checkpoint"),
     ],
 )
 def test_epochs_whose_score_was_asked_for_and_is_not_there_are_named(run_dir, tmp_path, scored_at, lacking, says):

@@ -27,7 +27,6 @@ class Measured(BaseModel):
     """What an arm measured. Its program prints this as JSON in its last line. The rate is None if the run was too short."""
 
     examples_per_second: float | None
-    peak_memory_bytes: float | None = None
 
 
 @dataclass(frozen=True)

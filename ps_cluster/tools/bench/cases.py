@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import product
 
 from ps_cluster.config import RunConfig, build_config
@@ -11,6 +11,8 @@ from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
 from ps_cluster.launch.local_run import complete_config
 from ps_cluster.notices import Notify
+from ps_cluster.tools.bench.arms import BenchArm
+from ps_cluster.tools.bench.running import RateOf, rate_of
 
 BATCH_SIZE = 128
 # All arms use this update rule, whatever rule the network usually has: the benchmark compares ways to train, not rules.
@@ -29,9 +31,6 @@ MEASUREMENT_S = 10.0
 FEWEST_STEPS, MOST_STEPS = 90, 50_000
 _LONG_ENOUGH_S = 2.0  # A run of this length measures its rate well enough.
 _GROWTH = 10  # from one short run to the next
-
-Rate = Callable[[RunConfig], float | None]
-"""Train a configuration, and return its examples per second; None if the run ended before it had a rate."""
 
 
 def cases(
@@ -77,25 +76,23 @@ def case(model: str, precision: str, packed: PackedDataset, values: Mapping[str,
     return complete_config(build_config(overrides=overrides | RULE | dict(values or {}) | named), packed)
 
 
-def with_length(case: RunConfig, rate: Rate, *, unit: str, arm: str, notify: Notify) -> RunConfig:
-    """Return `case` with a number of updates. Where none is known, short runs of `arm` find it.
-
-    Args:
-      rate: runs `arm`.
-      unit: the plural noun for examples, e.g. "images".
-    """
+def with_length(
+    case: RunConfig, arm: BenchArm, packed: PackedDataset, notify: Notify, rate: RateOf = rate_of
+) -> RunConfig:
+    """Return `case` with a number of updates. Where none is known, short runs of `arm` find it."""
     if case.training.steps is not None:
         return case
     steps = FEWEST_STEPS
     while True:
-        per_second = rate(case.with_values({"training.steps": steps})) or 0.0
+        per_second = rate(arm, arm.config(case.with_values({"training.steps": steps})), packed) or 0.0
         steps_per_second = per_second / case.examples_per_step
         if (per_second and steps >= _LONG_ENOUGH_S * steps_per_second) or steps == MOST_STEPS:
             break
         steps = min(MOST_STEPS, _GROWTH * steps)
     steps = min(MOST_STEPS, max(FEWEST_STEPS, round(MEASUREMENT_S * steps_per_second)))
+    unit = packed.spec.unit
     notify(
         f"{case.model.name} {case.model.precision}: {steps * case.examples_per_step:,} {unit} are trained in each "
-        f"measurement: about {MEASUREMENT_S:.0f} s at {per_second:,.0f} {unit}/s, the rate of arm {arm} in a short run"
+        f"measurement: about {MEASUREMENT_S:.0f} s at {per_second:,.0f} {unit}/s, the rate of arm {arm.name} in a short run"
     )
     return case.with_values({"training.steps": steps})

@@ -16,29 +16,26 @@ from ps_cluster.data.packed import load_pointed
 from ps_cluster.files.json_files import read_json
 from ps_cluster.launch.launcher import TASK_ARGV, run_local
 from ps_cluster.launch.stages import RunLimits
-from ps_cluster.report.progress import ProgressView, make_view
+from ps_cluster.report.progress import make_view
 from ps_cluster.runs.result_rows import Summary
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.tools.bench.arms import ARM_TIMEOUT_S, Measured
 
 
-def run_cluster(root: Path, task_module: Sequence[str] = (), view: ProgressView | None = None) -> Summary:
-    """Run the cluster of `root` to its end, and return its summary. Exit if the cluster fails.
+def run_cluster(root: Path, task_module: Sequence[str]) -> float | None:
+    """Run the cluster of `root` to its end, and return its examples per second. Exit if the cluster fails.
 
-    Args:
-      task_module: the module that runs one task, and its first arguments; empty for the project's own.
+    `task_module`: the module that runs one task, and its first arguments; empty for the project's own.
     """
     run_dir = RunDir.open(root)
     argv = (sys.executable, "-m", *task_module) if task_module else TASK_ARGV
     # The launcher sees no updates of a module that is not the project's own.
     limits = RunLimits(standstill_s=ARM_TIMEOUT_S) if task_module else RunLimits()
     config, dataset = load_config(run_dir.config), load_pointed(run_dir.dataset)
-    view = view or make_view()
-    if code := run_local(config, run_dir, dataset, resume=False, view=view, task_argv=argv, limits=limits):
+    if code := run_local(config, run_dir, dataset, resume=False, view=make_view(), task_argv=argv, limits=limits):
         sys.exit(code)
-    return read_json(run_dir.summary, Summary)
+    return read_json(run_dir.summary, Summary).examples_per_second
 
 
 if __name__ == "__main__":
-    summary = run_cluster(Path(sys.argv[1]), sys.argv[2:])
-    print(Measured(examples_per_second=summary.examples_per_second).model_dump_json())
+    print(Measured(examples_per_second=run_cluster(Path(sys.argv[1]), sys.argv[2:])).model_dump_json())

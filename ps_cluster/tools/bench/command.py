@@ -11,7 +11,7 @@ import click
 
 from ps_cluster.cli.command_line import FOLDER, LIST, OUTPUT_FILE, CommaList, NameOf, Whole, command, examples, option
 from ps_cluster.cli.options import config_options, overrides, refuse_others
-from ps_cluster.config import RunConfig, build_config
+from ps_cluster.config import build_config
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.report.terminal import make_console, print_line
 from ps_cluster.tools.bench import arms
@@ -62,7 +62,6 @@ def bench(
     from ps_cluster.launch.local_run import resolve_data
     from ps_cluster.system.environment import prepare_for_tensorflow
     from ps_cluster.tools.bench import cases, empty, tables, throughput
-    from ps_cluster.tools.bench.running import run_arm
 
     prepare_for_tensorflow()
     values = overrides(assignments, options)
@@ -74,7 +73,7 @@ def bench(
     if tuple(names) == (empty.NAME,):
         used = (*alone, "data__dataset", "data__data_dir")
         refuse_others(context, *used, because=f"--arms {empty.NAME} measures clusters of its own")
-        empty.check(values)
+        cases.refuse_chosen(empty.NAME, empty.CHOSEN, values)
         packed, unit = resolve_data(build_config(None, values).data, notify=print_line), "steps"
         jobs = of_sizes = empty.jobs(packed, values)
         measured, columns = of_sizes[0].arms, throughput.columns_of(of_sizes[0].arms, unit)
@@ -82,7 +81,7 @@ def bench(
         refuse_others(
             context, *alone, "ddp_python", because=f"--arms {tables.NAME} measures one network on data of its own"
         )
-        tables.check(values)
+        cases.refuse_chosen(tables.NAME, tables.CHOSEN, values)
         packed, unit = resolve_data(build_config(None, tables.FIXED | values).data, notify=print_line), "examples"
         measured, columns, figures_of = tables.measured_arms(ddp_python), tables.COLUMNS, tables.figures
         jobs = tables.jobs(packed, values, measured, notify=print_line)
@@ -95,14 +94,10 @@ def bench(
         for arm, model in product(chosen, models):
             arm.check(model, packed.spec)
         first, unit = throughput.first_of(chosen), packed.spec.unit
-
-        def rate(case: RunConfig) -> float | None:
-            return run_arm(first, first.config(case).model_dump(mode="json"), packed).examples_per_second
-
         jobs = [
             throughput.Job(
                 {"model": case.model.name, "precision": case.model.precision},
-                cases.with_length(case, rate, unit=unit, arm=first.name, notify=print_line),
+                cases.with_length(case, first, packed, print_line),
                 chosen,
             )
             for case in cases.cases(models, precisions, packed, values)

@@ -22,7 +22,7 @@ from ps_cluster.launch import task
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.store import ParameterStore
 from ps_cluster.tools.bench.arms import CLUSTER, BenchArm
-from ps_cluster.tools.bench.cases import case, refuse_chosen
+from ps_cluster.tools.bench.cases import case
 from ps_cluster.tools.bench.throughput import Job
 from ps_cluster.training.job import TrainingJob
 from ps_cluster.training.learning_rate import learning_rate
@@ -33,12 +33,7 @@ NAME = "empty"
 STEPS = {1_000: 8_000, 1_000_000: 1_000}  # number of weights → steps of one measurement: about 10 s on two cores
 WORKERS, SERVERS = (3, 16), (1, 4)
 CHEAPEST_RULE = {"optimizer.rule": "sgd", "optimizer.weight_decay": 0.0}
-
-
-def check(values: Mapping[str, object]) -> None:
-    """Raise UserError for settings that this arm chooses itself."""
-    chosen_here = ("model.", "cluster.workers", "cluster.parameter_servers", *CHEAPEST_RULE)
-    refuse_chosen(NAME, chosen_here, values)
+CHOSEN = ("model.", "cluster.workers", "cluster.parameter_servers", *CHEAPEST_RULE)
 
 
 def jobs(packed: PackedDataset, values: Mapping[str, object]) -> list[Job]:

@@ -49,20 +49,20 @@ from ps_cluster.training.step import TrainStep
 
 
 def keras_model(config: RunConfig, dataset: PackedDataset) -> tuple[keras.Model, keras.Optimizer]:
-    """Return the network with the same layers that the cluster trains, and Keras's optimizer for the cluster's rule."""
+    """Return the network with the same layers that the cluster trains, and Keras's optimizer for the cluster's rule.
+
+    The rule is adagrad, or that of `cases.RULE`.
+    """
     model = build(config.model, dataset.spec, seed=0)
     fused = with_fused_layers(model)
     copy_compiled(model, to=fused)
-    optimizer = keras_optimizer(config.optimizer)
+    rule: Any = config.optimizer
+    if rule.rule == "adagrad":
+        optimizer = keras.optimizers.Adagrad(rule.learning_rate, rule.initial_accumulator_value, rule.epsilon)
+    else:
+        optimizer = keras.optimizers.SGD(rule.learning_rate, momentum=rule.momentum, nesterov=True)
     optimizer.build(fused.trainable_variables)
     return fused, optimizer
-
-
-def keras_optimizer(rule: Any) -> keras.Optimizer:
-    """Return Keras's optimizer for the settings of rule adagrad, or of `cases.RULE`."""
-    if rule.rule == "adagrad":
-        return keras.optimizers.Adagrad(rule.learning_rate, rule.initial_accumulator_value, rule.epsilon)
-    return keras.optimizers.SGD(rule.learning_rate, momentum=rule.momentum, nesterov=True)
 
 
 TrainBatch: TypeAlias = Callable[[tf.Tensor], tf.Tensor]

@@ -5,24 +5,24 @@ A batch uses few of the rows of the tables. So the arms differ mostly in how the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
-from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.data.sets.clicks import COLUMNS as LOOKUPS
 from ps_cluster.notices import Notify
 from ps_cluster.system.limits import allowance
 from ps_cluster.tools.bench import arms
 from ps_cluster.tools.bench.arms import BenchArm
-from ps_cluster.tools.bench.cases import SAME_IN_ALL_ARMS, case, refuse_chosen, with_length
-from ps_cluster.tools.bench.running import run_arm
+from ps_cluster.tools.bench.cases import SAME_IN_ALL_ARMS, case, with_length
+from ps_cluster.tools.bench.running import RateOf, rate_of
 from ps_cluster.tools.bench.throughput import Column, Job, Rates, Spread, ratios
 
 NAME = "tables"
 FIXED = {"data.dataset": "clicks", "model.name": "dlrm"}
+CHOSEN = (*FIXED, *SAME_IN_ALL_ARMS, "mode.", "cluster.workers", "cluster.parameter_servers")
 # Tables of any size are sent by rows, since data.rows may make them small.
 DEFAULTS = {"model.rows_from": 1}
 VARIED = {"training.batch_size_per_worker": (512, 2048), "model.row_width": (16, 64)}
@@ -49,15 +49,6 @@ COLUMNS = (
     *(Column(f"to {one}", f"{{arm}}_to_{one}", ".2f") for one in BASELINES),
 )
 
-Run = Callable[[BenchArm, RunConfig], float | None]
-"""Runs an arm, and returns its examples per second; None if the run ended before it had a rate."""
-
-
-def check(values: Mapping[str, object]) -> None:
-    """Raise UserError for settings that this benchmark chooses itself."""
-    chosen_here = (*FIXED, *SAME_IN_ALL_ARMS, "mode.", "cluster.workers", "cluster.parameter_servers")
-    refuse_chosen(NAME, chosen_here, values)
-
 
 def measured_arms(ddp_python: Path | None) -> list[BenchArm]:
     """Return all arms. The arms of PyTorch are among them if a Python that has PyTorch is named."""
@@ -70,7 +61,7 @@ def jobs(
     measured: Sequence[BenchArm] = ARMS,
     *,
     notify: Notify,
-    run: Run | None = None,
+    rate: RateOf = rate_of,
 ) -> Iterator[Job]:
     """Yield a job for each batch size and width of a row, unless `values` choose them.
 
@@ -79,12 +70,7 @@ def jobs(
 
     Args:
       values: settings of all arms.
-      run: runs an arm; None for `running.run_arm`.
     """
-
-    def run_on_packed(arm: BenchArm, config: RunConfig) -> float | None:
-        return run_arm(arm, config.model_dump(mode="json"), packed).examples_per_second
-
     for sizes in product(*VARIED.values()):
         varied = dict(zip(VARIED, sizes, strict=True))
         if any(key in values and size != VARIED[key][0] for key, size in varied.items()):
@@ -95,12 +81,11 @@ def jobs(
             "width": one.model.model_dump()["row_width"],
             "rows": one.data.model_dump()["rows"],
         }
-        yield Job(about, one, [_with_length(arm, one, run or run_on_packed, notify) for arm in measured])
-
-
-def _with_length(arm: BenchArm, one: RunConfig, run: Run, notify: Notify) -> BenchArm:
-    config = with_length(arm.config(one), lambda config: run(arm, config), unit="examples", arm=arm.name, notify=notify)
-    return replace(arm, values={**arm.values, "training.steps": config.training.steps})
+        of_job = []
+        for arm in measured:
+            steps = arm.config(with_length(one, arm, packed, notify, rate)).training.steps
+            of_job.append(replace(arm, values={**arm.values, "training.steps": steps}))
+        yield Job(about, one, of_job)
 
 
 def figures(chosen: Sequence[BenchArm], rates: Rates) -> dict[str, Spread]:

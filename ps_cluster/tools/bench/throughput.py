@@ -18,10 +18,11 @@ from rich.table import Table
 
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
+from ps_cluster.errors import RunFailed
 from ps_cluster.files.writing import write_json
 from ps_cluster.notices import Notify
 from ps_cluster.tools.bench.arms import CLUSTER, BenchArm
-from ps_cluster.tools.bench.running import rate_of
+from ps_cluster.tools.bench.running import RateOf, rate_of
 
 
 class Spread(BaseModel):
@@ -42,7 +43,6 @@ class Spread(BaseModel):
         return f"{self.median:{spec}} ({self.min:{spec}}–{self.max:{spec}})"
 
 
-RateOf = Callable[[BenchArm, RunConfig, PackedDataset], float]
 Rates = Mapping[str, Sequence[float]]
 """The rates of all rounds by the names of the arms."""
 FiguresOf = Callable[[Sequence[BenchArm], Rates], "dict[str, Spread]"]
@@ -114,11 +114,10 @@ def measure(
     Args:
       output: a JSON file that gets all results so far after each job.
       unit: the plural noun for what is counted, e.g. "images".
-      rate: runs an arm, and returns its examples/s.
       figures_of: turns the rates of a job into its figures.
     Raises:
       UserError: a job's case does not fit an arm.
-      RunFailed: an arm failed.
+      RunFailed: an arm failed, or ended before it had a rate.
     """
     results = []
     for job in jobs:
@@ -126,7 +125,10 @@ def measure(
         rates: dict[str, list[float]] = {arm.name: [] for arm in job.arms}
         named = ", ".join(f"{name} {word}" for name, word in zip(job.about, _words(job.about), strict=True))
         for number, (arm, config) in product(range(rounds), list(zip(job.arms, configs, strict=True))):
-            rates[arm.name].append(rate(arm, config, packed) / job.examples_counted_as_one)
+            if (per_second := rate(arm, config, packed)) is None:
+                too_short = f"arm {arm.name} measured no rate in {config.training.steps} updates"
+                raise RunFailed(f"{too_short}: set a larger training.steps")
+            rates[arm.name].append(per_second / job.examples_counted_as_one)
             notify(f"{named}: round {number + 1}/{rounds}: {arm.name} {rates[arm.name][-1]:,.0f} {unit}/s")
         results.append(Result(job.about, figures_of(job.arms, rates)))
         if output:

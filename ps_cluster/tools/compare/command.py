@@ -103,17 +103,16 @@ def compare(
     comparison = None if runs else comparison_plan.read_comparison(file, given, overrides_of_all(assignments, options))
     if dry_run:
         return _print_plan(comparison)
-    roots, code = list(runs), 0
-    arm_keys: frozenset[str] = frozenset()
+    roots, arm_keys = list(runs), frozenset[str]()
     with locks.sole_use(output, "--output:", notify=print_line):
         if comparison is None:
             comparison_run.check_free_for_report(output)
         else:
             target_score, arm_keys = comparison.target_score, comparison.arm_keys
             roots, code = comparison_run.train_all(comparison, output, baseline=baseline, tensorboard=tensorboard)
-        if code:
-            print_error(f"stopped before all runs were trained; run the same command again to continue: {output}")
-            return code
+            if code:
+                print_error(f"stopped before all runs were trained; run the same command again to continue: {output}")
+                return code
         from ps_cluster.tools.compare import comparison_report  # matplotlib takes half a second to import
 
         written = comparison_report.write_report(

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, product
 from pathlib import Path
 from random import Random
 from typing import Annotated, Any, Literal, get_args
@@ -151,11 +151,10 @@ def planned_runs(comparison: Comparison) -> list[PlannedRun]:
     except ValueError as error:
         raise UserError(f"compare: {error}") from error
     runs: dict[str, PlannedRun] = {}
-    for seed in range(comparison.seeds):
-        for straggler in comparison.stragglers:
-            for batch, arm in comparison.arms_by_batch():
-                for run in _planned_run(comparison, arm, batch, straggler, seed):
-                    runs.setdefault(run.name, run)
+    places = product(range(comparison.seeds), comparison.stragglers, comparison.arms_by_batch())
+    for seed, straggler, (batch, arm) in places:
+        if run := _planned_run(comparison, arm, batch, straggler, seed):
+            runs.setdefault(run.name, run)
     configs = [run.config for run in runs.values()]
     for config in configs:
         config.check_fits_one_machine()
@@ -185,10 +184,8 @@ def training_order(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
     return order
 
 
-def _planned_run(
-    comparison: Comparison, arm: PlannedArm, batch: str, straggler: str, seed: int
-) -> Iterator[PlannedRun]:
-    """Yield the run of an arm, or nothing if its mode has no such straggler."""
+def _planned_run(comparison: Comparison, arm: PlannedArm, batch: str, straggler: str, seed: int) -> PlannedRun | None:
+    """Return the run of an arm; None if its mode has no such straggler."""
     shared = without_unused(arm.mode, comparison.settings)
     values = {**shared, **arm.set, "mode.name": arm.mode, "training.seed": seed}
     config = build_config(None, deepcopy(values))
@@ -198,7 +195,7 @@ def _planned_run(
         raise UserError(f"--straggler: {error}") from error
     has_stragglers = uses(arm.mode, "cluster.straggler")
     if not stragglers.are_among(config.training_workers) or (stragglers and not has_stragglers):
-        return
+        return None
     size = config.training.batch_size_per_worker
     if batch == "same_per_update":
         # A single process has no workers: it has to reach the same number of examples as the other modes.
@@ -214,17 +211,12 @@ def _planned_run(
     if scaled:
         config = config.with_values({"optimizer.learning_rate": rate * times})
     # The kind of equal batch is not part of the name: where both kinds give the same batch (sync), one run serves both.
-    batch_label = f"batch={config.training.batch_size_per_worker}"
-    labels = [
-        arm.mode,
-        *(f"{key.rpartition('.')[2]}={value}" for key, value in arm.set.items()),
-        batch_label,
-        straggler,
-    ]
+    own = (f"{key.rpartition('.')[2]}={value}" for key, value in arm.set.items())
+    labels = (arm.mode, *own, f"batch={config.training.batch_size_per_worker}", straggler)
     name = "-".join(re.sub(r"[^\w.=+]+", "_", label) for label in labels)
     if len(name) > LONGEST_NAME:
         name = f"{name[:LONGEST_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
-    yield PlannedRun(f"{name}-seed{seed}", config, scaled)
+    return PlannedRun(f"{name}-seed{seed}", config, scaled)
 
 
 def has_rates_of_recipe(config: RunConfig) -> bool:

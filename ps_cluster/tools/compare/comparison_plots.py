@@ -45,7 +45,8 @@ def _curves(views: Sequence[View], look: dict[str, Look], x_of: Callable[[ScoreI
     for panel in axes:
         panel.set_visible(False)
         panel.sharey(axes[0])
-    if metric.is_log([height for view in views for group in view.groups for height in _heights(group)]):
+    records = [record for view in views for group in view.groups for record in group.records if not record.diverged]
+    if metric.is_log([metric.scale * value for record in records for _, value in record.track]):
         logarithmic(axes)
     for view, marks in zip(views, crosses):
         panel = panels[batches.index(view.batch)][columns.index(view.straggler)]
@@ -73,12 +74,6 @@ def _first_crosses(groups: Sequence[Group], x_of: Callable[[ScoreInTime], float]
             first = next(score for score in record.scores if score.diverged)
             crosses.setdefault(group.arm, []).append(x_of(first))
     return crosses
-
-
-def _heights(group: Group) -> list[float]:
-    """Return all scores of the runs that did not diverge, as they are shown."""
-    not_diverged = (record for record in group.records if not record.diverged)
-    return [group.metric.scale * value for record in not_diverged for _, value in record.track]
 
 
 def _curve(axes: Axes, group: Group, look: Look, x_of: Callable[[ScoreInTime], float]) -> None:

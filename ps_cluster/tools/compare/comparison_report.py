@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,6 @@ from ps_cluster.tools.compare.records import Record, read_record
 from ps_cluster.tools.compare.tables import Table, print_tables, tables
 from ps_cluster.tools.compare.verdict import notes, results, verdict
 
-# In 1, the target was called target_accuracy; in 2, differences were sentences, called findings; in 3, target_is_limit was
-# called target_at_first_score.
 SCHEMA = 4
 
 
@@ -149,19 +147,23 @@ def chosen_target(records: Sequence[Record], target: float | None) -> float | No
 
 def _overview(groups: Sequence[Group], target: float | None) -> dict[str, str]:
     records = [record for group in groups for record in group.records]
+
+    def distinct(values: Iterable[object]) -> str:
+        return ", ".join(dict.fromkeys(map(str, values)))
+
     summaries = [record.summary for record in records]
     examples = [record.examples for record in records]
     work = f"{min(examples):,}" if min(examples) == max(examples) else f"{min(examples):,} to {max(examples):,}"
     return {
-        "arms": ", ".join(arms(groups)),
-        "stragglers": ", ".join(stragglers(groups)),
-        "seeds": ", ".join(str(seed) for seed in sorted({record.seed for record in records})),
+        "arms": distinct(arms(groups)),
+        "stragglers": distinct(stragglers(groups)),
+        "seeds": distinct(sorted(record.seed for record in records)),
         "runs": str(len(records)),
         f"{groups[0].unit} trained on, each run": work,
         "scores of each run": _scored(records),
-        "data set": ", ".join(dict.fromkeys(f"{run.dataset} ({run.dataset_kind})" for run in summaries)),
-        "model": ", ".join(dict.fromkeys(str(run.model) for run in summaries)),
-        "precision": ", ".join(dict.fromkeys(str(run.precision) for run in summaries)),
+        "data set": distinct(f"{run.dataset} ({run.dataset_kind})" for run in summaries),
+        "model": distinct(run.model for run in summaries),
+        "precision": distinct(run.precision for run in summaries),
         **({} if target is None else {f"target {groups[0].metric.noun}": groups[0].metric.goal(target)}),
     }
 
@@ -182,14 +184,18 @@ def _origins(groups: Sequence[Group]) -> dict[str, Any]:
     records = [record for group in groups for record in group.records]
     settings = [_changed(record) for record in records]
     common = {key: value for key, value in settings[0].items() if all(other.get(key) == value for other in settings)}
-    own = [
-        {key: value for key, value in _changed(group.first).items() if key not in common and key != "training.seed"}
+    options = (
+        [
+            f"--set {shlex.quote(f'{key}={value}')}"
+            for key, value in _changed(group.first).items()
+            if key not in common and key != "training.seed"
+        ]
         for group in groups
-    ]
+    )
     machines = Counter(json.dumps(record.summary.machine) for record in records if record.summary.machine)
     return {
         "common": common,
-        "groups": [(group, _options(one)) for group, one in zip(groups, own)],
+        "groups": [(group, " ".join(own)) for group, own in zip(groups, options)],
         "again": f"{PROGRAM} run --config RUN_DIR/config.yaml",
         "machines": [
             {"runs": str(runs)} | {name: in_words(value) for name, value in json.loads(machine).items()}
@@ -201,7 +207,3 @@ def _origins(groups: Sequence[Group]) -> dict[str, Any]:
 def _changed(record: Record) -> dict[str, str]:
     """Return the settings that are not the defaults, except the folder of the data, which depends on the machine."""
     return {key: in_words(one.value) for key, one in changed(record.config).items() if key != "data.data_dir"}
-
-
-def _options(settings: Mapping[str, str]) -> str:
-    return " ".join(f"--set {shlex.quote(f'{key}={value}')}" for key, value in settings.items())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.config.optimizer_rules import RULES
@@ -20,7 +19,7 @@ from ps_cluster.process_variables import temporary_files_in
 from ps_cluster.report.progress import make_view
 from ps_cluster.report.terminal import print_line
 from ps_cluster.runs import checkpoints
-from ps_cluster.runs.monitor import MODES, Monitor
+from ps_cluster.runs.monitor import Monitor
 from ps_cluster.runs.run_dir import CODE, TEMPORARY, RunDir
 from ps_cluster.runs.scores import outcome_of
 from ps_cluster.system import tensorboard_server
@@ -65,7 +64,7 @@ def train_all(
     if comparison.target_score is not None:
         monitor = Monitor.of(complete[0].evaluation)
         noun = OBJECTIVES[dataset.spec.objective].field if monitor.name == AUTO else monitor.name
-        metric_named(noun, monitor.mode or MODES[noun], "test").check_target(comparison.target_score)
+        metric_named(noun, monitor.mode, "test").check_target(comparison.target_score)
     baseline_of(labels(complete), baseline)
     _claim(output, comparison, training_order(runs))
     roots = {run.name: output / RUNS / run.name for run in runs}
@@ -83,7 +82,10 @@ def _with_compiled_optimizer(comparison: Comparison, runs: Sequence[PlannedRun],
     if {run.config.optimizer.rule for run in runs} != {COMPILED}:
         return comparison
     # The settings of one arm must not become settings of the others.
-    arms = [arm.model_copy(update={"set": _without_optimizer(arm.set)}) for arm in comparison.arms]
+    arms = []
+    for arm in comparison.arms:
+        own = {key: value for key, value in arm.set.items() if not key.startswith(("optimizer.", "staleness."))}
+        arms.append(arm.model_copy(update={"set": own}))
     runs = planned_runs(comparison.model_copy(update={"arms": tuple(arms)}))
     stale = [run for run in runs if run.config.staleness.method == RULES[COMPILED].staleness_method]
     complete = complete_config((stale or runs)[0].config, dataset)
@@ -93,25 +95,18 @@ def _with_compiled_optimizer(comparison: Comparison, runs: Sequence[PlannedRun],
     return comparison.model_copy(update={"settings": {**comparison.settings, **found}})
 
 
-def _without_optimizer(own: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in own.items() if not key.startswith(("optimizer.", "staleness."))}
-
-
 def _train_in_order(runs: Sequence[PlannedRun], roots: Mapping[str, Path]) -> int:
     for number, run in enumerate(runs, 1):
         root = roots[run.name]
-        if not outcome_of(root) and (code := _train(run, root, f"run {number} of {len(runs)}: {run.name}")):
-            return code
+        if not outcome_of(root):
+            view = make_view()
+            view.notice(f"run {number} of {len(runs)}: {run.name}")
+            code = start_run(run.config, root, view=view, anew=True)
+            if not outcome_of(root):  # a run that diverged has an outcome, and is a result too
+                return code or INTERRUPTED
         # All checkpoints were kept for scoring; those of many runs would fill the disk.
         checkpoints.keep_newest(RunDir(root).checkpoints, run.config.checkpoints.keep)
     return 0
-
-
-def _train(run: PlannedRun, root: Path, title: str) -> int:
-    view = make_view()
-    view.notice(title)
-    code = start_run(run.config, root, view=view, anew=True)
-    return 0 if outcome_of(root) else code or INTERRUPTED  # a run that diverged is a result too
 
 
 def check_unclaimed(output: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ps_cluster.config import has_rates
 from ps_cluster.config.sections import uses
@@ -33,21 +33,10 @@ _SECTIONS_OF_AN_ARM = ("mode.", "staleness.")
 _NOT_COMPARED_HERE = {
     "data.dataset", "data.data_dir", "model.name", "model.precision", "training.epochs", "training.steps", _ISOLATION
 }  # fmt: skip
-_ABSENT = "not recorded"
 
 
-class Difference(NamedTuple):
-    """Something that is not the same in all runs. `values`: each distinct value once, in the order of the runs."""
-
-    name: str
-    values: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return f"{self.name}: {', '.join(self.values)}"
-
-
-def differences_in_settings(records: Sequence[Record], arm_keys: Collection[str] = ()) -> list[Difference]:
-    """Return the differences in what must be equal in all runs: data set, network, precision, and most settings.
+def differences_in_settings(records: Sequence[Record], arm_keys: Collection[str] = ()) -> list[str]:
+    """Return in words the differences in what must be equal in all runs: data set, network, precision, and most settings.
 
     Args:
       arm_keys: dotted keys that arms of this comparison set. Runs may differ in these settings and in those of
@@ -66,8 +55,8 @@ def differences_in_settings(records: Sequence[Record], arm_keys: Collection[str]
     return [*_differing(fields), *_differing(settings, absent=None)]
 
 
-def differences_in_surroundings(records: Sequence[Record]) -> list[Difference]:
-    """Return the differences in machine, TensorFlow version, commit of this code, isolation and pinning."""
+def differences_in_surroundings(records: Sequence[Record]) -> list[str]:
+    """Return in words the differences in machine, TensorFlow version, commit of this code, isolation and pinning."""
     pinned = [
         {"whether each worker has its own cores": keeps_to_cores(record.config)}
         for record in records
@@ -81,13 +70,16 @@ def differences_in_surroundings(records: Sequence[Record]) -> list[Difference]:
     ]
 
 
-def _differing(rows: Sequence[Mapping[str, Any]], absent: str | None = _ABSENT) -> Iterator[Difference]:
-    """Yield what is not the same in all rows. `absent` stands for missing values; if it is None, they are left out."""
+def _differing(rows: Sequence[Mapping[str, Any]], absent: str | None = "not recorded") -> Iterator[str]:
+    """Yield the name and the distinct values of what is not the same in all rows.
+
+    `absent` stands for missing values; if it is None, they are left out.
+    """
     for name in dict.fromkeys(key for row in rows for key in row):
         found = (in_words(row[name]) if name in row else absent for row in rows)
-        values = tuple(dict.fromkeys(value for value in found if value is not None))
+        values = list(dict.fromkeys(value for value in found if value is not None))
         if len(values) > 1:
-            yield Difference(name, values)
+            yield f"{name}: {', '.join(values)}"
 
 
 def check(records: Sequence[Record], groups: Sequence[Group], force: bool, arm_keys: Collection[str] = ()) -> list[str]:

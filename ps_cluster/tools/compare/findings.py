@@ -186,9 +186,9 @@ def differences_of(groups: Sequence[Group], views: Sequence[View], target: float
     """
     pairs: dict[object, tuple[Group, Group, str]] = {}
     for view in views:
-        if baseline := view.baseline:
-            for group in view.others:
-                pairs.setdefault((group.key, baseline.key), (group, baseline, view.batch))
+        for group in view.groups:
+            if view.baseline and group is not view.baseline:
+                pairs.setdefault((group.key, view.baseline.key), (group, view.baseline, view.batch))
     without = {(group.arm, group.batch_per_worker): group for group in groups if group.straggler == NO_STRAGGLER}
     itself = [
         (group, without[place], "the same batch")

@@ -33,7 +33,6 @@ class Group:
 
     @property
     def unit(self) -> str:
-        """The word for several examples."""
         return self.first.summary.unit
 
     @property
@@ -51,7 +50,7 @@ class Group:
 
     @property
     def diverged(self) -> int:
-        """Number of runs that diverged."""
+        """The number of runs that diverged."""
         return sum(record.diverged for record in self.records)
 
     def values(self, of: Callable[[Record], float | None]) -> list[float]:
@@ -74,10 +73,6 @@ class View:
     batch: str  # in words, e.g. "same batch per update: 128 images"
     groups: tuple[Group, ...]
     baseline: Group | None  # one of `groups`; None where there is no fair baseline
-
-    @property
-    def others(self) -> tuple[Group, ...]:
-        return tuple(group for group in self.groups if group is not self.baseline)
 
 
 def make_groups(records: Sequence[Record]) -> list[Group]:

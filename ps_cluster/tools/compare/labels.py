@@ -38,14 +38,9 @@ def labels(configs: Sequence[RunConfig]) -> list[str]:
     found = {place: _differing([one for one, where in zip(settings, places) if where == place]) for place in places}
     named = []
     for mine, place in zip(settings, places):
-        words = [f"{_SHORT.get(key, key)}={_text(mine[key])}" for key in mine if key in found[place]]
-        named.append(" ".join((place[0], *words)))
+        own = {key: "none" if value is None else in_words(value) for key, value in mine.items() if key in found[place]}
+        named.append(" ".join((place[0], *(f"{_SHORT.get(key, key)}={text}" for key, text in own.items()))))
     return named
-
-
-def _text(value: Any) -> str:
-    """Return the value of a setting in words; "none" for a setting that is not set."""
-    return "none" if value is None else in_words(value)
 
 
 def _label(config: RunConfig) -> str:

@@ -27,20 +27,18 @@ class Metric:
       spec: the format of shown numbers.
       difference_spec: the format of a difference or a standard deviation of shown numbers.
       target_form: how you write a target, for a message.
-      definition: the definition of the metric, for the page.
     """
 
     noun: str
     larger_is_better: bool
-    most: float
-    scale: float
-    unit: str
-    spec: str
-    difference_spec: str
     target_form: str
-    definition: str
+    most: float = math.inf
     least: float = 0.0
     examples: Split = "test"
+    scale: float = 1.0
+    unit: str = ""
+    spec: str = ".4g"
+    difference_spec: str = ".3g"
 
     @property
     def name(self) -> str:
@@ -54,6 +52,13 @@ class Metric:
     @property
     def best_column(self) -> str:
         return f"best_{self.column}"
+
+    @property
+    def definition(self) -> str:
+        """The definition of the metric, for the page."""
+        better = "Larger" if self.larger_is_better else "Smaller"
+        known = {ACCURACY.noun: "", ERROR.noun: "In the target's own units, smaller is better. "}
+        return f"{known.get(self.noun, f'{better} is better. ')}Of the last scored checkpoint"
 
     @property
     def axis(self) -> str:
@@ -123,50 +128,26 @@ class Metric:
 
 # The share of right predictions, shown in percent. With several labels an example, it is the mean over the labels.
 ACCURACY = Metric(
-    noun="accuracy",
-    larger_is_better=True,
-    most=1.0,
-    scale=100.0,
-    unit="%",
-    spec=".2f",
-    difference_spec=".2f",
-    target_form="an accuracy as a share of 1, e.g. 0.6 for 60 %",
-    definition="Of the last scored checkpoint",
-)
-ERROR = Metric(
-    noun="error",
-    larger_is_better=False,
-    most=math.inf,
-    scale=1.0,
-    unit="",
-    spec=".4g",
-    difference_spec=".3g",
-    target_form="an error above 0, in the target's own units",
-    definition="In the target's own units, smaller is better. Of the last scored checkpoint",
-)
+    "accuracy", True, "an accuracy as a share of 1, e.g. 0.6 for 60 %",
+    most=1.0, scale=100.0, unit="%", spec=".2f", difference_spec=".2f",
+)  # fmt: skip
+ERROR = Metric("error", False, "an error above 0, in the target's own units")
 _MOST = {"auc": 1.0, "f1": 1.0, "r2": 1.0, "recall": 1.0}  # the largest values of other metrics, if they have one
 _NOT_BELOW_0 = ("loss", "auc", "f1", "log_loss", "rmse", "recall")
 
 
-def metric_named(name: str, mode: Mode, examples: Split) -> Metric:
-    """Return a metric by its name in rows. `mode` says which values are better, `examples` on which it is measured."""
+def metric_named(name: str, mode: Mode | None, examples: Split) -> Metric:
+    """Return a metric by its name in rows, measured on `examples`.
+
+    `mode` says which values are better; None for a metric of which that is known.
+    """
+    mode = mode or MODES[name]
     known = next((metric for metric in (ACCURACY, ERROR) if metric.noun == name), None)
     if known is not None:
         return replace(known, larger_is_better=mode == "max", examples=examples)
     kind = name.partition("@")[0]  # recall@10 is a recall
-    return Metric(
-        noun=name,
-        larger_is_better=mode == "max",
-        most=_MOST.get(kind, math.inf),
-        scale=1.0,
-        unit="",
-        spec=".4g",
-        difference_spec=".3g",
-        target_form=f"a value of {name}",
-        definition=f"{'Larger' if mode == 'max' else 'Smaller'} is better. Of the last scored checkpoint",
-        least=0.0 if kind in _NOT_BELOW_0 else -math.inf,
-        examples=examples,
-    )
+    least = 0.0 if kind in _NOT_BELOW_0 else -math.inf
+    return Metric(name, mode == "max", f"a value of {name}", _MOST.get(kind, math.inf), least, examples)
 
 
 def metric_of(scores: Sequence[MeasuredMetric], monitor: Monitor = Monitor()) -> Metric:
@@ -180,4 +161,4 @@ def metric_of(scores: Sequence[MeasuredMetric], monitor: Monitor = Monitor()) ->
     if noun == AUTO:
         known = any(score.value_of(ACCURACY.noun, examples) is not None for score in scores)
         noun = ACCURACY.noun if known else ERROR.noun
-    return metric_named(noun, monitor.mode or MODES[noun], examples)
+    return metric_named(noun, monitor.mode, examples)

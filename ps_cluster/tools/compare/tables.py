@@ -25,7 +25,6 @@ class Table(NamedTuple):
 
     @property
     def texts(self) -> list[list[str]]:
-        """The cells of each row, in the order of the columns."""
         return [[row[key] for key in self.columns] for row in self.rows]
 
 

@@ -11,14 +11,14 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from ps_cluster.config import LONGEST_SECONDS, RunConfig, build_config, user_code
+from ps_cluster.config import LONGEST_SECONDS, build_config, user_code
 from ps_cluster.config.sections import flat, joined
 from ps_cluster.config.user_layers import of_options, settings_of_file
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
 from ps_cluster.launch import memory
 from ps_cluster.launch.local_run import complete_config
-from ps_cluster.tools.fleet import config_at_once
+from ps_cluster.tools.fleet import Job, config_at_once
 from ps_cluster.tools.sweep.sweep_plan import mode_of
 
 FOLDER = "members"  # the folder of their run directories
@@ -55,18 +55,6 @@ class Ensemble:
     def content(self) -> dict[str, Any]:
         """Return the content of the plan's file."""
         return {"models": list(self.models), "seeds": self.seeds, "split": self.split, "settings": self.settings}
-
-
-@dataclass(frozen=True)
-class EnsembleMember:
-    """A member. `name`: the name of its run directory."""
-
-    index: int
-    name: str
-    config: RunConfig
-
-    def root(self, output: Path) -> Path:
-        return Path(os.path.realpath(output / FOLDER / self.name))
 
 
 def read_ensemble(
@@ -106,8 +94,11 @@ def read_ensemble(
     return ensemble
 
 
-def members_of(ensemble: Ensemble, dataset: PackedDataset | None = None) -> list[EnsembleMember]:
-    """Return the members. With a data set their configurations are complete. Raises UserError if settings don't fit."""
+def members_of(ensemble: Ensemble, output: Path, dataset: PackedDataset | None = None) -> list[Job]:
+    """Return the members, whose run directories are in the folder `output`.
+
+    With a data set their configurations are complete. Raises UserError if settings don't fit.
+    """
     members = []
     for index in range(ensemble.count):
         model = ensemble.models[index // ensemble.seeds]
@@ -122,15 +113,16 @@ def members_of(ensemble: Ensemble, dataset: PackedDataset | None = None) -> list
         if dataset is not None:
             config = complete_config(config, dataset.holding_out(config.evaluation.validation_examples))
         short = re.sub(r"[^\w.]+", "_", Path(user_code.short_name(model)).stem)
-        members.append(EnsembleMember(index, f"{index}-{short}-seed{index}", config))
+        name = f"{index}-{short}-seed{index}"
+        members.append(Job(index, f"member {name}", Path(os.path.realpath(output / FOLDER / name)), config))
     return members
 
 
 def preview(ensemble: Ensemble, at_once: int) -> Iterator[str]:
     """Yield a line for each member, then the mode and the memory. Raises UserError as `members_of` does."""
-    members = members_of(ensemble)
+    members = members_of(ensemble, Path())
     for member in members:
-        yield f"{member.name}: {member.config.training.sample} of the training examples"
+        yield f"{member.root.name}: {member.config.training.sample} of the training examples"
     yield mode_of(ensemble.settings, (), "member")
     expected = memory.expected((member.config for member in members), min(at_once, len(members)))
     yield f"members: {len(members)}, {at_once} at once; memory expected: {expected}; nothing was started"

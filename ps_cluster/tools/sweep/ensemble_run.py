@@ -18,7 +18,7 @@ from ps_cluster.system.environment import prepare_for_tensorflow
 from ps_cluster.system.private_network import announce_isolation
 from ps_cluster.system.stop_signals import StopRequests
 from ps_cluster.tools.fleet import EndedJob, Fleet, Job, has_completed, train_at_once
-from ps_cluster.tools.sweep.ensemble_plan import FOLDER, Ensemble, EnsembleMember, members_of
+from ps_cluster.tools.sweep.ensemble_plan import FOLDER, Ensemble, members_of
 from ps_cluster.tools.sweep.sweep_plan import mode_of
 
 PLAN, NOUN = "ensemble.yaml", "ensemble"
@@ -36,16 +36,16 @@ def run_ensemble(ensemble: Ensemble, output: Path, at_once: int) -> int:
     """
     # Errors are found before any file is written.
     claimed_folders.check_unclaimed(output, PLAN, NOUN)
-    members_of(ensemble)
+    members_of(ensemble, output)
     config = build_config(None, dict(ensemble.settings))
     dataset = resolve_data(config.data, notify=print_line)
     warn_of_generated(dataset, print_line)
-    members = members_of(ensemble, dataset)
+    members = members_of(ensemble, output, dataset)
     claimed_folders.claim(output, PLAN, f"# on {dataset.name} ({dataset.kind})\n{dump_yaml(ensemble.content())}", NOUN)
     announce_isolation(config.cluster.isolation, output, print_line)
     print_line(mode_of(ensemble.settings, (), "member"))
     with StopRequests() as requests:
-        code = train_members(members, output, Fleet(at_once, print_line), requests)
+        code = train_members(members, Fleet(at_once, print_line), requests)
     if code:
         print_error(f"stopped before all members were trained; run the same command again to continue: {output}")
         return code
@@ -53,16 +53,16 @@ def run_ensemble(ensemble: Ensemble, output: Path, at_once: int) -> int:
     return 0
 
 
-def train_members(members: Sequence[EnsembleMember], output: Path, fleet: Fleet, requests: StopRequests) -> int:
+def train_members(members: Sequence[Job], fleet: Fleet, requests: StopRequests) -> int:
     """Train all members, until a stop is requested. Return the exit code. Raises RunFailed if a member fails."""
-    left = [member for member in members if not has_completed(member.root(output))]
+    left = [member for member in members if not has_completed(member.root)]
 
     def start_next() -> bool:
         if not left:
             return False
         member = left.pop(0)
-        fleet.start(Job(member.index, f"member {member.name}", member.root(output), member.config))
-        print_line(f"member {member.name} begins ({member.config.training.sample} of the training examples)")
+        fleet.start(member)
+        print_line(f"{member.name} begins ({member.config.training.sample} of the training examples)")
         return True
 
     def ended(one: EndedJob) -> None:
@@ -73,19 +73,19 @@ def train_members(members: Sequence[EnsembleMember], output: Path, fleet: Fleet,
     return train_at_once(fleet, requests, print_line, start_next=start_next, ended=ended)
 
 
-def _join(ensemble: Ensemble, members: Sequence[EnsembleMember], dataset: PackedDataset, output: Path) -> None:
+def _join(ensemble: Ensemble, members: Sequence[Job], dataset: PackedDataset, output: Path) -> None:
     """Score the members and their mean prediction, write and print the scores, and save the model that averages."""
     prepare_for_tensorflow()
     with without_first_lines():
         from ps_cluster.tools.sweep import joining
 
     print_line(f"joining {len(members)} members, and scoring them on {dataset.test_examples:,} {dataset.spec.unit}")
-    models = [joining.load_member(member.config, member.root(output), dataset) for member in members]
-    table = joining.score([member.name for member in members], models, dataset)
+    models = [joining.load_member(member.config, member.root, dataset) for member in members]
+    table = joining.score([member.root.name for member in members], models, dataset)
     joining.save_joined(joining.joined(models, dataset), output / MODEL)
     runs = [
         {
-            "run": f"{FOLDER}/{member.name}",
+            "run": f"{FOLDER}/{member.root.name}",
             "model": member.config.model.name,
             "seed": member.config.training.seed,
             "sample": member.config.training.sample,

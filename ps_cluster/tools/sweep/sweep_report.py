@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -82,11 +81,9 @@ def score_text(plan: SweepPlan, score: float | None) -> str:
 
 def listed(values: Values) -> str:
     """Return values as text, e.g. "optimizer.learning_rate=0.05, training.batch_size_per_worker=64"."""
-    return ", ".join(f"{key}={_text(value)}" for key, value in values.items())
-
-
-def _text(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else f"{value}"
+    return ", ".join(
+        f"{key}={value:.4g}" if isinstance(value, float) else f"{key}={value}" for key, value in values.items()
+    )
 
 
 def _held_out(plan: SweepPlan) -> str:

@@ -105,11 +105,6 @@ class TrialBook:
         frozen = self._study.get_trials(deepcopy=False)
         return [self._trial(one) for one in frozen if one.state.name != "WAITING"]
 
-    @property
-    def begun(self) -> list[Trial]:
-        """The trials that are under way."""
-        return [trial for trial in self.trials if trial.state == "running"]
-
     def draw(self) -> Trial:
         """Return a new trial."""
         with _without_warnings():

@@ -10,7 +10,7 @@ from ps_cluster.config.objectives import ExampleSpec, Field
 from ps_cluster.errors import UserError
 from ps_cluster.launch import network_check
 from ps_cluster.launch.network_check import NetworkFacts
-from ps_cluster.tools.bench import cases
+from ps_cluster.tools.bench import arms, cases
 from tests.helpers.data import only_named
 from tests.tools.bench.conftest import TOYS
 
@@ -58,7 +58,7 @@ class FakeArm:
 
 def length(arm, case=CASE):
     lines = []
-    found = cases.with_length(case, arm, unit="examples", arm="cluster", notify=lines.append)
+    found = cases.with_length(case, arms.CLUSTER, IMAGES, lines.append, rate=lambda _, config, __: arm(config))
     return found.training.steps, lines
 
 
@@ -76,7 +76,7 @@ def test_short_runs_grow_until_one_is_long_enough_and_the_measurement_takes_10_s
     found, (line,) = length(arm)
     assert (found, arm.runs) == (steps, runs)
     assert line.startswith(
-        f"airbench {CASE.model.precision}: {100 * steps:,} examples are trained in each measurement: about 10 s at "
+        f"airbench {CASE.model.precision}: {100 * steps:,} images are trained in each measurement: about 10 s at "
     )
 
 

@@ -11,7 +11,7 @@ from ps_cluster.data.sets.clicks import ClickSettings, generate
 from ps_cluster.errors import UserError
 from ps_cluster.notices import ignore
 from ps_cluster.system.limits import allowance
-from ps_cluster.tools.bench import keras_arms, running, table_arms, tables
+from ps_cluster.tools.bench import cases, keras_arms, running, table_arms, tables
 from ps_cluster.tools.bench.cases import case
 from ps_cluster.tools.bench.throughput import Spread
 
@@ -53,10 +53,10 @@ def test_every_arm_has_one_rule_and_rate_and_all_tables_by_rows(clicks):
 def test_an_arm_trains_as_many_updates_as_fit_its_own_speed(clicks):
     steps_per_second = {arm.name: 10.0 * place for place, arm in enumerate(tables.ARMS, 1)}
 
-    def run(arm, config):
+    def rate(arm, config, packed):
         return steps_per_second[arm.name] * config.examples_per_step
 
-    (job,) = islice(tables.jobs(clicks, SMALL, notify=ignore, run=run), 1)
+    (job,) = islice(tables.jobs(clicks, SMALL, notify=ignore, rate=rate), 1)
     assert [arm.config(job.case).training.steps for arm in job.arms] == [100, 200, 300, 400, 500, 600]
 
 
@@ -73,7 +73,7 @@ def test_rows_are_counted_for_each_core_and_ratios_are_to_every_baseline():
 @pytest.mark.parametrize("key", ["data.dataset", "model.name", "optimizer.rule", "mode.name", "cluster.workers"])
 def test_a_setting_that_the_arms_choose_is_refused(key):
     with pytest.raises(UserError, match=f"--set {key}: the arm tables chooses this setting itself"):
-        tables.check({key: 1})
+        cases.refuse_chosen(tables.NAME, tables.CHOSEN, {key: 1})
 
 
 @pytest.mark.exhaustive

@@ -6,6 +6,8 @@ import pytest
 from rich.console import Console
 
 from ps_cluster.config import build_config
+from ps_cluster.errors import RunFailed
+from ps_cluster.notices import ignore
 from ps_cluster.tools.bench import arms, throughput
 from ps_cluster.tools.bench.throughput import Job, Result, Spread
 from tests.helpers.data import only_named
@@ -36,6 +38,12 @@ def test_arms_are_measured_in_turns_and_what_is_known_is_written(tmp_path):
     assert (written["dataset"], written["unit"]) == ("cifar10", "steps")
     assert written["rows"][0]["weights"] == 1_000
     assert written["rows"][0]["single"] == {"median": 200, "min": 100, "max": 300, "n": 2, "values": [100, 300]}
+
+
+def test_a_run_that_was_over_before_it_had_a_rate_is_refused():
+    job = Job({}, CASE, [arms.SINGLE])
+    with pytest.raises(RunFailed, match="arm single measured no rate in 60 updates: set a larger training.steps"):
+        throughput.measure([job], only_named(), 1, None, unit="steps", notify=ignore, rate=lambda *_: None)
 
 
 def test_a_ratio_is_taken_within_each_round():

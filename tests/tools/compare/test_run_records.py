@@ -156,8 +156,13 @@ def test_batches_are_equal_per_update_or_per_worker(tmp_path):
     assert (per_update.batch, per_worker.batch) == (
         "same batch per update: 384 images", "same batch per worker: 128 images"
     )  # fmt: skip
-    assert [(group.arm, group.batch) for group in per_update.others] == [("async", 384), ("single", 384)]
-    assert [(group.arm, group.batch) for group in per_worker.others] == [("async", 128)]
+    assert [(group.arm, group.batch) for group in per_update.groups if group is not per_update.baseline] == [
+        ("async", 384),
+        ("single", 384),
+    ]
+    assert [(group.arm, group.batch) for group in per_worker.groups if group is not per_worker.baseline] == [
+        ("async", 128)
+    ]
     assert per_update.baseline.arm == per_worker.baseline.arm == "sync"
 
 

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from ps_cluster.errors import UserError
@@ -11,13 +13,13 @@ def plan(settings=(), models=None, seeds=None, split="all"):
 
 
 def members(*arguments, **more):
-    return members_of(plan(*arguments, **more))
+    return members_of(plan(*arguments, **more), Path("ensemble"))
 
 
 def test_members_differ_by_seed_by_network_or_by_both():
     found = [(one.config.model.name, one.config.training.seed) for one in members({"model.name": "mlp"}, seeds=3)]
     assert found == [("mlp", 0), ("mlp", 1), ("mlp", 2)]
-    found = [one.name for one in members(models=("tutorial_cnn", "mlp"))]
+    found = [one.root.name for one in members(models=("tutorial_cnn", "mlp"))]
     assert found == ["0-tutorial_cnn-seed0", "1-mlp-seed1"]
     assert len(members(models=("tutorial_cnn", "mlp"), seeds=2)) == 4
     assert len(members()) == 4 and all(one.config.mode.name == "single" for one in members())
