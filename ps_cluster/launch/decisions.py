@@ -86,7 +86,7 @@ class Decisions:
         """Start in the first stage.
 
         Args:
-          run_dir: the run directory. It is used only for the names of files in messages.
+          run_dir: used only for the names of files in messages.
           ended_at: the last update of an earlier session of the run that ended in order; -1: there is none.
         """
         self._config = config
@@ -135,7 +135,7 @@ class Decisions:
         if problem:
             return (EndRun("failed", 1, f"{cause}; {problem}"),)
         self._silence.forget()
-        self._drop_plans(self._tasks(TRAINING_TYPES))
+        self._drop_plans(self._topology.of_types(TRAINING_TYPES))
         self._plans[CLUSTER] = now_s + delay_s, RestartTraining(resume=snapshot)
         self._clock.enter(RunStage.STARTING, now_s)
         where = "the newest snapshot" if snapshot else "the beginning"
@@ -203,7 +203,7 @@ class Decisions:
             log = self._run_dir.log(leader.type, leader.index)
             return (EndRun("failed", 1, f"{leader} ended without a result (log: {log})"),)
         self._outcome = outcome
-        self._drop_plans(self._tasks(TRAINING_TYPES))
+        self._drop_plans(self._topology.of_types(TRAINING_TYPES))
         self._clock.enter(RunStage.SCORING, now_s)
         stop = StopTraining(self._limits.grace_s)
         if self._evaluator_lost:
@@ -215,11 +215,7 @@ class Decisions:
         return requests > 1 or (requests == 1 and (self._stop_requested or not self._trained))
 
     def stop_requested(self, exit_code: int, now_s: float) -> Actions:
-        """The user asks to stop by Ctrl-C, SIGTERM or SIGHUP.
-
-        Args:
-          exit_code: the exit code of a program that this signal ends at once.
-        """
+        """The user asks to stop by a signal. `exit_code`: that of a program which the signal ends at once."""
         again, self._stop_requested = self._stop_requested, True
         if again or not self._trained:
             when = f"while {self._stage.value}" if self._trained else "before training began"
@@ -290,7 +286,7 @@ class Decisions:
             return (EndRun("failed", 1, cause),)
         if task.type == EVALUATOR:
             return self._continue_without_evaluator(cause)
-        if len(self._tasks((task.type,))) == 1 or self._recovery.others_died(task):
+        if len(self._topology.of_types((task.type,))) == 1 or self._recovery.others_died(task):
             return (EndRun("failed", 1, cause),)
         self._recovery.forgive(task)
         line = f"{cause}; training continues without {task}"
@@ -316,7 +312,8 @@ class Decisions:
         given_up: list[Action] = []
         unkillable = self._unkillable(seen.pids, now_s)
         for kind in {task.type for task, _ in unkillable} - {EVALUATOR}:
-            if len(stuck := [task for task, _ in unkillable if task.type == kind]) >= len(self._tasks((kind,))) > 1:
+            stuck = [task for task, _ in unkillable if task.type == kind]
+            if len(stuck) >= len(self._topology.of_types((kind,))) > 1:
                 message = f"{stuck[0]} and {stuck[-1]} are still there {self._limits.kill_s:.0f} s after SIGKILL"
                 return (*actions, EndRun("failed", 1, message))
         for task, pid in unkillable:
@@ -388,6 +385,3 @@ class Decisions:
     def _drop_plans(self, tasks: Iterable[Task]) -> None:
         for task in tasks:
             self._plans.pop(task, None)
-
-    def _tasks(self, types: tuple[str, ...]) -> list[Task]:
-        return [task for task in self._topology.tasks if task.type in types]

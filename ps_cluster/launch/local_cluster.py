@@ -79,13 +79,12 @@ class LocalCluster:
     def restart_training(self, *, resume: bool) -> None:
         """Start all training tasks again, on new ports, so that no earlier process reaches them.
 
-        Args:
-          resume: whether to continue from the newest checkpoint or snapshot. Otherwise training begins anew.
+        With `resume` they continue from the newest checkpoint or snapshot. Otherwise training begins anew.
         """
         self.stop(TRAINING_TYPES, grace_s=0)
         self._task_options = ("--resume",) if resume else ()
         self._pick_ports()
-        tasks = self.tasks(TRAINING_TYPES)
+        tasks = self.topology.of_types(TRAINING_TYPES)
         self.restarts.update(tasks)
         self._start(tasks)
 
@@ -114,36 +113,17 @@ class LocalCluster:
         self._start(start)
 
     def _pick_ports(self) -> None:
-        cluster, types = self._config.cluster, self._config.mode_kind.cluster.types
+        cluster, types, most = self._config.cluster, self._config.mode_kind.cluster.types, self._config.most_workers
         self.topology = ClusterTopology.local(
-            types,
-            self._config.most_workers,
-            cluster.parameter_servers,
-            evaluator=cluster.evaluator,
-            absent=self._absent,
+            types, most, cluster.parameter_servers, evaluator=cluster.evaluator, absent=self._absent
         )
 
     def _start(self, tasks: Iterable[Task]) -> None:
         for task in tasks:
             self._supervisor.start(self._spec(task))
         self._is_written = False
-        if why := self._try_to_write_cluster_file():
+        if why := self._write_cluster_file():
             self._notify(DISK_REFUSES(f"training continues, but cluster.json can't be written: {why}"))
-
-    def _try_to_write_cluster_file(self) -> str | None:
-        """Write cluster.json. If the disk refuses to replace it, return why; `poll` tries again."""
-        try:
-            self._write_cluster_file()
-        except OSError as error:
-            if not self._run_dir.cluster.exists():
-                raise
-            return error.strerror
-        self._is_written = True
-        return None
-
-    def tasks(self, types: tuple[str, ...]) -> list[Task]:
-        """Return the tasks of these types."""
-        return [task for task in self.topology.tasks if task.type in types]
 
     @property
     def pids(self) -> dict[Task, int]:
@@ -156,7 +136,7 @@ class LocalCluster:
 
     def poll(self) -> list[TaskExit]:
         if not self._is_written:
-            self._try_to_write_cluster_file()
+            self._write_cluster_file()
         self._measure()  # before the poll: it reaps ended processes, whose CPU time is then gone
         return self._supervisor.poll()
 
@@ -165,7 +145,7 @@ class LocalCluster:
 
     def stop(self, types: tuple[str, ...], grace_s: float) -> None:
         """Stop the tasks of these types."""
-        self._end(self.tasks(types), grace_s)
+        self._end(self.topology.of_types(types), grace_s)
 
     def _end(self, tasks: Sequence[Task], grace_s: float) -> None:
         self._measure()
@@ -194,7 +174,8 @@ class LocalCluster:
             processes[pid] = FORK_SERVER
         self.usage.look(processes)
 
-    def _write_cluster_file(self) -> None:
+    def _write_cluster_file(self) -> str | None:
+        """Write cluster.json. If the disk refuses to replace it, return why; `poll` tries again."""
         tasks = [
             {
                 "type": process.task.type,
@@ -207,7 +188,14 @@ class LocalCluster:
         ]
         launcher = {"pid": os.getpid(), "life": life_of(os.getpid())}
         content = ClusterFile.model_validate({"launcher": launcher, "isolated": self._network.isolated, "tasks": tasks})
-        write_json(self._run_dir.cluster, content.model_dump())
+        try:
+            write_json(self._run_dir.cluster, content.model_dump())
+        except OSError as error:
+            if not self._run_dir.cluster.exists():
+                raise
+            return error.strerror
+        self._is_written = True
+        return None
 
     def _spec(self, task: Task) -> TaskSpec:
         options = ["--run-dir", str(self._run_dir.root), "--type", task.type, "--index", str(task.index)]
@@ -228,6 +216,6 @@ class LocalCluster:
 
     def _environment(self, task: Task) -> dict[str, str]:
         if not is_on_gpus(self._config, self.topology, task):
-            return environment.for_child(os.environ, os.getpid())
+            return environment.for_child(os.environ)
         own = {VISIBLE_GPUS: gpu_of_worker(task.index, usable_gpus(os.environ))}
-        return environment.for_child(os.environ | own, os.getpid(), on_gpus=True)
+        return environment.for_child(os.environ | own, on_gpus=True)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from ps_cluster.config import RunConfig, changed, load_config, user_code
 from ps_cluster.config.datasets import DATASETS, DataSettings
@@ -145,13 +145,7 @@ def _is_complete(run_dir: RunDir, config: RunConfig, dataset: PackedDataset, not
     return trained and (written.evaluation.step == last_step or not config.cluster.evaluator)
 
 
-class DataResolver(Protocol):
-    """Finds a data set, as `resolve_data` does."""
-
-    def __call__(self, settings: DataSettings, *, notify: Notify) -> PackedDataset: ...
-
-
-def resolve_data(settings: DataSettings, *, notify: Notify) -> PackedDataset:
+def resolve_data(settings: DataSettings, notify: Notify) -> PackedDataset:
     """Return the packed data set, made or downloaded first if needed. Raises UserError if that fails."""
     return sources.resolve(settings, default_cache_dir(), notify=notify, progress=every_tenth(notify))
 
@@ -160,12 +154,8 @@ def complete_config(config: RunConfig, dataset: PackedDataset, notify: Notify = 
     """Return `config` with "auto" replaced by the values chosen here, and an absolute data directory.
 
     Label smoothing is 0 for an objective that has none, unless somebody has set it. The rule of the network's compile()
-    replaces `compiled`. To find it, a process builds a user's own network.
-
-    Args:
-      notify: called with lines about the network that a user should read before spending hours on a training.
-    Raises:
-      UserError: settings or network do not fit the data set's examples.
+    replaces `compiled`. To find it, a process builds a user's own network. `notify` gets what a user should know about it
+    before spending hours on a training. Raises UserError if settings or network do not fit the data set's examples.
     """
     if not OBJECTIVES[dataset.spec.objective].smooths_labels and SMOOTHING not in changed(config):
         config = config.with_values({SMOOTHING: 0.0})
@@ -206,11 +196,8 @@ def complete_config(config: RunConfig, dataset: PackedDataset, notify: Notify = 
 def slow_line(asked: RunConfig, complete: RunConfig, dataset: PackedDataset) -> str | None:
     """Return a line that says how long the training will take, if this processor lacks bfloat16 instructions.
 
-    Args:
-      asked: the settings of the user.
-      complete: what `complete_config` made of them.
-    Returns:
-      None if float32 was asked for, or if it is not known that the network takes much longer in float32.
+    Return None if float32 was asked for, or if it is not known that the network takes much longer in float32.
+    `complete`: what `complete_config` made of the settings.
     """
     network = NETWORKS[complete.model.name]
     usual = network.usual_scores.get(dataset.name)

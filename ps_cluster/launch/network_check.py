@@ -129,7 +129,7 @@ def _ask(config: RunConfig, dataset: PackedDataset) -> NetworkFacts:
             ended = subprocess.run(
                 (sys.executable, "-m", __name__, str(written)), input=question.encode(), cwd="/", pass_fds=[written],
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=WITHIN_S,
-                env=environment.for_child({**os.environ, "TMPDIR": temporary}, os.getpid()),
+                env=environment.for_child({**os.environ, "TMPDIR": temporary}),
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             message = f"it was not built within {WITHIN_S:.0f} s: make its function do less"

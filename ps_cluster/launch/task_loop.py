@@ -16,7 +16,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.files import writing
 from ps_cluster.files.json_rows import RowTail, read_rows
 from ps_cluster.launch.actions import Kill, Notice, WriteStacks
-from ps_cluster.launch.endings import last_update_of_end
+from ps_cluster.launch.endings import training_result
 from ps_cluster.launch.stages import RunLimits
 from ps_cluster.launch.task_decisions import (
     EndTask,
@@ -51,19 +51,12 @@ class TaskWork(Protocol):
 
     def start(self, least_workers: int | None) -> ChildProcess:
         """Start the process that runs TensorFlow. `least_workers`: how many workers a leader begins with; None: all."""
-        ...
 
     def write_ending(self, outcome: Outcome, early_stop: EarlyStop | None) -> int:
-        """Write the ending of the run, once. Return 0, or FAILED_FOR_GOOD if the proof does not hold.
-
-        Args:
-          early_stop: why training was stopped early, if its patience has run out.
-        """
-        ...
+        """Write the ending of the run, once. Return 0, or FAILED_FOR_GOOD if the proof does not hold."""
 
     def write_workers(self, pids: Mapping[int, int]) -> None:
         """Write the pids of the workers, by index, whenever they have changed. Raises OSError."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -107,10 +100,11 @@ class TaskLoop:
         self._clock = surroundings.clock
         self._awake = AwakeClock(surroundings.clock)
         self._look_every_s = limits.look_every_s
+        before = training_result(run_dir)
+        early_stopping = EarlyStopping(evaluation, before.updates.applied if before else -1)
         self._decisions = TaskDecisions(
             task, topology, limits, rendezvous,
-            total_updates=total_updates, early_stopping=EarlyStopping(evaluation, last_update_of_end(run_dir)),
-            now_s=self._clock(), awake_s=self._awake(),
+            total_updates=total_updates, early_stopping=early_stopping, now_s=self._clock(), awake_s=self._awake(),
         )  # fmt: skip
         self._progress = RowTail(run_dir.progress, ProgressRow)
         self._scores = RowTail(run_dir.evaluation, EvaluationRow)

@@ -49,9 +49,9 @@ _NOT_FOLLOWED: Mapping[str, tuple[Sequence[str] | None, str]] = {
 _KERAS_FILE = {"backend": "tensorflow", "floatx": "float32", "image_data_format": "channels_last"}
 
 
-def for_child(given: Mapping[str, str], launcher_pid: int, *, on_gpus: bool = False) -> dict[str, str]:
-    """Return `given` plus what a process of a run needs to find this package and to end with its launcher."""
-    own = {LAUNCHER_PID: str(launcher_pid), LIFE: life_of(launcher_pid)}
+def for_child(given: Mapping[str, str], *, on_gpus: bool = False) -> dict[str, str]:
+    """Return `given` plus what a process of a run needs to find this package and to end with this one, its launcher."""
+    own = {LAUNCHER_PID: str(os.getpid()), LIFE: life_of(os.getpid())}
     return for_tensorflow(finding_this_package(given), on_gpus=on_gpus) | own
 
 

@@ -87,7 +87,7 @@ class TensorBoardServer:
         options = ("--host", HOST, "--port", str(port), "--load_fast", "false", "--reload_interval", "5")
         with open_append(self._log) as log:
             argv = (*self._argv, "--logdir", str(self._logdir), *options)
-            return ChildProcess.start(argv, env=environment.for_child(os.environ, os.getpid()), output=log)
+            return ChildProcess.start(argv, env=environment.for_child(os.environ), output=log)
 
     def _report(self, child: ChildProcess, port: int) -> None:
         """Show the link once TensorBoard answers, or a line which says that it does not answer."""
