@@ -58,16 +58,15 @@ def run_local(
 ) -> int:
     """Start the cluster, watch it until training and scoring are over, stop everything, and write the summary.
 
+    Return the exit code of the program (see the module's docstring).
+
     Args:
-      run_dir: the run directory, whose lock the caller holds (files/locks.py).
       config: a complete configuration, in which values have replaced every "auto".
+      run_dir: the run directory, whose lock the caller holds (files/locks.py).
       began: monotonic seconds from which start-up and wall seconds count; None: from now.
       task_argv: the command that runs one task, to which the task's options are added. `python -m MODULE` is run in a
         fork of a process that has imported TensorFlow.
-      limits: the time limits of all waits. The limit for an update grows with the wait that the leader announces.
       tensorboard: run TensorBoard until the end, and print the link to it.
-    Returns:
-      The exit code of the program (see the module's docstring).
     Raises:
       UserError: a private network is required and can't be had, or a task found that the user's input was bad.
       RunFailed: the summary can't be written.

@@ -55,9 +55,7 @@ def start_run(
 ) -> int:  # fmt: skip
     """Run a new training in `root`. Returns the exit code; raises UserError for bad input.
 
-    Args:
-      began, tensorboard: as for `run_local`.
-      anew: remove everything in `root` first. Otherwise only the files of a run that never trained are removed.
+    `anew`: remove everything in `root` first. Otherwise only the files of a run that never trained are removed.
     """
     config.check_fits_one_machine()
     with locks.sole_use(root, RUN_DIRECTORY, view.notice):
@@ -86,10 +84,8 @@ def resume_run(
 ) -> int:  # fmt: skip
     """Resume the run in `root`. Returns the exit code; raises UserError if it can't be resumed.
 
-    Args:
-      more: settings that may change: another length of the whole run, `training.epochs` or `training.steps`; another
-        number of `cluster.parameter_servers`; and what TensorBoard shows. None: as it was.
-      began, tensorboard: as for `run_local`.
+    `more` has settings that may change: another length of the whole run, `training.epochs` or `training.steps`; another
+    number of `cluster.parameter_servers`; and what TensorBoard shows. None: as it was.
     """
     run_dir = RunDir.open(root)
     with locks.sole_use(root, RUN_DIRECTORY, view.notice):

@@ -64,8 +64,7 @@ class NetworkFacts(Row):
 def check_network(config: RunConfig, dataset: PackedDataset) -> NetworkFacts:
     """Return the facts about a network that can be trained. This package's networks are not built, and have none.
 
-    Raises:
-      UserError: the network can't be built, can't be trained here, or takes longer than `WITHIN_S`.
+    Raises UserError if the network can't be built, can't be trained here, or takes longer than `WITHIN_S`.
     """
     if config.model.name in NETWORKS.own:
         return NetworkFacts()
@@ -96,10 +95,8 @@ def with_rule_of_compile(config: RunConfig, facts: NetworkFacts) -> RunConfig:
     """Return a configuration in which the optimizer of compile() replaces rule `compiled`, if that rule is chosen.
 
     The optimizer's schedule replaces a constant rate. Settings of `optimizer` that were set besides the rule stay. The
-    usual staleness method of rule `compiled` is replaced by that of the new rule.
-
-    Raises:
-      UserError: compile() asks for an optimizer that no rule is equivalent to.
+    usual staleness method of rule `compiled` is replaced by that of the new rule. Raises UserError if compile() asks for
+    an optimizer that no rule is equivalent to.
     """
     if config.optimizer.rule != COMPILED:
         return config

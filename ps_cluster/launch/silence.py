@@ -89,12 +89,7 @@ class SilenceDetector:
         self._still_s = 0.0
 
     def see(self, row: ProgressRow, pids: Mapping[int, int], now_s: float) -> None:
-        """Read a row of progress.
-
-        Args:
-          pids: index → pid of the current worker processes.
-          now_s: when it was read.
-        """
+        """Read a row of progress. `pids`: index → pid of the current worker processes."""
         seconds, self._seen_s = min(now_s - self._seen_s, LONGEST_ROW_S), now_s
         if row.phase == "saving":  # it repeats the row before
             return
@@ -114,10 +109,7 @@ class SilenceDetector:
         return known if known is not None and known.pid == pid else _Worker(pid)
 
     def _with_work(self, dispatches: Sequence[int | None]) -> set[int]:
-        """Return the workers that certainly have work.
-
-        `dispatches`: for each open dispatch, the pid of the process that works on it, or None if that is unknown.
-        """
+        """Return the workers that certainly have work. `dispatches`: see `WorkFile`."""
         if self._waits is Waits.IN_ROUNDS or len(dispatches) >= len(self._workers):
             return set(self._workers)
         return {index for index, worker in self._workers.items() if worker.pid in dispatches}

@@ -62,12 +62,7 @@ from ps_cluster.training.job import TrainingJob
 
 
 def main(arguments: list[str] | None = None, *, trainer: Callable[[TrainingJob], None] | None = None) -> NoReturn:
-    """Carry out one task of a run and end the process.
-
-    Args:
-      arguments: the arguments of the command line; None: those of this process.
-      trainer: called in the leader instead of its mode's `Mode.train`.
-    """
+    """Carry out one task of a run and end the process. `trainer` is called in the leader instead of `Mode.train`."""
     die_with_launcher()
     parser = argparse.ArgumentParser(prog="python -m ps_cluster.launch.task")
     parser.add_argument("--run-dir", type=Path, required=True)
@@ -124,8 +119,7 @@ def main(arguments: list[str] | None = None, *, trainer: Callable[[TrainingJob],
 def carry_out(body: Callable[[], None], run_dir: RunDir, task: Task, *, alone: bool = False) -> int:
     """Run `body` and return the exit code for `leave`.
 
-    Args:
-      alone: whether the task has no launcher, so that it has to find out itself whether another task was lost first.
+    A task without a launcher (`alone`) has to find out itself whether another task was lost first.
     """
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
@@ -174,14 +168,11 @@ def run_task(
 ) -> None:
     """Run the body of `task`. With a launcher only the leader and the evaluator ever return.
 
-    Args:
-      task: the task, with the index that it has in TensorFlow's cluster.
-      leading: how the leader was started.
-      index: the task's index in the run, for names of files and for rows; None if it is the same.
+    `task` has the index of TensorFlow's cluster. `index`: that in the run, for names of files; None if it is the same.
     """
-    # The evaluator is left out of a TF_CONFIG that came from outside: TensorFlow would wait for its answer.
     on_gpus = is_on_gpus(config, topology, task)
     own = environment.past_proxies(environment.for_tensorflow(os.environ, on_gpus=on_gpus), topology.hosts)
+    # The evaluator is left out of a TF_CONFIG that came from outside: TensorFlow would wait for its answer.
     os.environ.update(own, TF_CONFIG=topology.tf_config(task))
     drain = _drain_on_signal(kept=leading.alone) if task == topology.leader else None
     if drain is None:
@@ -213,14 +204,11 @@ def run_task(
 
 
 def _drain_on_signal(*, kept: bool = False) -> Drain:
-    """Return an event that the first stop signal sets; the second one ends the process.
+    """Return an event that the first stop signal sets. The second one ends the process, unless its parent does (`kept`).
 
     A separate thread reads the signals, because Python runs signal handlers in the main thread, which may be inside
     TensorFlow. Blocking the signals for a `sigwait` does not work: a thread that a library has started before would
     take them.
-
-    Args:
-      kept: whether the parent also gets the signals. It passes the first one on, and kills this process at the second.
     """
     drain = Drain()
     reader, writer = os.pipe()

@@ -111,12 +111,7 @@ class TaskDecisions:
         now_s: float,
         awake_s: float,
     ):
-        """Start in the first stage.
-
-        Args:
-          total_updates: the number of updates of the whole training.
-          early_stopping: the rule for early stopping, which has seen no score yet.
-        """
+        """Start in the first stage. `early_stopping` has seen no score yet."""
         self._task, self._topology = task, topology
         self._rendezvous = rendezvous
         self._total_updates = total_updates
@@ -250,11 +245,7 @@ class TaskDecisions:
         return Notice(line), PassSignalOn(signal.SIGINT)
 
     def time_passed(self, is_frozen: bool, awake_s: float) -> TaskActions:
-        """Return the actions whose time has come. Called after all events of a round have been reported.
-
-        Args:
-          is_frozen: the task's process is stopped (SIGSTOP).
-        """
+        """Return the actions whose time has come, after all events of a round. `is_frozen`: the process is stopped."""
         if self._frozen.overdue([self._task] if is_frozen else [], awake_s):
             return self._give_up(f"its process was frozen for {self._frozen.limit_s:g} s")
         if not self.leads or (what := self._clock.overdue(self._task, awake_s)) is None:

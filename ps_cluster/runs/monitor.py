@@ -58,10 +58,7 @@ class Monitor:
         return row.value_of(self.metric(row), row.deciding)
 
     def merit(self, row: MeasuredMetric) -> float:
-        """Return a number by which scores are compared: a larger one is better.
-
-        A model without the metric, or whose test loss is not finite, gets minus infinity, so that it is never the best.
-        """
+        """Return a number by which scores are compared: a larger one is better. Minus infinity is never the best."""
         value = self.value(row)
         if row.test_loss is None or value is None:
             return -math.inf
@@ -88,11 +85,9 @@ def checked_mode(
 ) -> Mode | Literal["auto"]:
     """Return `evaluation.monitor_mode` for the metric of a run, after checking that the run has this metric.
 
-    Args:
-      of_network: name of a metric → its mode, or None if its mode is unknown, for all metrics that are scored besides
-        accuracy, error and loss. By default these are the objective's further metrics.
-    Raises:
-      UserError: there is no such metric, or it is unknown which of its values are better.
+    `of_network`: name of a metric → its mode, or None if its mode is unknown, for all metrics that are scored besides
+    accuracy, error and loss. By default these are the objective's further metrics. Raises UserError if there is no such
+    metric, or if it is unknown which of its values are better.
     """
     if settings.monitor == AUTO:
         return "auto"

@@ -136,10 +136,9 @@ class TrainingClock:
         return self._times.seconds if self._zero is None else self._monotonic() - self._zero
 
     def restart(self, before: TrainingTimes, stands_until: float | None, *, since: float | None = None) -> None:
-        """Continue from the times of another leader.
+        """Continue from the times in another leader's last row.
 
         Args:
-          before: the times in the other leader's last row.
           stands_until: when the last update of the state to resume was applied; None: there is no such state.
           since: the monotonic time of that row, if the time since then counts as training; else None.
         """

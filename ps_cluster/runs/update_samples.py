@@ -35,7 +35,6 @@ class SampledShard:
     Positions are those in the vector of the whole network.
 
     Attributes:
-      update: the number of the update.
       worker: the worker that pulled the weights; below 0 in rounds, where all workers get the same weights.
       version: the version that the worker pulled.
       positions: int64 [k], the positions at which the k values of the arrays below lie.
@@ -103,8 +102,6 @@ class SampleHeader(Row):
     """The header of a file of a sampled update.
 
     Attributes:
-      update: the number of the update.
-      term: the term of the leader.
       gradients: the gradients that the update applied; several in rounds.
       workers: the workers that pushed the gradients or parts of them.
       versions: for each shard, the version to which the update was applied.
@@ -175,12 +172,7 @@ def forget_samples(run_dir: RunDir) -> None:
 
 
 def read_sample(path: Path) -> UpdateSample:
-    """Read the file of a sampled update.
-
-    Raises:
-      OSError: the system refused.
-      Malformed: the file has another format, or is incomplete.
-    """
+    """Read the file of a sampled update. Raises OSError, or Malformed for another format or an incomplete file."""
     header, arrays = open_tensors(path, SampleHeader)
     shards = []
     for index in range(len(header.versions)):
@@ -218,7 +210,6 @@ class RecomputedRow(Row):
         tolerance.
       problems: one line for each deviation beyond its tolerance.
       unchecked: one line for everything that could not be computed again, with the reason.
-      seconds: the duration of the recomputation.
     """
 
     update: Count

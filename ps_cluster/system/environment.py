@@ -60,9 +60,7 @@ def for_tensorflow(
 ) -> dict[str, str]:
     """Return `given` plus the variables that a task's TensorFlow needs.
 
-    Args:
-      on_gpus: whether the process sees the GPUs that `given` allows. Otherwise it sees none, because each task would
-        reserve the memory of every GPU.
+    Unless it is `on_gpus`, the process sees none, because each task would reserve the memory of every GPU.
     """
     gpus = _ON_GPUS if on_gpus else {VISIBLE_GPUS: HIDDEN}
     defaults = {**_DEFAULTS, **(_ON_GPUS_BY_DEFAULT if on_gpus else {})}

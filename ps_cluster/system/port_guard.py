@@ -32,7 +32,6 @@ def guard_port(
       setting: `cluster.isolation`.
       port: the port at which the task listens; None if it listens at none.
       members: the tasks of the cluster, with their addresses.
-      keep: sets rules of the firewall, which hold until this process ends.
     Raises:
       UserError: the port can't be kept to the interface, or the cluster's addresses are not behind it.
     """

@@ -36,8 +36,7 @@ _OPEN = "the ports of this run are open to whoever reaches this machine, and who
 class RunNetwork:
     """The network in which tasks run: the namespace of these descriptors or, without any, the launcher's network.
 
-    Attributes:
-      notice: a warning for the user if the network is not private, else None.
+    `notice`: a warning for the user if the network is not private, else None.
     """
 
     descriptors: tuple[int, ...] = ()
@@ -76,12 +75,8 @@ def network_for(
 ) -> Iterator[RunNetwork]:
     """Yield the network of a run: a private one or, with a notice, the machine's. It is closed after the block.
 
-    Args:
-      setting: `cluster.isolation`, one of its words.
-      run_dir: the tasks must be able to write there.
-      data_dir: the tasks must be able to read there.
-    Raises:
-      UserError: a private network is required and impossible here, or the setting names an interface.
+    Inside, tasks must be able to write in `run_dir` and to read in `data_dir`. Raises UserError if a private network is
+    required (`setting`) and impossible here, or if the setting names an interface.
     """
     network = _choose(setting, run_dir, data_dir, namespace_argv)
     if network.notice:

@@ -13,8 +13,9 @@ from ps_cluster.files.json_files import read_json
 from ps_cluster.files.values import one_line
 from ps_cluster.files.writing import open_append
 from ps_cluster.runs.rows import TaskError
-from ps_cluster.system.child_process import ChildProcess, Machine, Starter, how_ended, start_here, stop_all
+from ps_cluster.system.child_process import ChildProcess, Machine, Starter, how_ended, stop_all
 from ps_cluster.system.last_words import last_words
+from ps_cluster.system.private_network import RunNetwork
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class Supervisor:
       ended: task → how its newest process ended, as `poll` has reported it, or "stopped" if the supervisor stopped it.
     """
 
-    def __init__(self, *, popen: Starter = start_here, machine: Machine = Machine()):
+    def __init__(self, *, popen: Starter = RunNetwork().popen, machine: Machine = Machine()):
         """Begin without processes. `popen` starts them."""
         self._popen = popen
         self._machine = machine

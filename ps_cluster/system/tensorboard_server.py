@@ -53,9 +53,7 @@ class TensorBoardServer:
 
         Args:
           logdir: the folder to show; it need not exist yet.
-          log: the file for its output.
           notify: called with the link once TensorBoard answers, or with what is wrong; from another thread.
-          argv: the command, to which options are added.
         """
         self._logdir, self._log = logdir, log
         self._notify = notify
