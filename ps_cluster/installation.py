@@ -24,9 +24,7 @@ _COMMAND = "ps-cluster"  # the command that an installation of this package prov
 def program(typed: str, folder: Path, python: str = sys.executable) -> str:
     """Return the command for hints: the one that the user typed, if it is known, else one that works in `folder`.
 
-    Args:
-      typed: `sys.argv[0]`.
-      python: the interpreter. If the command is installed, it is in the interpreter's folder.
+    `typed`: `sys.argv[0]`. If the command is installed, it is in the folder of the interpreter `python`.
     """
     script = Path(python).parent / _COMMAND
     on_path = shutil.which(_COMMAND)

@@ -50,8 +50,7 @@ def check() -> None:
 def write_whole(path: Path, content: str | bytes, *, lasting: bool = True) -> None:
     """Write a temporary file and rename it to `path`: readers see the old file or the new one, never a part.
 
-    Args:
-      lasting: flush the file to the disk first. A file that is replaced twice a second need not survive a power failure.
+    `lasting`: flush the file to the disk first. A file that is replaced twice a second need not survive a power failure.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with create_beside(path, lasting=lasting) as file:
@@ -67,9 +66,7 @@ def write_json(path: Path, value: Any) -> None:
 def create_beside(path: Path, encoding: str | None = None, *, lasting: bool = True) -> Iterator[IO[Any]]:
     """Yield a new file that is renamed to `path` if the block ends without an error, and removed otherwise.
 
-    Args:
-      encoding: the encoding of a text file; None for a file of bytes.
-      lasting: as for `write_whole`.
+    Without an `encoding` it is a file of bytes. `lasting`: as for `write_whole`.
     """
     temporary = _temporary_name(path)
     descriptor = open_to_write(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)

@@ -26,12 +26,7 @@ from ps_cluster.files.json_rows import read_rows
 from ps_cluster.files.values import Malformed
 from ps_cluster.notices import Notify
 from ps_cluster.runs import journal
-from ps_cluster.runs.ledger import (
-    COUNTS,
-    RATE_RETURNS_OVER,
-    TAKES_PART_FOR,
-    WHOLE,
-)
+from ps_cluster.runs.ledger import COUNTS, RATE_RETURNS_OVER, TAKES_PART_FOR, WHOLE
 from ps_cluster.runs.result_rows import Proof, Recomputed, ShardProof
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.step_set import StepSet
@@ -48,11 +43,9 @@ OnRows = Callable[[int], None]
 
 @dataclass(frozen=True)
 class RoundShape:
-    """How many step ids an update has, and how many gradients it averages. Without rounds all these numbers are 1.
+    """How many step ids an update has, and how many gradients it averages: from `gradients_per_update` to `most`.
 
-    Attributes:
-      gradients_per_update: the smallest number of gradients of an update.
-      most: the largest number of gradients of an update.
+    Without rounds all these numbers are 1.
     """
 
     steps_per_update: int
@@ -97,7 +90,6 @@ class FactorsOfRates:
     """Computes the factors of learning rates from the workers of the rows alone (server/rate_of_more_workers.py)."""
 
     def __init__(self, begun_with: int):
-        """Start before the first update. `begun_with`: the number of workers at the start of training."""
         self._begun = begun_with
         self._ages: dict[int, int] = {}  # worker → number of updates since its newest update
         self._before = 0.0  # logarithm of the newest factor
@@ -143,7 +135,7 @@ class ShardAudit:
     """
 
     def __init__(self, rounds: RoundShape, expected: ExpectedRows = ExpectedRows(), holds_from: int = 0):
-        """Start before the first row. `holds_from`: the first row for which rates and bound of staleness hold."""
+        """Start before the first row. `holds_from`: the first row to which rates, staleness bound and ids apply."""
         self._rounds = rounds
         self._expected, self._holds_from = expected, holds_from
         self._steps = StepSet()
@@ -254,12 +246,7 @@ class ShardAudit:
         self._note("remainder_before", wrong, rows, f"but the push before had left out {first:.6g}")
 
     def _note(self, column: str, wrong: np.ndarray, rows: np.ndarray, why: str) -> None:
-        """Keep a line about the first wrong row.
-
-        Args:
-          wrong: bool [k].
-          why: the end of the line. It may contain names of columns in braces.
-        """
+        """Keep a line about the first `wrong` row. `why`: its end, which may contain names of columns in braces."""
         if wrong.any() and column not in self.wrong_values:
             place = int(np.argmax(wrong))
             row = dict(zip(rows.dtype.names or (), rows[place].tolist()))
@@ -268,12 +255,7 @@ class ShardAudit:
             self.wrong_values[column] = place_and_value + why.format(**row)
 
     def problems(self, counts: dict[str, int], scheduled: StepSet) -> Iterator[str]:
-        """Yield each problem as a line.
-
-        Args:
-          counts: the parameter server's counters, by the names in COUNTS.
-          scheduled: the updates that the chief handed out.
-        """
+        """Yield each problem as a line. `counts`: the parameter server's counters, by the names in COUNTS."""
         if self.repeated:
             yield f"{self.repeated} rows are of steps that had a row already"
         if self.wrong_version:
@@ -300,7 +282,7 @@ class ShardAudit:
         return strange
 
     def applied(self, counts: dict[str, int]) -> int:
-        """Return the number of updates that the shard's distinct steps make up. `counts`: as for `problems`."""
+        """Return the number of updates that the shard's distinct steps make up."""
         return self._updates(counts["version"]) - math.ceil(self.repeated / self._rounds.gradients_per_update)
 
     def excess(self, counts: dict[str, int]) -> int:
@@ -314,10 +296,7 @@ class ShardAudit:
 class Audit:
     """What the comparison of the journals with the counters has found.
 
-    Attributes:
-      problems: one line for each disagreement.
-      shards: the counters of each shard, and the numbers of its rows and distinct steps.
-      duplicated: the number of gradients that were applied too often.
+    `problems`: one line for each disagreement. `duplicated`: the number of gradients that were applied too often.
     """
 
     problems: list[str]
@@ -339,11 +318,9 @@ def audit(
     """Compare the journals with the counters.
 
     Args:
-      journals: the files with the rows of each shard.
       counts: the counters of the parameter servers, int64 [shards, len(COUNTS)].
       scheduled: the updates that the chief handed out.
       total: the number of updates that the run should have; None if it was stopped early.
-      expected: the values that the rows must have.
       on_rows: called from time to time with the number of rows read since the last call.
       leaves: whether updates that were handed out may be missing, because they were lost or the next leader repeats them.
     """
@@ -351,10 +328,8 @@ def audit(
     shards, audits = [], []
     for index, history in enumerate(journals):
         holds_from = expected.holds_from[index] if expected.holds_from else 0
-        shard_audit, counters = (
-            ShardAudit(rounds, expected, holds_from),
-            dict(zip(COUNTS, counts[index].tolist(), strict=True)),
-        )
+        shard_audit = ShardAudit(rounds, expected, holds_from)
+        counters = dict(zip(COUNTS, counts[index].tolist(), strict=True))
         try:
             for rows in journal.read(history):
                 shard_audit.read(rows)
@@ -387,9 +362,7 @@ def verdict(shards: list[ShardProof], problems: Iterable[str], recomputed: Recom
 def with_recomputed(proof: Proof, run_dir: RunDir, applied: int, notify: Notify) -> Proof:
     """Add the updates that were computed again to the proof of the leader. An update that disagrees is a problem.
 
-    Args:
-      applied: the number of updates that were applied in all.
-      notify: gets one line if rows of updates that were computed again are damaged.
+    `applied`: the number of updates that were applied in all. `notify` gets one line if rows are damaged.
     """
     rows = {(row.term, row.update): row for row in read_rows(run_dir.recomputed, RecomputedRow, notify)}.values()
     deviations: dict[str, float] = {}
