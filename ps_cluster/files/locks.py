@@ -213,10 +213,7 @@ def is_empty(folder: Path, besides: str = LOCK) -> bool:
 
 
 def _locked(
-    path: Path,
-    within_s: float,
-    kind: int = fcntl.LOCK_EX,
-    warn: Callable[[str], None] = lambda reason: None,
+    path: Path, within_s: float, kind: int = fcntl.LOCK_EX, warn: Callable[[str], None] = lambda reason: None
 ) -> int | None:
     """Return a descriptor of the locked file; None if other processes hold the lock for longer than `within_s`.
 

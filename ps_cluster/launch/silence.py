@@ -142,14 +142,12 @@ class SilenceDetector:
     def _silent_s(self, index: int) -> float:
         worker = self._workers[index]
         in_rounds = self._waits is Waits.IN_ROUNDS
-        if not self._can_tell or (in_rounds and not self._is_missed(index)):
+        # In rounds only a worker counts whose gradient is missing while the open round has gradients of others.
+        is_missed = self._totals[index] < max(self._totals.values(), default=0)
+        if not self._can_tell or (in_rounds and not is_missed):
             return 0.0
         stopped_first = in_rounds or (worker.stopped_first and self._waits is not Waits.FOR_A_BOUND)
         return worker.passed_s + self._still_s * stopped_first
-
-    def _is_missed(self, index: int) -> bool:
-        """Return whether the open round has gradients of others but not of this worker."""
-        return self._totals[index] < max(self._totals.values(), default=0)
 
     def _deadline_s(self, index: int) -> float:
         """Return how many seconds a worker may be silent. They double each time it was ended as silent."""

@@ -132,27 +132,23 @@ class EarlyStopping:
 
     def see(self, row: MeasuredMetric) -> None:
         """Count a score. If a step is scored again, only its first score counts."""
-        found = self._end_of_patience(row)
-        if found is not None and found.step > self._ended_at:
-            self.due = self.due or found
-
-    def _end_of_patience(self, row: MeasuredMetric) -> EarlyStop | None:
-        """Return the reason to stop if patience runs out with a score."""
         if self._patience is None or row.step in self._seen:
-            return None
+            return
         self._seen.add(row.step)
         merit = self._monitor.merit(row)
         if merit > (-math.inf if self._best is None else self._monitor.merit(self._best)):
             self._best = row
         if merit > self._to_beat + self._min_delta:
             self._to_beat, self._waited = merit, 0
-            return None
+            return
         self._waited += 1
         if self._waited < self._patience:
-            return None
+            return
         self._waited = 0
         best = self._best
-        return EarlyStop(
+        if self.due is not None or row.step <= self._ended_at:
+            return
+        self.due = EarlyStop(
             step=row.step,
             patience=self._patience,
             monitor=self._monitor.metric(best or row),

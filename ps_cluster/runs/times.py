@@ -104,12 +104,7 @@ class TrainingClock:
     `look` notices the jump and `unsettled` removes it from the times.
     """
 
-    def __init__(
-        self,
-        *,
-        monotonic: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
-    ):
+    def __init__(self, *, monotonic: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time):
         self._monotonic = monotonic
         self._wall = wall
         self._offset = wall() - monotonic()

@@ -67,11 +67,7 @@ class Unavailable(Exception):
 
 @contextmanager
 def network_for(
-    setting: str,
-    run_dir: Path,
-    data_dir: Path,
-    notify: Notify,
-    namespace_argv: tuple[str, ...] = NAMESPACE_ARGV,
+    setting: str, run_dir: Path, data_dir: Path, notify: Notify, namespace_argv: tuple[str, ...] = NAMESPACE_ARGV
 ) -> Iterator[RunNetwork]:
     """Yield the network of a run: a private one or, with a notice, the machine's. It is closed after the block.
 
