@@ -75,7 +75,6 @@ class RowTail(Generic[Model]):
     """Reads the rows that were appended since the last call.
 
     Attributes:
-      offset: bytes read so far.
       passed_over: the number of lines that were no rows, e.g. because a full disk cut them short.
       problem: what was wrong with the first of these lines.
     """

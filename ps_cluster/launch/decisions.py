@@ -76,10 +76,8 @@ class Decisions:
     """The rules of a run, and what they remember.
 
     Training is over when the leader ends: the chief, or worker 0 if there is no chief. Each method takes the time last,
-    and returns the actions that follow, in their order.
-
-    Attributes:
-      silences: the worker processes that were killed because they were silent.
+    and returns the actions that follow, in their order. `silences`: the worker processes that were killed because they
+    were silent.
     """
 
     def __init__(self, config: RunConfig, run_dir: RunDir, limits: RunLimits, now_s: float, ended_at: int = -1):

@@ -36,8 +36,7 @@ from ps_cluster.training.resuming import newest_for
 class EventLoop:
     """The event loop. Each round polls everything once and reports it to `decisions`, in the order of `_look`.
 
-    Attributes:
-      scalings: the changes of the number of workers.
+    `scalings`: the changes of the number of workers.
     """
 
     def __init__(

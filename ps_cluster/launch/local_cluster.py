@@ -30,13 +30,7 @@ FORK_SERVER, LAUNCHER = Task("fork_server", 0), Task("launcher", 0)
 
 
 class LocalCluster:
-    """All tasks of a run.
-
-    Attributes:
-      topology: the current tasks and addresses.
-      restarts: how often each task was started again.
-      usage: CPU time and memory of all processes.
-    """
+    """All tasks of a run. `restarts`: how often each task was started again."""
 
     def __init__(
         self,

@@ -86,7 +86,6 @@ def run_one_task(
     Args:
       config: the configuration, made for a cluster of the size of `topology`.
       root: the run directory. The leader and the evaluator must share it; every other task may have another one.
-      notify: called with each line from before the training.
       task_argv: the command of the task's process, as for `run_local`.
       port_free_within_s: the longest time, in seconds, until an earlier process of the task has freed its port.
     """

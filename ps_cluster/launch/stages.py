@@ -56,11 +56,8 @@ class RunStage(Enum):
 class StageClock:
     """Measures for how long nothing has moved in the present stage of a run.
 
-    An update moves the training and the drain, and a score the scoring.
-
-    Attributes:
-      stage: the present stage.
-      limits: the present time limits. They grow with the wait that the leader announces in its rows.
+    An update moves the training and the drain, and a score the scoring. `limits`: the present time limits. They grow
+    with the wait that the leader announces in its rows.
     """
 
     def __init__(self, limits: RunLimits, now_s: float):

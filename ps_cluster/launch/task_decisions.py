@@ -70,7 +70,6 @@ class EndTask:
       outcome: the outcome with which the leader first writes the ending of the run. None: it does not write one.
       early_stop: why the training was stopped early, if its patience has run out.
       proof_decides: whether the proof's exit code replaces `exit_code` if the proof of the run does not hold.
-      error: the user's mistake, in one line.
     """
 
     exit_code: int
@@ -94,7 +93,6 @@ class TaskDecisions:
     only time in which this process ran, and limits what the task's own process does: both may be frozen together.
 
     Attributes:
-      leads: whether this task leads the training.
       others: the addresses of the tasks that a leader waits for, and of the leader for a task that follows it.
       process_started: whether the task's process was started. A leader has then waited long enough.
     """
@@ -169,9 +167,7 @@ class TaskDecisions:
     ) -> TaskActions:
         """A leader that waits has asked all other tasks for an answer.
 
-        Args:
-          there: the tasks that have answered.
-          unknown_hosts: the hosts of the tasks that have not answered, if this machine can't resolve their names.
+        `unknown_hosts`: the hosts of the tasks that have not answered, if this machine can't resolve their names.
         """
         limits = self._rendezvous
         missing = [task for task in self.others if task not in there]

@@ -61,12 +61,7 @@ class TaskWork(Protocol):
 
 @dataclass(frozen=True)
 class Surroundings:
-    """The functions by which the loop sees time and other tasks. Tests pass in functions of their own.
-
-    Attributes:
-      working: returns the tasks whose server answers at its address.
-      unknown_hosts: returns the hosts of some addresses whose names this machine can't resolve.
-    """
+    """The functions by which the loop sees time and other tasks. Tests pass in functions of their own."""
 
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep

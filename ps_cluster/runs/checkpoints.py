@@ -117,7 +117,6 @@ class CheckpointMeta(Row):
     """The contents of a checkpoint in addition to its arrays; None for values that its writer did not record.
 
     Attributes:
-      examples: the number of examples on which the updates have trained.
       times, progress: state that the next leader resumes.
       data: what distinguishes the packed data set from others (training/agreement.py).
       network: path and shape of each variable, in the order of the vectors, the statistics last.

@@ -112,11 +112,9 @@ class EarlyStopping:
     """Follows the scores of a run in their order, and finds where its patience runs out.
 
     The answer depends only on the scores, so every process that reads them finds the same one, even after restarts.
-    Once patience has run out, counting begins again at 0, so that a resumed run has the full patience again.
-
-    Attributes:
-      due: the reason to stop now; None while there is none. A reason no longer counts once the run has ended in order
-        at the step of the reason or later.
+    Once patience has run out, counting begins again at 0, so that a resumed run has the full patience again. `due`: the
+    reason to stop now; None while there is none. A reason no longer counts once the run has ended in order at the step
+    of the reason or later.
     """
 
     def __init__(self, settings: EvaluationSettings, ended_at: int = -1):

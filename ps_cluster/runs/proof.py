@@ -127,7 +127,6 @@ class ShardAudit:
     """Reads the rows of one shard, in order, and counts violations.
 
     Attributes:
-      rows: rows read so far.
       repeated: rows of a step that had a row already.
       wrong_version: the first row with a wrong version: row, version found, version expected; None: no such row.
       wrong_round: the first row whose step belongs to another round: row, step; None: no such row.

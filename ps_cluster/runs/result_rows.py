@@ -39,10 +39,8 @@ STALENESS_BOUNDS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 class StalenessBuckets(Row):
     """The staleness of all steps so far.
 
-    Attributes:
-      counts: for each of STALENESS_BOUNDS, the number of steps with a staleness up to this bound and above the bound
-        before it; the last count is for steps above all bounds.
-      sum: the sum of the staleness of all steps.
+    `counts`: for each of STALENESS_BOUNDS, the number of steps with a staleness up to this bound and above the bound
+    before it; the last count is for steps above all bounds.
     """
 
     counts: list[Count]
@@ -61,9 +59,7 @@ class WorkerRow(Row):
 class WorkFile(Row):
     """The file metrics/work.json: the work at the time of the newest row of progress. It is replaced, so it does not grow.
 
-    Attributes:
-      workers: the work of each process.
-      dispatches: for each open dispatch, the pid of its worker; None if unknown.
+    `dispatches`: for each open dispatch, the pid of its worker; None if unknown.
     """
 
     workers: list[WorkerRow] = []

@@ -28,9 +28,7 @@ class StepsState(Row):
 class StepSet:
     """A set of all ids below `first_missing` and some ids above it.
 
-    Attributes:
-      first_missing: the lowest id that is not in the set.
-      count: the size of the set, without the ids that `close_below` skipped.
+    `count`: the size of the set, without the ids that `close_below` skipped.
     """
 
     def __init__(self, first_missing: int = 0, beyond: np.ndarray | None = None, count: int | None = None):

@@ -21,7 +21,6 @@ class TrainingTimes(Row):
     """Times in seconds of training. A restarted leader continues from the times of the leader before it.
 
     Attributes:
-      seconds: the training time so far.
       first_update, last_update: when the first and the last update were applied, even if rolled back since.
       resumed_update: when the first update since the last (re)start of the leader was applied.
       stood: for each leader, the first and the last time of its updates that were not rolled back.

@@ -36,11 +36,9 @@ class SampledShard:
 
     Attributes:
       worker: the worker that pulled the weights; below 0 in rounds, where all workers get the same weights.
-      version: the version that the worker pulled.
       positions: int64 [k], the positions at which the k values of the arrays below lie.
       given: [n] or [vectors * n], all weights of the shard that the worker got.
       given_positions: int64 [n], the positions at which they lie.
-      given_statistics: [m], the statistics that the worker got.
       at_pull: the values from which the given weights were computed, at the time of the pull: "weights" [k'], and other
         values of the staleness method; single numbers are [1]. k' is k without the numbers in rows of embedding tables,
         which are the last of the k values.
@@ -205,7 +203,6 @@ class RecomputedRow(Row):
     """An update that was computed again.
 
     Attributes:
-      workers: the workers whose gradients the update applied.
       deviations: quantity → the difference between the cluster's result and the recomputed one, as a multiple of its
         tolerance.
       problems: one line for each deviation beyond its tolerance.

@@ -88,9 +88,7 @@ class ChildProcess:
     ) -> ChildProcess:
         """Start a process without input. Raises OSError if the machine refuses.
 
-        Args:
-          output: where standard output and standard error go; None: to the outputs of this process.
-          popen: starts the process, e.g. in another network.
+        `output`: where standard output and standard error go; None: to the outputs of this process.
         """
         started = popen(
             list(argv),

@@ -29,9 +29,7 @@ def guard_port(
     """Report who reaches the port of a task. If an interface is named, other interfaces are closed to the port.
 
     Args:
-      setting: `cluster.isolation`.
       port: the port at which the task listens; None if it listens at none.
-      members: the tasks of the cluster, with their addresses.
     Raises:
       UserError: the port can't be kept to the interface, or the cluster's addresses are not behind it.
     """

@@ -75,8 +75,7 @@ class TaskExit:
 class Supervisor:
     """Starts, watches and stops the processes of tasks, and keeps the newest process of each.
 
-    Attributes:
-      ended: task → how its newest process ended, as `poll` has reported it, or "stopped" if the supervisor stopped it.
+    `ended`: task → how its newest process ended, as `poll` has reported it, or "stopped" if the supervisor stopped it.
     """
 
     def __init__(self, *, popen: Starter = RunNetwork().popen, machine: Machine = Machine()):
