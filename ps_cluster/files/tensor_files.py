@@ -102,7 +102,7 @@ def _write_pieces(file: IO[bytes], name: str, array: Pieces) -> int:
     """Write the values of an array; return their checksum."""
     checksum, written = _seed(array.dtype, array.shape), 0
     for piece in array.read():
-        content = _bytes_of(piece)
+        content = piece.reshape(-1).view(np.uint8).data
         checksum = crc32(content, checksum)
         written += file.write(content)
     if written != array.nbytes:
@@ -186,7 +186,3 @@ def _check_array(file: BinaryIO, name: str, begin: int, end: int, checksum: int,
 
 def _seed(dtype: np.dtype, shape: tuple[int, ...]) -> int:
     return crc32(json.dumps([dtype.name, shape]).encode())
-
-
-def _bytes_of(array: np.ndarray) -> memoryview:
-    return array.reshape(-1).view(np.uint8).data

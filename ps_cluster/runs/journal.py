@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Annotated, BinaryIO, NamedTuple
+from typing import Annotated, NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -229,7 +229,11 @@ def _read_piece(piece: Piece, checksum: int, chunk_rows: int) -> Iterator[tuple[
     """Yield rows with the checksum of the last one. `checksum`: the checksum of the row before the first one."""
     check([piece])
     done = 0
-    with _opened(piece.path) as file:
+    try:
+        file = open_regular(piece.path)
+    except Malformed as error:
+        raise JournalDamaged(f"'{piece.path}' {error}") from error
+    with file:
         while done < piece.rows:
             content = file.read(min(chunk_rows, piece.rows - done) * RECORD.itemsize)
             records = _whole_records(content)
@@ -280,13 +284,6 @@ class JournalTail:
         """Return the first waiting rows, and remove them."""
         rows, self.waiting = self.waiting[:count], self.waiting[count:]
         return rows
-
-
-def _opened(path: Path) -> BinaryIO:
-    try:
-        return open_regular(path)
-    except Malformed as error:
-        raise JournalDamaged(f"'{path}' {error}") from error
 
 
 def _checksums(rows: np.ndarray, before: int) -> np.ndarray:

@@ -26,7 +26,7 @@ from ps_cluster.files.json_rows import read_rows
 from ps_cluster.files.values import Malformed
 from ps_cluster.notices import Notify
 from ps_cluster.runs import journal
-from ps_cluster.runs.ledger import COUNTS, RATE_RETURNS_OVER, TAKES_PART_FOR, WHOLE
+from ps_cluster.runs.ledger import COUNTS, RATE_RETURNS_OVER, TAKES_PART_FOR, WHOLE, names_of
 from ps_cluster.runs.result_rows import Proof, Recomputed, ShardProof
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.step_set import StepSet
@@ -213,21 +213,18 @@ class ShardAudit:
             rates = expected.rates(rows["step"].astype(np.int64))
             rounding = RATE_TOLERANCE * expected.highest_rate
             wrong = counts & ~np.isclose(rows["learning_rate"], rates, rtol=RATE_TOLERANCE, atol=rounding)
-            first = float(rates[np.argmax(wrong)]) if len(rates) else 0.0
-            self._note("learning_rate", wrong, rows, f"but the step gives {first:.6g}")
+            self._note("learning_rate", wrong, rows, "but the step gives {expected:.6g}", rates)
         if self._factors is not None:
             factors = self._factors.read(rows["worker"].astype(np.int64))
             wrong = ~np.isclose(rows["rate_factor"], factors, rtol=FACTOR_TOLERANCE, atol=0)
-            why = f"but the workers before give {factors[np.argmax(wrong)]:.6g}"
-            self._note("rate_factor", wrong, rows, why)
+            self._note("rate_factor", wrong, rows, "but the workers before give {expected:.6g}", factors)
         if expected.ids_checksums is not None:
             every = 1 + expected.examples_in_all // MOST_IDS
             chosen = counts & ((self.rows + np.arange(len(rows))) % every == 0)
-            checksums = expected.ids_checksums(rows[chosen])
-            wrong = np.zeros(len(rows), bool)
-            wrong[chosen] = rows["ids_checksum"][chosen] != checksums
-            first = int(checksums[np.argmax(wrong[chosen])]) if len(checksums) else 0
-            self._note("ids_checksum", wrong, rows, f"but the step gives {first}: it trained on other examples")
+            checksums = rows["ids_checksum"].copy()
+            checksums[chosen] = expected.ids_checksums(rows[chosen])
+            why = "but the step gives {expected:.0f}: it trained on other examples"
+            self._note("ids_checksum", rows["ids_checksum"] != checksums, rows, why, checksums)
 
     def _check_remainders(self, rows: np.ndarray) -> None:
         """Check that each push contains what the previous push of the same process had left out.
@@ -241,17 +238,20 @@ class ShardAudit:
             expected[place] = self._remainders.get(who := (int(row["worker"]), int(row["pid"])), np.nan)
             self._remainders[who] = float(row["remainder_after"])
         wrong = ~np.isnan(expected) & ~np.isclose(rows["remainder_before"], expected, rtol=NORM_TOLERANCE, atol=0)
-        first = float(expected[np.argmax(wrong)]) if len(rows) else 0.0
-        self._note("remainder_before", wrong, rows, f"but the push before had left out {first:.6g}")
+        why = "but the push before had left out {expected:.6g}"
+        self._note("remainder_before", wrong, rows, why, expected)
 
-    def _note(self, column: str, wrong: np.ndarray, rows: np.ndarray, why: str) -> None:
-        """Keep a line about the first `wrong` row. `why`: its end, which may contain names of columns in braces."""
+    def _note(
+        self, column: str, wrong: np.ndarray, rows: np.ndarray, why: str, expected: np.ndarray | None = None
+    ) -> None:
+        """Keep a line about the first `wrong` row. `why`: its end, with names of columns, or `expected`, in braces."""
         if wrong.any() and column not in self.wrong_values:
             place = int(np.argmax(wrong))
-            row = dict(zip(rows.dtype.names or (), rows[place].tolist()))
+            row = dict(zip(names_of(rows.dtype), rows[place].tolist()))
             value = f"{row[column]:.0f}" if column in WHOLE else f"{row[column]:.6g}"
             place_and_value = f"row {self.rows + place}: step {row['step']:.0f} has {column} {value}, "
-            self.wrong_values[column] = place_and_value + why.format(**row)
+            wanted = None if expected is None else float(expected[place])
+            self.wrong_values[column] = place_and_value + why.format(expected=wanted, **row)
 
     def problems(self, counts: dict[str, int], scheduled: StepSet) -> Iterator[str]:
         """Yield each problem as a line. `counts`: the parameter server's counters, by the names in COUNTS."""
