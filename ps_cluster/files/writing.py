@@ -26,25 +26,19 @@ _MODE = 0o644
 _SAFELY = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK  # a pipe is refused without waiting for it
 
 
-def _allow_every_change() -> None:
-    """Return at once: a process without a fence may change every file."""
+_fence: Callable[[], None] | None = None
 
 
-_check: Callable[[], None] = _allow_every_change
-
-
-def set_fence(check: Callable[[], None] | None) -> None:
-    """Call `check` before each rename and removal from now on; it raises if nothing may be changed any more.
-
-    None removes the fence.
-    """
-    global _check
-    _check = check or _allow_every_change
+def set_fence(fence: Callable[[], None] | None) -> None:
+    """Call `fence` before each rename and removal from now on; it raises if nothing may be changed any more."""
+    global _fence
+    _fence = fence
 
 
 def check() -> None:
     """Raise the fence's error if this process may not change files any more."""
-    _check()
+    if _fence is not None:
+        _fence()
 
 
 def write_whole(path: Path, content: str | bytes, *, lasting: bool = True) -> None:

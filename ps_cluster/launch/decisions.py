@@ -38,16 +38,7 @@ from ps_cluster.launch.scaling import scale
 from ps_cluster.launch.silence import SilenceDetector
 from ps_cluster.launch.stages import FrozenProcesses, RunLimits, RunStage, StageClock
 from ps_cluster.launch.topology import ClusterTopology
-from ps_cluster.runs.logs import (
-    CLUSTER_RESTARTED,
-    DRAINING,
-    EVALUATOR_GIVEN_UP,
-    PORT_TAKEN,
-    STANDSTILL,
-    TASK_FROZEN,
-    TASK_RESTARTED,
-    WORKER_SILENT,
-)
+from ps_cluster.runs import logs
 from ps_cluster.runs.monitor import EarlyStopping
 from ps_cluster.runs.result_rows import BROKEN, EarlyStop, EvaluationRow, Outcome, ProgressRow, SilenceRow
 from ps_cluster.runs.run_dir import RunDir
@@ -139,7 +130,7 @@ class Decisions:
         where = "the newest snapshot" if snapshot else "the beginning"
         tasks = listed([_IN_WORDS[kind] for kind in self._topology.types])
         line = f"{cause}; starting {tasks} again{after(delay_s)} from {where}"
-        return (Notice(CLUSTER_RESTARTED(line)),)
+        return (Notice(logs.CLUSTER_RESTARTED(line)),)
 
     @property
     def _stage(self) -> RunStage:
@@ -185,7 +176,7 @@ class Decisions:
         if (due := self._early_stopping.due) is None or self._draining:
             return ()
         self._draining = self._stopped_early = True
-        return Notice(DRAINING(f"stopping early: {due.line}; {_DRAINS}")), *self._drain(now_s)
+        return Notice(logs.DRAINING(f"stopping early: {due.line}; {_DRAINS}")), *self._drain(now_s)
 
     def evaluator_done(self, now_s: float) -> Actions:
         """The evaluator ended with exit code 0: it has scored the last checkpoint."""
@@ -223,7 +214,7 @@ class Decisions:
             return (Notice("training is over, the evaluator is scoring; Ctrl-C again to stop now"),)
         self._draining = True
         given_up = f"given up after {self._clock.limits.drain_s:.0f} s without an update"
-        line = DRAINING(f"stopping: {_DRAINS} ({given_up}); Ctrl-C again to stop now")
+        line = logs.DRAINING(f"stopping: {_DRAINS} ({given_up}); Ctrl-C again to stop now")
         return (Notice(line), *(self._drain(now_s) if self._stage is RunStage.TRAINING else ()))
 
     def _drain(self, now_s: float) -> Actions:
@@ -250,7 +241,7 @@ class Decisions:
         if self._ports_taken >= self._limits.port_attempts:
             return (EndRun("failed", 1, f"no free ports in {self._ports_taken} attempts: {first}"),)
         self._plans.clear()
-        line = PORT_TAKEN(f"another program took the port of {first.task}: starting again on other ports")
+        line = logs.PORT_TAKEN(f"another program took the port of {first.task}: starting again on other ports")
         return Notice(line), StopAll(), StartCluster()
 
     @property
@@ -277,7 +268,7 @@ class Decisions:
         if self._recovery.restarts_all(death):
             return (RestartFromSnapshot(f"{death}", delay_s),)
         self._plans[task] = now_s + delay_s, RestartTask(task)
-        return (Notice(TASK_RESTARTED(f"{death}; starting it again{after(delay_s)}")),)
+        return (Notice(logs.TASK_RESTARTED(f"{death}; starting it again{after(delay_s)}")),)
 
     def _give_up(self, task: Task, cause: str, *, gone: bool) -> Actions:
         if not self._on_death[task.type].dispensable:
@@ -297,7 +288,7 @@ class Decisions:
         if self._stage is RunStage.SCORING:
             return (self._unscored(f"the evaluator was given up: {cause}"),)
         self._evaluator_lost = cause
-        return (Notice(EVALUATOR_GIVEN_UP(f"{cause}; training continues without it")),)
+        return (Notice(logs.EVALUATOR_GIVEN_UP(f"{cause}; training continues without it")),)
 
     # Time passes.
 
@@ -323,7 +314,7 @@ class Decisions:
         """Kill processes that have been stopped (SIGSTOP) for too long."""
         actions: list[Action] = []
         for task in self._frozen.overdue(seen.frozen, now_s):
-            line = TASK_FROZEN(f"{task} has been frozen for {self._frozen.limit_s:.0f} s: ending it")
+            line = logs.TASK_FROZEN(f"{task} has been frozen for {self._frozen.limit_s:.0f} s: ending it")
             actions += (Notice(line), *self._kill(task, seen, now_s))
         return tuple(actions)
 
@@ -335,7 +326,7 @@ class Decisions:
         if seen.pids.get(task) != silent.pid:
             return ()  # it ended since the last row
         self.silences.append(silent)
-        line = WORKER_SILENT(
+        line = logs.WORKER_SILENT(
             f"{task} (pid {silent.pid}) is silent: no update for {silent.seconds:.0f} s, after {silent.updates}; "
             "its stacks are in its log; ending it"
         )
@@ -367,7 +358,7 @@ class Decisions:
         if self._stage is not RunStage.TRAINING:
             return (EndRun("failed", 1, message),)
         self._clock.restart(now_s)  # the leader's death restarts the cluster
-        notice = Notice(STANDSTILL(f"{message}; stacks are in the logs; ending {leader}"))
+        notice = Notice(logs.STANDSTILL(f"{message}; stacks are in the logs; ending {leader}"))
         return (WriteStacks(self._topology.tasks), *self._kill(leader, seen, now_s), notice)
 
     def _ended(self) -> EndRun:

@@ -47,7 +47,6 @@ class LocalCluster:
         self._config = config
         self._notify = notify
         self._is_written = True  # cluster.json has the present tasks
-        self._absent = frozenset(range(config.training_workers, config.most_workers))
         self._run_dir = run_dir
         self._supervisor = supervisor
         self._network = network
@@ -55,7 +54,7 @@ class LocalCluster:
         self._task_argv = task_argv
         self._fork_server = fork_server
         self._outlived: list[TaskProcess] = []  # processes still there after SIGKILL
-        self.topology = ClusterTopology({})
+        self.topology = ClusterTopology({}, absent=frozenset(range(config.training_workers, config.most_workers)))
         self.restarts: Counter[Task] = Counter()
         self.usage = Usage()
 
@@ -102,14 +101,13 @@ class LocalCluster:
     def scale(self, *, start: Sequence[Task] = (), stop: Sequence[Task] = (), grace_s: float) -> None:
         """Start workers that were absent, and stop others. This is neither a death nor a restart."""
         self.topology = self.topology.with_workers(started=start, stopped=stop)
-        self._absent = self.topology.absent
         self._end(stop, grace_s)
         self._start(start)
 
     def _pick_ports(self) -> None:
         cluster, types, most = self._config.cluster, self._config.mode_kind.cluster.types, self._config.most_workers
         self.topology = ClusterTopology.local(
-            types, most, cluster.parameter_servers, evaluator=cluster.evaluator, absent=self._absent
+            types, most, cluster.parameter_servers, evaluator=cluster.evaluator, absent=self.topology.absent
         )
 
     def _start(self, tasks: Iterable[Task]) -> None:

@@ -64,7 +64,11 @@ def for_tensorflow(
     """
     gpus = _ON_GPUS if on_gpus else {VISIBLE_GPUS: HIDDEN}
     defaults = {**_DEFAULTS, **(_ON_GPUS_BY_DEFAULT if on_gpus else {})}
-    return {**defaults, **_threads(allowed or allowance()), **given, **_FIXED, **gpus}
+    allowed = allowed or allowance()
+    if allowed.quota_decides:  # one thread per visible processor would use it up at once, and then all would wait
+        defaults["TF_NUM_INTRAOP_THREADS"] = str(allowed.threads)
+        defaults["TF_NUM_INTEROP_THREADS"] = str(max(2, allowed.threads))  # with a single one a server never connects
+    return {**defaults, **given, **_FIXED, **gpus}
 
 
 def prepare_for_tensorflow() -> None:
@@ -110,14 +114,3 @@ def past_proxies(given: Mapping[str, str], hosts: Iterable[str]) -> dict[str, st
     listed = given.get(_NO_GRPC_PROXY, given.get(_NO_PROXY, ""))  # gRPC reads the second one only without the first
     names = (*(name.strip() for name in listed.split(",")), *hosts)
     return {**given, _NO_GRPC_PROXY: ",".join(dict.fromkeys(filter(None, names)))}
-
-
-def _threads(allowed: Allowance) -> dict[str, str]:
-    """Return the thread counts for TensorFlow under a CPU quota; an empty dict without a quota.
-
-    One thread per visible processor would use up the quota at once, and all would wait for the next period.
-    """
-    if not allowed.quota_decides:
-        return {}
-    # With a single inter-op thread a server never connects.
-    return {"TF_NUM_INTRAOP_THREADS": str(allowed.threads), "TF_NUM_INTEROP_THREADS": str(max(2, allowed.threads))}
