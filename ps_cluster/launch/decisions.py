@@ -255,11 +255,11 @@ class Decisions:
         if task.type != EVALUATOR:
             if self._expects_ends:
                 return ()
-            if death.user_error:
+            if death.error.user_error:
                 return (EndRun("failed", 2, death.last_line, user_error=True),)
-            if death.final:
+            if death.error.final:
                 return (EndRun("failed", 1, f"{death}"),)
-        elif death.computation:
+        elif death.error.computation:
             return self._continue_without_evaluator(f"{death}")
         silent_s = sum(silent.seconds for silent in self.silences if silent.pid == death.pid)  # at the end of its life
         delay_s = self._recovery.next_delay_s(death, self._most_applied, now_s, silent_s)

@@ -56,17 +56,14 @@ class TaskExit:
     exit_code: int  # negative: killed by that signal
     log: Path
     last_line: str  # the error that the task wrote to its error file, else the line of its log that says why it ended
-    time: float  # unix s, from the task's own error; 0 for a task that could not write one
-    user_error: bool
-    final: bool = False  # the task says that a restart would fail the same way
-    computation: bool = False  # the user's own computation failed, as it would each time
+    error: TaskError = TaskError()  # as the task wrote it; empty (time 0) if it could not write one
 
     @property
     def how(self) -> str:
         return how_ended(self.exit_code)
 
     def __str__(self) -> str:
-        killed = self.exit_code < 0 and not self.time  # then its last line, often progress, is not the reason
+        killed = self.exit_code < 0 and not self.error.time  # then its last line, often progress, is not the reason
         meaning = ", its last line: " if killed and self.last_line else ": "
         last_words = f"{meaning}{self.last_line or 'no output'}"
         return f"{self.task} (pid {self.pid}) ended with {self.how}{last_words} (log: {self.log})"
@@ -111,7 +108,7 @@ class Supervisor:
                 exits.append(_exit_of(process, code))
                 self.ended[process.task] = exits[-1].how
         # A killed task could write no time (0): it comes first, as the likely cause of the others' errors.
-        return sorted(exits, key=lambda task_exit: task_exit.time)
+        return sorted(exits, key=lambda task_exit: task_exit.error.time)
 
     def forget(self, task: Task) -> None:
         """Forget a task that has ended and was reported. The system may give its pid to another process."""
@@ -145,14 +142,5 @@ def _exit_of(process: TaskProcess, exit_code: int) -> TaskExit:
     spec, error = process.spec, TaskError()
     with contextlib.suppress(FileNotFoundError, UserError):  # if it is missing or can't be read, the log remains
         error = read_json(spec.error, TaskError)
-    return TaskExit(
-        task=process.task,
-        pid=process.pid,
-        exit_code=exit_code,
-        log=spec.log,
-        last_line=one_line(error.message) or last_words(spec.log, process.log_start, exit_code),
-        time=error.time,
-        user_error=error.user_error,
-        final=error.final,
-        computation=error.computation,
-    )
+    line = one_line(error.message) or last_words(spec.log, process.log_start, exit_code)
+    return TaskExit(process.task, process.pid, exit_code, spec.log, line, error)

@@ -81,7 +81,7 @@ class Machine:
         self.end(CHIEF, 0)
 
     def end(self, task, code):
-        self._exits.append(TaskExit(task, self.pids.pop(task), code, self.run_dir.launcher_log, "", 0.0, False))
+        self._exits.append(TaskExit(task, self.pids.pop(task), code, self.run_dir.launcher_log, ""))
 
     def start(self):
         self.restart_training(resume=False)
