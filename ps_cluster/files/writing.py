@@ -123,8 +123,7 @@ def open_append(path: Path) -> BinaryIO:
 def open_to_write(path: Path, flags: int, mode: int = _MODE) -> int:
     """Return a descriptor of a regular file, opened with `flags`. Child processes do not inherit it.
 
-    Raises:
-      OSError: the system refuses, or `path` is a link or not a regular file.
+    Raises OSError if the system refuses, or `path` is a link or not a regular file.
     """
     try:
         descriptor = os.open(path, flags | _SAFELY, mode)

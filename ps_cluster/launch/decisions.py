@@ -114,11 +114,9 @@ class Decisions:
         return ()
 
     def snapshot_checked(self, request: RestartFromSnapshot, snapshot: bool, problem: str, now_s: float) -> Actions:
-        """`RestartFromSnapshot` has stopped all training tasks.
+        """`RestartFromSnapshot` has stopped all training tasks. `snapshot`: there is a sound one to continue from.
 
-        Args:
-          snapshot: whether there is a sound snapshot to continue from.
-          problem: why training can neither continue nor begin anew; "" if it can.
+        `problem`: why training can neither continue nor begin anew; "" if it can.
         """
         cause, delay_s = request.cause, request.delay_s
         if problem:

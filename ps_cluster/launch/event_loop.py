@@ -61,7 +61,7 @@ class EventLoop:
         self._look_every_s = limits.look_every_s
         self._grace_s = limits.grace_s
         self._scale_desk = ScaleDesk(run_dir, self._notice)
-        self.scalings: list[ScalingRow] = []
+        self.scalings: list[ScalingRow] = []  # the changes of the number of workers
         self._workers: int | None = None  # None: the cluster has not started
         self._newest = ProgressRow(phase="starting")
         self._progress = RowTail(run_dir.progress, ProgressRow)

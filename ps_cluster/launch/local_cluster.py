@@ -30,7 +30,7 @@ FORK_SERVER, LAUNCHER = Task("fork_server", 0), Task("launcher", 0)
 
 
 class LocalCluster:
-    """All tasks of a run. `restarts`: how often each task was started again."""
+    """All tasks of a run."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class LocalCluster:
         self._fork_server = fork_server
         self._outlived: list[TaskProcess] = []  # processes still there after SIGKILL
         self.topology = ClusterTopology({}, absent=frozenset(range(config.training_workers, config.most_workers)))
-        self.restarts: Counter[Task] = Counter()
+        self.restarts: Counter[Task] = Counter()  # how often each task was started again
         self.usage = Usage()
 
     def start(self) -> None:

@@ -47,7 +47,7 @@ STACKS_S = 0.5  # from the request for a process's stacks until it is killed
 
 
 class TaskWork(Protocol):
-    """Starts the process of a task and writes the files of a leader, for the loop."""
+    """Starts the process of a task and writes the files of a leader, for the loop (`OneTask`)."""
 
     def start(self, least_workers: int | None) -> ChildProcess:
         """Start the process that runs TensorFlow. `least_workers`: how many workers a leader begins with; None: all."""
@@ -70,7 +70,7 @@ class Surroundings:
 
 
 class TaskLoop:
-    """The loop of one task. `run` returns the exit code of the command."""
+    """The loop of one task."""
 
     def __init__(
         self,
@@ -112,9 +112,8 @@ class TaskLoop:
     def run(self) -> int:
         """Look after the task until it ends. Return the exit code of the command.
 
-        Raises:
-          Superseded: a newer leader has taken over; the process of this one has been killed.
-          UserError: another program has the task's port.
+        Raises Superseded, after its process was killed, if a newer leader has taken over, and UserError if another
+        program has the task's port.
         """
         for rows_of_before in (self._progress, self._scores):
             rows_of_before.skip()

@@ -350,7 +350,7 @@ class ServerSize(Row):
     """
 
     index: Index
-    parameters: Count
+    parameters: Count | None = None
     table_parameters: Count | None = None
     pushed_bytes: Count | None = None
     pulled_bytes: Count | None = None
@@ -394,16 +394,11 @@ class WorkerSummary(WorkerRow):
     processes: list[WorkerRow] = []
 
 
-class ServerSummary(Row):
+class ServerSummary(ServerSize):
     """A parameter server. Unknown values are None."""
 
-    index: Index
     pid: Pid | None = None
     address: Word | None = None
-    parameters: Count | None = None
-    table_parameters: Count | None = None
-    pushed_bytes: Count | None = None
-    pulled_bytes: Count | None = None
     restarts: Count = 0
 
 
