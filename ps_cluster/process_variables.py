@@ -26,7 +26,6 @@ def set_log_format(name: str) -> None:
 
 
 def set_log_task(name: str) -> None:
-    """Give this process a name for its log lines."""
     os.environ[LOG_TASK] = name
 
 

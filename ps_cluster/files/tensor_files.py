@@ -99,7 +99,6 @@ def write_tensors(file: IO[bytes], header: BaseModel, arrays: Mapping[str, np.nd
 
 
 def _write_pieces(file: IO[bytes], name: str, array: Pieces) -> int:
-    """Write the values of an array; return their checksum."""
     checksum, written = _seed(array.dtype, array.shape), 0
     for piece in array.read():
         content = piece.reshape(-1).view(np.uint8).data

@@ -36,12 +36,10 @@ _DECIMAL = re.compile(r"[-+]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9
 
 
 def is_whole(text: str) -> bool:
-    """Return whether `text` is written as a whole number."""
     return _WHOLE.fullmatch(text) is not None
 
 
 def is_decimal(text: str) -> bool:
-    """Return whether `text` is written as a number."""
     return _DECIMAL.fullmatch(text) is not None
 
 

@@ -158,7 +158,6 @@ def _scalar(event: yaml.ScalarEvent) -> Any:
 
 
 def _plain(text: str) -> Any:
-    """Return the value of an unquoted scalar."""
     if text in _WORDS:
         return _WORDS[text]
     if _NOT_FINITE.fullmatch(text):

@@ -153,7 +153,6 @@ class Decisions:
         return ()
 
     def score_seen(self, score: EvaluationRow, now_s: float) -> Actions:
-        """The evaluator scored a checkpoint."""
         self.evaluator_moved(now_s)
         self._early_stopping.see(score)
         return self._stop_early(now_s) if self._stage is RunStage.TRAINING else ()
@@ -309,7 +308,6 @@ class Decisions:
         return (*actions, *(given_up or self._at_limit(seen, now_s)))
 
     def _end_frozen(self, seen: Look, now_s: float) -> Actions:
-        """Kill processes that have been stopped (SIGSTOP) for too long."""
         actions: list[Action] = []
         for task in self._frozen.overdue(seen.frozen, now_s):
             line = logs.TASK_FROZEN(f"{task} has been frozen for {self._frozen.limit_s:.0f} s: ending it")

@@ -123,7 +123,6 @@ class LocalCluster:
         return {p.task: p.pid for p in self._supervisor.processes if p.task not in self._supervisor.ended}
 
     def frozen(self) -> list[Task]:
-        """Return the tasks whose process is stopped (SIGSTOP)."""
         return [task for task in self._supervisor.frozen() if task in self.pids]
 
     def poll(self) -> list[TaskExit]:
@@ -136,7 +135,6 @@ class LocalCluster:
         self._supervisor.signal(task, number)
 
     def stop(self, types: tuple[str, ...], grace_s: float) -> None:
-        """Stop the tasks of these types."""
         self._end(self.topology.of_types(types), grace_s)
 
     def _end(self, tasks: Sequence[Task], grace_s: float) -> None:
@@ -152,7 +150,6 @@ class LocalCluster:
         return [f"{task} (pid {pid})" for pid, task in there.items()]
 
     def states(self) -> list[TaskState]:
-        """Return the state of each task."""
         ended = self._supervisor.ended
         return [
             TaskState(one.task, one.pid, ended.get(one.task, "running"), self.restarts[one.task])

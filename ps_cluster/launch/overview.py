@@ -63,11 +63,9 @@ class ClusterView:
     tasks: tuple[TaskView, ...]
 
     def of_type(self, kind: str) -> list[TaskView]:
-        """Return the tasks of one type."""
         return [task for task in self.tasks if task.job == kind]
 
     def to_json(self) -> Json:
-        """Return all of it for other programs."""
         return asdict(self) | {"flows": [flow._asdict() for flow in self.flows]}
 
 

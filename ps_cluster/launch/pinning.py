@@ -24,7 +24,6 @@ def cores_of(worker: int, config: RunConfig, cores: Sequence[int], *, usable: in
 
 
 def keeps_to_cores(config: RunConfig) -> bool:
-    """Return whether each worker is pinned to a part of the cores."""
     chosen = config.cluster.pin_workers
     return config.mode_kind.cluster.pins_workers if chosen == "auto" else chosen
 

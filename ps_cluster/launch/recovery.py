@@ -41,7 +41,6 @@ class RestartPolicy:
         return self._delays_s[min(self._deaths[key], len(self._delays_s)) - 1]
 
     def deaths(self, key: Hashable) -> int:
-        """Return the number of deaths in the current row."""
         return self._deaths[key]
 
     def end_row(self, key: Hashable) -> None:

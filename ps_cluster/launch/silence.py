@@ -31,7 +31,6 @@ class _Worker:
         self._working_s = 0.0  # from its first update to its last, not counting such stalls
 
     def move(self, updates: int) -> None:
-        """Note new updates of this worker."""
         if self._first_updates:
             self._working_s += self._since_s
         else:

@@ -66,7 +66,6 @@ class StageClock:
         self.enter(RunStage.STARTING, now_s)
 
     def enter(self, stage: RunStage, now_s: float) -> None:
-        """Begin a stage."""
         self.stage, self._moved_s = stage, now_s
 
     def restart(self, now_s: float) -> None:

@@ -135,7 +135,6 @@ class TaskDecisions:
         self._say_again_s = 0.0
 
     def begin(self, now_s: float, awake_s: float) -> TaskActions:
-        """Return the first actions."""
         address = self._topology.address(self._task)
         line = Notice(f"{self._task} at {address}" if address else f"{self._task}")
         return (line,) if self.leads and self.others else (line, *self._start(None, now_s, awake_s))
@@ -222,7 +221,6 @@ class TaskDecisions:
         self._mark = mark
 
     def progress_seen(self, row: ProgressRow, awake_s: float) -> TaskActions:
-        """The leader's process wrote a row."""
         self._clock.record_row(row, awake_s)
         return self._stop_early(awake_s)
 

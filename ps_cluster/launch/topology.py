@@ -113,7 +113,6 @@ class ClusterTopology:
 
     @property
     def workers(self) -> list[Task]:
-        """The workers that run."""
         return self.of_types((WORKER,))
 
     @property
@@ -148,5 +147,4 @@ class ClusterTopology:
         return list(dict.fromkeys(host_and_port(address)[0] for address in addresses))
 
     def tf_config(self, task: Task) -> str:
-        """Return the value of TF_CONFIG for `task`."""
         return json.dumps({"cluster": self.cluster, "task": {"type": task.type, "index": task.index}})

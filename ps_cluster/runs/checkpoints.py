@@ -190,7 +190,6 @@ class Checkpoint:
 
     @property
     def name(self) -> str:
-        """The name of the checkpoint's file."""
         return name_of(self.step, self.term, self.since.step if self.since else None)
 
 
@@ -334,7 +333,6 @@ def write(path: Path, checkpoint: Checkpoint) -> None:
 
 
 def to_bytes(checkpoint: Checkpoint) -> bytes:
-    """Return the content of a checkpoint's file."""
     file = io.BytesIO()
     _write_into(file, checkpoint)
     return file.getvalue()

@@ -281,7 +281,6 @@ class JournalTail:
             self.waiting = np.concatenate([self.waiting, records["row"]])
 
     def take(self, count: int) -> np.ndarray:
-        """Return the first waiting rows, and remove them."""
         rows, self.waiting = self.waiting[:count], self.waiting[count:]
         return rows
 

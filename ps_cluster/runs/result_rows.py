@@ -436,7 +436,6 @@ class EarlyStop(Row):
 
     @property
     def line(self) -> str:
-        """The reason in words."""
         best = "" if self.best_step is None else f", the best is that of step {self.best_step:,}"
         in_a_row = "1 scored checkpoint" if self.patience == 1 else f"{self.patience:,} scored checkpoints in a row"
         return f"{self.examples} {self.monitor} has not become better in {in_a_row} up to step {self.step:,}{best}"

@@ -122,7 +122,6 @@ class ChildProcess:
 
     @property
     def is_frozen(self) -> bool:
-        """True if the process is stopped (SIGSTOP)."""
         return self.running and is_stopped(self.pid)
 
     def is_there(self) -> bool:

@@ -47,7 +47,6 @@ class RunNetwork:
         return bool(self.descriptors)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the network's entry in summary.json."""
         return {"private": self.isolated, "notice": self.notice}
 
     def inside(self, argv: tuple[str, ...]) -> tuple[str, ...]:

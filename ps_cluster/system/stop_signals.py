@@ -32,7 +32,6 @@ class Drain(threading.Event):
         self.for_good = True
 
     def ask(self, number: int) -> None:
-        """Ask the leader to drain because of the signal `number`."""
         self.for_good = number == signal.SIGINT
         self.set()
 

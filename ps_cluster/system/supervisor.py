@@ -76,7 +76,6 @@ class Supervisor:
     """
 
     def __init__(self, *, popen: Starter = RunNetwork().popen, machine: Machine = Machine()):
-        """Begin without processes. `popen` starts them."""
         self._popen = popen
         self._machine = machine
         self._processes: dict[Task, TaskProcess] = {}
@@ -115,11 +114,9 @@ class Supervisor:
         del self._processes[task], self.ended[task]
 
     def frozen(self) -> list[Task]:
-        """Return the tasks whose process is stopped (SIGSTOP)."""
         return [process.task for process in self.processes if process.child.is_frozen]
 
     def signal(self, task: Task, number: int) -> None:
-        """Send a signal to a task's process group, if there is one."""
         self._processes[task].child.signal(number)
 
     def stop(self, tasks: Iterable[Task], grace_s: float) -> list[TaskProcess]:
@@ -134,7 +131,6 @@ class Supervisor:
         return [process for process in processes if process.child in left]
 
     def stop_all(self, grace_s: float) -> list[TaskProcess]:
-        """Stop every task; see `stop`."""
         return self.stop(list(self._processes), grace_s)
 
 

@@ -32,7 +32,6 @@ _ANSWER_INTERVAL_S = 0.25
 
 
 def tensorboard_if(wanted: bool, logdir: Path, log: Path, notify: Notify) -> AbstractContextManager[object]:
-    """Return a context in which TensorBoard runs if it is wanted."""
     return TensorBoardServer(logdir, log, notify) if wanted else nullcontext()
 
 
