@@ -163,7 +163,7 @@ class OneTask:
             self.began_s = time.monotonic()
             rendezvous = rendezvous_of(self.config.mode_kind, self.options)
             total = self.config.total_updates(self.dataset.train_examples)
-            with temporary_files_in(self.run_dir.temporary_of(self.task.type, self.task.index)):
+            with temporary_files_in(self.run_dir.of_task(self.task.type, self.task.index).temporary):
                 code = loop(
                     self.task, self.topology, self.run_dir, self.view, requests, self, RunLimits(), rendezvous,
                     total_updates=total, evaluation=self.config.evaluation,
@@ -194,8 +194,9 @@ class OneTask:
                 write_pointer(run_dir.dataset, self.dataset)
                 write_form(run_dir.examples, self.dataset)
                 self.write_workers({})
-            write_whole(run_dir.config_of(task.type, task.index), self.config.to_yaml())
-            write_pointer(run_dir.dataset_of(task.type, task.index), self.dataset)
+            files = run_dir.of_task(task.type, task.index)
+            write_whole(files.config, self.config.to_yaml())
+            write_pointer(files.dataset, self.dataset)
             write_json(run_dir.task_file(task.type, task.index), own.model_dump())
         except OSError as error:
             raise UserError(f"run directory '{run_dir.root}' can't be written: {error.strerror}") from error

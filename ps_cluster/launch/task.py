@@ -44,6 +44,7 @@ from ps_cluster.launch.task_failures import MESSAGE_CHARACTERS, as_failure, as_l
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.launch.workspace import enter
 from ps_cluster.models.failures import reason_of
+from ps_cluster.notices import ignore
 from ps_cluster.process_variables import set_log_task
 from ps_cluster.quiet_import import import_tensorflow
 from ps_cluster.runs import logs
@@ -88,12 +89,12 @@ def main(arguments: list[str] | None = None, *, trainer: Callable[[TrainingJob],
         return_large_blocks()
 
     def body() -> None:
-        topology, member = from_tf_config(os.environ.get("TF_CONFIG"))
-        config = load_config(run_dir.config_of(task.type, task.index) if options.alone else run_dir.config)
-        pointer = run_dir.dataset_of(task.type, task.index) if options.alone else run_dir.dataset
-        dataset = load_pointed(pointer).holding_out(config.evaluation.validation_examples)
+        topology, _ = from_tf_config(os.environ.get("TF_CONFIG"))
+        files = run_dir.of_task(task.type, task.index) if options.alone else run_dir
+        config = load_config(files.config)
+        dataset = load_pointed(files.dataset).holding_out(config.evaluation.validation_examples)
         term: int = options.term
-        if not term and member == topology.leader:  # without a launcher the command has made the claim
+        if not term and task == topology.leader:  # without a launcher the command has made the claim
             term = claim(run_dir).term
         leading = LeaderStart(
             alone=options.alone,
@@ -107,11 +108,8 @@ def main(arguments: list[str] | None = None, *, trainer: Callable[[TrainingJob],
         if options.alone:
             give_up_lost_connections(config.cluster.lost_after_seconds)
             # The command `task` has done this too. If it is killed, this process lives a moment longer.
-            guard_port(config.cluster.isolation, topology.port(member), topology.addresses, notify=lambda _: None)
-        run_task(
-            config, run_dir, dataset, topology, member,
-            resume=options.resume, leading=leading, index=task.index, trainer=trainer,
-        )  # fmt: skip
+            guard_port(config.cluster.isolation, topology.port(task), topology.addresses, notify=ignore)
+        run_task(config, run_dir, dataset, topology, task, resume=options.resume, leading=leading, trainer=trainer)
 
     leave(carry_out(body, run_dir, task, alone=options.alone))
 
@@ -163,13 +161,9 @@ def run_task(
     *,
     resume: bool,
     leading: LeaderStart = LeaderStart(),
-    index: int | None = None,
     trainer: Callable[[TrainingJob], None] | None = None,
 ) -> None:
-    """Run the body of `task`. With a launcher only the leader and the evaluator ever return.
-
-    `task` has the index of TensorFlow's cluster. `index`: that in the run, for names of files; None if it is the same.
-    """
+    """Run the body of `task`. With a launcher only the leader and the evaluator ever return."""
     on_gpus = is_on_gpus(config, topology, task)
     own = environment.past_proxies(environment.for_tensorflow(os.environ, on_gpus=on_gpus), topology.hosts)
     # The evaluator is left out of a TF_CONFIG that came from outside: TensorFlow would wait for its answer.
@@ -180,8 +174,7 @@ def run_task(
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     locks.share(run_dir.alive)
     locks.share(dataset.directory)  # a worker maps its files anew in every step
-    named = task if index is None else Task(task.type, index)
-    enter(run_dir, named, config, dataset, computes_gradients=topology.computes_gradients(task))
+    enter(run_dir, task, config, dataset, computes_gradients=topology.computes_gradients(task))
     if on_gpus:
         import_tensorflow()
         check_gpus(os.environ)
@@ -199,7 +192,7 @@ def run_task(
         drain = Drain() if drain is None else drain  # Only the leader is ever asked to drain.
         train(TrainingJob(config, run_dir, dataset, topology.cluster, task.index, resume, drain, leading))
     else:
-        workspace = run_dir.workspace(named.type, named.index) if leading.alone else None
+        workspace = run_dir.workspace(task.type, task.index) if leading.alone else None
         serve(config, topology.cluster, task.type, task.index, workspace=workspace)
 
 

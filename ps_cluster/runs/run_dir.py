@@ -218,21 +218,16 @@ class RunDir:
         """Return the file into which a task writes the error that ended it."""
         return self.errors / f"{task_type}-{index}.json"
 
-    def config_of(self, task_type: str, index: int) -> Path:
-        """Return the settings file of a task that no launcher has started. The files of tasks may differ by mistake."""
-        return self.workspace(task_type, index) / self.config.name
-
-    def dataset_of(self, task_type: str, index: int) -> Path:
-        """Return the file with the path of the packed data set of a task that no launcher has started."""
-        return self.workspace(task_type, index) / self.dataset.name
-
     def workspace(self, task_type: str, index: int) -> Path:
         """Return the working directory of a task. Paths of data and identity in the graph are relative to it."""
         return self.tasks / f"{task_type}-{index}"
 
-    def temporary_of(self, task_type: str, index: int) -> Path:
-        """Return the folder for temporary files of a task that no launcher has started."""
-        return self.workspace(task_type, index) / TEMPORARY
+    def of_task(self, task_type: str, index: int) -> RunDir:
+        """Return the files of a task that no launcher has started: settings, data set and temporary files, as of a run.
+
+        The settings of tasks may differ by mistake.
+        """
+        return RunDir(self.workspace(task_type, index))
 
     def task_file(self, task_type: str, index: int) -> Path:
         """Return the file in which a task of `ps-cluster task` describes itself (`TaskFile`)."""

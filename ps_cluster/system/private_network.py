@@ -21,7 +21,7 @@ from typing import Any
 
 from ps_cluster.config.isolation import WORDS, interface_of
 from ps_cluster.errors import UserError
-from ps_cluster.notices import Notify
+from ps_cluster.notices import Notify, ignore
 from ps_cluster.runs.logs import PORTS_OPEN
 
 REQUIRE, OFF = "require", "off"  # and "auto": where the system allows it
@@ -92,7 +92,7 @@ def announce_isolation(setting: str, folder: Path, notify: Notify) -> None:
 def check_isolation(setting: str, run_dir: Path) -> None:
     """Raise UserError if a run can't have the network that is asked for. Call it before the run changes anything."""
     if setting == REQUIRE or interface_of(setting):
-        announce_isolation(setting, run_dir, notify=lambda _: None)
+        announce_isolation(setting, run_dir, ignore)
 
 
 def _choose(setting: str, run_dir: Path, data_dir: Path, namespace_argv: tuple[str, ...]) -> RunNetwork:

@@ -58,7 +58,7 @@ def one_task(tmp_path):
         """In place of the loop: notes what the task's process would be given."""
 
         def __init__(self, task, topology, run_dir, view, requests, work, *_, total_updates, evaluation):
-            told.extend((load_config(run_dir.config_of(task.type, task.index)), run_dir, dataset, topology, task))
+            told.extend((load_config(run_dir.of_task(task.type, task.index).config), run_dir, dataset, topology, task))
             call.resumed = work.resumes
 
         def run(self):
