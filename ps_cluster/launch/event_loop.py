@@ -34,10 +34,7 @@ from ps_cluster.training.resuming import newest_for
 
 
 class EventLoop:
-    """The event loop. Each round polls everything once and reports it to `decisions`, in the order of `_look`.
-
-    `scalings`: the changes of the number of workers.
-    """
+    """The event loop. Each round polls everything once and reports it to `decisions`, in the order of `_look`."""
 
     def __init__(
         self,

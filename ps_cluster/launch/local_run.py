@@ -16,7 +16,6 @@ from ps_cluster.config.datasets import DATASETS, DataSettings
 from ps_cluster.config.layers import loaded
 from ps_cluster.config.networks import NETWORKS, check_examples
 from ps_cluster.config.objectives import OBJECTIVES, SMOOTHING
-from ps_cluster.config.recipe import COMPILED
 from ps_cluster.config.samples import OF_FILES, OF_WORKER, ends_of_files, ends_of_workers
 from ps_cluster.data import sources
 from ps_cluster.data.cache import default_cache_dir
@@ -25,6 +24,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.files import locks, untrusted
 from ps_cluster.files.json_files import read_json
 from ps_cluster.installation import PROGRAM
+from ps_cluster.launch import network_check
 from ps_cluster.launch.actions import broken_line
 from ps_cluster.launch.gpu_choice import with_gpus_found
 from ps_cluster.launch.launcher import run_local
@@ -167,24 +167,20 @@ def complete_config(config: RunConfig, dataset: PackedDataset, notify: Notify = 
             "examples: take fewer shards, or workers"
         )
     check_examples(config.model, dataset.spec)
-    metrics = None
-    if config.model.name not in NETWORKS.own or config.optimizer.rule == COMPILED:
-        from ps_cluster.launch.network_check import check_network, with_rule_of_compile
-
-        facts = check_network(config, dataset)
-        if facts.not_alone:
-            notify(
-                f"best/model.keras will need your code: {facts.not_alone}. Give predict and export --code as well "
-                "(docs/extending.md#layers-of-your-own)"
-            )
-        config, metrics = with_rule_of_compile(config, facts), facts.metrics
+    facts = network_check.check_network(config, dataset)
+    if facts.not_alone:
+        notify(
+            f"best/model.keras will need your code: {facts.not_alone}. Give predict and export --code as well "
+            "(docs/extending.md#layers-of-your-own)"
+        )
+    config = network_check.with_rule_of_compile(config, facts)
     precision, data_dir = config.model.precision, config.data.data_dir
     return config.with_values(
         {
             "data.dataset": dataset.name,
             "data.data_dir": os.path.realpath(os.path.expanduser(data_dir)) if data_dir else None,
             "model.precision": fastest_precision() if precision == "auto" else precision,
-            "evaluation.monitor_mode": checked_mode(config.evaluation, dataset.spec, metrics),
+            "evaluation.monitor_mode": checked_mode(config.evaluation, dataset.spec, facts.metrics),
         }
     )
 
