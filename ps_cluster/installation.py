@@ -24,9 +24,7 @@ _COMMAND = "ps-cluster"  # the command that an installation of this package prov
 def program(typed: str, folder: Path, python: str = sys.executable) -> str:
     """Return the command for hints: the one that the user typed, if it is known, else one that works in `folder`.
 
-    Args:
-      typed: `sys.argv[0]`.
-      python: the interpreter. If the command is installed, it is in the interpreter's folder.
+    `typed`: `sys.argv[0]`. If the command is installed, it is in the folder of the interpreter `python`.
     """
     script = Path(python).parent / _COMMAND
     on_path = shutil.which(_COMMAND)
@@ -80,10 +78,18 @@ def to_install(extra: str) -> str:
 
     It names the packages of the extra, because a registry may have another package under the name of this one.
     """
+    if (IMPORT_FOLDER / "pyproject.toml").is_file():
+        import tomllib
+
+        project = tomllib.loads((IMPORT_FOLDER / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        return to_add(project["optional-dependencies"][extra])
+    from packaging.requirements import Requirement
+
+    requirements = map(Requirement, metadata.requires("ps-cluster") or ())
     return to_add(
-        _requirements_of_checkout(extra)
-        if (IMPORT_FOLDER / "pyproject.toml").is_file()
-        else _requirements_of_installation(extra)
+        f"{one.name}{one.specifier}"
+        for one in requirements
+        if one.marker and one.marker.evaluate({"extra": extra}) and not one.marker.evaluate({"extra": ""})
     )
 
 
@@ -93,25 +99,6 @@ def to_add(requirements: Iterable[str]) -> str:
     return shlex.join(
         [*(pip if util.find_spec("pip") else ("uv", "pip", "install", "--python", sys.executable)), *requirements]
     )
-
-
-def _requirements_of_checkout(extra: str) -> list[str]:
-    import tomllib
-
-    project = tomllib.loads((IMPORT_FOLDER / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    requirements: list[str] = project["optional-dependencies"][extra]
-    return requirements
-
-
-def _requirements_of_installation(extra: str) -> list[str]:
-    from packaging.requirements import Requirement
-
-    requirements = map(Requirement, metadata.requires("ps-cluster") or ())
-    return [
-        f"{one.name}{one.specifier}"
-        for one in requirements
-        if one.marker and one.marker.evaluate({"extra": extra}) and not one.marker.evaluate({"extra": ""})
-    ]
 
 
 def tensorflow_version() -> str | None:

@@ -84,8 +84,7 @@ def server_def() -> tf.train.ServerDef:
 def update_server_def(changed: tf.train.ServerDef, keep_s: int) -> None:
     """Connect this process to the changed tasks of a cluster. The public call would end the resources of all tasks.
 
-    Args:
-      keep_s: seconds for which servers keep this process's resources after its last sign of life.
+    `keep_s`: seconds for which servers keep this process's resources after its last sign of life.
     """
     context.context().update_server_def(changed, keep_s)
 

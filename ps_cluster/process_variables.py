@@ -26,7 +26,6 @@ def set_log_format(name: str) -> None:
 
 
 def set_log_task(name: str) -> None:
-    """Give this process a name for its log lines."""
     os.environ[LOG_TASK] = name
 
 
@@ -39,9 +38,8 @@ def take_caller_pid() -> str | None:
 def temporary_files_in(folder: Path) -> Iterator[None]:
     """Give the processes that are started inside the block `folder` for their temporary files; remove it at the end.
 
-    A task can't remove its temporary files itself, because it may be killed. Only this user reads them. What a killed
-    command has left in `folder` is removed first. If the folder can't be made, e.g. on a full disk, Python uses the
-    system's folder.
+    A task can't remove its temporary files itself, because it may be killed. What a killed command has left in `folder`
+    is removed first. If the folder can't be made, e.g. on a full disk, Python uses the system's folder.
     """
     before = os.environ.get(_TEMPORARY)
     shutil.rmtree(folder, ignore_errors=True)

@@ -33,7 +33,7 @@ def test_no_module_of_the_folder_is_imported(child, tmp_path, monkeypatch):
     monkeypatch.chdir(elsewhere)
     given = os.environ | {"PYTHONPATH": os.pathsep.join(["", "."])}  # as this process sees them
     subprocess.run(
-        CHILDREN[child], cwd=tmp_path, env=environment.for_child(given, os.getpid()), stdin=subprocess.DEVNULL,
+        CHILDREN[child], cwd=tmp_path, env=environment.for_child(given), stdin=subprocess.DEVNULL,
         capture_output=True, timeout=120,
     )  # fmt: skip
     assert not run_of(tmp_path)

@@ -13,23 +13,17 @@ from ps_cluster.files.writing import write_whole
 def check_unclaimed(output: Path, plan: str, noun: str, besides: str = LOCK) -> None:
     """Raise UserError if a folder holds something, but no plan.
 
-    Args:
-      plan: the name of the plan's file.
-      noun: the kind of work, e.g. "comparison".
-      besides: the name of a file that may be in the folder already.
+    `plan`: the name of the plan's file. `noun`: the kind of work, e.g. "comparison". `besides`: the name of a file that
+    may be in the folder already.
     """
     if not (output / plan).is_file() and not is_empty(output, besides=besides):
         raise UserError(f"--output: '{output}' is not empty and holds no {noun}: choose another")
 
 
 def claim(output: Path, plan: str, content: str, noun: str, *, besides: str = LOCK) -> None:
-    """Write the plan of the work into its folder, which has no plan yet or the same one.
+    """Write the plan of the work into its folder, whose lock the caller holds.
 
-    Args:
-      output: the folder, whose lock the caller holds (files/locks.py).
-      plan, noun, besides: as for `check_unclaimed`.
-    Raises:
-      UserError: the folder holds another plan, or something else, or can't be written.
+    Raises UserError if the folder holds another plan, or something else, or can't be written.
     """
     file = output / plan
     try:

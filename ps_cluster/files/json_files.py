@@ -26,9 +26,7 @@ Model = TypeVar("Model", bound=BaseModel)
 def read_json(path: Path, model: type[Model], most_bytes: int = MOST_BYTES) -> Model:
     """Return the validated content of a JSON file.
 
-    Raises:
-      FileNotFoundError: there is no such file.
-      UserError: the file can't be read, or does not fit `model`; one line that names the file and the field.
+    Raises FileNotFoundError, or UserError with the file and the field if it can't be read or does not fit `model`.
     """
     try:
         return model.model_validate(parse_json(read_bytes(path, most_bytes)))
@@ -45,9 +43,8 @@ def read_json(path: Path, model: type[Model], most_bytes: int = MOST_BYTES) -> M
 def parse_json(text: bytes | str) -> Any:
     """Return the value of a JSON text.
 
-    Raises:
-      Malformed: the text is not JSON, has too many values, is nested too deep, has a key twice in one object, NaN or
-        infinity, or a number with too many digits.
+    Raises Malformed if the text is not JSON, has too many values, is nested too deep, has a key twice in one object, NaN
+    or infinity, or a number with too many digits.
     """
     try:
         text = text.decode("utf-8") if isinstance(text, bytes) else text

@@ -75,7 +75,6 @@ class RowTail(Generic[Model]):
     """Reads the rows that were appended since the last call.
 
     Attributes:
-      offset: bytes read so far.
       passed_over: the number of lines that were no rows, e.g. because a full disk cut them short.
       problem: what was wrong with the first of these lines.
     """
@@ -85,13 +84,11 @@ class RowTail(Generic[Model]):
         self.problem: str | None = None
         self._path = path
         self._model = model
-        self._within_a_line = False  # True: skip up to the next end of a line
 
     def skip(self, up_to_last: int = 0) -> None:
-        """Skip the rows present now, except for those in the last `up_to_last` bytes."""
+        """Skip what is there now, except for the last `up_to_last` bytes. The rest of a line that was cut is no row."""
         with contextlib.suppress(OSError):
             self.offset = max(0, self._path.stat().st_size - up_to_last)
-        self._within_a_line = self._read(self.offset - 1, 1) not in (b"", b"\n") if self.offset else False
 
     def new_rows(self) -> list[Model]:
         """Return the new rows within the next LOOK_BYTES bytes."""
@@ -101,21 +98,13 @@ class RowTail(Generic[Model]):
         """Return the new complete lines within the next LOOK_BYTES bytes, for `row`."""
         content = self._read(self.offset, LOOK_BYTES)
         lines, end, _ = content.rpartition(b"\n")
-        if not end:
-            self._leave_long_line(content)
-            return []
-        self.offset += len(lines) + 1
-        first = 1 if self._within_a_line else 0
-        self._within_a_line = False
-        return lines.split(b"\n")[first:]
-
-    def _leave_long_line(self, begin: bytes) -> None:
-        if len(begin) < LOOK_BYTES:
-            return  # the rest of the line is not written yet
-        self.offset += len(begin)
-        if not self._within_a_line:
+        if end:
+            self.offset += len(lines) + 1
+            return lines.split(b"\n")
+        if len(content) == LOOK_BYTES:  # else the rest of the line is not written yet
+            self.offset += len(content)
             self._pass_over(f"a line of more than {LOOK_BYTES:,} bytes")
-        self._within_a_line = True
+        return []
 
     def _read(self, offset: int, most: int) -> bytes:
         try:

@@ -65,15 +65,12 @@ class Lock:
     """A lock file that this process holds until `release`, or until the process ends."""
 
     def __init__(self, path: Path, what: str, notify: Notify = ignore, *, shared: bool = False):
-        """Take the lock.
+        """Take the lock. Raises InUse, which names the holder, or OSError if the file can't be created.
 
         Args:
           what: the locked thing, for messages, e.g. "run directory 'runs/a'".
           notify: called with a line if the file system has no locks.
           shared: allow other processes that also share the lock.
-        Raises:
-          InUse: another process holds the lock; the message names it.
-          OSError: the file can't be created.
         """
 
         def warn(reason: str) -> None:
@@ -99,14 +96,7 @@ class Lock:
 
         The file stays if other processes share the lock.
         """
-        is_last = True
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            is_last = False
-        except OSError:  # no locks in this file system
-            pass
-        if is_last and _is_at(self._descriptor, self._path):
+        if not _is_taken(self._descriptor) and _is_at(self._descriptor, self._path):
             self._path.unlink(missing_ok=True)
         os.close(self._descriptor)
 
@@ -115,12 +105,9 @@ class Lock:
 def sole_use(folder: Path, what: str, notify: Notify, *, shared: bool = False) -> Iterator[None]:
     """Hold `folder` during the block. Create it if it is missing; remove it afterwards if it stayed empty.
 
-    Args:
-      what: the kind of folder, for the messages, e.g. "run directory".
-      notify: called with each warning.
-      shared: allow other commands that also share the folder.
-    Raises:
-      UserError: another command holds the folder, it belongs to another user (files/untrusted.py), or it can't be written.
+    `what`: the kind of folder, for the messages, e.g. "run directory". `shared`: allow other commands that also share
+    the folder. Raises UserError if another command holds the folder, it belongs to another user (files/untrusted.py), or
+    it can't be written.
     """
     whole = folder.absolute()
     missing = [place for place in (whole, *whole.parents) if not os.path.exists(place)]
@@ -154,14 +141,9 @@ def is_held(path: Path) -> bool:
     except OSError:
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # whoever takes the lock just now tries again
-    except BlockingIOError:
-        return True
-    except OSError:  # no locks in this file system
-        return False
+        return _is_taken(descriptor)  # whoever takes the lock just now tries again
     finally:
         os.close(descriptor)
-    return False
 
 
 def share(path: Path) -> None:
@@ -231,18 +213,12 @@ def is_empty(folder: Path, besides: str = LOCK) -> bool:
 
 
 def _locked(
-    path: Path,
-    within_s: float,
-    kind: int = fcntl.LOCK_EX,
-    warn: Callable[[str], None] = lambda reason: None,
+    path: Path, within_s: float, kind: int = fcntl.LOCK_EX, warn: Callable[[str], None] = lambda reason: None
 ) -> int | None:
     """Return a descriptor of the locked file; None if other processes hold the lock for longer than `within_s`.
 
     The file is created if it is missing. The last holder may remove it after it was opened here: then it is opened again.
-
-    Args:
-      kind: LOCK_EX or LOCK_SH.
-      warn: called with the reason if the file system has no locks; the file then counts as locked.
+    `warn` gets the reason if the file system has no locks; the file then counts as locked.
     """
     deadline = time.monotonic() + within_s
     while True:
@@ -264,6 +240,17 @@ def _locked(
         if time.monotonic() > deadline:
             return None
         time.sleep(_RETRY_S)
+
+
+def _is_taken(descriptor: int) -> bool:
+    """Return whether other processes hold or share the lock; False also in a file system without locks."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    return False
 
 
 def _is_at(descriptor: int, path: Path) -> bool:

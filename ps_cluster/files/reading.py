@@ -18,9 +18,7 @@ from ps_cluster.files.values import Malformed
 def open_regular(path: Path) -> BinaryIO:
     """Return a regular file, open for reading. A pipe or device is refused without waiting for it.
 
-    Raises:
-      OSError: the system refused, or the path is a folder.
-      Malformed: the path is not a regular file.
+    Raises OSError if the system refuses or the path is a folder, and Malformed if it is no regular file.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     mode = os.fstat(descriptor).st_mode
@@ -33,12 +31,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def read_bytes(path: Path, most_bytes: int) -> bytes:
-    """Return the content of a regular file of at most `most_bytes` bytes.
-
-    Raises:
-      OSError: the system refused.
-      Malformed: the path is not a regular file, or the file is too large.
-    """
+    """Return the content of a file. Raises what `open_regular` does, and Malformed if it has more than `most_bytes` bytes."""
     with open_regular(path) as file:
         content = file.read(most_bytes + 1)
     if len(content) > most_bytes:
@@ -55,10 +48,8 @@ def most_memory(size_bytes: int) -> int:
 def bounded_memory(size_bytes: int) -> Iterator[None]:
     """Let all threads of this process allocate at most `most_memory(size_bytes)` more. Mapped files do not count.
 
-    A compressed file of a kilobyte can hold gigabytes, and the libraries that read such files have no limit.
-
-    Raises:
-      Malformed: the block needed more.
+    A compressed file of a kilobyte can hold gigabytes, and the libraries that read such files have no limit. Raises
+    Malformed if the block needed more.
     """
     # Arrow's default memory pool would reserve a GiB at its first use. The variable is for an Arrow that is imported later.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")

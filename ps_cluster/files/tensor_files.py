@@ -50,9 +50,7 @@ class Checksums(BaseModel):
 class Pieces:
     """An array that is read while it is written, because the whole array may be too large for the memory.
 
-    Attributes:
-      shape, dtype: those of the whole array.
-      read: returns its values in their order, as arrays of `dtype` of any length.
+    `read` returns its values in their order, as arrays of `dtype` of any length.
     """
 
     shape: tuple[int, ...]
@@ -74,10 +72,8 @@ def write_tensors(file: IO[bytes], header: BaseModel, arrays: Mapping[str, np.nd
 
     Each array is written piece by piece while it is read. The checksums belong into the table at the beginning, but are
     known only at the end, so the table is written last. The library `safetensors` is not used for this: it could only
-    write to a path, or make a second copy of all arrays in memory.
-
-    Raises:
-      ValueError: an array has another dtype, or its pieces have another length.
+    write to a path, or make a second copy of all arrays in memory. Raises ValueError if an array has a dtype that these
+    files never contain, or its pieces have another length.
     """
     contents = {name: array if isinstance(array, Pieces) else Pieces.of(array) for name, array in arrays.items()}
     text, table, checksums, begin = header.model_dump_json(), {}, {}, 0
@@ -103,10 +99,9 @@ def write_tensors(file: IO[bytes], header: BaseModel, arrays: Mapping[str, np.nd
 
 
 def _write_pieces(file: IO[bytes], name: str, array: Pieces) -> int:
-    """Write the values of an array; return their checksum."""
     checksum, written = _seed(array.dtype, array.shape), 0
     for piece in array.read():
-        content = _bytes_of(piece)
+        content = piece.reshape(-1).view(np.uint8).data
         checksum = crc32(content, checksum)
         written += file.write(content)
     if written != array.nbytes:
@@ -117,11 +112,8 @@ def _write_pieces(file: IO[bytes], name: str, array: Pieces) -> int:
 def open_tensors(path: Path, model: type[Model]) -> tuple[Model, Mapping[str, np.ndarray]]:
     """Return the header, as `model`, and read-only views of the arrays by name, in the order in which they lie.
 
-    They use no memory except the system's cache of the file. Each byte is read once, for its checksum.
-
-    Raises:
-      OSError: the system refused.
-      Malformed: the file has another format, is cut short or damaged, or its header does not fit `model`.
+    They use no memory except the system's cache of the file. Each byte is read once, for its checksum. Raises OSError,
+    or Malformed if the file has another format, is cut short or damaged, or its header does not fit `model`.
     """
     with open_regular(path) as file:
         size, table_bytes = _check_beginning(file)
@@ -193,7 +185,3 @@ def _check_array(file: BinaryIO, name: str, begin: int, end: int, checksum: int,
 
 def _seed(dtype: np.dtype, shape: tuple[int, ...]) -> int:
     return crc32(json.dumps([dtype.name, shape]).encode())
-
-
-def _bytes_of(array: np.ndarray) -> memoryview:
-    return array.reshape(-1).view(np.uint8).data

@@ -54,12 +54,8 @@ class Foreign(UserError):
 def check_folder(folder: Path, what: str, notify: Notify, *, user: int | None = None) -> None:
     """Refuse a folder of another user, and warn where everybody may write. A missing folder has only its path checked.
 
-    Args:
-      what: the kind of folder, for the message, e.g. "run directory".
-      notify: called with each warning.
-      user: the id of the user who works in the folder; None means the user of this process.
-    Raises:
-      Foreign: the folder belongs to another user, or the path to it leads through another user's link.
+    `what`: the kind of folder, for the message, e.g. "run directory". `user`: the id of the user who works in the folder;
+    None means the user of this process. Raises Foreign also if the path leads through another user's link.
     """
     user = os.geteuid() if user is None else user
     refuse_foreign_symlinks(folder, what, user=user)

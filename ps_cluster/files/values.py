@@ -36,12 +36,10 @@ _DECIMAL = re.compile(r"[-+]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9
 
 
 def is_whole(text: str) -> bool:
-    """Return whether `text` is written as a whole number."""
     return _WHOLE.fullmatch(text) is not None
 
 
 def is_decimal(text: str) -> bool:
-    """Return whether `text` is written as a number."""
     return _DECIMAL.fullmatch(text) is not None
 
 
@@ -165,12 +163,9 @@ _short.maxlevel, _short.maxstring, _short.maxother = 2, 80, 80
 
 
 def first_error(error: ValidationError, origin: str, known: str = "", names: Iterable[str] = ()) -> str:
-    """Return the first problem, on one line that names the field and the value.
+    """Return the first problem, on one line that names the source of the input (`origin`), the field and the value.
 
-    Args:
-      origin: the source of the input.
-      known: the page that lists all keys, or "".
-      names: all keys. The message about an unknown key names the most similar one.
+    The message about an unknown key names the most similar of all keys (`names`), and the page that lists them (`known`).
     """
     if error.error_count() > MOST_ERRORS:
         return f"{origin}: does not hold what is expected: {error.error_count():,} values are wrong"

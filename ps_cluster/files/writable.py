@@ -22,11 +22,7 @@ def check_file(path: Path) -> None:
 
 
 def check_folder(path: Path, folder: Path | None = None) -> None:
-    """Raise Malformed if files can't be written into `path`, a folder that may be missing. Leaves nothing behind.
-
-    Args:
-      folder: the folder to write into, if it is not `path` itself.
-    """
+    """Raise Malformed if files can't be written into `path`, or into `folder` for a file at `path`; see `check_file`."""
     refuse_address(str(path))
     if "\0" in str(path):
         raise Malformed("has a null character in its name")

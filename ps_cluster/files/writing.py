@@ -26,32 +26,25 @@ _MODE = 0o644
 _SAFELY = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK  # a pipe is refused without waiting for it
 
 
-def _allow_every_change() -> None:
-    """Return at once: a process without a fence may change every file."""
+_fence: Callable[[], None] | None = None
 
 
-_check: Callable[[], None] = _allow_every_change
-
-
-def set_fence(check: Callable[[], None] | None) -> None:
-    """Call `check` before each rename and removal from now on; it raises if nothing may be changed any more.
-
-    None removes the fence.
-    """
-    global _check
-    _check = check or _allow_every_change
+def set_fence(fence: Callable[[], None] | None) -> None:
+    """Call `fence` before each rename and removal from now on; it raises if nothing may be changed any more."""
+    global _fence
+    _fence = fence
 
 
 def check() -> None:
     """Raise the fence's error if this process may not change files any more."""
-    _check()
+    if _fence is not None:
+        _fence()
 
 
 def write_whole(path: Path, content: str | bytes, *, lasting: bool = True) -> None:
     """Write a temporary file and rename it to `path`: readers see the old file or the new one, never a part.
 
-    Args:
-      lasting: flush the file to the disk first. A file that is replaced twice a second need not survive a power failure.
+    `lasting`: flush the file to the disk first. A file that is replaced twice a second need not survive a power failure.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with create_beside(path, lasting=lasting) as file:
@@ -67,9 +60,7 @@ def write_json(path: Path, value: Any) -> None:
 def create_beside(path: Path, encoding: str | None = None, *, lasting: bool = True) -> Iterator[IO[Any]]:
     """Yield a new file that is renamed to `path` if the block ends without an error, and removed otherwise.
 
-    Args:
-      encoding: the encoding of a text file; None for a file of bytes.
-      lasting: as for `write_whole`.
+    Without an `encoding` it is a file of bytes. `lasting`: as for `write_whole`.
     """
     temporary = _temporary_name(path)
     descriptor = open_to_write(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
@@ -132,8 +123,7 @@ def open_append(path: Path) -> BinaryIO:
 def open_to_write(path: Path, flags: int, mode: int = _MODE) -> int:
     """Return a descriptor of a regular file, opened with `flags`. Child processes do not inherit it.
 
-    Raises:
-      OSError: the system refuses, or `path` is a link or not a regular file.
+    Raises OSError if the system refuses, or `path` is a link or not a regular file.
     """
     try:
         descriptor = os.open(path, flags | _SAFELY, mode)

@@ -39,11 +39,7 @@ Events = Iterator[Event]
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Return the sections of a YAML file; an empty file has none.
-
-    Raises:
-      UserError: it can't be read, or `parse_yaml` refuses it; one line that names the file and, if known, the line.
-    """
+    """Return the sections of a YAML file; an empty file has none. Raises UserError with the file and, if known, the line."""
     try:
         content = parse_yaml(read_bytes(path, MOST_BYTES))
     except OSError as error:
@@ -62,9 +58,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
 def parse_yaml(text: bytes | str) -> Any:
     """Return the value of a YAML text: dict, list, str, int, float, bool or None.
 
-    Raises:
-      Malformed: not YAML, too long, too deep, more than one document, a key twice in one mapping, a key that is not
-        text, an anchor, alias, merge key or tag, or a number that is too long or that other versions read differently.
+    Raises Malformed if it is not YAML, too long, too deep, has more than one document, a key twice in one mapping, a key
+    that is not text, an anchor, alias, merge key or tag, or a number that is too long or that other versions read
+    differently.
     """
     if len(text) > MOST_BYTES:
         raise Malformed(f"has more than {MOST_BYTES:,} bytes")
@@ -162,7 +158,6 @@ def _scalar(event: yaml.ScalarEvent) -> Any:
 
 
 def _plain(text: str) -> Any:
-    """Return the value of an unquoted scalar."""
     if text in _WORDS:
         return _WORDS[text]
     if _NOT_FINITE.fullmatch(text):

@@ -63,9 +63,7 @@ class RestartTraining:
 class RestartFromSnapshot:
     """Stop all training tasks at once and look for the newest snapshot, because the state of a ps or of the leader is lost.
 
-    Attributes:
-      cause: what happened, for the notice.
-      delay_s: the seconds until the training tasks start again.
+    `delay_s`: the seconds until the training tasks start again.
     """
 
     cause: str

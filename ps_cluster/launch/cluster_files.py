@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import re
 from collections import Counter
@@ -29,16 +30,15 @@ MASTER = "master"  # the chief, in the TF_CONFIG of older programs and of some p
 
 def _is_address(text: str) -> str:
     match = _ADDRESS.fullmatch(text)
-    if not match or int(match[2]) > LAST_PORT or (match[1] and not _is_ipv6(match[1])):
+    if not match or int(match[2]) > LAST_PORT or (match[1] and not isinstance(_ip(match[1]), ipaddress.IPv6Address)):
         raise ValueError(f"is not host:port, with a port in 1 to {LAST_PORT}")
     return text
 
 
-def _is_ipv6(text: str) -> bool:
-    try:
-        return ipaddress.ip_address(text).version == 6
-    except ValueError:
-        return False
+def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host)
+    return None
 
 
 _Jobs = dict[str, Annotated[list[Annotated[str, AfterValidator(_is_address)]], Field(min_length=1)]]
@@ -62,10 +62,8 @@ class _GivenConfig(Row):
 def from_tf_config(text: str | None, notify: Notify = ignore) -> tuple[ClusterTopology, Task]:
     """Return the cluster that TF_CONFIG describes, without its evaluator, and the task that this process is.
 
-    Args:
-      notify: called with a line about each part of the description that is ignored.
-    Raises:
-      UserError: it is not set, not JSON, or describes no cluster that a run can have.
+    `notify` gets a line about each part of the description that is ignored. Raises UserError if TF_CONFIG is not set, is
+    not JSON, or describes no cluster that a run can have.
     """
     if not text:
         raise UserError(
@@ -84,11 +82,7 @@ def from_tf_config(text: str | None, notify: Notify = ignore) -> tuple[ClusterTo
 def from_file(path: Path, task: Task, notify: Notify) -> tuple[ClusterTopology, Task]:
     """Return the cluster that a YAML file describes (type → addresses), without its evaluator, and `task`.
 
-    Args:
-      task: the task that --type and --index name.
-      notify: called with a line about each part of the description that is ignored.
-    Raises:
-      UserError: the file can't be read, describes no cluster that a run can have, or has no such task.
+    `task` is the one that --type and --index name. Notices and errors are those of `from_tf_config`.
     """
     origin = Origin(f"'{path}'", "", "--type", "--index")
     try:
@@ -102,7 +96,11 @@ def _topology(given: _Jobs, task: Task, origin: Origin, notify: Notify) -> tuple
     if EVALUATOR in given:
         notify(f"{origin.field(EVALUATOR)}: left out: it scores checkpoints, and TensorFlow would wait for it in vain")
     cluster = _cluster(given, origin)
-    _check_task(task, cluster, origin)
+    counts = {name: len(addresses) for name, addresses in cluster.items()} | {EVALUATOR: 1}
+    if task.type not in counts:
+        raise UserError(f"{origin.type}: got {task.type!r}; it is one of {', '.join(counts)}")
+    if task.index >= counts[task.type]:
+        raise UserError(f"{origin.index}: got {task.index}; the cluster has {counts[task.type]} of type {task.type}")
     return ClusterTopology(cluster, evaluator=task.type == EVALUATOR, origin=origin), task
 
 
@@ -130,24 +128,10 @@ def _check_ports_of_this_machine(cluster: Mapping[str, list[str]], origin: Origi
     taken: dict[int, str] = {}
     for address in (address for addresses in cluster.values() for address in addresses):
         host, port = host_and_port(address)
-        if _is_loopback(host) and (other := taken.setdefault(port, address)) != address:
+        ip = _ip(host)
+        is_here = host == "localhost" if ip is None else ip.is_loopback
+        if is_here and (other := taken.setdefault(port, address)) != address:
             raise UserError(
                 f"{origin.field()}: {other!r} and {address!r} have the same port and are the same machine, where "
                 "TensorFlow listens on all addresses: give each of its tasks another port"
             )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _check_task(task: Task, cluster: Mapping[str, list[str]], origin: Origin) -> None:
-    """Raise UserError if the cluster has no such task."""
-    counts = {name: len(addresses) for name, addresses in cluster.items()} | {EVALUATOR: 1}
-    if task.type not in counts:
-        raise UserError(f"{origin.type}: got {task.type!r}; it is one of {', '.join(counts)}")
-    if task.index >= counts[task.type]:
-        raise UserError(f"{origin.index}: got {task.index}; the cluster has {counts[task.type]} of type {task.type}")

@@ -57,7 +57,6 @@ def draw_cluster(view: ClusterView) -> str:
 
 
 def _y_of(row: int) -> int:
-    """Return where the boxes of a row begin."""
     return _TOP + row * (_HEIGHT + _BETWEEN)
 
 

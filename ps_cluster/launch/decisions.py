@@ -38,16 +38,7 @@ from ps_cluster.launch.scaling import scale
 from ps_cluster.launch.silence import SilenceDetector
 from ps_cluster.launch.stages import FrozenProcesses, RunLimits, RunStage, StageClock
 from ps_cluster.launch.topology import ClusterTopology
-from ps_cluster.runs.logs import (
-    CLUSTER_RESTARTED,
-    DRAINING,
-    EVALUATOR_GIVEN_UP,
-    PORT_TAKEN,
-    STANDSTILL,
-    TASK_FROZEN,
-    TASK_RESTARTED,
-    WORKER_SILENT,
-)
+from ps_cluster.runs import logs
 from ps_cluster.runs.monitor import EarlyStopping
 from ps_cluster.runs.result_rows import BROKEN, EarlyStop, EvaluationRow, Outcome, ProgressRow, SilenceRow
 from ps_cluster.runs.run_dir import RunDir
@@ -76,17 +67,15 @@ class Decisions:
     """The rules of a run, and what they remember.
 
     Training is over when the leader ends: the chief, or worker 0 if there is no chief. Each method takes the time last,
-    and returns the actions that follow, in their order.
-
-    Attributes:
-      silences: the worker processes that were killed because they were silent.
+    and returns the actions that follow, in their order. `silences`: the worker processes that were killed because they
+    were silent.
     """
 
     def __init__(self, config: RunConfig, run_dir: RunDir, limits: RunLimits, now_s: float, ended_at: int = -1):
         """Start in the first stage.
 
         Args:
-          run_dir: the run directory. It is used only for the names of files in messages.
+          run_dir: used only for the names of files in messages.
           ended_at: the last update of an earlier session of the run that ended in order; -1: there is none.
         """
         self._config = config
@@ -125,23 +114,21 @@ class Decisions:
         return ()
 
     def snapshot_checked(self, request: RestartFromSnapshot, snapshot: bool, problem: str, now_s: float) -> Actions:
-        """`RestartFromSnapshot` has stopped all training tasks.
+        """`RestartFromSnapshot` has stopped all training tasks. `snapshot`: there is a sound one to continue from.
 
-        Args:
-          snapshot: whether there is a sound snapshot to continue from.
-          problem: why training can neither continue nor begin anew; "" if it can.
+        `problem`: why training can neither continue nor begin anew; "" if it can.
         """
         cause, delay_s = request.cause, request.delay_s
         if problem:
             return (EndRun("failed", 1, f"{cause}; {problem}"),)
         self._silence.forget()
-        self._drop_plans(self._tasks(TRAINING_TYPES))
+        self._drop_plans(self._topology.of_types(TRAINING_TYPES))
         self._plans[CLUSTER] = now_s + delay_s, RestartTraining(resume=snapshot)
         self._clock.enter(RunStage.STARTING, now_s)
         where = "the newest snapshot" if snapshot else "the beginning"
         tasks = listed([_IN_WORDS[kind] for kind in self._topology.types])
         line = f"{cause}; starting {tasks} again{after(delay_s)} from {where}"
-        return (Notice(CLUSTER_RESTARTED(line)),)
+        return (Notice(logs.CLUSTER_RESTARTED(line)),)
 
     @property
     def _stage(self) -> RunStage:
@@ -166,7 +153,6 @@ class Decisions:
         return ()
 
     def score_seen(self, score: EvaluationRow, now_s: float) -> Actions:
-        """The evaluator scored a checkpoint."""
         self.evaluator_moved(now_s)
         self._early_stopping.see(score)
         return self._stop_early(now_s) if self._stage is RunStage.TRAINING else ()
@@ -187,7 +173,7 @@ class Decisions:
         if (due := self._early_stopping.due) is None or self._draining:
             return ()
         self._draining = self._stopped_early = True
-        return Notice(DRAINING(f"stopping early: {due.line}; {_DRAINS}")), *self._drain(now_s)
+        return Notice(logs.DRAINING(f"stopping early: {due.line}; {_DRAINS}")), *self._drain(now_s)
 
     def evaluator_done(self, now_s: float) -> Actions:
         """The evaluator ended with exit code 0: it has scored the last checkpoint."""
@@ -203,7 +189,7 @@ class Decisions:
             log = self._run_dir.log(leader.type, leader.index)
             return (EndRun("failed", 1, f"{leader} ended without a result (log: {log})"),)
         self._outcome = outcome
-        self._drop_plans(self._tasks(TRAINING_TYPES))
+        self._drop_plans(self._topology.of_types(TRAINING_TYPES))
         self._clock.enter(RunStage.SCORING, now_s)
         stop = StopTraining(self._limits.grace_s)
         if self._evaluator_lost:
@@ -215,11 +201,7 @@ class Decisions:
         return requests > 1 or (requests == 1 and (self._stop_requested or not self._trained))
 
     def stop_requested(self, exit_code: int, now_s: float) -> Actions:
-        """The user asks to stop by Ctrl-C, SIGTERM or SIGHUP.
-
-        Args:
-          exit_code: the exit code of a program that this signal ends at once.
-        """
+        """The user asks to stop by a signal. `exit_code`: that of a program which the signal ends at once."""
         again, self._stop_requested = self._stop_requested, True
         if again or not self._trained:
             when = f"while {self._stage.value}" if self._trained else "before training began"
@@ -229,7 +211,7 @@ class Decisions:
             return (Notice("training is over, the evaluator is scoring; Ctrl-C again to stop now"),)
         self._draining = True
         given_up = f"given up after {self._clock.limits.drain_s:.0f} s without an update"
-        line = DRAINING(f"stopping: {_DRAINS} ({given_up}); Ctrl-C again to stop now")
+        line = logs.DRAINING(f"stopping: {_DRAINS} ({given_up}); Ctrl-C again to stop now")
         return (Notice(line), *(self._drain(now_s) if self._stage is RunStage.TRAINING else ()))
 
     def _drain(self, now_s: float) -> Actions:
@@ -256,7 +238,7 @@ class Decisions:
         if self._ports_taken >= self._limits.port_attempts:
             return (EndRun("failed", 1, f"no free ports in {self._ports_taken} attempts: {first}"),)
         self._plans.clear()
-        line = PORT_TAKEN(f"another program took the port of {first.task}: starting again on other ports")
+        line = logs.PORT_TAKEN(f"another program took the port of {first.task}: starting again on other ports")
         return Notice(line), StopAll(), StartCluster()
 
     @property
@@ -270,11 +252,11 @@ class Decisions:
         if task.type != EVALUATOR:
             if self._expects_ends:
                 return ()
-            if death.user_error:
+            if death.error.user_error:
                 return (EndRun("failed", 2, death.last_line, user_error=True),)
-            if death.final:
+            if death.error.final:
                 return (EndRun("failed", 1, f"{death}"),)
-        elif death.computation:
+        elif death.error.computation:
             return self._continue_without_evaluator(f"{death}")
         silent_s = sum(silent.seconds for silent in self.silences if silent.pid == death.pid)  # at the end of its life
         delay_s = self._recovery.next_delay_s(death, self._most_applied, now_s, silent_s)
@@ -283,14 +265,14 @@ class Decisions:
         if self._recovery.restarts_all(death):
             return (RestartFromSnapshot(f"{death}", delay_s),)
         self._plans[task] = now_s + delay_s, RestartTask(task)
-        return (Notice(TASK_RESTARTED(f"{death}; starting it again{after(delay_s)}")),)
+        return (Notice(logs.TASK_RESTARTED(f"{death}; starting it again{after(delay_s)}")),)
 
     def _give_up(self, task: Task, cause: str, *, gone: bool) -> Actions:
         if not self._on_death[task.type].dispensable:
             return (EndRun("failed", 1, cause),)
         if task.type == EVALUATOR:
             return self._continue_without_evaluator(cause)
-        if len(self._tasks((task.type,))) == 1 or self._recovery.others_died(task):
+        if len(self._topology.of_types((task.type,))) == 1 or self._recovery.others_died(task):
             return (EndRun("failed", 1, cause),)
         self._recovery.forgive(task)
         line = f"{cause}; training continues without {task}"
@@ -303,7 +285,7 @@ class Decisions:
         if self._stage is RunStage.SCORING:
             return (self._unscored(f"the evaluator was given up: {cause}"),)
         self._evaluator_lost = cause
-        return (Notice(EVALUATOR_GIVEN_UP(f"{cause}; training continues without it")),)
+        return (Notice(logs.EVALUATOR_GIVEN_UP(f"{cause}; training continues without it")),)
 
     # Time passes.
 
@@ -316,7 +298,8 @@ class Decisions:
         given_up: list[Action] = []
         unkillable = self._unkillable(seen.pids, now_s)
         for kind in {task.type for task, _ in unkillable} - {EVALUATOR}:
-            if len(stuck := [task for task, _ in unkillable if task.type == kind]) >= len(self._tasks((kind,))) > 1:
+            stuck = [task for task, _ in unkillable if task.type == kind]
+            if len(stuck) >= len(self._topology.of_types((kind,))) > 1:
                 message = f"{stuck[0]} and {stuck[-1]} are still there {self._limits.kill_s:.0f} s after SIGKILL"
                 return (*actions, EndRun("failed", 1, message))
         for task, pid in unkillable:
@@ -325,10 +308,9 @@ class Decisions:
         return (*actions, *(given_up or self._at_limit(seen, now_s)))
 
     def _end_frozen(self, seen: Look, now_s: float) -> Actions:
-        """Kill processes that have been stopped (SIGSTOP) for too long."""
         actions: list[Action] = []
         for task in self._frozen.overdue(seen.frozen, now_s):
-            line = TASK_FROZEN(f"{task} has been frozen for {self._frozen.limit_s:.0f} s: ending it")
+            line = logs.TASK_FROZEN(f"{task} has been frozen for {self._frozen.limit_s:.0f} s: ending it")
             actions += (Notice(line), *self._kill(task, seen, now_s))
         return tuple(actions)
 
@@ -340,7 +322,7 @@ class Decisions:
         if seen.pids.get(task) != silent.pid:
             return ()  # it ended since the last row
         self.silences.append(silent)
-        line = WORKER_SILENT(
+        line = logs.WORKER_SILENT(
             f"{task} (pid {silent.pid}) is silent: no update for {silent.seconds:.0f} s, after {silent.updates}; "
             "its stacks are in its log; ending it"
         )
@@ -372,7 +354,7 @@ class Decisions:
         if self._stage is not RunStage.TRAINING:
             return (EndRun("failed", 1, message),)
         self._clock.restart(now_s)  # the leader's death restarts the cluster
-        notice = Notice(STANDSTILL(f"{message}; stacks are in the logs; ending {leader}"))
+        notice = Notice(logs.STANDSTILL(f"{message}; stacks are in the logs; ending {leader}"))
         return (WriteStacks(self._topology.tasks), *self._kill(leader, seen, now_s), notice)
 
     def _ended(self) -> EndRun:
@@ -388,6 +370,3 @@ class Decisions:
     def _drop_plans(self, tasks: Iterable[Task]) -> None:
         for task in tasks:
             self._plans.pop(task, None)
-
-    def _tasks(self, types: tuple[str, ...]) -> list[Task]:
-        return [task for task in self._topology.tasks if task.type in types]

@@ -21,8 +21,7 @@ _PLAIN = re.compile(r"[A-Za-z_][\w.-]*")
 def lines(resolved: Resolved, room: FreeMemory) -> Iterator[str]:
     """Yield the lines of a file for --config. Comments say where each value comes from, and what the run would need.
 
-    Raises:
-      UserError: there are more tasks than are useful on one machine.
+    Raises UserError if there are more tasks than are useful on one machine.
     """
     config = resolved.config
     config.check_fits_one_machine()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from ps_cluster.config import RunConfig
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.files import locks
@@ -12,33 +14,21 @@ from ps_cluster.report.drawing import try_to_draw_results
 from ps_cluster.report.summary import EndedRun
 from ps_cluster.report.terminal import make_console, print_error, print_line
 from ps_cluster.runs import logs
-from ps_cluster.runs.result_rows import Outcome, TrainingResult
+from ps_cluster.runs.result_rows import TrainingResult
 from ps_cluster.runs.run_dir import RunDir
 
 
-def training_outcome(run_dir: RunDir) -> Outcome:
-    """Return the outcome that the leader wrote; "failed" if it wrote none."""
-    try:
-        return read_json(run_dir.training_result, TrainingResult).outcome
-    except (FileNotFoundError, UserError):
-        return "failed"
-
-
-def last_update_of_end(run_dir: RunDir) -> int:
-    """Return the last update of the newest session of a run that ended in order; -1 if there is none."""
-    try:
-        return read_json(run_dir.training_result, TrainingResult).updates.applied
-    except (FileNotFoundError, UserError):
-        return -1
+def training_result(run_dir: RunDir) -> TrainingResult | None:
+    """Return the result of the newest session that ended in order; None if there is none."""
+    with contextlib.suppress(FileNotFoundError, UserError):
+        return read_json(run_dir.training_result, TrainingResult)
+    return None
 
 
 def write_ending(config: RunConfig, run_dir: RunDir, ended: EndedRun, notify: Notify, *, draw: bool = True) -> int:
-    """Write the summary and the results page, and print the closing table. Return the exit code that the proof asks for.
+    """Write the summary and print the closing table. Return the exit code that the proof asks for.
 
-    Args:
-      draw: whether to draw the page of results too.
-    Raises:
-      RunFailed: the summary can't be written.
+    `draw`: whether to draw the page of results too. Raises RunFailed if the summary can't be written.
     """
     try:
         with locks.in_turn(run_dir.summary_lock):

@@ -16,13 +16,13 @@ from ps_cluster.files.writing import open_append
 from ps_cluster.launch import actions
 from ps_cluster.launch.actions import Action, Actions, EndRun
 from ps_cluster.launch.decisions import Decisions, Look
-from ps_cluster.launch.endings import last_update_of_end, training_outcome
+from ps_cluster.launch.endings import training_result
 from ps_cluster.launch.local_cluster import LocalCluster
 from ps_cluster.launch.stages import RunLimits
 from ps_cluster.notices import Line
 from ps_cluster.report.progress import ProgressView
 from ps_cluster.runs import checkpoints, logs
-from ps_cluster.runs.result_rows import EarlyStop, EvaluationRow, ProgressRow, with_work
+from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow, with_work
 from ps_cluster.runs.rows import ScalingRow
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.scale_requests import ScaleDesk
@@ -34,12 +34,7 @@ from ps_cluster.training.resuming import newest_for
 
 
 class EventLoop:
-    """The event loop. Each round polls everything once and reports it to `Decisions`, in the order of `_look`.
-
-    Attributes:
-      scalings: the changes of the number of workers.
-      silences: the worker processes that were killed because they were silent.
-    """
+    """The event loop. Each round polls everything once and reports it to `decisions`, in the order of `_look`."""
 
     def __init__(
         self,
@@ -63,14 +58,14 @@ class EventLoop:
         self._look_every_s = limits.look_every_s
         self._grace_s = limits.grace_s
         self._scale_desk = ScaleDesk(run_dir, self._notice)
-        self.scalings: list[ScalingRow] = []
+        self.scalings: list[ScalingRow] = []  # the changes of the number of workers
         self._workers: int | None = None  # None: the cluster has not started
         self._newest = ProgressRow(phase="starting")
         self._progress = RowTail(run_dir.progress, ProgressRow)
         self._evaluation = RowTail(run_dir.evaluation, EvaluationRow)
         self._recomputed = RowTail(run_dir.recomputed, RecomputedRow)
-        self._decisions = Decisions(config, run_dir, limits, clock(), last_update_of_end(run_dir))
-        self.silences = self._decisions.silences
+        before = training_result(run_dir)
+        self.decisions = Decisions(config, run_dir, limits, clock(), before.updates.applied if before else -1)
         self._ending: EndRun | None = None
 
     def until_the_end(self) -> EndRun:
@@ -78,7 +73,7 @@ class EventLoop:
         for rows_of_before in (self._progress, self._evaluation, self._recomputed):
             rows_of_before.skip()
         for score in read_rows(self._run_dir.evaluation, EvaluationRow):
-            self._carry_out(self._decisions.earlier_score_seen(score, self._clock()))
+            self._carry_out(self.decisions.earlier_score_seen(score, self._clock()))
         try:
             self._carry_out((actions.StartCluster(),))
             while True:
@@ -88,19 +83,14 @@ class EventLoop:
                 self._sleep(self._look_every_s)
         except StopHeard:  # processes were being started, and no look would hear of the requests
             while self._ending is None:
-                self._carry_out(self._decisions.stop_requested(self._requests.exit_code, self._clock()))
+                self._carry_out(self.decisions.stop_requested(self._requests.exit_code, self._clock()))
         self._read_rows()
         return self._ending
 
     @property
     def stops_at_once(self) -> bool:
         """True if the user's latest requests, which the loop has not seen yet, end the run at once, without a drain."""
-        return self._decisions.stops_at_once(self._requests.count - self._requests_seen)
-
-    @property
-    def early_stop(self) -> EarlyStop | None:
-        """Why training was stopped early, if its patience has run out."""
-        return self._decisions.early_stop
+        return self.decisions.stops_at_once(self._requests.count - self._requests_seen)
 
     def _carry_out(self, decided: Actions) -> None:
         """Carry out actions in their order. Nothing is done after the one that ends the run."""
@@ -119,28 +109,28 @@ class EventLoop:
             self._show_tasks()
         if requests > self._requests_seen:
             self._requests_seen += 1
-            self._carry_out(self._decisions.stop_requested(self._requests.exit_code, self._clock()))
+            self._carry_out(self.decisions.stop_requested(self._requests.exit_code, self._clock()))
         if (workers := self._scale_desk.asked()) is not None:
-            self._carry_out(self._decisions.scale_requested(workers, self._clock()))
+            self._carry_out(self.decisions.scale_requested(workers, self._clock()))
         states = ", ".join(f"{one.task} {one.state}" for one in self._cluster.states())
         seen = Look(self._cluster.pids, tuple(self._cluster.frozen()), states)
-        self._carry_out(self._decisions.time_passed(seen, self._clock()))
+        self._carry_out(self.decisions.time_passed(seen, self._clock()))
 
     def _read_rows(self) -> None:
         for row in with_work(self._run_dir.work, self._progress.new_rows()):
             self._newest = row
             self._view.progress(row)
             workers = {task.index: pid for task, pid in self._cluster.pids.items() if task.type == WORKER}
-            self._carry_out(self._decisions.progress_seen(row, workers, self._clock()))
+            self._carry_out(self.decisions.progress_seen(row, workers, self._clock()))
         for score in self._evaluation.new_rows():
             self._view.evaluation(score)
-            self._carry_out(self._decisions.score_seen(score, self._clock()))
+            self._carry_out(self.decisions.score_seen(score, self._clock()))
         if self._recomputed.new_rows():
-            self._carry_out(self._decisions.evaluator_moved(self._clock()))
+            self._carry_out(self.decisions.evaluator_moved(self._clock()))
 
     def _report_exits(self, exits: list[TaskExit]) -> None:
         if taken := [task_exit for task_exit in exits if task_exit.exit_code == PORT_IN_USE]:
-            self._carry_out(self._decisions.port_taken(taken[0], self._clock()))
+            self._carry_out(self.decisions.port_taken(taken[0], self._clock()))
         # The leader's end first: exits of other training tasks after it need no recovery.
         for task_exit in sorted(exits, key=lambda task_exit: not self._is_leaders_end(task_exit)):
             # An earlier report may have given its task a new process.
@@ -153,11 +143,12 @@ class EventLoop:
     def _report_exit(self, task_exit: TaskExit) -> None:
         done = task_exit.task.type == EVALUATOR and task_exit.exit_code == 0
         if self._is_leaders_end(task_exit):
-            self._carry_out(self._decisions.leader_done(training_outcome(self._run_dir), self._clock()))
+            result = training_result(self._run_dir)
+            self._carry_out(self.decisions.leader_done(result.outcome if result else "failed", self._clock()))
         elif done and checkpoints.ended(self._run_dir.checkpoints):
-            self._carry_out(self._decisions.evaluator_done(self._clock()))
+            self._carry_out(self.decisions.evaluator_done(self._clock()))
         else:
-            self._carry_out(self._decisions.task_died(task_exit, self._clock()))
+            self._carry_out(self.decisions.task_died(task_exit, self._clock()))
 
     # Acting.
 
@@ -212,11 +203,11 @@ class EventLoop:
             row = ScalingRow(applied=applied, train_seconds=seconds, before=before, workers=self._workers)
             self.scalings.append(row)
         self._show_tasks()
-        self._carry_out(self._decisions.cluster_started(self._cluster.topology, self._clock()))
+        self._carry_out(self.decisions.cluster_started(self._cluster.topology, self._clock()))
 
     def _has_stopped(self) -> None:
         self._show_tasks()
-        self._carry_out(self._decisions.stopped(self._clock()))
+        self._carry_out(self.decisions.stopped(self._clock()))
 
     def _restart_from_snapshot(self, request: actions.RestartFromSnapshot) -> None:
         self._cluster.stop(TRAINING_TYPES, grace_s=0)
@@ -229,7 +220,7 @@ class EventLoop:
                 problem = f"training can't continue from {states}, and does not begin anew while states are there"
         except RunFailed as error:
             problem = str(error)
-        self._carry_out(self._decisions.snapshot_checked(request, snapshot, problem, self._clock()))
+        self._carry_out(self.decisions.snapshot_checked(request, snapshot, problem, self._clock()))
 
     def _show_tasks(self) -> None:
         self._view.tasks(self._cluster.states())

@@ -22,11 +22,9 @@ def is_on_gpus(
 
 
 def with_gpus_found(config: RunConfig, gpus: Sequence[str], notify: Notify, *, replaces: bool = True) -> RunConfig:
-    """Return a configuration whose `cluster.gpus` asks only for GPUs that exist. Report those that are not used.
+    """Return a configuration whose `cluster.gpus` asks only for GPUs that exist (`gpus`). Report those that are not used.
 
-    Args:
-      gpus: the result of `usable_gpus`.
-      replaces: whether to replace the setting if this machine has no GPU. Not for a task on one of several machines.
+    `replaces`: whether to replace the setting if this machine has no GPU. Not for a task on one of several machines.
     """
     if config.cluster.gpus != GPUS_AUTO:
         if gpus:

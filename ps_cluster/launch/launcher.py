@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 from ps_cluster.clock import AwakeClock
@@ -37,7 +36,7 @@ from ps_cluster.system.child_process import Machine, StartedProcess, Starter
 from ps_cluster.system.forked_tasks import ForkServer
 from ps_cluster.system.gpus import HIDDEN, VISIBLE_GPUS
 from ps_cluster.system.limits import room
-from ps_cluster.system.private_network import RunNetwork, network_for
+from ps_cluster.system.private_network import network_for
 from ps_cluster.system.run_processes import life_of
 from ps_cluster.system.stop_signals import StopRequests
 from ps_cluster.system.supervisor import Supervisor
@@ -59,16 +58,14 @@ def run_local(
 ) -> int:
     """Start the cluster, watch it until training and scoring are over, stop everything, and write the summary.
 
+    Return the exit code of the program (see the module's docstring).
+
     Args:
-      run_dir: the run directory, whose lock the caller holds (files/locks.py).
       config: a complete configuration, in which values have replaced every "auto".
+      run_dir: the run directory, whose lock the caller holds (files/locks.py).
       began: monotonic seconds from which start-up and wall seconds count; None: from now.
       task_argv: the command that runs one task, to which the task's options are added. `python -m MODULE` is run in a
         fork of a process that has imported TensorFlow.
-      limits: the time limits of all waits. The limit for an update grows with the wait that the leader announces.
-      tensorboard: run TensorBoard until the end, and print the link to it.
-    Returns:
-      The exit code of the program (see the module's docstring).
     Raises:
       UserError: a private network is required and can't be had, or a task found that the user's input was bad.
       RunFailed: the summary can't be written.
@@ -80,7 +77,15 @@ def run_local(
         StopRequests() as stop_requests,
         temporary_files_in(run_dir.temporary),
         network_for(isolation, run_dir.root, data_dir, view.notice) as network,
-        _fork_server_for(task_argv, network, run_dir, clock, lambda: loop.stops_at_once) as server,
+        ForkServer(
+            task_server.ARGV,
+            network.popen,
+            run_dir.root,
+            run_dir.log(FORK_SERVER.type, FORK_SERVER.index),
+            environment.for_child(os.environ),
+            clock,
+            stops=lambda: loop.stops_at_once,
+        ) as server,
         tensorboard_server.tensorboard_if(tensorboard, run_dir.tensorboard, run_dir.log("tensorboard", 0), view.notice),
     ):
         write_whole(run_dir.config, config.to_yaml())
@@ -115,9 +120,9 @@ def run_local(
             began=began,
             life=life_of(os.getpid()),
             restarts={(task.type, task.index): count for task, count in cluster.restarts.items()},
-            silences=loop.silences,
+            silences=loop.decisions.silences,
             scaled=loop.scalings,
-            early_stop=loop.early_stop,
+            early_stop=loop.decisions.early_stop,
             usage=cluster.usage.report(),
             machine=machine.describe(),
             network=network.to_json(),
@@ -129,27 +134,14 @@ def run_local(
     return _exit_code(ending, left) or proof_code
 
 
-@contextmanager
-def _fork_server_for(
-    task_argv: tuple[str, ...], network: RunNetwork, run_dir: RunDir, clock: AwakeClock, stops: Callable[[], bool]
-) -> Iterator[ForkServer | None]:
-    if task_argv[:2] != (sys.executable, "-m"):
-        yield None
-        return
-    log = run_dir.log(FORK_SERVER.type, FORK_SERVER.index)
-    env = environment.for_child(os.environ, os.getpid())
-    with ForkServer(task_server.ARGV, network.popen, run_dir.root, log, env, clock, stops) as server:
-        yield server
-
-
-def starter_of_tasks(start: Starter, server: ForkServer | None) -> Starter:
-    """Return a function that starts a task: as a fork, unless there is no fork server or the task sees GPUs.
+def starter_of_tasks(start: Starter, server: ForkServer) -> Starter:
+    """Return a function that starts a task: as a fork, if its command is `python -m MODULE …` and it sees no GPUs.
 
     CUDA does not work in a fork of a process in which it was initialised, and an import of TensorFlow might do that.
     """
 
     def start_task(argv: list[str], *, env: Mapping[str, str], **how: Any) -> StartedProcess:
-        if server is not None and env.get(VISIBLE_GPUS) == HIDDEN:
+        if argv[:2] == [sys.executable, "-m"] and env.get(VISIBLE_GPUS) == HIDDEN:
             return server.popen(argv, env=env, **how)
         return start(argv, env=env, **how)
 

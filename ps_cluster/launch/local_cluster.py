@@ -30,13 +30,7 @@ FORK_SERVER, LAUNCHER = Task("fork_server", 0), Task("launcher", 0)
 
 
 class LocalCluster:
-    """All tasks of a run.
-
-    Attributes:
-      topology: the current tasks and addresses.
-      restarts: how often each task was started again.
-      usage: CPU time and memory of all processes.
-    """
+    """All tasks of a run."""
 
     def __init__(
         self,
@@ -53,7 +47,6 @@ class LocalCluster:
         self._config = config
         self._notify = notify
         self._is_written = True  # cluster.json has the present tasks
-        self._absent = frozenset(range(config.training_workers, config.most_workers))
         self._run_dir = run_dir
         self._supervisor = supervisor
         self._network = network
@@ -61,8 +54,8 @@ class LocalCluster:
         self._task_argv = task_argv
         self._fork_server = fork_server
         self._outlived: list[TaskProcess] = []  # processes still there after SIGKILL
-        self.topology = ClusterTopology({})
-        self.restarts: Counter[Task] = Counter()
+        self.topology = ClusterTopology({}, absent=frozenset(range(config.training_workers, config.most_workers)))
+        self.restarts: Counter[Task] = Counter()  # how often each task was started again
         self.usage = Usage()
 
     def start(self) -> None:
@@ -79,13 +72,12 @@ class LocalCluster:
     def restart_training(self, *, resume: bool) -> None:
         """Start all training tasks again, on new ports, so that no earlier process reaches them.
 
-        Args:
-          resume: whether to continue from the newest checkpoint or snapshot. Otherwise training begins anew.
+        With `resume` they continue from the newest checkpoint or snapshot. Otherwise training begins anew.
         """
         self.stop(TRAINING_TYPES, grace_s=0)
         self._task_options = ("--resume",) if resume else ()
         self._pick_ports()
-        tasks = self.tasks(TRAINING_TYPES)
+        tasks = self.topology.of_types(TRAINING_TYPES)
         self.restarts.update(tasks)
         self._start(tasks)
 
@@ -109,41 +101,21 @@ class LocalCluster:
     def scale(self, *, start: Sequence[Task] = (), stop: Sequence[Task] = (), grace_s: float) -> None:
         """Start workers that were absent, and stop others. This is neither a death nor a restart."""
         self.topology = self.topology.with_workers(started=start, stopped=stop)
-        self._absent = self.topology.absent
         self._end(stop, grace_s)
         self._start(start)
 
     def _pick_ports(self) -> None:
-        cluster, types = self._config.cluster, self._config.mode_kind.cluster.types
+        cluster, types, most = self._config.cluster, self._config.mode_kind.cluster.types, self._config.most_workers
         self.topology = ClusterTopology.local(
-            types,
-            self._config.most_workers,
-            cluster.parameter_servers,
-            evaluator=cluster.evaluator,
-            absent=self._absent,
+            types, most, cluster.parameter_servers, evaluator=cluster.evaluator, absent=self.topology.absent
         )
 
     def _start(self, tasks: Iterable[Task]) -> None:
         for task in tasks:
             self._supervisor.start(self._spec(task))
         self._is_written = False
-        if why := self._try_to_write_cluster_file():
+        if why := self._write_cluster_file():
             self._notify(DISK_REFUSES(f"training continues, but cluster.json can't be written: {why}"))
-
-    def _try_to_write_cluster_file(self) -> str | None:
-        """Write cluster.json. If the disk refuses to replace it, return why; `poll` tries again."""
-        try:
-            self._write_cluster_file()
-        except OSError as error:
-            if not self._run_dir.cluster.exists():
-                raise
-            return error.strerror
-        self._is_written = True
-        return None
-
-    def tasks(self, types: tuple[str, ...]) -> list[Task]:
-        """Return the tasks of these types."""
-        return [task for task in self.topology.tasks if task.type in types]
 
     @property
     def pids(self) -> dict[Task, int]:
@@ -151,12 +123,11 @@ class LocalCluster:
         return {p.task: p.pid for p in self._supervisor.processes if p.task not in self._supervisor.ended}
 
     def frozen(self) -> list[Task]:
-        """Return the tasks whose process is stopped (SIGSTOP)."""
         return [task for task in self._supervisor.frozen() if task in self.pids]
 
     def poll(self) -> list[TaskExit]:
         if not self._is_written:
-            self._try_to_write_cluster_file()
+            self._write_cluster_file()
         self._measure()  # before the poll: it reaps ended processes, whose CPU time is then gone
         return self._supervisor.poll()
 
@@ -164,8 +135,7 @@ class LocalCluster:
         self._supervisor.signal(task, number)
 
     def stop(self, types: tuple[str, ...], grace_s: float) -> None:
-        """Stop the tasks of these types."""
-        self._end(self.tasks(types), grace_s)
+        self._end(self.topology.of_types(types), grace_s)
 
     def _end(self, tasks: Sequence[Task], grace_s: float) -> None:
         self._measure()
@@ -180,7 +150,6 @@ class LocalCluster:
         return [f"{task} (pid {pid})" for pid, task in there.items()]
 
     def states(self) -> list[TaskState]:
-        """Return the state of each task."""
         ended = self._supervisor.ended
         return [
             TaskState(one.task, one.pid, ended.get(one.task, "running"), self.restarts[one.task])
@@ -194,7 +163,8 @@ class LocalCluster:
             processes[pid] = FORK_SERVER
         self.usage.look(processes)
 
-    def _write_cluster_file(self) -> None:
+    def _write_cluster_file(self) -> str | None:
+        """Write cluster.json. If the disk refuses to replace it, return why; `poll` tries again."""
         tasks = [
             {
                 "type": process.task.type,
@@ -207,7 +177,14 @@ class LocalCluster:
         ]
         launcher = {"pid": os.getpid(), "life": life_of(os.getpid())}
         content = ClusterFile.model_validate({"launcher": launcher, "isolated": self._network.isolated, "tasks": tasks})
-        write_json(self._run_dir.cluster, content.model_dump())
+        try:
+            write_json(self._run_dir.cluster, content.model_dump())
+        except OSError as error:
+            if not self._run_dir.cluster.exists():
+                raise
+            return error.strerror
+        self._is_written = True
+        return None
 
     def _spec(self, task: Task) -> TaskSpec:
         options = ["--run-dir", str(self._run_dir.root), "--type", task.type, "--index", str(task.index)]
@@ -228,6 +205,6 @@ class LocalCluster:
 
     def _environment(self, task: Task) -> dict[str, str]:
         if not is_on_gpus(self._config, self.topology, task):
-            return environment.for_child(os.environ, os.getpid())
+            return environment.for_child(os.environ)
         own = {VISIBLE_GPUS: gpu_of_worker(task.index, usable_gpus(os.environ))}
-        return environment.for_child(os.environ | own, os.getpid(), on_gpus=True)
+        return environment.for_child(os.environ | own, on_gpus=True)

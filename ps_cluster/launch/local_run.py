@@ -9,14 +9,13 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from ps_cluster.config import RunConfig, changed, load_config, user_code
 from ps_cluster.config.datasets import DATASETS, DataSettings
 from ps_cluster.config.layers import loaded
 from ps_cluster.config.networks import NETWORKS, check_examples
 from ps_cluster.config.objectives import OBJECTIVES, SMOOTHING
-from ps_cluster.config.recipe import COMPILED
 from ps_cluster.config.samples import OF_FILES, OF_WORKER, ends_of_files, ends_of_workers
 from ps_cluster.data import sources
 from ps_cluster.data.cache import default_cache_dir
@@ -25,6 +24,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.files import locks, untrusted
 from ps_cluster.files.json_files import read_json
 from ps_cluster.installation import PROGRAM
+from ps_cluster.launch import network_check
 from ps_cluster.launch.actions import broken_line
 from ps_cluster.launch.gpu_choice import with_gpus_found
 from ps_cluster.launch.launcher import run_local
@@ -55,9 +55,7 @@ def start_run(
 ) -> int:  # fmt: skip
     """Run a new training in `root`. Returns the exit code; raises UserError for bad input.
 
-    Args:
-      began, tensorboard: as for `run_local`.
-      anew: remove everything in `root` first. Otherwise only the files of a run that never trained are removed.
+    `anew`: remove everything in `root` first. Otherwise only the files of a run that never trained are removed.
     """
     config.check_fits_one_machine()
     with locks.sole_use(root, RUN_DIRECTORY, view.notice):
@@ -86,10 +84,8 @@ def resume_run(
 ) -> int:  # fmt: skip
     """Resume the run in `root`. Returns the exit code; raises UserError if it can't be resumed.
 
-    Args:
-      more: settings that may change: another length of the whole run, `training.epochs` or `training.steps`; another
-        number of `cluster.parameter_servers`; and what TensorBoard shows. None: as it was.
-      began, tensorboard: as for `run_local`.
+    `more` has settings that may change: another length of the whole run, `training.epochs` or `training.steps`; another
+    number of `cluster.parameter_servers`; and what TensorBoard shows. None: as it was.
     """
     run_dir = RunDir.open(root)
     with locks.sole_use(root, RUN_DIRECTORY, view.notice):
@@ -145,13 +141,7 @@ def _is_complete(run_dir: RunDir, config: RunConfig, dataset: PackedDataset, not
     return trained and (written.evaluation.step == last_step or not config.cluster.evaluator)
 
 
-class DataResolver(Protocol):
-    """Finds a data set, as `resolve_data` does."""
-
-    def __call__(self, settings: DataSettings, *, notify: Notify) -> PackedDataset: ...
-
-
-def resolve_data(settings: DataSettings, *, notify: Notify) -> PackedDataset:
+def resolve_data(settings: DataSettings, notify: Notify) -> PackedDataset:
     """Return the packed data set, made or downloaded first if needed. Raises UserError if that fails."""
     return sources.resolve(settings, default_cache_dir(), notify=notify, progress=every_tenth(notify))
 
@@ -160,12 +150,8 @@ def complete_config(config: RunConfig, dataset: PackedDataset, notify: Notify = 
     """Return `config` with "auto" replaced by the values chosen here, and an absolute data directory.
 
     Label smoothing is 0 for an objective that has none, unless somebody has set it. The rule of the network's compile()
-    replaces `compiled`. To find it, a process builds a user's own network.
-
-    Args:
-      notify: called with lines about the network that a user should read before spending hours on a training.
-    Raises:
-      UserError: settings or network do not fit the data set's examples.
+    replaces `compiled`. To find it, a process builds a user's own network. `notify` gets what a user should know about it
+    before spending hours on a training. Raises UserError if settings or network do not fit the data set's examples.
     """
     if not OBJECTIVES[dataset.spec.objective].smooths_labels and SMOOTHING not in changed(config):
         config = config.with_values({SMOOTHING: 0.0})
@@ -181,24 +167,20 @@ def complete_config(config: RunConfig, dataset: PackedDataset, notify: Notify = 
             "examples: take fewer shards, or workers"
         )
     check_examples(config.model, dataset.spec)
-    metrics = None
-    if config.model.name not in NETWORKS.own or config.optimizer.rule == COMPILED:
-        from ps_cluster.launch.network_check import check_network, with_rule_of_compile
-
-        facts = check_network(config, dataset)
-        if facts.not_alone:
-            notify(
-                f"best/model.keras will need your code: {facts.not_alone}. Give predict and export --code as well "
-                "(docs/extending.md#layers-of-your-own)"
-            )
-        config, metrics = with_rule_of_compile(config, facts), facts.metrics
+    facts = network_check.check_network(config, dataset)
+    if facts.not_alone:
+        notify(
+            f"best/model.keras will need your code: {facts.not_alone}. Give predict and export --code as well "
+            "(docs/extending.md#layers-of-your-own)"
+        )
+    config = network_check.with_rule_of_compile(config, facts)
     precision, data_dir = config.model.precision, config.data.data_dir
     return config.with_values(
         {
             "data.dataset": dataset.name,
             "data.data_dir": os.path.realpath(os.path.expanduser(data_dir)) if data_dir else None,
             "model.precision": fastest_precision() if precision == "auto" else precision,
-            "evaluation.monitor_mode": checked_mode(config.evaluation, dataset.spec, metrics),
+            "evaluation.monitor_mode": checked_mode(config.evaluation, dataset.spec, facts.metrics),
         }
     )
 
@@ -206,11 +188,8 @@ def complete_config(config: RunConfig, dataset: PackedDataset, notify: Notify = 
 def slow_line(asked: RunConfig, complete: RunConfig, dataset: PackedDataset) -> str | None:
     """Return a line that says how long the training will take, if this processor lacks bfloat16 instructions.
 
-    Args:
-      asked: the settings of the user.
-      complete: what `complete_config` made of them.
-    Returns:
-      None if float32 was asked for, or if it is not known that the network takes much longer in float32.
+    Return None if float32 was asked for, or if it is not known that the network takes much longer in float32.
+    `complete`: what `complete_config` made of the settings.
     """
     network = NETWORKS[complete.model.name]
     usual = network.usual_scores.get(dataset.name)

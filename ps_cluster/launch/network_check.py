@@ -27,6 +27,7 @@ from ps_cluster.config.schema import fitted
 from ps_cluster.data.packed import PackedDataset, load_packed
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import one_line
+from ps_cluster.files.writing import write_whole
 from ps_cluster.runs.rows import Row, Text, Word
 from ps_cluster.system import environment
 from ps_cluster.system.child_process import how_ended
@@ -64,8 +65,7 @@ class NetworkFacts(Row):
 def check_network(config: RunConfig, dataset: PackedDataset) -> NetworkFacts:
     """Return the facts about a network that can be trained. This package's networks are not built, and have none.
 
-    Raises:
-      UserError: the network can't be built, can't be trained here, or takes longer than `WITHIN_S`.
+    Raises UserError if the network can't be built, can't be trained here, or takes longer than `WITHIN_S`.
     """
     if config.model.name in NETWORKS.own:
         return NetworkFacts()
@@ -96,10 +96,8 @@ def with_rule_of_compile(config: RunConfig, facts: NetworkFacts) -> RunConfig:
     """Return a configuration in which the optimizer of compile() replaces rule `compiled`, if that rule is chosen.
 
     The optimizer's schedule replaces a constant rate. Settings of `optimizer` that were set besides the rule stay. The
-    usual staleness method of rule `compiled` is replaced by that of the new rule.
-
-    Raises:
-      UserError: compile() asks for an optimizer that no rule is equivalent to.
+    usual staleness method of rule `compiled` is replaced by that of the new rule. Raises UserError if compile() asks for
+    an optimizer that no rule is equivalent to.
     """
     if config.optimizer.rule != COMPILED:
         return config
@@ -123,21 +121,19 @@ def with_rule_of_compile(config: RunConfig, facts: NetworkFacts) -> RunConfig:
 
 def _ask(config: RunConfig, dataset: PackedDataset) -> NetworkFacts:
     question = json.dumps({"config": config.model_dump(mode="json"), "dataset": str(dataset.directory)})
-    answer, written = os.pipe()
-    with os.fdopen(answer, "rb") as answers, tempfile.TemporaryDirectory(prefix="ps-cluster-check-") as temporary:
+    with tempfile.TemporaryDirectory(prefix="ps-cluster-check-") as temporary:
+        answer = Path(temporary, "answer.json")
         try:
             ended = subprocess.run(
-                (sys.executable, "-m", __name__, str(written)), input=question.encode(), cwd="/", pass_fds=[written],
+                (sys.executable, "-m", __name__, str(answer)), input=question.encode(), cwd="/",
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=WITHIN_S,
-                env=environment.for_child({**os.environ, "TMPDIR": temporary}, os.getpid()),
+                env=environment.for_child({**os.environ, "TMPDIR": temporary}),
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             message = f"it was not built within {WITHIN_S:.0f} s: make its function do less"
             raise UserError(f"model.name: '{config.model.name}': {message}") from None
-        finally:
-            os.close(written)
-        if content := answers.read():
-            return NetworkFacts.model_validate_json(content)
+        if answer.exists():
+            return NetworkFacts.model_validate_json(answer.read_bytes())
     last = one_line(ended.stdout.decode(errors="replace").rstrip().rpartition("\n")[2], 300)
     message = f"the process that built it ended with {how_ended(ended.returncode)}: {last or 'no output'}"
     raise UserError(f"model.name: '{config.model.name}': {message}")
@@ -177,4 +173,4 @@ def _answer(question: dict[str, Any]) -> NetworkFacts:
 if __name__ == "__main__":
     die_with_launcher()
     facts = _answer(json.load(sys.stdin))
-    os.write(int(sys.argv[1]), facts.model_dump_json().encode())
+    write_whole(Path(sys.argv[1]), facts.model_dump_json())

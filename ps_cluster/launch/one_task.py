@@ -12,11 +12,12 @@ import os
 import socket
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from ps_cluster.config import RunConfig
+from ps_cluster.config.datasets import DataSettings
 from ps_cluster.config.modes import Mode
 from ps_cluster.config.tasks import PS, WORKER, Task
 from ps_cluster.data.packed import PackedDataset, write_form, write_pointer
@@ -29,7 +30,7 @@ from ps_cluster.launch.actions import broken_line
 from ps_cluster.launch.endings import write_ending
 from ps_cluster.launch.gpu_choice import is_on_gpus, with_gpus_found
 from ps_cluster.launch.launcher import TASK_ARGV
-from ps_cluster.launch.local_run import DataResolver, complete_config, resolve_data
+from ps_cluster.launch.local_run import complete_config, resolve_data
 from ps_cluster.launch.network_check import described_objective
 from ps_cluster.launch.stages import RunLimits
 from ps_cluster.launch.task_decisions import RendezvousLimits, taken
@@ -56,7 +57,6 @@ from ps_cluster.system.stop_signals import StopRequests
 from ps_cluster.training.resuming import newest_checkpoint
 
 AUTO, NEVER, ALWAYS = "auto", "never", "always"  # values of --resume
-PORT_FREE_WITHIN_S = 10.0  # seconds in which an earlier process of the task may still end
 _PORT_INTERVAL_S = 0.2
 
 
@@ -78,22 +78,16 @@ class TaskOptions:
 def run_one_task(
     config: RunConfig, root: Path, topology: ClusterTopology, task: Task,
     *, options: TaskOptions, view: ProgressView, notify: Notify, task_argv: tuple[str, ...] = TASK_ARGV,
-    resolve: DataResolver = resolve_data, loop: type[TaskLoop] = TaskLoop,
-    port_free_within_s: float = PORT_FREE_WITHIN_S,
+    resolve: Callable[[DataSettings, Notify], PackedDataset] = resolve_data, loop: type[TaskLoop] = TaskLoop,
+    port_free_within_s: float = 10.0,
 ) -> int:  # fmt: skip
-    """Run one task of a cluster on several machines. Return the exit code of the command.
+    """Run one task of a cluster on several machines. Return the exit code of the command. Raises UserError for bad input.
 
     Args:
       config: the configuration, made for a cluster of the size of `topology`.
       root: the run directory. The leader and the evaluator must share it; every other task may have another one.
-      view: shows the training.
-      notify: called with each line from before the training.
       task_argv: the command of the task's process, as for `run_local`.
-      resolve: finds the data set.
-      loop: the class that looks after the process.
       port_free_within_s: the longest time, in seconds, until an earlier process of the task has freed its port.
-    Raises:
-      UserError: bad input.
     """
     _check_cluster(config, topology)
     check_min_workers(options.min_workers, len(topology.cluster.get(WORKER, ())), config.mode_kind)
@@ -110,7 +104,7 @@ def run_one_task(
     held = root if leads else RunDir(root).workspace(task.type, task.index)
     try:
         with locks.sole_use(held, RUN_DIRECTORY, notify, shared=leads):
-            dataset = resolve(config.data, notify=notify).holding_out(config.evaluation.validation_examples)
+            dataset = resolve(config.data, notify).holding_out(config.evaluation.validation_examples)
             config = complete_config(config, dataset, notify)
             with StopRequests() as requests:
                 one = OneTask(task, topology, config, run_dir, dataset, options, view, task_argv)
@@ -167,8 +161,13 @@ class OneTask:
             self.view.start(self.config, self.run_dir, self.dataset, described_objective(self.config, self.dataset))
             self.view.tasks([TaskState(self.task, os.getpid(), "running")])
             self.began_s = time.monotonic()
-            with temporary_files_in(self.run_dir.temporary_of(self.task.type, self.task.index)):
-                code = self._loop(requests, loop).run()
+            rendezvous = rendezvous_of(self.config.mode_kind, self.options)
+            total = self.config.total_updates(self.dataset.train_examples)
+            with temporary_files_in(self.run_dir.of_task(self.task.type, self.task.index).temporary):
+                code = loop(
+                    self.task, self.topology, self.run_dir, self.view, requests, self, RunLimits(), rendezvous,
+                    total_updates=total, evaluation=self.config.evaluation,
+                ).run()  # fmt: skip
             if self.claim is not None and code not in (0, BAD_INPUT):
                 self.claim.check()  # an older leader must not be started again, whatever has ended it
         except Superseded as error:
@@ -181,14 +180,6 @@ class OneTask:
 
     def _resumes(self) -> bool:
         return _resumes(self.options.resume, self.run_dir, leads=self.leads)
-
-    def _loop(self, requests: StopRequests, loop: type[TaskLoop]) -> TaskLoop:
-        rendezvous = rendezvous_of(self.config.mode_kind, self.options)
-        total = self.config.total_updates(self.dataset.train_examples)
-        return loop(
-            self.task, self.topology, self.run_dir, self.view, requests, self, RunLimits(), rendezvous,
-            total_updates=total, evaluation=self.config.evaluation,
-        )  # fmt: skip
 
     def _write_files(self) -> None:
         """Write what the task's process and `health` read. Only the leader writes the run's config.yaml and cluster.json."""
@@ -203,8 +194,9 @@ class OneTask:
                 write_pointer(run_dir.dataset, self.dataset)
                 write_form(run_dir.examples, self.dataset)
                 self.write_workers({})
-            write_whole(run_dir.config_of(task.type, task.index), self.config.to_yaml())
-            write_pointer(run_dir.dataset_of(task.type, task.index), self.dataset)
+            files = run_dir.of_task(task.type, task.index)
+            write_whole(files.config, self.config.to_yaml())
+            write_pointer(files.dataset, self.dataset)
             write_json(run_dir.task_file(task.type, task.index), own.model_dump())
         except OSError as error:
             raise UserError(f"run directory '{run_dir.root}' can't be written: {error.strerror}") from error
@@ -236,10 +228,8 @@ class OneTask:
         write_json(self.run_dir.cluster, ClusterFile.model_validate({"tasks": tasks}).model_dump())
 
     def write_ending(self, outcome: Outcome, early_stop: EarlyStop | None) -> int:
-        """Write and print what `run` does at its end. Return 0, or FAILED_FOR_GOOD if the proof does not hold.
-
-        There is no launcher that counts the restarts, so they are counted from the processes that have done some work.
-        """
+        """Write and print what `run` does at its end. Return 0, or FAILED_FOR_GOOD if the proof does not hold."""
+        # No launcher has counted the restarts, so they are counted from the processes that have done some work.
         (newest,) = with_work(self.run_dir.work, [ProgressRow(phase="starting")])  # of each worker all processes
         kind, leaders = self.config.mode_kind.trainer_type, self.claim.term if self.claim else 0
         restarts = Counter((kind, worker.index) for worker in newest.workers)

@@ -7,9 +7,8 @@ import json
 import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -19,7 +18,7 @@ from ps_cluster.config.modes import Flow, Mode
 from ps_cluster.config.schema import GPUS_AUTO
 from ps_cluster.config.tasks import CHIEF, EVALUATOR, Task
 from ps_cluster.errors import UserError
-from ps_cluster.files.json_files import read_json
+from ps_cluster.files.json_files import Json, read_json
 from ps_cluster.installation import PROGRAM
 from ps_cluster.launch.gpu_choice import is_on_gpus
 from ps_cluster.launch.topology import ClusterTopology
@@ -34,24 +33,24 @@ _COLOURS = {"running": "green", "stopped": "yellow", "gone": "dim", "planned": "
 
 @dataclass(frozen=True)
 class TaskView:
-    """A task, as it is shown.
+    """A task, as it is shown. One that is no longer a member of the cluster has no address, devices and TF_CONFIG.
 
     Attributes:
-      state: "planned" without a run; else "running", "stopped" by SIGSTOP, or "gone".
-      devices: the names of the devices, as `tf.device` takes them; none for a task that is no longer a member.
-      tf_config: the value of TF_CONFIG; None for a task that is no longer a member of the cluster.
+      state: "planned" without a run; else "running", "stopped" by SIGSTOP, "gone", or "elsewhere".
+      devices: the names of the devices, as `tf.device` takes them.
     """
 
-    task: Task
+    job: str
+    index: int
     state: str
     pid: int | None
     address: str | None
     devices: tuple[str, ...]
-    tf_config: str | None
+    tf_config: Json | None
 
     @property
     def name(self) -> str:
-        return f"{self.task.type} {self.task.index}"
+        return f"{self.job} {self.index}"
 
 
 @dataclass(frozen=True)
@@ -64,28 +63,10 @@ class ClusterView:
     tasks: tuple[TaskView, ...]
 
     def of_type(self, kind: str) -> list[TaskView]:
-        """Return the tasks of one type."""
-        return [task for task in self.tasks if task.task.type == kind]
+        return [task for task in self.tasks if task.job == kind]
 
-    def to_json(self) -> dict[str, Any]:
-        """Return all of it for other programs."""
-        return {
-            "title": self.title,
-            "note": self.note,
-            "flows": [flow._asdict() for flow in self.flows],
-            "tasks": [
-                {
-                    "job": task.task.type,
-                    "index": task.task.index,
-                    "state": task.state,
-                    "pid": task.pid,
-                    "address": task.address,
-                    "devices": list(task.devices),
-                    "tf_config": None if task.tf_config is None else json.loads(task.tf_config),
-                }
-                for task in self.tasks
-            ],
-        }
+    def to_json(self) -> Json:
+        return asdict(self) | {"flows": [flow._asdict() for flow in self.flows]}
 
 
 def of_config(config: RunConfig, environment: Mapping[str, str] = os.environ) -> ClusterView:
@@ -142,13 +123,14 @@ def _view(topology: ClusterTopology, task: Task, state: str, pid: int | None, on
     serves = is_member and task.type != EVALUATOR and topology.types != (CHIEF,)
     on = f"/job:{task.type}/task:{task.index}" if serves else ""
     return TaskView(
-        task=task,
+        job=task.type,
+        index=task.index,
         state=state,
         pid=pid,
         address=topology.address(task) if is_member else None,
         # Without GPUs, which are hidden then (system/environment.py), TensorFlow has one device: all processors.
         devices=tuple(f"{on}/device:{kind}:0" for kind in ("CPU", *(["GPU"] * on_gpus))) if is_member else (),
-        tf_config=topology.tf_config(task) if is_member else None,
+        tf_config=json.loads(topology.tf_config(task)) if is_member else None,
     )
 
 
@@ -185,4 +167,4 @@ def lines_of_tf_config(tasks: Sequence[TaskView]) -> Iterator[str]:
     for task in tasks:
         if task.tf_config is not None:
             yield f"# {task.name}"
-            yield f"export TF_CONFIG='{task.tf_config}'"
+            yield f"export TF_CONFIG='{json.dumps(task.tf_config)}'"

@@ -16,9 +16,7 @@ def cores_of(worker: int, config: RunConfig, cores: Sequence[int], *, usable: in
     """Return the cores that a worker may use: its own part if workers are pinned, else all.
 
     "auto" does not pin in modes where fast workers wait for slow ones: three workers on two cores are not equally fast.
-
-    Args:
-      usable: how many of `cores` may be busy at the same time.
+    `usable`: how many of `cores` may be busy at the same time.
     """
     if usable < len(cores) or not keeps_to_cores(config):
         return cores
@@ -26,7 +24,6 @@ def cores_of(worker: int, config: RunConfig, cores: Sequence[int], *, usable: in
 
 
 def keeps_to_cores(config: RunConfig) -> bool:
-    """Return whether each worker is pinned to a part of the cores."""
     chosen = config.cluster.pin_workers
     return config.mode_kind.cluster.pins_workers if chosen == "auto" else chosen
 

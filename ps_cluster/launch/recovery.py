@@ -23,19 +23,17 @@ class RestartPolicy:
     """Counts deaths in a row, and decides when to start again and when to give up. It does not know what died.
 
     Here it counts the deaths of a run's tasks, in tools/fleet.py those of whole runs, and in tools/chaos/ those of
-    tasks that no launcher starts.
+    tasks that no launcher starts. `delays_s`: the delays before the restarts in a row. The last one is repeated.
     """
 
     def __init__(self, delays_s: Sequence[float]):
-        """Begin without deaths. `delays_s`: the delays before the restarts in a row. The last one is repeated."""
         self._delays_s = delays_s
         self._deaths: Counter[Hashable] = Counter()
 
     def next_delay_s(self, key: Hashable, most_restarts: float) -> float | None:
-        """Count a death of `key`; return the seconds after which to start it again, None to give it up.
+        """Count a death of `key`; return the seconds after which to start it again.
 
-        Args:
-          most_restarts: give up after this many restarts in a row.
+        Return None to give it up, after `most_restarts` restarts in a row.
         """
         self._deaths[key] += 1
         if self._deaths[key] > most_restarts:
@@ -43,7 +41,6 @@ class RestartPolicy:
         return self._delays_s[min(self._deaths[key], len(self._delays_s)) - 1]
 
     def deaths(self, key: Hashable) -> int:
-        """Return the number of deaths in the current row."""
         return self._deaths[key]
 
     def end_row(self, key: Hashable) -> None:

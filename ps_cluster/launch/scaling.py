@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ps_cluster.config import RunConfig
+from ps_cluster.files.values import counted
 from ps_cluster.launch.actions import Actions, AnswerScale, Scale
 from ps_cluster.launch.topology import ClusterTopology
 
@@ -25,10 +26,11 @@ def scale(config: RunConfig, topology: ClusterTopology, workers: int) -> Actions
     more = workers - len(topology.workers)
     start, stop = topology.spare[: max(0, more)], topology.workers[len(topology.workers) + min(0, more) :]
     if not more:
-        return (AnswerScale(f"{_count(workers)} already: nothing to do"),)
+        return (AnswerScale(f"{counted(workers, 'worker')} already: nothing to do"),)
     names = ", ".join(map(str, start or stop))
     done = f"started {names}" if start else f"stopped {names}; other workers take their steps"
-    return Scale(tuple(start), tuple(stop)), AnswerScale(f"{done}; now {_count(workers)}{_rate_of(config, workers)}")
+    now = f"now {counted(workers, 'worker')}{_rate_of(config, workers)}"
+    return Scale(tuple(start), tuple(stop)), AnswerScale(f"{done}; {now}")
 
 
 def _rate_of(config: RunConfig, workers: int) -> str:
@@ -36,8 +38,4 @@ def _rate_of(config: RunConfig, workers: int) -> str:
     begun = config.training_workers
     if not config.mode_kind.lowers_rate or workers <= begun:
         return ""
-    return f", with {(begun / workers) ** 2:.2g} times the learning rate, which suits {_count(begun)}"
-
-
-def _count(workers: int) -> str:
-    return "1 worker" if workers == 1 else f"{workers} workers"
+    return f", with {(begun / workers) ** 2:.2g} times the learning rate, which suits {counted(begun, 'worker')}"

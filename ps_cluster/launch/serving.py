@@ -22,11 +22,8 @@ def serve(
 ) -> None:
     """Serve until the process is killed. The server listens on every interface, whatever host its address names.
 
-    Args:
-      workspace: the task's workspace. Return when a leader's message there says that training has ended. None: never.
-    Raises:
-      UserError: the leader refuses this task.
-      tf.errors.UnknownError: the server can't listen, usually because the port is taken.
+    With the task's `workspace`, return when a leader's message there says that training has ended, and raise UserError
+    if the leader refuses this task. Raises tf.errors.UnknownError if the port is taken.
     """
     if workspace is not None:
         forget_leader_message(workspace)

@@ -31,7 +31,6 @@ class _Worker:
         self._working_s = 0.0  # from its first update to its last, not counting such stalls
 
     def move(self, updates: int) -> None:
-        """Note new updates of this worker."""
         if self._first_updates:
             self._working_s += self._since_s
         else:
@@ -89,12 +88,7 @@ class SilenceDetector:
         self._still_s = 0.0
 
     def see(self, row: ProgressRow, pids: Mapping[int, int], now_s: float) -> None:
-        """Read a row of progress.
-
-        Args:
-          pids: index → pid of the current worker processes.
-          now_s: when it was read.
-        """
+        """Read a row of progress. `pids`: index → pid of the current worker processes."""
         seconds, self._seen_s = min(now_s - self._seen_s, LONGEST_ROW_S), now_s
         if row.phase == "saving":  # it repeats the row before
             return
@@ -114,10 +108,7 @@ class SilenceDetector:
         return known if known is not None and known.pid == pid else _Worker(pid)
 
     def _with_work(self, dispatches: Sequence[int | None]) -> set[int]:
-        """Return the workers that certainly have work.
-
-        `dispatches`: for each open dispatch, the pid of the process that works on it, or None if that is unknown.
-        """
+        """Return the workers that certainly have work. `dispatches`: see `WorkFile`."""
         if self._waits is Waits.IN_ROUNDS or len(dispatches) >= len(self._workers):
             return set(self._workers)
         return {index for index, worker in self._workers.items() if worker.pid in dispatches}
@@ -150,14 +141,12 @@ class SilenceDetector:
     def _silent_s(self, index: int) -> float:
         worker = self._workers[index]
         in_rounds = self._waits is Waits.IN_ROUNDS
-        if not self._can_tell or (in_rounds and not self._is_missed(index)):
+        # In rounds only a worker counts whose gradient is missing while the open round has gradients of others.
+        is_missed = self._totals[index] < max(self._totals.values(), default=0)
+        if not self._can_tell or (in_rounds and not is_missed):
             return 0.0
         stopped_first = in_rounds or (worker.stopped_first and self._waits is not Waits.FOR_A_BOUND)
         return worker.passed_s + self._still_s * stopped_first
-
-    def _is_missed(self, index: int) -> bool:
-        """Return whether the open round has gradients of others but not of this worker."""
-        return self._totals[index] < max(self._totals.values(), default=0)
 
     def _deadline_s(self, index: int) -> float:
         """Return how many seconds a worker may be silent. They double each time it was ended as silent."""

@@ -5,10 +5,9 @@ The launcher of a whole run (decisions.py) and the command `task` (task_decision
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import NamedTuple
 
 from ps_cluster.config.tasks import Task
 from ps_cluster.runs.result_rows import ProgressRow
@@ -54,33 +53,11 @@ class RunStage(Enum):
     SCORING = "scoring"
 
 
-class StageLimit(NamedTuple):
-    """The limit of one stage.
-
-    Attributes:
-      seconds: returns the limit from the run's `RunLimits`. It counts from the beginning of the stage or from the last
-        movement in it: an update while training and draining, a score while scoring.
-      message: says what did not happen. "{leader}" stands for the leader's name.
-    """
-
-    seconds: Callable[[RunLimits], float]
-    message: str
-
-
-STAGES: Mapping[RunStage, StageLimit] = {
-    RunStage.STARTING: StageLimit(lambda it: it.startup_s, "training did not begin"),
-    RunStage.TRAINING: StageLimit(lambda it: it.standstill_s, "training stands still: no update"),
-    RunStage.DRAINING: StageLimit(lambda it: it.drain_s, "{leader} did not end"),
-    RunStage.SCORING: StageLimit(lambda it: it.scoring_s, "the evaluator scored nothing"),
-}
-
-
 class StageClock:
     """Measures for how long nothing has moved in the present stage of a run.
 
-    Attributes:
-      stage: the present stage.
-      limits: the present time limits. They grow with the wait that the leader announces in its rows.
+    An update moves the training and the drain, and a score the scoring. `limits`: the present time limits. They grow
+    with the wait that the leader announces in its rows.
     """
 
     def __init__(self, limits: RunLimits, now_s: float):
@@ -89,7 +66,6 @@ class StageClock:
         self.enter(RunStage.STARTING, now_s)
 
     def enter(self, stage: RunStage, now_s: float) -> None:
-        """Begin a stage."""
         self.stage, self._moved_s = stage, now_s
 
     def restart(self, now_s: float) -> None:
@@ -114,10 +90,13 @@ class StageClock:
 
     def overdue(self, leader: Task, now_s: float) -> str | None:
         """Return what did not happen, and for how long, if the limit of the stage is exceeded; else None."""
-        limit_s = STAGES[self.stage].seconds(self.limits)
-        if now_s - self._moved_s <= limit_s:
-            return None
-        return f"{STAGES[self.stage].message.format(leader=leader)} for {limit_s:.0f} s"
+        limit_s, message = {
+            RunStage.STARTING: (self.limits.startup_s, "training did not begin"),
+            RunStage.TRAINING: (self.limits.standstill_s, "training stands still: no update"),
+            RunStage.DRAINING: (self.limits.drain_s, f"{leader} did not end"),
+            RunStage.SCORING: (self.limits.scoring_s, "the evaluator scored nothing"),
+        }[self.stage]
+        return f"{message} for {limit_s:.0f} s" if now_s - self._moved_s > limit_s else None
 
 
 class FrozenProcesses:
@@ -128,11 +107,7 @@ class FrozenProcesses:
         self._since_s: dict[Task, float] = {}
 
     def overdue(self, frozen: Iterable[Task], now_s: float) -> list[Task]:
-        """Return the tasks whose limit is exceeded. Each is returned at most once in `limit_s`.
-
-        Args:
-          frozen: the tasks whose process is stopped now.
-        """
+        """Return those of the `frozen` tasks whose limit is exceeded. Each is returned at most once in `limit_s`."""
         self._since_s = {task: self._since_s.get(task, now_s) for task in frozen}
         overdue = [task for task, since_s in self._since_s.items() if now_s - since_s >= self.limit_s]
         for task in overdue:

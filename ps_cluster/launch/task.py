@@ -44,6 +44,7 @@ from ps_cluster.launch.task_failures import MESSAGE_CHARACTERS, as_failure, as_l
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.launch.workspace import enter
 from ps_cluster.models.failures import reason_of
+from ps_cluster.notices import ignore
 from ps_cluster.process_variables import set_log_task
 from ps_cluster.quiet_import import import_tensorflow
 from ps_cluster.runs import logs
@@ -62,12 +63,7 @@ from ps_cluster.training.job import TrainingJob
 
 
 def main(arguments: list[str] | None = None, *, trainer: Callable[[TrainingJob], None] | None = None) -> NoReturn:
-    """Carry out one task of a run and end the process.
-
-    Args:
-      arguments: the arguments of the command line; None: those of this process.
-      trainer: called in the leader instead of its mode's `Mode.train`.
-    """
+    """Carry out one task of a run and end the process. `trainer` is called in the leader instead of `Mode.train`."""
     die_with_launcher()
     parser = argparse.ArgumentParser(prog="python -m ps_cluster.launch.task")
     parser.add_argument("--run-dir", type=Path, required=True)
@@ -93,12 +89,12 @@ def main(arguments: list[str] | None = None, *, trainer: Callable[[TrainingJob],
         return_large_blocks()
 
     def body() -> None:
-        topology, member = from_tf_config(os.environ.get("TF_CONFIG"))
-        config = load_config(run_dir.config_of(task.type, task.index) if options.alone else run_dir.config)
-        pointer = run_dir.dataset_of(task.type, task.index) if options.alone else run_dir.dataset
-        dataset = load_pointed(pointer).holding_out(config.evaluation.validation_examples)
+        topology, _ = from_tf_config(os.environ.get("TF_CONFIG"))
+        files = run_dir.of_task(task.type, task.index) if options.alone else run_dir
+        config = load_config(files.config)
+        dataset = load_pointed(files.dataset).holding_out(config.evaluation.validation_examples)
         term: int = options.term
-        if not term and member == topology.leader:  # without a launcher the command has made the claim
+        if not term and task == topology.leader:  # without a launcher the command has made the claim
             term = claim(run_dir).term
         leading = LeaderStart(
             alone=options.alone,
@@ -112,11 +108,8 @@ def main(arguments: list[str] | None = None, *, trainer: Callable[[TrainingJob],
         if options.alone:
             give_up_lost_connections(config.cluster.lost_after_seconds)
             # The command `task` has done this too. If it is killed, this process lives a moment longer.
-            guard_port(config.cluster.isolation, topology.port(member), topology.addresses, notify=lambda _: None)
-        run_task(
-            config, run_dir, dataset, topology, member,
-            resume=options.resume, leading=leading, index=task.index, trainer=trainer,
-        )  # fmt: skip
+            guard_port(config.cluster.isolation, topology.port(task), topology.addresses, notify=ignore)
+        run_task(config, run_dir, dataset, topology, task, resume=options.resume, leading=leading, trainer=trainer)
 
     leave(carry_out(body, run_dir, task, alone=options.alone))
 
@@ -124,8 +117,7 @@ def main(arguments: list[str] | None = None, *, trainer: Callable[[TrainingJob],
 def carry_out(body: Callable[[], None], run_dir: RunDir, task: Task, *, alone: bool = False) -> int:
     """Run `body` and return the exit code for `leave`.
 
-    Args:
-      alone: whether the task has no launcher, so that it has to find out itself whether another task was lost first.
+    A task without a launcher (`alone`) has to find out itself whether another task was lost first.
     """
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
@@ -169,19 +161,12 @@ def run_task(
     *,
     resume: bool,
     leading: LeaderStart = LeaderStart(),
-    index: int | None = None,
     trainer: Callable[[TrainingJob], None] | None = None,
 ) -> None:
-    """Run the body of `task`. With a launcher only the leader and the evaluator ever return.
-
-    Args:
-      task: the task, with the index that it has in TensorFlow's cluster.
-      leading: how the leader was started.
-      index: the task's index in the run, for names of files and for rows; None if it is the same.
-    """
-    # The evaluator is left out of a TF_CONFIG that came from outside: TensorFlow would wait for its answer.
+    """Run the body of `task`. With a launcher only the leader and the evaluator ever return."""
     on_gpus = is_on_gpus(config, topology, task)
     own = environment.past_proxies(environment.for_tensorflow(os.environ, on_gpus=on_gpus), topology.hosts)
+    # The evaluator is left out of a TF_CONFIG that came from outside: TensorFlow would wait for its answer.
     os.environ.update(own, TF_CONFIG=topology.tf_config(task))
     drain = _drain_on_signal(kept=leading.alone) if task == topology.leader else None
     if drain is None:
@@ -189,8 +174,7 @@ def run_task(
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     locks.share(run_dir.alive)
     locks.share(dataset.directory)  # a worker maps its files anew in every step
-    named = task if index is None else Task(task.type, index)
-    enter(run_dir, named, config, dataset, computes_gradients=topology.computes_gradients(task))
+    enter(run_dir, task, config, dataset, computes_gradients=topology.computes_gradients(task))
     if on_gpus:
         import_tensorflow()
         check_gpus(os.environ)
@@ -208,19 +192,16 @@ def run_task(
         drain = Drain() if drain is None else drain  # Only the leader is ever asked to drain.
         train(TrainingJob(config, run_dir, dataset, topology.cluster, task.index, resume, drain, leading))
     else:
-        workspace = run_dir.workspace(named.type, named.index) if leading.alone else None
+        workspace = run_dir.workspace(task.type, task.index) if leading.alone else None
         serve(config, topology.cluster, task.type, task.index, workspace=workspace)
 
 
 def _drain_on_signal(*, kept: bool = False) -> Drain:
-    """Return an event that the first stop signal sets; the second one ends the process.
+    """Return an event that the first stop signal sets. The second one ends the process, unless its parent does (`kept`).
 
     A separate thread reads the signals, because Python runs signal handlers in the main thread, which may be inside
     TensorFlow. Blocking the signals for a `sigwait` does not work: a thread that a library has started before would
     take them.
-
-    Args:
-      kept: whether the parent also gets the signals. It passes the first one on, and kills this process at the second.
     """
     drain = Drain()
     reader, writer = os.pipe()

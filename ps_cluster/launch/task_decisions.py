@@ -70,7 +70,6 @@ class EndTask:
       outcome: the outcome with which the leader first writes the ending of the run. None: it does not write one.
       early_stop: why the training was stopped early, if its patience has run out.
       proof_decides: whether the proof's exit code replaces `exit_code` if the proof of the run does not hold.
-      error: the user's mistake, in one line.
     """
 
     exit_code: int
@@ -94,7 +93,6 @@ class TaskDecisions:
     only time in which this process ran, and limits what the task's own process does: both may be frozen together.
 
     Attributes:
-      leads: whether this task leads the training.
       others: the addresses of the tasks that a leader waits for, and of the leader for a task that follows it.
       process_started: whether the task's process was started. A leader has then waited long enough.
     """
@@ -111,12 +109,7 @@ class TaskDecisions:
         now_s: float,
         awake_s: float,
     ):
-        """Start in the first stage.
-
-        Args:
-          total_updates: the number of updates of the whole training.
-          early_stopping: the rule for early stopping, which has seen no score yet.
-        """
+        """Start in the first stage. `early_stopping` has seen no score yet."""
         self._task, self._topology = task, topology
         self._rendezvous = rendezvous
         self._total_updates = total_updates
@@ -142,7 +135,6 @@ class TaskDecisions:
         self._say_again_s = 0.0
 
     def begin(self, now_s: float, awake_s: float) -> TaskActions:
-        """Return the first actions."""
         address = self._topology.address(self._task)
         line = Notice(f"{self._task} at {address}" if address else f"{self._task}")
         return (line,) if self.leads and self.others else (line, *self._start(None, now_s, awake_s))
@@ -174,9 +166,7 @@ class TaskDecisions:
     ) -> TaskActions:
         """A leader that waits has asked all other tasks for an answer.
 
-        Args:
-          there: the tasks that have answered.
-          unknown_hosts: the hosts of the tasks that have not answered, if this machine can't resolve their names.
+        `unknown_hosts`: the hosts of the tasks that have not answered, if this machine can't resolve their names.
         """
         limits = self._rendezvous
         missing = [task for task in self.others if task not in there]
@@ -231,7 +221,6 @@ class TaskDecisions:
         self._mark = mark
 
     def progress_seen(self, row: ProgressRow, awake_s: float) -> TaskActions:
-        """The leader's process wrote a row."""
         self._clock.record_row(row, awake_s)
         return self._stop_early(awake_s)
 
@@ -250,11 +239,7 @@ class TaskDecisions:
         return Notice(line), PassSignalOn(signal.SIGINT)
 
     def time_passed(self, is_frozen: bool, awake_s: float) -> TaskActions:
-        """Return the actions whose time has come. Called after all events of a round have been reported.
-
-        Args:
-          is_frozen: the task's process is stopped (SIGSTOP).
-        """
+        """Return the actions whose time has come, after all events of a round. `is_frozen`: the process is stopped."""
         if self._frozen.overdue([self._task] if is_frozen else [], awake_s):
             return self._give_up(f"its process was frozen for {self._frozen.limit_s:g} s")
         if not self.leads or (what := self._clock.overdue(self._task, awake_s)) is None:

@@ -16,7 +16,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.files import writing
 from ps_cluster.files.json_rows import RowTail, read_rows
 from ps_cluster.launch.actions import Kill, Notice, WriteStacks
-from ps_cluster.launch.endings import last_update_of_end
+from ps_cluster.launch.endings import training_result
 from ps_cluster.launch.stages import RunLimits
 from ps_cluster.launch.task_decisions import (
     EndTask,
@@ -47,33 +47,21 @@ STACKS_S = 0.5  # from the request for a process's stacks until it is killed
 
 
 class TaskWork(Protocol):
-    """Starts the process of a task and writes the files of a leader, for the loop."""
+    """Starts the process of a task and writes the files of a leader, for the loop (`OneTask`)."""
 
     def start(self, least_workers: int | None) -> ChildProcess:
         """Start the process that runs TensorFlow. `least_workers`: how many workers a leader begins with; None: all."""
-        ...
 
     def write_ending(self, outcome: Outcome, early_stop: EarlyStop | None) -> int:
-        """Write the ending of the run, once. Return 0, or FAILED_FOR_GOOD if the proof does not hold.
-
-        Args:
-          early_stop: why training was stopped early, if its patience has run out.
-        """
-        ...
+        """Write the ending of the run, once. Return 0, or FAILED_FOR_GOOD if the proof does not hold."""
 
     def write_workers(self, pids: Mapping[int, int]) -> None:
         """Write the pids of the workers, by index, whenever they have changed. Raises OSError."""
-        ...
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """The functions by which the loop sees time and other tasks. Tests pass in functions of their own.
-
-    Attributes:
-      working: returns the tasks whose server answers at its address.
-      unknown_hosts: returns the hosts of some addresses whose names this machine can't resolve.
-    """
+    """The functions by which the loop sees time and other tasks. Tests pass in functions of their own."""
 
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
@@ -82,7 +70,7 @@ class Surroundings:
 
 
 class TaskLoop:
-    """The loop of one task. `run` returns the exit code of the command."""
+    """The loop of one task."""
 
     def __init__(
         self,
@@ -107,10 +95,11 @@ class TaskLoop:
         self._clock = surroundings.clock
         self._awake = AwakeClock(surroundings.clock)
         self._look_every_s = limits.look_every_s
+        before = training_result(run_dir)
+        early_stopping = EarlyStopping(evaluation, before.updates.applied if before else -1)
         self._decisions = TaskDecisions(
             task, topology, limits, rendezvous,
-            total_updates=total_updates, early_stopping=EarlyStopping(evaluation, last_update_of_end(run_dir)),
-            now_s=self._clock(), awake_s=self._awake(),
+            total_updates=total_updates, early_stopping=early_stopping, now_s=self._clock(), awake_s=self._awake(),
         )  # fmt: skip
         self._progress = RowTail(run_dir.progress, ProgressRow)
         self._scores = RowTail(run_dir.evaluation, EvaluationRow)
@@ -123,9 +112,8 @@ class TaskLoop:
     def run(self) -> int:
         """Look after the task until it ends. Return the exit code of the command.
 
-        Raises:
-          Superseded: a newer leader has taken over; the process of this one has been killed.
-          UserError: another program has the task's port.
+        Raises Superseded, after its process was killed, if a newer leader has taken over, and UserError if another
+        program has the task's port.
         """
         for rows_of_before in (self._progress, self._scores):
             rows_of_before.skip()

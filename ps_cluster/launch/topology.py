@@ -59,8 +59,7 @@ class ClusterTopology:
     ) -> ClusterTopology:
         """Return a cluster of tasks of these types on 127.0.0.1, with ports that were free a moment ago.
 
-        Args:
-          workers: how many there may be, including those in `absent`.
+        The number of `workers` includes those in `absent`.
         """
         counts = {CHIEF: 1, PS: parameter_servers, WORKER: workers}
         cluster = {kind: [f"127.0.0.1:{pick_port()}" for _ in range(counts[kind])] for kind in types}
@@ -99,6 +98,10 @@ class ClusterTopology:
         members = [task for task in places if task.type != WORKER or task.index not in self.absent]
         return (*members, Task(EVALUATOR, 0)) if self.evaluator else tuple(members)
 
+    def of_types(self, types: Sequence[str]) -> list[Task]:
+        """Return the tasks of these types that run."""
+        return [task for task in self.tasks if task.type in types]
+
     @property
     def leader(self) -> Task:
         """The task that writes checkpoints, rows and the result, and ends with training."""
@@ -110,8 +113,7 @@ class ClusterTopology:
 
     @property
     def workers(self) -> list[Task]:
-        """The workers that run."""
-        return [task for task in self.tasks if task.type == WORKER]
+        return self.of_types((WORKER,))
 
     @property
     def spare(self) -> list[Task]:
@@ -145,5 +147,4 @@ class ClusterTopology:
         return list(dict.fromkeys(host_and_port(address)[0] for address in addresses))
 
     def tf_config(self, task: Task) -> str:
-        """Return the value of TF_CONFIG for `task`."""
         return json.dumps({"cluster": self.cluster, "task": {"type": task.type, "index": task.index}})

@@ -10,9 +10,7 @@ from ps_cluster.files.values import Malformed
 def ranges_of(begins: np.ndarray, width: int) -> np.ndarray:
     """Return the ranges that some rows cover, ascending, int64 [k, 2]: the first number of each, and the one after its last.
 
-    Args:
-      begins: int64 [rows], the first number of each row, in any order.
-      width: the numbers in a row.
+    `begins`: int64 [rows], the first number of each row, in any order. `width`: the numbers in a row.
     """
     begins = np.sort(begins)
     is_first = np.diff(begins, prepend=-2 * width) != width  # rows that do not follow another one
@@ -22,10 +20,7 @@ def ranges_of(begins: np.ndarray, width: int) -> np.ndarray:
 class ChangedVector:
     """A vector, float32 [n]. Its changed numbers are in a snapshot's file, all other numbers in a full state's file.
 
-    A slice of it is an array. The whole vector need not be in memory.
-
-    Attributes:
-      shape: as the attribute of this name of numpy's arrays.
+    A slice of it is an array. The whole vector need not be in memory. `shape` and `ndim` are those of such an array.
     """
 
     def __init__(self, full: np.ndarray, ranges: np.ndarray, values: np.ndarray):
@@ -36,8 +31,7 @@ class ChangedVector:
           ranges: int64 [k, 2], as from `ranges_of`.
           values: float32 [m], the numbers in the ranges.
         Raises:
-          Malformed: the ranges are not ascending, cover another number of values than `values` has, or leave the
-            vector.
+          Malformed: the ranges are not ascending, leave the vector, or cover another number of values.
         """
         bounds = np.concatenate([[0], ranges.reshape(-1), [len(full)]])
         lengths = np.diff(ranges).reshape(-1)

@@ -117,8 +117,6 @@ class CheckpointMeta(Row):
     """The contents of a checkpoint in addition to its arrays; None for values that its writer did not record.
 
     Attributes:
-      config: the configuration of the run, as in config.yaml.
-      examples: the number of examples on which the updates have trained.
       times, progress: state that the next leader resumes.
       data: what distinguishes the packed data set from others (training/agreement.py).
       network: path and shape of each variable, in the order of the vectors, the statistics last.
@@ -192,7 +190,6 @@ class Checkpoint:
 
     @property
     def name(self) -> str:
-        """The name of the checkpoint's file."""
         return name_of(self.step, self.term, self.since.step if self.since else None)
 
 
@@ -270,11 +267,8 @@ def saved_at(directory: Path) -> float | None:
 def save(directory: Path, checkpoint: Checkpoint, keep: int, spare: int | None = None) -> Path:
     """Write a checkpoint, and remove all except the newest `keep` checkpoints and the checkpoint of step `spare`.
 
-    Checkpoints that do not lead to this one, because training went back to an earlier state, are removed too
-    (`remove_given_up`).
-
-    Raises:
-      CheckpointNotWritten: the disk is full or refuses.
+    Checkpoints that do not lead to this one, because training went back to an earlier state, are removed too. Raises
+    CheckpointNotWritten.
     """
     path = directory / checkpoint.name
     try:
@@ -298,8 +292,7 @@ def as_full_state(path: Path, checkpoint: Checkpoint) -> FullState:
 def keep_newest(directory: Path, keep: int, spare: int | None = None, term: int | None = None) -> None:
     """Remove all checkpoints but the newest `keep`, the one of step `spare`, and the full states on which these build.
 
-    Args:
-      term: the term of the calling leader; files of newer leaders are kept. None if no leader is left.
+    `term`: that of the calling leader; files of newer leaders are kept. None if no leader is left.
     """
     present = [state for state in states(directory) if term is None or state.term <= term]
     kept = [*present[-keep:], *(state for state in present if state.step == spare)]
@@ -312,11 +305,7 @@ def keep_newest(directory: Path, keep: int, spare: int | None = None, term: int 
 
 
 def remove_given_up(directory: Path, checkpoint: Checkpoint, term: int) -> None:
-    """Remove the states that did not lead to `checkpoint`, so that no one resumes them later.
-
-    Args:
-      term: the term of the calling leader; files of newer leaders are kept.
-    """
+    """Remove the states that did not lead to `checkpoint`, so that no one resumes them later; see `keep_newest`."""
     way = {one.term: one.step for one in checkpoint.meta.leaders} | {checkpoint.term: checkpoint.step}
     for state in _all(directory):
         if state.term <= term and state.step > way.get(state.term, -1):
@@ -324,11 +313,7 @@ def remove_given_up(directory: Path, checkpoint: Checkpoint, term: int) -> None:
 
 
 def remove_all(directory: Path, term: int) -> None:
-    """Remove the checkpoints of a directory, and the directory if nothing is left in it.
-
-    Args:
-      term: the term of the calling leader; files of newer leaders are kept.
-    """
+    """Remove the checkpoints of a directory, and the directory if nothing is left in it; see `keep_newest`."""
     remove_leftovers(directory, "step-*.safetensors")
     for state in _all(directory):
         if state.term <= term:
@@ -338,11 +323,7 @@ def remove_all(directory: Path, term: int) -> None:
 
 
 def write(path: Path, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint to a temporary file and rename it to `path`, so that readers never see an incomplete file.
-
-    Raises:
-      CheckpointNotWritten: the disk is full or refuses.
-    """
+    """Write a checkpoint so that readers never see an incomplete file. Raises CheckpointNotWritten."""
     try:
         path.parent.mkdir(exist_ok=True)
         with create_beside(path) as file:
@@ -352,7 +333,6 @@ def write(path: Path, checkpoint: Checkpoint) -> None:
 
 
 def to_bytes(checkpoint: Checkpoint) -> bytes:
-    """Return the content of a checkpoint's file."""
     file = io.BytesIO()
     _write_into(file, checkpoint)
     return file.getvalue()
@@ -436,10 +416,8 @@ def load_newest_good(
 ) -> Checkpoint | None:
     """Return the newest checkpoint that can be read; None if there is none. Damaged checkpoints are reported by `notify`.
 
-    Args:
-      check: raises CheckpointError for a checkpoint that can't be used, which is then reported and passed over too.
-    Raises:
-      CheckpointUnreadable: the system refuses to read a checkpoint.
+    `check` raises CheckpointError for a checkpoint that can't be used, which is then reported and passed over too. Raises
+    CheckpointUnreadable if the system refuses to read a checkpoint.
     """
     directories, passed_over = list(directories), set()
     # List the files again every time, because the writer may have written a new checkpoint and removed all others.
@@ -465,10 +443,8 @@ def load_to_go_on(
 ) -> Checkpoint | None:
     """Return the newest checkpoint that can be read, as `load_newest_good` does. If the disk refuses, try again.
 
-    No older state is used instead, because the newer states would then be removed.
-
-    Raises:
-      StatesUnreadable: the system still refuses after the last attempt.
+    No older state is used instead, because the newer states would then be removed. Raises StatesUnreadable if the system
+    still refuses after the last attempt.
     """
     for wait_s in (*READ_AGAIN_AFTER_S, None):
         try:
@@ -487,12 +463,7 @@ def load_to_go_on(
 def mark_ended(
     directory: Path, *, last_step: int, outcome: TrainingOutcome, goes_on: bool = False, term: int = 0
 ) -> None:
-    """Write the mark that no checkpoint comes after `last_step`, for readers of the directory.
-
-    Args:
-      goes_on: whether another leader will write more checkpoints.
-      term: the leader's term.
-    """
+    """Write the mark that no checkpoint comes after `last_step`, for readers of the directory."""
     mark = EndedMark(last_step=last_step, outcome=outcome, goes_on=goes_on, term=term)
     write_json(directory / ENDED, mark.model_dump())
 

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Annotated, BinaryIO, NamedTuple
+from typing import Annotated, NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -54,7 +54,6 @@ class LeaderStretch(Row):
 
     Attributes:
       term: the leader's number (runs/leaders.py); 0 for a leader without a claim.
-      step: the step of the state.
       rows, checksums: for each of the leader's journals, the number of rows up to the state, and the checksum in the last of
         these rows. A journal without rows has the checksum with which it began.
       rules: the settings that decided learning rate and bound of staleness of the steps, as text; empty if not known.
@@ -98,19 +97,12 @@ class Journal:
     the last successful fdatasync stay in memory, and are written again after a failure.
 
     Attributes:
-      path: the file.
       rows: the number of rows, including those that are not yet on the disk.
-      checksum: the checksum of the last row.
+      checksum: the checksum of the last row, at first that of the previous leader's last row; 0 without one.
     """
 
     def __init__(self, path: Path, checksum: int = 0):
-        """Create the file.
-
-        Args:
-          checksum: the checksum of the last row of the previous leader; 0 without one.
-        Raises:
-          JournalNotWritten: the disk refuses, or the file exists.
-        """
+        """Create the file. Raises JournalNotWritten if the disk refuses, or the file exists."""
         self.path, self.rows, self.checksum = path, 0, checksum
         self._unwritten: deque[bytes] = deque()
         self._unconfirmed: deque[bytes] = deque()  # written since the last successful fdatasync
@@ -127,9 +119,8 @@ class Journal:
     def append(self, rows: np.ndarray) -> None:
         """Add `rows`, a structured array of ROW, and write all rows that are not on the disk.
 
-        Raises:
-          JournalNotWritten: the disk refuses. Nothing is lost, because the next call tries again.
-          JournalGivenUp: the disk has refused too many rows.
+        Raises JournalNotWritten if the disk refuses. Nothing is lost, because the next call tries again. Raises
+        JournalGivenUp if the disk has refused too many rows.
         """
         if len(rows):
             records = np.empty(len(rows), RECORD)
@@ -220,8 +211,7 @@ def count_rows(path: Path) -> int:
 def read(history: History, chunk_rows: int = CHUNK_ROWS) -> Iterator[np.ndarray]:
     """Yield the rows of a shard, up to `chunk_rows` at a time, as structured arrays of ROW.
 
-    Raises:
-      JournalDamaged: a row is missing, or has a wrong checksum or an impossible value. All rows before it were yielded.
+    Raises JournalDamaged if a row is missing, or has a wrong checksum or an impossible value, after all rows before it.
     """
     checksum = 0
     for piece in history:
@@ -239,13 +229,20 @@ def _read_piece(piece: Piece, checksum: int, chunk_rows: int) -> Iterator[tuple[
     """Yield rows with the checksum of the last one. `checksum`: the checksum of the row before the first one."""
     check([piece])
     done = 0
-    with _opened(piece.path) as file:
+    try:
+        file = open_regular(piece.path)
+    except Malformed as error:
+        raise JournalDamaged(f"'{piece.path}' {error}") from error
+    with file:
         while done < piece.rows:
             content = file.read(min(chunk_rows, piece.rows - done) * RECORD.itemsize)
             records = _whole_records(content)
             sound = _checksums(records["row"], checksum) == records["crc"]
             good = len(sound) if sound.all() else int(np.argmin(sound))
-            _check_values(piece.path, done, records["row"][:good])
+            try:
+                check_values(records["row"][:good])
+            except Malformed as error:
+                raise JournalDamaged(f"'{piece.path}' {error}, behind row {done}") from error
             if good:
                 checksum = int(records["crc"][good - 1])
                 yield records["row"][:good], checksum
@@ -262,12 +259,10 @@ def _whole_records(content: bytes) -> np.ndarray:
 class JournalTail:
     """Reads the rows of one shard while a run writes them. Checksums are not checked: `read` does that.
 
-    Attributes:
-      waiting: a structured array [k] of ROW, the rows that were read and not taken yet.
+    `waiting`: a structured array [k] of ROW, the rows that were read and not taken yet.
     """
 
     def __init__(self, run_dir: RunDir, index: int):
-        """Begin before the first row of the shard `index`."""
         self._run_dir, self._index = run_dir, index
         self._name, self._read = "", 0  # the newest leader's file, and how many of its rows were read
         self.waiting = NO_ROWS
@@ -286,23 +281,8 @@ class JournalTail:
             self.waiting = np.concatenate([self.waiting, records["row"]])
 
     def take(self, count: int) -> np.ndarray:
-        """Return the first waiting rows, and remove them."""
         rows, self.waiting = self.waiting[:count], self.waiting[count:]
         return rows
-
-
-def _opened(path: Path) -> BinaryIO:
-    try:
-        return open_regular(path)
-    except Malformed as error:
-        raise JournalDamaged(f"'{path}' {error}") from error
-
-
-def _check_values(path: Path, done: int, rows: np.ndarray) -> None:
-    try:
-        check_values(rows)
-    except Malformed as error:
-        raise JournalDamaged(f"'{path}' {error}, behind row {done}") from error
 
 
 def _checksums(rows: np.ndarray, before: int) -> np.ndarray:

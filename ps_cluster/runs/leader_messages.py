@@ -23,7 +23,6 @@ class LeaderMessage(Row):
     """A message from a leader to a task.
 
     Attributes:
-      term: the number of the leader's claim (runs/leaders.py).
       ended: how training has ended; None while it continues.
       refused: why the leader does not accept this task, on one line; None if it does.
       start_again: why this task has to end and be restarted, on one line; None if it need not.

@@ -23,7 +23,6 @@ from ps_cluster.files.writing import open_to_write
 from ps_cluster.runs.run_dir import RunDir
 
 _NAME = re.compile(r"term-(\d{6,9})\.json")
-_MOST_TRIES = 1000
 
 
 class Superseded(RunFailed):
@@ -51,16 +50,13 @@ def claim(run_dir: RunDir) -> Claim:
     """Claim the next term of a run directory. Raises UserError if the folder can't be written."""
     try:
         run_dir.leaders.mkdir(mode=0o755, parents=True, exist_ok=True)
-        for _ in range(_MOST_TRIES):
+        while True:  # until no other leader has claimed the same term at the same time
             term = _newest(run_dir.leaders) + 1
             with contextlib.suppress(FileExistsError):
                 _create(_path(run_dir.leaders, term))
                 return Claim(run_dir.leaders, term)
     except OSError as error:
         raise UserError(f"run directory '{run_dir.root}' can't be written: {error.strerror}") from error
-    raise UserError(
-        f"run directory '{run_dir.root}' is claimed by other leaders all the time: stop them, and try again"
-    )
 
 
 def _create(path: Path) -> None:

@@ -73,10 +73,8 @@ def rows_of(table: np.ndarray) -> np.ndarray:
 class ShardJoiner:
     """Joins the rows of several shards. A step counts as applied when all shards have accepted it.
 
-    The joiner keeps the rows of steps that some shards have not accepted yet. These are at most the steps under way.
-
     Attributes:
-      waiting: the kept rows, a structured array [k] of ROW.
+      waiting: the rows of steps that some shards have not accepted yet, a structured array [k] of ROW.
       waiting_shards: int64 [k], the shard of each of these rows.
       mixed: the number of steps that different processes pushed to different shards, because a worker died in between.
     """
@@ -93,9 +91,7 @@ class ShardJoiner:
 
         A step's staleness is that of its stalest shard, and its rate factor the lowest of any shard. Its times on the
         parameter server are those of the shard that applied it last. Its worker is the one that pushed to shard 0.
-
-        Args:
-          rows: the new rows of each shard, structured arrays of ROW.
+        `rows`: the new rows of each shard.
         """
         if self._shards == 1:
             return rows[0][np.argsort(rows[0]["step"], kind="stable")]

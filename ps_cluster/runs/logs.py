@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import time
 import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from ps_cluster.files.values import one_line, printable
+from ps_cluster.files.values import finite, one_line, printable
 from ps_cluster.notices import Line, LogEvent, LogLine
 from ps_cluster.process_variables import LOG_FORMAT, LOG_TASK
 
@@ -77,16 +76,13 @@ class JsonLines(LogFormat):
             "event": log_line.event.name,
             "message": printable(log_line.message),
         }
-        return json.dumps(content | {name: _finite(value) for name, value in log_line.fields.items()})
+        # JSON has neither NaN nor infinity.
+        fields = {name: finite(one) if isinstance(one, float) else one for name, one in log_line.fields.items()}
+        return json.dumps(content | fields)
 
     def failure(self, error: BaseException) -> str:
         stack = "".join(traceback.format_exception(error))
         return self.line(ERROR(f"{type(error).__name__}: {one_line(str(error))}", traceback=stack))
-
-
-def _finite(value: Any) -> Any:
-    """Return a value that JSON can represent: None for NaN and infinity."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 TEXT = LogFormat()

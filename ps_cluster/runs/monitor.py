@@ -58,10 +58,7 @@ class Monitor:
         return row.value_of(self.metric(row), row.deciding)
 
     def merit(self, row: MeasuredMetric) -> float:
-        """Return a number by which scores are compared: a larger one is better.
-
-        A model without the metric, or whose test loss is not finite, gets minus infinity, so that it is never the best.
-        """
+        """Return a number by which scores are compared: a larger one is better. Minus infinity is never the best."""
         value = self.value(row)
         if row.test_loss is None or value is None:
             return -math.inf
@@ -88,11 +85,9 @@ def checked_mode(
 ) -> Mode | Literal["auto"]:
     """Return `evaluation.monitor_mode` for the metric of a run, after checking that the run has this metric.
 
-    Args:
-      of_network: name of a metric → its mode, or None if its mode is unknown, for all metrics that are scored besides
-        accuracy, error and loss. By default these are the objective's further metrics.
-    Raises:
-      UserError: there is no such metric, or it is unknown which of its values are better.
+    `of_network`: name of a metric → its mode, or None if its mode is unknown, for all metrics that are scored besides
+    accuracy, error and loss. By default these are the objective's further metrics. Raises UserError if there is no such
+    metric, or if it is unknown which of its values are better.
     """
     if settings.monitor == AUTO:
         return "auto"
@@ -117,11 +112,9 @@ class EarlyStopping:
     """Follows the scores of a run in their order, and finds where its patience runs out.
 
     The answer depends only on the scores, so every process that reads them finds the same one, even after restarts.
-    Once patience has run out, counting begins again at 0, so that a resumed run has the full patience again.
-
-    Attributes:
-      due: the reason to stop now; None while there is none. A reason no longer counts once the run has ended in order
-        at the step of the reason or later.
+    Once patience has run out, counting begins again at 0, so that a resumed run has the full patience again. `due`: the
+    reason to stop now; None while there is none. A reason no longer counts once the run has ended in order at the step
+    of the reason or later.
     """
 
     def __init__(self, settings: EvaluationSettings, ended_at: int = -1):
@@ -137,27 +130,23 @@ class EarlyStopping:
 
     def see(self, row: MeasuredMetric) -> None:
         """Count a score. If a step is scored again, only its first score counts."""
-        found = self._end_of_patience(row)
-        if found is not None and found.step > self._ended_at:
-            self.due = self.due or found
-
-    def _end_of_patience(self, row: MeasuredMetric) -> EarlyStop | None:
-        """Return the reason to stop if patience runs out with a score."""
         if self._patience is None or row.step in self._seen:
-            return None
+            return
         self._seen.add(row.step)
         merit = self._monitor.merit(row)
         if merit > (-math.inf if self._best is None else self._monitor.merit(self._best)):
             self._best = row
         if merit > self._to_beat + self._min_delta:
             self._to_beat, self._waited = merit, 0
-            return None
+            return
         self._waited += 1
         if self._waited < self._patience:
-            return None
+            return
         self._waited = 0
         best = self._best
-        return EarlyStop(
+        if self.due is not None or row.step <= self._ended_at:
+            return
+        self.due = EarlyStop(
             step=row.step,
             patience=self._patience,
             monitor=self._monitor.metric(best or row),

@@ -1,4 +1,4 @@
-"""Compute from the ledger's rows how long each phase of a step took. No TensorFlow."""
+"""Compute from the ledger's rows (dtype ROW) how long each phase of a step took. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -19,10 +19,7 @@ GAPS = ("idle", "dispatch", "returns")
 
 
 def phase_times(rows: np.ndarray) -> np.ndarray:
-    """Return when each phase began and the last one ended, float64 [phases + 1, steps], unix seconds.
-
-    `rows` has dtype ROW.
-    """
+    """Return when each phase began and the last one ended, float64 [phases + 1, steps], unix seconds."""
     return np.stack([rows[name] for name in PHASE_COLUMNS])
 
 
@@ -30,8 +27,7 @@ def gap_times(rows: np.ndarray) -> np.ndarray:
     """Return when each of GAPS before a step began and the last one ended, float64 [gaps + 1, steps], unix seconds.
 
     A worker is free from its last update on. Before its first step it is free from the time when the first worker asked
-    for parameters. The gap "dispatch" begins when the worker is free and the dispatch is scheduled. `rows` has dtype
-    ROW.
+    for parameters. The gap "dispatch" begins when the worker is free and the dispatch is scheduled.
     """
     asked = rows["asked_time"]
     free, handed, received = asked.copy(), asked.copy(), asked.copy()
@@ -49,10 +45,7 @@ def gap_times(rows: np.ndarray) -> np.ndarray:
 
 
 def phase_shares(rows: np.ndarray) -> dict[int, dict[str, float]]:
-    """Return worker → phase or gap → its share of the time from the first pull to the last update.
-
-    A worker's shares sum to 1. `rows` has dtype ROW; without rows, the dict is empty.
-    """
+    """Return worker → phase or gap → its share of the time from the first pull to the last update; they sum to 1."""
     times, gaps = phase_times(rows), gap_times(rows)
     by_worker = {}
     for worker in np.unique(rows["worker"]):

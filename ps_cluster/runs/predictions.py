@@ -17,14 +17,9 @@ from ps_cluster.runs.result_rows import PredictionsHeader
 
 @dataclass(frozen=True)
 class Predictions:
-    """Predictions of all test examples, in the order of the data set.
+    """Predictions of all test examples, in the order of the data set (see `PredictionsHeader`).
 
-    Attributes:
-      step: the step of the checkpoint.
-      objective: the name of the objective.
-      unit: the word for several examples.
-      classes: the names of the classes, by label; empty without classes.
-      arrays: name → [N, ...], as the objective's judge keeps them (`LossAndMetric.kept`).
+    `arrays`: name → [N, ...], as the objective's judge keeps them (`LossAndMetric.kept`).
     """
 
     step: int
@@ -65,9 +60,7 @@ def write_predictions(path: Path, predictions: Predictions) -> None:
 def load_predictions(path: Path) -> Predictions:
     """Read a file of `write_predictions`. The arrays map the file.
 
-    Raises:
-      FileNotFoundError: the file does not exist.
-      UserError: the file can't be read, is cut short or damaged.
+    Raises FileNotFoundError, or UserError if the file can't be read, is cut short or damaged.
     """
     try:
         header, written = open_tensors(path, PredictionsHeader)

@@ -26,12 +26,7 @@ from ps_cluster.files.json_rows import read_rows
 from ps_cluster.files.values import Malformed
 from ps_cluster.notices import Notify
 from ps_cluster.runs import journal
-from ps_cluster.runs.ledger import (
-    COUNTS,
-    RATE_RETURNS_OVER,
-    TAKES_PART_FOR,
-    WHOLE,
-)
+from ps_cluster.runs.ledger import COUNTS, RATE_RETURNS_OVER, TAKES_PART_FOR, WHOLE, names_of
 from ps_cluster.runs.result_rows import Proof, Recomputed, ShardProof
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.step_set import StepSet
@@ -48,11 +43,9 @@ OnRows = Callable[[int], None]
 
 @dataclass(frozen=True)
 class RoundShape:
-    """How many step ids an update has, and how many gradients it averages. Without rounds all these numbers are 1.
+    """How many step ids an update has, and how many gradients it averages: from `gradients_per_update` to `most`.
 
-    Attributes:
-      gradients_per_update: the smallest number of gradients of an update.
-      most: the largest number of gradients of an update.
+    Without rounds all these numbers are 1.
     """
 
     steps_per_update: int
@@ -97,7 +90,6 @@ class FactorsOfRates:
     """Computes the factors of learning rates from the workers of the rows alone (server/rate_of_more_workers.py)."""
 
     def __init__(self, begun_with: int):
-        """Start before the first update. `begun_with`: the number of workers at the start of training."""
         self._begun = begun_with
         self._ages: dict[int, int] = {}  # worker → number of updates since its newest update
         self._before = 0.0  # logarithm of the newest factor
@@ -135,7 +127,6 @@ class ShardAudit:
     """Reads the rows of one shard, in order, and counts violations.
 
     Attributes:
-      rows: rows read so far.
       repeated: rows of a step that had a row already.
       wrong_version: the first row with a wrong version: row, version found, version expected; None: no such row.
       wrong_round: the first row whose step belongs to another round: row, step; None: no such row.
@@ -143,7 +134,7 @@ class ShardAudit:
     """
 
     def __init__(self, rounds: RoundShape, expected: ExpectedRows = ExpectedRows(), holds_from: int = 0):
-        """Start before the first row. `holds_from`: the first row for which rates and bound of staleness hold."""
+        """Start before the first row. `holds_from`: the first row to which rates, staleness bound and ids apply."""
         self._rounds = rounds
         self._expected, self._holds_from = expected, holds_from
         self._steps = StepSet()
@@ -222,21 +213,18 @@ class ShardAudit:
             rates = expected.rates(rows["step"].astype(np.int64))
             rounding = RATE_TOLERANCE * expected.highest_rate
             wrong = counts & ~np.isclose(rows["learning_rate"], rates, rtol=RATE_TOLERANCE, atol=rounding)
-            first = float(rates[np.argmax(wrong)]) if len(rates) else 0.0
-            self._note("learning_rate", wrong, rows, f"but the step gives {first:.6g}")
+            self._note("learning_rate", wrong, rows, "but the step gives {expected:.6g}", rates)
         if self._factors is not None:
             factors = self._factors.read(rows["worker"].astype(np.int64))
             wrong = ~np.isclose(rows["rate_factor"], factors, rtol=FACTOR_TOLERANCE, atol=0)
-            why = f"but the workers before give {factors[np.argmax(wrong)]:.6g}"
-            self._note("rate_factor", wrong, rows, why)
+            self._note("rate_factor", wrong, rows, "but the workers before give {expected:.6g}", factors)
         if expected.ids_checksums is not None:
             every = 1 + expected.examples_in_all // MOST_IDS
             chosen = counts & ((self.rows + np.arange(len(rows))) % every == 0)
-            checksums = expected.ids_checksums(rows[chosen])
-            wrong = np.zeros(len(rows), bool)
-            wrong[chosen] = rows["ids_checksum"][chosen] != checksums
-            first = int(checksums[np.argmax(wrong[chosen])]) if len(checksums) else 0
-            self._note("ids_checksum", wrong, rows, f"but the step gives {first}: it trained on other examples")
+            checksums = rows["ids_checksum"].copy()
+            checksums[chosen] = expected.ids_checksums(rows[chosen])
+            why = "but the step gives {expected:.0f}: it trained on other examples"
+            self._note("ids_checksum", rows["ids_checksum"] != checksums, rows, why, checksums)
 
     def _check_remainders(self, rows: np.ndarray) -> None:
         """Check that each push contains what the previous push of the same process had left out.
@@ -250,30 +238,23 @@ class ShardAudit:
             expected[place] = self._remainders.get(who := (int(row["worker"]), int(row["pid"])), np.nan)
             self._remainders[who] = float(row["remainder_after"])
         wrong = ~np.isnan(expected) & ~np.isclose(rows["remainder_before"], expected, rtol=NORM_TOLERANCE, atol=0)
-        first = float(expected[np.argmax(wrong)]) if len(rows) else 0.0
-        self._note("remainder_before", wrong, rows, f"but the push before had left out {first:.6g}")
+        why = "but the push before had left out {expected:.6g}"
+        self._note("remainder_before", wrong, rows, why, expected)
 
-    def _note(self, column: str, wrong: np.ndarray, rows: np.ndarray, why: str) -> None:
-        """Keep a line about the first wrong row.
-
-        Args:
-          wrong: bool [k].
-          why: the end of the line. It may contain names of columns in braces.
-        """
+    def _note(
+        self, column: str, wrong: np.ndarray, rows: np.ndarray, why: str, expected: np.ndarray | None = None
+    ) -> None:
+        """Keep a line about the first `wrong` row. `why`: its end, with names of columns, or `expected`, in braces."""
         if wrong.any() and column not in self.wrong_values:
             place = int(np.argmax(wrong))
-            row = dict(zip(rows.dtype.names or (), rows[place].tolist()))
+            row = dict(zip(names_of(rows.dtype), rows[place].tolist()))
             value = f"{row[column]:.0f}" if column in WHOLE else f"{row[column]:.6g}"
             place_and_value = f"row {self.rows + place}: step {row['step']:.0f} has {column} {value}, "
-            self.wrong_values[column] = place_and_value + why.format(**row)
+            wanted = None if expected is None else float(expected[place])
+            self.wrong_values[column] = place_and_value + why.format(expected=wanted, **row)
 
     def problems(self, counts: dict[str, int], scheduled: StepSet) -> Iterator[str]:
-        """Yield each problem as a line.
-
-        Args:
-          counts: the parameter server's counters, by the names in COUNTS.
-          scheduled: the updates that the chief handed out.
-        """
+        """Yield each problem as a line. `counts`: the parameter server's counters, by the names in COUNTS."""
         if self.repeated:
             yield f"{self.repeated} rows are of steps that had a row already"
         if self.wrong_version:
@@ -300,7 +281,7 @@ class ShardAudit:
         return strange
 
     def applied(self, counts: dict[str, int]) -> int:
-        """Return the number of updates that the shard's distinct steps make up. `counts`: as for `problems`."""
+        """Return the number of updates that the shard's distinct steps make up."""
         return self._updates(counts["version"]) - math.ceil(self.repeated / self._rounds.gradients_per_update)
 
     def excess(self, counts: dict[str, int]) -> int:
@@ -314,10 +295,7 @@ class ShardAudit:
 class Audit:
     """What the comparison of the journals with the counters has found.
 
-    Attributes:
-      problems: one line for each disagreement.
-      shards: the counters of each shard, and the numbers of its rows and distinct steps.
-      duplicated: the number of gradients that were applied too often.
+    `problems`: one line for each disagreement. `duplicated`: the number of gradients that were applied too often.
     """
 
     problems: list[str]
@@ -339,11 +317,9 @@ def audit(
     """Compare the journals with the counters.
 
     Args:
-      journals: the files with the rows of each shard.
       counts: the counters of the parameter servers, int64 [shards, len(COUNTS)].
       scheduled: the updates that the chief handed out.
       total: the number of updates that the run should have; None if it was stopped early.
-      expected: the values that the rows must have.
       on_rows: called from time to time with the number of rows read since the last call.
       leaves: whether updates that were handed out may be missing, because they were lost or the next leader repeats them.
     """
@@ -351,10 +327,8 @@ def audit(
     shards, audits = [], []
     for index, history in enumerate(journals):
         holds_from = expected.holds_from[index] if expected.holds_from else 0
-        shard_audit, counters = (
-            ShardAudit(rounds, expected, holds_from),
-            dict(zip(COUNTS, counts[index].tolist(), strict=True)),
-        )
+        shard_audit = ShardAudit(rounds, expected, holds_from)
+        counters = dict(zip(COUNTS, counts[index].tolist(), strict=True))
         try:
             for rows in journal.read(history):
                 shard_audit.read(rows)
@@ -387,9 +361,7 @@ def verdict(shards: list[ShardProof], problems: Iterable[str], recomputed: Recom
 def with_recomputed(proof: Proof, run_dir: RunDir, applied: int, notify: Notify) -> Proof:
     """Add the updates that were computed again to the proof of the leader. An update that disagrees is a problem.
 
-    Args:
-      applied: the number of updates that were applied in all.
-      notify: gets one line if rows of updates that were computed again are damaged.
+    `applied`: the number of updates that were applied in all. `notify` gets one line if rows are damaged.
     """
     rows = {(row.term, row.update): row for row in read_rows(run_dir.recomputed, RecomputedRow, notify)}.values()
     deviations: dict[str, float] = {}

@@ -39,10 +39,8 @@ STALENESS_BOUNDS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 class StalenessBuckets(Row):
     """The staleness of all steps so far.
 
-    Attributes:
-      counts: for each of STALENESS_BOUNDS, the number of steps with a staleness up to this bound and above the bound
-        before it; the last count is for steps above all bounds.
-      sum: the sum of the staleness of all steps.
+    `counts`: for each of STALENESS_BOUNDS, the number of steps with a staleness up to this bound and above the bound
+    before it; the last count is for steps above all bounds.
     """
 
     counts: list[Count]
@@ -61,9 +59,7 @@ class WorkerRow(Row):
 class WorkFile(Row):
     """The file metrics/work.json: the work at the time of the newest row of progress. It is replaced, so it does not grow.
 
-    Attributes:
-      workers: the work of each process.
-      dispatches: for each open dispatch, the pid of its worker; None if unknown.
+    `dispatches`: for each open dispatch, the pid of its worker; None if unknown.
     """
 
     workers: list[WorkerRow] = []
@@ -80,7 +76,6 @@ class ProgressRow(WorkFile):
       written: the number of ledger rows that were read for proof and tables after training.
       loss, accuracy or error (an objective has one of the two), learning_rate, staleness_mean: None without an update, or
         if not finite.
-      staleness: the staleness of all steps so far.
       goodput: the goodput of all the time so far (times.py).
       longest_wait_seconds: after this time without an update, training counts as standing still.
       workers, dispatches: written only to metrics/work.json, because rows of 1,000 workers would take 17 GB a day.
@@ -134,16 +129,14 @@ Split = Literal["test", "validation"]
 
 
 class MeasuredMetric(Row):
-    """The scores of a checkpoint: accuracies (shares of correct predictions) or errors (in the target's units).
+    """The scores of a checkpoint over the test examples and, if there are some, held-out training examples (validation).
 
     Attributes:
-      test_accuracy, test_error: over the test examples. One is always None; both are None if the metric is not finite.
-      test_loss: over the test examples; None if not finite.
-      validation_accuracy, validation_error, validation_loss: over held-out training examples; None if none are held
-        out.
-      metrics, validation_metrics: the objective's further metrics over the same examples, by name (`auc`, `f1`, …). Those
-        that are not finite are left out.
-      compiled, validation_compiled: the metrics with which the user's model was compiled, over the same examples.
+      test_accuracy, test_error: the share of correct predictions, or the error in the target's units. One is always
+        None; both are None if the metric is not finite.
+      metrics, validation_metrics: the objective's further metrics, by name (`auc`, `f1`, …). Those that are not finite
+        are left out.
+      compiled, validation_compiled: the metrics with which the user's model was compiled.
     """
 
     step: Count
@@ -206,11 +199,9 @@ def metric_text(accuracy: float | None, error: float | None) -> str | None:
 
 
 class ScoreRow(MeasuredMetric):
-    """A scored checkpoint, as summary.json has it.
+    """A scored checkpoint, as summary.json has it. Values that were not measured are None.
 
-    Attributes:
-      augmented_test_accuracy: the accuracy of the mean over views of each example; None if not measured.
-      train_seconds, examples: None if the checkpoint does not contain them.
+    `augmented_test_accuracy`: the accuracy of the mean over views of each example.
     """
 
     augmented_test_accuracy: Share | None = None
@@ -235,6 +226,7 @@ class PredictionsHeader(Row):
     """The header of metrics/predictions.safetensors: the predictions of one checkpoint for each test example.
 
     Attributes:
+      unit: the word for several examples.
       classes: the names of the classes, by label; empty for an objective without classes.
       arrays: the names of the arrays (`LossAndMetric.kept`).
     """
@@ -272,13 +264,9 @@ class TableTraffic(Row):
 
 
 class KeyedUse(Row):
-    """How full the table of a `DynamicEmbedding` is.
+    """How full the table of a `DynamicEmbedding` is: it has room for `places` rows.
 
-    Attributes:
-      name: the name of the layer.
-      places: the number of rows that the table has room for.
-      rows: the number of rows that the table has.
-      ended: rows that have ended because another key needed their place.
+    `ended`: rows that have ended because another key needed their place.
     """
 
     name: Word
@@ -326,11 +314,9 @@ class ShardProof(Row):
 
 
 class Recomputed(Row):
-    """The updates that were computed again outside the cluster (`evaluation/recomputation.py`).
+    """The updates that were computed again outside the cluster (`evaluation/recomputation.py`), `of` all.
 
     Attributes:
-      updates: the number of updates that were computed again.
-      of: the number of updates that were applied in all.
       workers: index of a worker → the number of recomputed updates in which it took part.
       largest_deviations: quantity → the largest deviation, as a multiple of its tolerance. Above 1 the proof fails.
       unchecked: one line for everything that could not be computed again, with the reason.
@@ -360,25 +346,18 @@ class Proof(Row):
 class ServerSize(Row):
     """A parameter server: the number of its parameters, and the bytes of all its pushes and pulls.
 
-    Attributes:
-      table_parameters: how many of the parameters are in rows of embedding tables; None without tables.
+    `table_parameters`: how many of the parameters are in rows of embedding tables; None without tables.
     """
 
     index: Index
-    parameters: Count
+    parameters: Count | None = None
     table_parameters: Count | None = None
     pushed_bytes: Count | None = None
     pulled_bytes: Count | None = None
 
 
 class TrainingNumbers(Row):
-    """The numbers of a training.
-
-    Attributes:
-      tables: None without embedding tables.
-      keyed: how full the table of each DynamicEmbedding was at the last checkpoint.
-      bad_losses: the number of steps whose loss was NaN or infinite.
-    """
+    """The numbers of a training. `keyed` is of the last checkpoint. `bad_losses`: see `TallyState`."""
 
     updates: Updates = Updates()
     tables: TableTraffic | None = None
@@ -395,12 +374,7 @@ class TrainingNumbers(Row):
 
 
 class TrainingResult(TrainingNumbers):
-    """The leader's result.
-
-    Attributes:
-      outcome: how the training ended. "completed": all updates were applied before any stop. With an outcome in `BROKEN`
-        the training was stopped early.
-    """
+    """The leader's result. Outcome "completed": all updates were applied before any stop."""
 
     outcome: TrainingOutcome
     workers: list[WorkerRow] = []
@@ -420,25 +394,18 @@ class WorkerSummary(WorkerRow):
     processes: list[WorkerRow] = []
 
 
-class ServerSummary(Row):
+class ServerSummary(ServerSize):
     """A parameter server. Unknown values are None."""
 
-    index: Index
     pid: Pid | None = None
     address: Word | None = None
-    parameters: Count | None = None
-    table_parameters: Count | None = None
-    pushed_bytes: Count | None = None
-    pulled_bytes: Count | None = None
     restarts: Count = 0
 
 
 class SilenceRow(Row):
-    """A worker process that the launcher ended because it did nothing (launch/silence.py).
+    """A worker process that the launcher ended because it did nothing more (launch/silence.py) after some updates.
 
-    Attributes:
-      updates: the number of earlier updates of this process.
-      seconds: how long the process had no update, while other workers had updates or waited for it.
+    `seconds`: how long the process had no update, while other workers had updates or waited for it.
     """
 
     worker: Index
@@ -458,13 +425,7 @@ class ProcessUsage(Row):
 
 
 class EarlyStop(Row):
-    """The reason for an early stop: the metric did not become better in `patience` scored checkpoints in a row.
-
-    Attributes:
-      step: the step of the last of these checkpoints.
-      monitor, examples: the metric, and the examples over which it was measured.
-      best_step, best_value: the step of the best model so far, and its value of the metric.
-    """
+    """The reason for an early stop: the metric did not become better in `patience` scored checkpoints up to `step`."""
 
     step: Count
     patience: Count
@@ -475,7 +436,6 @@ class EarlyStop(Row):
 
     @property
     def line(self) -> str:
-        """The reason in words."""
         best = "" if self.best_step is None else f", the best is that of step {self.best_step:,}"
         in_a_row = "1 scored checkpoint" if self.patience == 1 else f"{self.patience:,} scored checkpoints in a row"
         return f"{self.examples} {self.monitor} has not become better in {in_a_row} up to step {self.step:,}{best}"
@@ -485,12 +445,10 @@ class EvaluationSummary(MeasuredMetric):
     """The last score, the best score, and all scores in the order of steps; None without scores.
 
     Attributes:
-      best_test_accuracy, …: the scores of the best checkpoint, whose step is `best_step`.
       best_chosen_on: the examples on which the best checkpoint was chosen.
-      monitor, monitor_mode: the metric by which the best checkpoint was chosen, and whether a larger ("max") or a
-        smaller value is better.
-      best_value: the best checkpoint's value of this metric. best_metrics, best_compiled: the best checkpoint's further
-        metrics over the test examples.
+      monitor, monitor_mode, best_value: the metric by which the best checkpoint was chosen, whether a larger ("max") or a
+        smaller value is better, and the best checkpoint's value.
+      best_metrics, best_compiled: the best checkpoint's further metrics over the test examples.
       epochs_not_scored: with `checkpoints.every_epochs`, the epochs before the last score that have no score.
     """
 
@@ -512,7 +470,7 @@ class EvaluationSummary(MeasuredMetric):
 
 
 class NetworkSummary(Row):
-    """Isolation of the ports (system/private_network.py). `notice`: the reason if the network is not private."""
+    """Isolation of the ports. `notice`: the reason if the network is not private."""
 
     private: bool | None = None
     notice: str | None = None
@@ -522,7 +480,6 @@ class Summary(TrainingNumbers):
     """The content of summary.json. Unknown names are kept, because an evaluation by hand writes the file again.
 
     Attributes:
-      early_stop: why the training was stopped early, if its patience has run out; else None.
       guess: the test accuracy or error of a constant prediction; None if unknown.
       learned: whether the best score is better than `guess`; None if unknown.
       too_few_examples: the number of test examples if they are too few to decide `learned`; else None.

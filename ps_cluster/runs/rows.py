@@ -48,7 +48,7 @@ class TaskRow(Row):
 
     Attributes:
       pid: None for a task on another machine that has done no work yet, because its pid comes with its work.
-      address: host:port; None for a task without a server.
+      address: None for a task without a server.
       absent: the task was stopped or given up, so it is not restarted automatically.
     """
 
@@ -60,13 +60,7 @@ class TaskRow(Row):
 
 
 class TaskFile(TaskRow):
-    """A task that `ps-cluster task` started, in the task's folder.
-
-    Attributes:
-      host: the name of the machine or container.
-      leads: whether the task is the leader.
-      life: the unique id of the process.
-    """
+    """A task that `ps-cluster task` started, in the task's folder. `life`: the unique id of the process."""
 
     host: Word
     leads: bool
@@ -74,12 +68,7 @@ class TaskFile(TaskRow):
 
 
 class ClusterFile(Row):
-    """The launcher and all tasks.
-
-    Attributes:
-      launcher: None if the tasks were started separately, e.g. on several machines.
-      isolated: the ports are in a private network.
-    """
+    """The launcher and all tasks. `launcher`: None if the tasks were started separately, e.g. on several machines."""
 
     launcher: Launcher | None = None
     isolated: bool | None = None
@@ -90,8 +79,6 @@ class TaskError(Row):
     """The error that ended a task, in errors/<type>-<index>.json.
 
     Attributes:
-      time: unix seconds.
-      message: one line.
       user_error: whether the cause is wrong input that only the task could notice.
       final: whether a restart of the task would not help.
       computation: whether the user's computation failed (`FailedComputation`).
@@ -162,7 +149,6 @@ class Manifest(Row):
       weight: the field with the weight of an example; null if all examples count equally.
       output, others: the name of the target's output, and the targets of further outputs by name, if there are some.
       source: the archive or folder that was packed; "" if there is none.
-      notes: lines for the user.
       file_rows: how many training examples come from each of several files, in their order; empty if that is not known.
       bytes: file name → size.
       sha256: file name → checksum; complete when all files are written.
@@ -190,10 +176,8 @@ class Manifest(Row):
 class NumberColumn(Row):
     """A column of numbers of a table. The network gets (value - mean) / std; a missing value is replaced by the mean.
 
-    Attributes:
-      mean, std: mean and standard deviation of the training rows that have a value.
-      is_time: whether the values are dates or times, in seconds.
-      missing: how many training rows have no value.
+    Mean and std are those of training rows with a value. `is_time`: the values are dates or times, in seconds.
+    `missing`: how many training rows have no value.
     """
 
     name: Name
@@ -206,8 +190,7 @@ class NumberColumn(Row):
 class CategoryColumn(Row):
     """A column of categories of a table. The network gets code 1 for the first of `values` and so on, 0 for any other value.
 
-    Attributes:
-      missing: how many training rows have no value.
+    `missing`: how many training rows have no value.
     """
 
     name: Name
@@ -216,11 +199,7 @@ class CategoryColumn(Row):
 
 
 class TableEncoding(Row):
-    """encoding.json of a packed table: how its columns, in this order, became inputs. Computed from training rows only.
-
-    Attributes:
-      texts: columns of free text.
-    """
+    """encoding.json of a packed table: how its columns, in this order, became inputs. Computed from training rows only."""
 
     target: Name
     numbers: list[NumberColumn]
@@ -231,10 +210,7 @@ class TableEncoding(Row):
 class ScalingRow(Row):
     """A change of the number of workers during training, by `ps-cluster scale` or because a worker was given up.
 
-    Attributes:
-      applied: the updates until the change, as far as known.
-      train_seconds: the seconds of training until the change, as far as known.
-      before, workers: the numbers of workers before and after the change.
+    `applied`, `train_seconds`: updates and seconds of training until then, as far as known. `workers`: after the change.
     """
 
     applied: Count

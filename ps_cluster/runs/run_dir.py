@@ -28,11 +28,7 @@ OF_OPTIMIZER = tuple(f"{_WORKER_STATE}state-{number}" for number in range(2))
 
 
 def residual_files(part: int) -> tuple[str, ...]:
-    """Return the names of the two files with what a worker's pushes left out.
-
-    Args:
-      part: the index of the shard if each shard gets separate pushes, else 0.
-    """
+    """Return the names of the two files with what a worker's pushes left out. `part`: the shard, or 0 for all together."""
     return tuple(f"{_WORKER_STATE}left-out-{part}-{number}" for number in range(2))
 
 
@@ -101,11 +97,7 @@ class RunDir:
 
     @classmethod
     def create(cls, root: Path) -> RunDir:
-        """Create a run directory in a folder that does not exist, or contains only the code of the run.
-
-        Raises:
-          UserError: the folder is not empty or can't be written, or a file is in the way.
-        """
+        """Create a run directory in a folder that does not exist, or contains only the code of the run; else UserError."""
         check_unused(root)
         run_dir = cls(Path(os.path.realpath(root)))
         run_dir.make_folders()
@@ -114,8 +106,7 @@ class RunDir:
     def make_folders(self) -> None:
         """Create the missing folders of a run.
 
-        Raises:
-          UserError: a file is in the way, a folder can't be written, or another user has replaced it by a symlink.
+        Raises UserError if a file is in the way, or a folder can't be written or was replaced by another user's symlink.
         """
         try:
             for folder in self._written:
@@ -164,7 +155,7 @@ class RunDir:
         """Move the states of leader and workers, and the journals, into a new folder, because training starts from scratch.
 
         Return the folder; None if there was nothing to move. A worker on another machine keeps its files, but the new
-        training ignores them (training/worker_state.py).
+        training ignores them.
         """
         folders = (*self.states, self.journals)
         found = [path for folder in folders for path in folder.glob("[!.]*")]
@@ -183,15 +174,7 @@ class RunDir:
     @property
     def _written(self) -> tuple[Path, ...]:
         """The folders that a run writes into."""
-        written = (
-            self.journals,
-            self.results,
-            self.examples,
-            self.logs,
-            self.errors,
-            self.tasks,
-            self.temporary,
-        )
+        written = self.journals, self.results, self.examples, self.logs, self.errors, self.tasks, self.temporary
         return (self.root, self.leaders, *self.states, *self.scored, *written)
 
     @property
@@ -235,21 +218,16 @@ class RunDir:
         """Return the file into which a task writes the error that ended it."""
         return self.errors / f"{task_type}-{index}.json"
 
-    def config_of(self, task_type: str, index: int) -> Path:
-        """Return the settings file of a task that no launcher has started. The files of tasks may differ by mistake."""
-        return self.workspace(task_type, index) / self.config.name
-
-    def dataset_of(self, task_type: str, index: int) -> Path:
-        """Return the file with the path of the packed data set of a task that no launcher has started."""
-        return self.workspace(task_type, index) / self.dataset.name
-
     def workspace(self, task_type: str, index: int) -> Path:
         """Return the working directory of a task. Paths of data and identity in the graph are relative to it."""
         return self.tasks / f"{task_type}-{index}"
 
-    def temporary_of(self, task_type: str, index: int) -> Path:
-        """Return the folder for temporary files of a task that no launcher has started."""
-        return self.workspace(task_type, index) / TEMPORARY
+    def of_task(self, task_type: str, index: int) -> RunDir:
+        """Return the files of a task that no launcher has started: settings, data set and temporary files, as of a run.
+
+        The settings of tasks may differ by mistake.
+        """
+        return RunDir(self.workspace(task_type, index))
 
     def task_file(self, task_type: str, index: int) -> Path:
         """Return the file in which a task of `ps-cluster task` describes itself (`TaskFile`)."""

@@ -78,8 +78,7 @@ def ask(
 ) -> str:  # fmt: skip
     """Request this number of workers from the launcher of a run. Return what the launcher did, on one line.
 
-    Raises:
-      UserError: the launcher refuses, has ended, or does not answer.
+    Raises UserError if the launcher refuses, has ended, or does not answer.
     """
     asked = f"{time.time_ns():020}-{secrets.token_hex(4)}"  # sorted by name, the newest request is the last
     write_json(run_dir.scale_request(asked), ScaleRequest(workers=workers).model_dump())

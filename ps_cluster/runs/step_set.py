@@ -28,18 +28,11 @@ class StepsState(Row):
 class StepSet:
     """A set of all ids below `first_missing` and some ids above it.
 
-    Attributes:
-      first_missing: the lowest id that is not in the set.
-      count: the size of the set, without the ids that `close_below` skipped.
+    `count`: the size of the set, without the ids that `close_below` skipped.
     """
 
     def __init__(self, first_missing: int = 0, beyond: np.ndarray | None = None, count: int | None = None):
-        """Create a set.
-
-        Args:
-          beyond: int64 [k], the ids above `first_missing`.
-          count: the size of the set, if `close_below` has skipped ids.
-        """
+        """Create a set. `beyond`: int64 [k], the ids above `first_missing`. `count`: the size, if ids were skipped."""
         self.first_missing = self.count = first_missing
         self._above = np.zeros(1024, bool)  # whether the set has each id from first_missing on
         if beyond is not None:
@@ -49,8 +42,7 @@ class StepSet:
     def add(self, ids: np.ndarray) -> int:
         """Add `ids` (int64 [k]). Return how many of them were already in the set or appear twice.
 
-        Raises:
-          Malformed: an id is further above `first_missing` than an open step can be.
+        Raises Malformed if an id is further above `first_missing` than an open step can be.
         """
         distinct = np.unique(ids)
         places = distinct[distinct >= self.first_missing] - self.first_missing

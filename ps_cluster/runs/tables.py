@@ -35,13 +35,11 @@ def write_updates(
 ) -> None:
     """Write a line (fields of ROW) for each step that every shard has applied, in the order of steps.
 
+    The old file stays if JournalDamaged or OSError is raised.
+
     Args:
-      journals: the files with the rows of each shard.
       window: the largest distance between steps that are under way at the same time (`config.ledger_window`).
       on_rows: called from time to time with the number of rows read since the last call.
-    Raises:
-      JournalDamaged: a row's checksum is wrong.
-      OSError: the disk refuses. In both cases the old file stays.
     """
     with _csv(path, ROW) as file:
         for rows, read in _in_step_order(journals, rounds, window):
@@ -50,10 +48,7 @@ def write_updates(
 
 
 def write_applies(path: Path, journals: Sequence[journal.History], on_rows: OnRows = lambda rows: None) -> None:
-    """Write a line (fields of APPLY_ROW) for each accepted step of each shard, in the order of acceptance.
-
-    Arguments and errors are those of `write_updates`.
-    """
+    """Write a line (fields of APPLY_ROW) for each accepted step of each shard, in the order of acceptance."""
     with _csv(path, APPLY_ROW) as file:
         for index, source in enumerate(journals):
             for rows in journal.read(source):
@@ -68,8 +63,7 @@ def write_applies(path: Path, journals: Sequence[journal.History], on_rows: OnRo
 def read_csv(path: Path, row: np.dtype = ROW) -> np.ndarray:
     """Read a file of `write_updates` or, with APPLY_ROW, of `write_applies`. Return a structured array [lines] of `row`.
 
-    Raises:
-      UserError: the file can't be read, or has other columns or impossible values.
+    Raises UserError if the file can't be read, or has other columns or impossible values.
     """
     try:
         with io.TextIOWrapper(open_regular(path), "ascii") as file:

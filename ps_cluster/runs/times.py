@@ -21,7 +21,6 @@ class TrainingTimes(Row):
     """Times in seconds of training. A restarted leader continues from the times of the leader before it.
 
     Attributes:
-      seconds: the training time so far.
       first_update, last_update: when the first and the last update were applied, even if rolled back since.
       resumed_update: when the first update since the last (re)start of the leader was applied.
       stood: for each leader, the first and the last time of its updates that were not rolled back.
@@ -104,12 +103,7 @@ class TrainingClock:
     `look` notices the jump and `unsettled` removes it from the times.
     """
 
-    def __init__(
-        self,
-        *,
-        monotonic: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
-    ):
+    def __init__(self, *, monotonic: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time):
         self._monotonic = monotonic
         self._wall = wall
         self._offset = wall() - monotonic()
@@ -136,10 +130,9 @@ class TrainingClock:
         return self._times.seconds if self._zero is None else self._monotonic() - self._zero
 
     def restart(self, before: TrainingTimes, stands_until: float | None, *, since: float | None = None) -> None:
-        """Continue from the times of another leader.
+        """Continue from the times in another leader's last row.
 
         Args:
-          before: the times in the other leader's last row.
           stands_until: when the last update of the state to resume was applied; None: there is no such state.
           since: the monotonic time of that row, if the time since then counts as training; else None.
         """

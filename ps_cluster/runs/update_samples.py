@@ -35,13 +35,10 @@ class SampledShard:
     Positions are those in the vector of the whole network.
 
     Attributes:
-      update: the number of the update.
       worker: the worker that pulled the weights; below 0 in rounds, where all workers get the same weights.
-      version: the version that the worker pulled.
       positions: int64 [k], the positions at which the k values of the arrays below lie.
       given: [n] or [vectors * n], all weights of the shard that the worker got.
       given_positions: int64 [n], the positions at which they lie.
-      given_statistics: [m], the statistics that the worker got.
       at_pull: the values from which the given weights were computed, at the time of the pull: "weights" [k'], and other
         values of the staleness method; single numbers are [1]. k' is k without the numbers in rows of embedding tables,
         which are the last of the k values.
@@ -103,8 +100,6 @@ class SampleHeader(Row):
     """The header of a file of a sampled update.
 
     Attributes:
-      update: the number of the update.
-      term: the term of the leader.
       gradients: the gradients that the update applied; several in rounds.
       workers: the workers that pushed the gradients or parts of them.
       versions: for each shard, the version to which the update was applied.
@@ -175,12 +170,7 @@ def forget_samples(run_dir: RunDir) -> None:
 
 
 def read_sample(path: Path) -> UpdateSample:
-    """Read the file of a sampled update.
-
-    Raises:
-      OSError: the system refused.
-      Malformed: the file has another format, or is incomplete.
-    """
+    """Read the file of a sampled update. Raises OSError, or Malformed for another format or an incomplete file."""
     header, arrays = open_tensors(path, SampleHeader)
     shards = []
     for index in range(len(header.versions)):
@@ -213,12 +203,10 @@ class RecomputedRow(Row):
     """An update that was computed again.
 
     Attributes:
-      workers: the workers whose gradients the update applied.
       deviations: quantity → the difference between the cluster's result and the recomputed one, as a multiple of its
         tolerance.
       problems: one line for each deviation beyond its tolerance.
       unchecked: one line for everything that could not be computed again, with the reason.
-      seconds: the duration of the recomputation.
     """
 
     update: Count

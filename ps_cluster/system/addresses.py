@@ -21,11 +21,10 @@ def check_is_free(address: str) -> None:
 
 def unknown_hosts(addresses: Iterable[str]) -> list[str]:
     """Return the hosts in addresses `host:port` whose names this machine can't look up."""
-    return [host for host in dict.fromkeys(host_and_port(address)[0] for address in addresses) if not _is_known(host)]
-
-
-def _is_known(host: str) -> bool:
-    try:
-        return bool(socket.getaddrinfo(host, None))
-    except (OSError, UnicodeError):
-        return False
+    unknown = []
+    for host in dict.fromkeys(host_and_port(address)[0] for address in addresses):
+        try:
+            socket.getaddrinfo(host, None)
+        except (OSError, UnicodeError):
+            unknown.append(host)
+    return unknown

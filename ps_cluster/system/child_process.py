@@ -14,6 +14,8 @@ from typing import IO, Protocol
 
 import psutil
 
+from ps_cluster.system.private_network import RunNetwork
+
 KILL_TIMEOUT_S = 5.0  # from SIGKILL until a process that is still there is given up
 _POLL_INTERVAL_S = 0.05
 
@@ -44,24 +46,6 @@ class Starter(Protocol):
     ) -> StartedProcess: ...
 
 
-def start_here(
-    argv: list[str],
-    *,
-    env: Mapping[str, str],
-    cwd: Path | None,
-    stdin: int,
-    stdout: IO[bytes] | int | None,
-    stderr: int | None,
-    start_new_session: bool,
-    pass_fds: tuple[int, ...],
-) -> subprocess.Popen[bytes]:
-    """Start a process on this machine and in its network."""
-    return subprocess.Popen(
-        argv, env=env, cwd=cwd, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=start_new_session,
-        pass_fds=pass_fds,
-    )  # fmt: skip
-
-
 def group_members(group: int) -> list[int]:
     """Return the pids in a process group, without zombies."""
     members = []
@@ -74,12 +58,7 @@ def group_members(group: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Machine:
-    """The functions of the operating system that are used here, so that tests can pass in others.
-
-    Attributes:
-      signal_group: sends a signal to a process group.
-      group_members: returns the pids in a process group, without zombies.
-    """
+    """The functions of the operating system that are used here, so that tests can pass in others."""
 
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
@@ -103,16 +82,13 @@ class ChildProcess:
         env: Mapping[str, str],
         cwd: Path | None = None,
         output: IO[bytes] | int | None = None,
-        popen: Starter = start_here,
+        popen: Starter = RunNetwork().popen,
         pass_fds: tuple[int, ...] = (),
         machine: Machine = Machine(),
     ) -> ChildProcess:
         """Start a process without input. Raises OSError if the machine refuses.
 
-        Args:
-          output: where standard output and standard error go; None: to the outputs of this process.
-          popen: starts the process, e.g. in another network.
-          pass_fds: file descriptors that the process inherits.
+        `output`: where standard output and standard error go; None: to the outputs of this process.
         """
         started = popen(
             list(argv),
@@ -146,7 +122,6 @@ class ChildProcess:
 
     @property
     def is_frozen(self) -> bool:
-        """True if the process is stopped (SIGSTOP)."""
         return self.running and is_stopped(self.pid)
 
     def is_there(self) -> bool:

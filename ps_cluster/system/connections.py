@@ -27,11 +27,7 @@ def give_up_lost_connections(after_s: float) -> None:
 
 
 def cut(address: str) -> None:
-    """End all TCP connections of this process to `host:port`. Their users see them closed.
-
-    Raises:
-      OSError: the host's name is not known.
-    """
+    """End all TCP connections of this process to `host:port`. Raises OSError if the host's name is not known."""
     host, port = host_and_port(address)
     ends = {_end(found) for *_, found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
 

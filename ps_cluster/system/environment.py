@@ -49,9 +49,9 @@ _NOT_FOLLOWED: Mapping[str, tuple[Sequence[str] | None, str]] = {
 _KERAS_FILE = {"backend": "tensorflow", "floatx": "float32", "image_data_format": "channels_last"}
 
 
-def for_child(given: Mapping[str, str], launcher_pid: int, *, on_gpus: bool = False) -> dict[str, str]:
-    """Return `given` plus what a process of a run needs to find this package and to end with its launcher."""
-    own = {LAUNCHER_PID: str(launcher_pid), LIFE: life_of(launcher_pid)}
+def for_child(given: Mapping[str, str], *, on_gpus: bool = False) -> dict[str, str]:
+    """Return `given` plus what a process of a run needs to find this package and to end with this one, its launcher."""
+    own = {LAUNCHER_PID: str(os.getpid()), LIFE: life_of(os.getpid())}
     return for_tensorflow(finding_this_package(given), on_gpus=on_gpus) | own
 
 
@@ -60,13 +60,15 @@ def for_tensorflow(
 ) -> dict[str, str]:
     """Return `given` plus the variables that a task's TensorFlow needs.
 
-    Args:
-      on_gpus: whether the process sees the GPUs that `given` allows. Otherwise it sees none, because each task would
-        reserve the memory of every GPU.
+    Unless it is `on_gpus`, the process sees none, because each task would reserve the memory of every GPU.
     """
     gpus = _ON_GPUS if on_gpus else {VISIBLE_GPUS: HIDDEN}
     defaults = {**_DEFAULTS, **(_ON_GPUS_BY_DEFAULT if on_gpus else {})}
-    return {**defaults, **_threads(allowed or allowance()), **given, **_FIXED, **gpus}
+    allowed = allowed or allowance()
+    if allowed.quota_decides:  # one thread per visible processor would use it up at once, and then all would wait
+        defaults["TF_NUM_INTRAOP_THREADS"] = str(allowed.threads)
+        defaults["TF_NUM_INTEROP_THREADS"] = str(max(2, allowed.threads))  # with a single one a server never connects
+    return {**defaults, **given, **_FIXED, **gpus}
 
 
 def prepare_for_tensorflow() -> None:
@@ -112,14 +114,3 @@ def past_proxies(given: Mapping[str, str], hosts: Iterable[str]) -> dict[str, st
     listed = given.get(_NO_GRPC_PROXY, given.get(_NO_PROXY, ""))  # gRPC reads the second one only without the first
     names = (*(name.strip() for name in listed.split(",")), *hosts)
     return {**given, _NO_GRPC_PROXY: ",".join(dict.fromkeys(filter(None, names)))}
-
-
-def _threads(allowed: Allowance) -> dict[str, str]:
-    """Return the thread counts for TensorFlow under a CPU quota; an empty dict without a quota.
-
-    One thread per visible processor would use up the quota at once, and all would wait for the next period.
-    """
-    if not allowed.quota_decides:
-        return {}
-    # With a single inter-op thread a server never connects.
-    return {"TF_NUM_INTRAOP_THREADS": str(allowed.threads), "TF_NUM_INTEROP_THREADS": str(max(2, allowed.threads))}

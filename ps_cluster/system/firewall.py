@@ -39,10 +39,7 @@ def only_through(interface: str, port: int, others: Iterable[tuple[str, int]]) -
     """Return rules that drop packets to `port`, and packets to `others`, unless they use `interface` or loopback.
 
     From this machine itself, only processes of this user reach the port. Several processes may set rules for the same
-    port.
-
-    Args:
-      others: addresses and ports to which this machine connects.
+    port. `others`: addresses and ports to which this machine connects.
     """
     through = f'!= {{ "lo", "{interface}" }} drop'
     to = {"ip": "", "ip6": ""}

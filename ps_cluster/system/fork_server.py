@@ -29,11 +29,7 @@ _MADV_DONTNEED = 4
 
 
 def serve(channel: socket.socket, import_tasks: Callable[[], None]) -> None:
-    """Fork a task for every message until the launcher closes the channel; answer with the task's pid.
-
-    Args:
-      import_tasks: imports what all tasks need.
-    """
+    """Fork a task for every message until the launcher closes the channel; answer with the task's pid."""
     gc.disable()  # everything that is imported stays, so collecting garbage meanwhile would only take time
     import_tasks()
     getproctitle()  # finds where the title is stored; forks can't, once their environment has changed
@@ -73,11 +69,8 @@ def _let_go_of_unchanged_files() -> None:
 def _fork_for_the_launcher(request: dict[str, Any], channel: socket.socket, log: int, permission: int) -> int:
     """Fork a task whose parent becomes the launcher, and return its pid.
 
-    This forks twice: the process in between ends, and the launcher, as subreaper, adopts the task.
-
-    Args:
-      permission: a pipe. The launcher writes into the pipe once it knows the pid. If it has given up, it closes the
-        pipe without writing.
+    This forks twice: the process in between ends, and the launcher, as subreaper, adopts the task. The launcher writes
+    into the pipe `permission` once it knows the pid. If it has given up, it closes the pipe without writing.
     """
     reader, writer = os.pipe()
     between = os.fork()

@@ -70,7 +70,6 @@ class ForkServer:
         Args:
           argv: the command of the server, without the channel and the run directory.
           popen: starts the server; tasks run in the same network as the server.
-          run_root: the run directory, which the server's command names so that the list of processes shows it.
           stops: returns whether the run has to stop at once, which ends a wait for the server.
           answers_within_s: how long the server may take for a fork, once it has answered for the first time.
         """
@@ -108,9 +107,7 @@ class ForkServer:
     ) -> ForkedProcess:
         """Run `python -m module …` in a fork, in a new session, without input. Both outputs go to `stdout`, a file.
 
-        Raises:
-          OSError: the server did not come up, or has ended.
-          StopHeard: see `stops`.
+        Raises OSError if the server did not come up or has ended, and StopHeard if it `stops` meanwhile.
         """
         assert stdout is not None, "a task needs a log, because the output of the server is not meant for it"
         log = stdout if isinstance(stdout, int) else stdout.fileno()

@@ -24,10 +24,7 @@ def last_words(log: Path, start: int, exit_code: int) -> str:
 
     The first error that a process writes when it fails is the reason, because later errors follow from it. Exceptions
     that were caught and logged earlier are not the reason, so only the last chain of tracebacks counts. Without any
-    error, this is the last line that is not chatter.
-
-    Args:
-      start: bytes in the log before this process. exit_code: its exit code, negative if a signal ended it.
+    error, this is the last line that is not chatter. `start`: bytes in the log before this process.
     """
     try:
         file = log.open("rb")
@@ -44,10 +41,7 @@ def last_words(log: Path, start: int, exit_code: int) -> str:
 
 
 def _first_exception(lines: list[str]) -> str:
-    """Return the line that names the first exception of the last chain of tracebacks; "" without exceptions.
-
-    The other exceptions of a chain were raised because of the first one.
-    """
+    """Return the line that names the first exception of the last chain of tracebacks; "" without exceptions."""
     begin, before = None, ""
     for number, line in enumerate(lines):
         if line.startswith(_TRACEBACK) and (begin is None or not before.startswith(_CHAINED)):

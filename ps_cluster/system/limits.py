@@ -14,7 +14,8 @@ from pathlib import Path
 
 import psutil
 
-_MEMBERSHIP, ROOT = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
+_MEMBERSHIP = Path("/proc/self/cgroup")  # the groups of this process, one line each: `number:controllers:path`
+ROOT = Path("/sys/fs/cgroup")
 _NO_LIMIT_BYTES = 1 << 60  # version 1 says so with a number of about 2^63
 
 
@@ -62,12 +63,7 @@ def room() -> FreeMemory:
 
 
 def allowance(membership: Path = _MEMBERSHIP, root: Path = ROOT) -> Allowance:
-    """Return the tightest limits of this process's control group and its parents, in cgroup version 2, 1 or both.
-
-    Args:
-      membership: file with the groups of this process, one line each: `number:controllers:path`.
-      root: where the groups are mounted.
-    """
+    """Return the tightest limits of this process's control group and its parents, in cgroup version 2, 1 or both."""
     cpus = [limit for folder in folders("cpu", membership, root) for limit in _cpus(folder)]
     memory = [(limit, folder) for folder in folders("memory", membership, root) for limit in _memory(folder)]
     return Allowance(

@@ -39,9 +39,8 @@ def create(channel: str, run_dir: str, data_dir: str) -> None:
 def hosts(channel: str, plan: str) -> None:
     """Make a switch and hosts on it; send the descriptors: [user,] net of the switch, and net, mnt of each host.
 
-    Args:
-      plan: JSON. "ip": the program's path. "hosts": for each host its "name", its "address" with the size of the
-        network, and "mounts", pairs of a source and the place where the host sees it.
+    `plan` is JSON. "ip": the program's path. "hosts": for each host its "name", its "address" with the size of the
+    network, and "mounts", pairs of a source and the place where the host sees it.
     """
     import json  # here, not before every task
 
@@ -85,10 +84,8 @@ def loopback(state: str) -> None:
 def _unshare(more: int = 0, inner_user: int | None = None) -> tuple[str, ...]:
     """Make the namespaces and return their kinds. Root needs no user namespace and so keeps its rights to files.
 
-    Args:
-      more: flags of further namespaces to make.
-      inner_user: the id that the user has inside, if it differs from the id outside. User 0 may start programs that set
-        up a network.
+    `more`: flags of further namespaces. `inner_user`: the user's id inside, if it differs from the id outside. User 0 may
+    start programs that set up a network.
     """
     try:
         _call("unshare", _CLONE_NEWNET | more)

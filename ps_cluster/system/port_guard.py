@@ -28,13 +28,7 @@ def guard_port(
 ) -> None:
     """Report who reaches the port of a task. If an interface is named, other interfaces are closed to the port.
 
-    Args:
-      setting: `cluster.isolation`.
-      port: the port at which the task listens; None if it listens at none.
-      members: the tasks of the cluster, with their addresses.
-      keep: sets rules of the firewall, which hold until this process ends.
-    Raises:
-      UserError: the port can't be kept to the interface, or the cluster's addresses are not behind it.
+    Raises UserError if the port can't be kept to the interface, or the cluster's addresses are not behind it.
     """
     if port is None:
         return

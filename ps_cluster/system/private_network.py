@@ -21,7 +21,7 @@ from typing import Any
 
 from ps_cluster.config.isolation import WORDS, interface_of
 from ps_cluster.errors import UserError
-from ps_cluster.notices import Notify
+from ps_cluster.notices import Notify, ignore
 from ps_cluster.runs.logs import PORTS_OPEN
 
 REQUIRE, OFF = "require", "off"  # and "auto": where the system allows it
@@ -36,8 +36,7 @@ _OPEN = "the ports of this run are open to whoever reaches this machine, and who
 class RunNetwork:
     """The network in which tasks run: the namespace of these descriptors or, without any, the launcher's network.
 
-    Attributes:
-      notice: a warning for the user if the network is not private, else None.
+    `notice`: a warning for the user if the network is not private, else None.
     """
 
     descriptors: tuple[int, ...] = ()
@@ -48,7 +47,6 @@ class RunNetwork:
         return bool(self.descriptors)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the network's entry in summary.json."""
         return {"private": self.isolated, "notice": self.notice}
 
     def inside(self, argv: tuple[str, ...]) -> tuple[str, ...]:
@@ -68,20 +66,12 @@ class Unavailable(Exception):
 
 @contextmanager
 def network_for(
-    setting: str,
-    run_dir: Path,
-    data_dir: Path,
-    notify: Notify,
-    namespace_argv: tuple[str, ...] = NAMESPACE_ARGV,
+    setting: str, run_dir: Path, data_dir: Path, notify: Notify, namespace_argv: tuple[str, ...] = NAMESPACE_ARGV
 ) -> Iterator[RunNetwork]:
     """Yield the network of a run: a private one or, with a notice, the machine's. It is closed after the block.
 
-    Args:
-      setting: `cluster.isolation`, one of its words.
-      run_dir: the tasks must be able to write there.
-      data_dir: the tasks must be able to read there.
-    Raises:
-      UserError: a private network is required and impossible here, or the setting names an interface.
+    Inside, tasks must be able to write in `run_dir` and to read in `data_dir`. Raises UserError if a private network is
+    required (`setting`) and impossible here, or if the setting names an interface.
     """
     network = _choose(setting, run_dir, data_dir, namespace_argv)
     if network.notice:
@@ -102,7 +92,7 @@ def announce_isolation(setting: str, folder: Path, notify: Notify) -> None:
 def check_isolation(setting: str, run_dir: Path) -> None:
     """Raise UserError if a run can't have the network that is asked for. Call it before the run changes anything."""
     if setting == REQUIRE or interface_of(setting):
-        announce_isolation(setting, run_dir, notify=lambda _: None)
+        announce_isolation(setting, run_dir, ignore)
 
 
 def _choose(setting: str, run_dir: Path, data_dir: Path, namespace_argv: tuple[str, ...]) -> RunNetwork:

@@ -15,7 +15,7 @@ _STATUS = "/tensorflow.WorkerService/GetStatus"  # of every TensorFlow server; a
 Key = TypeVar("Key")
 
 
-def works(address: str, within_s: float = ANSWER_WITHIN_S) -> bool:
+def works(address: str) -> bool:
     """Return whether a TensorFlow server at `host:port` answers a request.
 
     That a connection can be made proves less, because the system also accepts it for a process that is frozen.
@@ -26,7 +26,7 @@ def works(address: str, within_s: float = ANSWER_WITHIN_S) -> bool:
     options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0)]
     with grpc.insecure_channel(address, options) as channel:
         try:
-            channel.unary_unary(_STATUS)(b"", timeout=within_s)
+            channel.unary_unary(_STATUS)(b"", timeout=ANSWER_WITHIN_S)
         except grpc.RpcError:
             return False
     return True

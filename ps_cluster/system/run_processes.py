@@ -28,23 +28,16 @@ def life_of(launcher_pid: int) -> str:
 
 
 def state_of(pid: int, root: Path, life: str | None = None) -> str:
-    """Return "running", "stopped" (SIGSTOP), or "gone", for a process that a run's files name.
+    """Return "running", "stopped" (SIGSTOP), or "gone", for a process that the files of the run `root` (resolved) name.
 
-    Args:
-      root: the run directory, resolved.
-      life: the unique id of the process (`life_of`), if the files have it.
+    `life`: the unique id of the process (`life_of`), if the files have it.
     """
-    with contextlib.suppress(psutil.Error):
+    with contextlib.suppress(psutil.Error, OSError):
         process = psutil.Process(pid)
-        if _lives(process, life) if life else belongs(process, root):
+        is_it = process.status() != psutil.STATUS_ZOMBIE and life_of(pid) == life if life else belongs(process, root)
+        if is_it:
             return "stopped" if process.status() == psutil.STATUS_STOPPED else "running"
     return "gone"
-
-
-def _lives(process: psutil.Process, life: str) -> bool:
-    with contextlib.suppress(OSError):
-        return process.status() != psutil.STATUS_ZOMBIE and life_of(process.pid) == life
-    return False
 
 
 def listens(pid: int, port: int) -> bool:

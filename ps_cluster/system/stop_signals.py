@@ -23,9 +23,8 @@ def stop_signals() -> tuple[int, ...]:
 class Drain(threading.Event):
     """Asks the leader to end in order: no new steps, then a last checkpoint.
 
-    Attributes:
-      for_good: the user wants the training to end (Ctrl-C). Otherwise the machine is needed for something else, and
-        training continues when a leader is started again.
+    `for_good`: the user wants the training to end (Ctrl-C). Otherwise the machine is needed for something else, and
+    training continues when a leader is started again.
     """
 
     def __init__(self) -> None:
@@ -33,7 +32,6 @@ class Drain(threading.Event):
         self.for_good = True
 
     def ask(self, number: int) -> None:
-        """Ask the leader to drain because of the signal `number`."""
         self.for_good = number == signal.SIGINT
         self.set()
 

@@ -13,8 +13,9 @@ from ps_cluster.files.json_files import read_json
 from ps_cluster.files.values import one_line
 from ps_cluster.files.writing import open_append
 from ps_cluster.runs.rows import TaskError
-from ps_cluster.system.child_process import ChildProcess, Machine, Starter, how_ended, start_here, stop_all
+from ps_cluster.system.child_process import ChildProcess, Machine, Starter, how_ended, stop_all
 from ps_cluster.system.last_words import last_words
+from ps_cluster.system.private_network import RunNetwork
 
 
 @dataclass(frozen=True)
@@ -55,17 +56,14 @@ class TaskExit:
     exit_code: int  # negative: killed by that signal
     log: Path
     last_line: str  # the error that the task wrote to its error file, else the line of its log that says why it ended
-    time: float  # unix s, from the task's own error; 0 for a task that could not write one
-    user_error: bool
-    final: bool = False  # the task says that a restart would fail the same way
-    computation: bool = False  # the user's own computation failed, as it would each time
+    error: TaskError = TaskError()  # as the task wrote it; empty (time 0) if it could not write one
 
     @property
     def how(self) -> str:
         return how_ended(self.exit_code)
 
     def __str__(self) -> str:
-        killed = self.exit_code < 0 and not self.time  # then its last line, often progress, is not the reason
+        killed = self.exit_code < 0 and not self.error.time  # then its last line, often progress, is not the reason
         meaning = ", its last line: " if killed and self.last_line else ": "
         last_words = f"{meaning}{self.last_line or 'no output'}"
         return f"{self.task} (pid {self.pid}) ended with {self.how}{last_words} (log: {self.log})"
@@ -74,12 +72,10 @@ class TaskExit:
 class Supervisor:
     """Starts, watches and stops the processes of tasks, and keeps the newest process of each.
 
-    Attributes:
-      ended: task → how its newest process ended, as `poll` has reported it, or "stopped" if the supervisor stopped it.
+    `ended`: task → how its newest process ended, as `poll` has reported it, or "stopped" if the supervisor stopped it.
     """
 
-    def __init__(self, *, popen: Starter = start_here, machine: Machine = Machine()):
-        """Begin without processes. `popen` starts them."""
+    def __init__(self, *, popen: Starter = RunNetwork().popen, machine: Machine = Machine()):
         self._popen = popen
         self._machine = machine
         self._processes: dict[Task, TaskProcess] = {}
@@ -111,18 +107,16 @@ class Supervisor:
                 exits.append(_exit_of(process, code))
                 self.ended[process.task] = exits[-1].how
         # A killed task could write no time (0): it comes first, as the likely cause of the others' errors.
-        return sorted(exits, key=lambda task_exit: task_exit.time)
+        return sorted(exits, key=lambda task_exit: task_exit.error.time)
 
     def forget(self, task: Task) -> None:
         """Forget a task that has ended and was reported. The system may give its pid to another process."""
         del self._processes[task], self.ended[task]
 
     def frozen(self) -> list[Task]:
-        """Return the tasks whose process is stopped (SIGSTOP)."""
         return [process.task for process in self.processes if process.child.is_frozen]
 
     def signal(self, task: Task, number: int) -> None:
-        """Send a signal to a task's process group, if there is one."""
         self._processes[task].child.signal(number)
 
     def stop(self, tasks: Iterable[Task], grace_s: float) -> list[TaskProcess]:
@@ -137,7 +131,6 @@ class Supervisor:
         return [process for process in processes if process.child in left]
 
     def stop_all(self, grace_s: float) -> list[TaskProcess]:
-        """Stop every task; see `stop`."""
         return self.stop(list(self._processes), grace_s)
 
 
@@ -145,14 +138,5 @@ def _exit_of(process: TaskProcess, exit_code: int) -> TaskExit:
     spec, error = process.spec, TaskError()
     with contextlib.suppress(FileNotFoundError, UserError):  # if it is missing or can't be read, the log remains
         error = read_json(spec.error, TaskError)
-    return TaskExit(
-        task=process.task,
-        pid=process.pid,
-        exit_code=exit_code,
-        log=spec.log,
-        last_line=one_line(error.message) or last_words(spec.log, process.log_start, exit_code),
-        time=error.time,
-        user_error=error.user_error,
-        final=error.final,
-        computation=error.computation,
-    )
+    line = one_line(error.message) or last_words(spec.log, process.log_start, exit_code)
+    return TaskExit(process.task, process.pid, exit_code, spec.log, line, error)

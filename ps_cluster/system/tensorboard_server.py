@@ -32,7 +32,6 @@ _ANSWER_INTERVAL_S = 0.25
 
 
 def tensorboard_if(wanted: bool, logdir: Path, log: Path, notify: Notify) -> AbstractContextManager[object]:
-    """Return a context in which TensorBoard runs if it is wanted."""
     return TensorBoardServer(logdir, log, notify) if wanted else nullcontext()
 
 
@@ -53,9 +52,7 @@ class TensorBoardServer:
 
         Args:
           logdir: the folder to show; it need not exist yet.
-          log: the file for its output.
           notify: called with the link once TensorBoard answers, or with what is wrong; from another thread.
-          argv: the command, to which options are added.
         """
         self._logdir, self._log = logdir, log
         self._notify = notify
@@ -87,7 +84,7 @@ class TensorBoardServer:
         options = ("--host", HOST, "--port", str(port), "--load_fast", "false", "--reload_interval", "5")
         with open_append(self._log) as log:
             argv = (*self._argv, "--logdir", str(self._logdir), *options)
-            return ChildProcess.start(argv, env=environment.for_child(os.environ, os.getpid()), output=log)
+            return ChildProcess.start(argv, env=environment.for_child(os.environ), output=log)
 
     def _report(self, child: ChildProcess, port: int) -> None:
         """Show the link once TensorBoard answers, or a line which says that it does not answer."""

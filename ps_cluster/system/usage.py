@@ -52,26 +52,19 @@ class Usage:
         self._next_memory_s = 0.0
 
     def look(self, processes: Mapping[int, Task]) -> None:
-        """Measure the processes that run now.
-
-        Args:
-          processes: pid → task. In all calls, the same pid has to mean the same process.
-        """
+        """Measure the processes that run now, pid → task. In all calls, the same pid has to mean the same process."""
         for pid, task in processes.items():
             row = self._processes.get(pid) or ProcessUsage(type=task.type, index=task.index, pid=pid)
             seconds = self._read_cpu(pid)
             self._processes[pid] = row if seconds is None else row.model_copy(update={"cpu_seconds": seconds})
         if processes and self._clock() >= self._next_memory_s:
             self._next_memory_s = self._clock() + MEMORY_EVERY_S
-            self._look_at_memory(processes)
-
-    def _look_at_memory(self, processes: Mapping[int, Task]) -> None:
-        sizes = {pid: size for pid in processes if (size := self._read_pss(pid)) is not None}
-        for pid, size in sizes.items():
-            row = self._processes[pid]
-            self._processes[pid] = row.model_copy(update={"peak_pss_bytes": max(size, row.peak_pss_bytes or 0)})
-        if sizes:
-            self._peak_sum = max(sum(sizes.values()), self._peak_sum or 0)
+            sizes = {pid: size for pid in processes if (size := self._read_pss(pid)) is not None}
+            for pid, size in sizes.items():
+                row = self._processes[pid]
+                self._processes[pid] = row.model_copy(update={"peak_pss_bytes": max(size, row.peak_pss_bytes or 0)})
+            if sizes:
+                self._peak_sum = max(sum(sizes.values()), self._peak_sum or 0)
 
     def report(self) -> Json:
         """Return the entries of summary.json.

@@ -18,6 +18,7 @@ from ps_cluster.launch.decisions import Decisions, Look
 from ps_cluster.launch.stages import RunLimits
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow
+from ps_cluster.runs.rows import TaskError
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system.supervisor import TaskExit
 
@@ -201,8 +202,8 @@ def port_taken(name):
 
 def _exit(run, name, code, line, **fields):
     run.frozen.discard(task(name))
-    fields = {"time": 1.0, "user_error": False} | fields
-    return TaskExit(task(name), run.pids.pop(task(name), 99), code, Path("log"), line, **fields)
+    error = TaskError(**{"time": 1.0} | fields)
+    return TaskExit(task(name), run.pids.pop(task(name), 99), code, Path("log"), line, error)
 
 
 def leader_done(outcome="completed"):

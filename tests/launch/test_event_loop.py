@@ -81,7 +81,7 @@ class Machine:
         self.end(CHIEF, 0)
 
     def end(self, task, code):
-        self._exits.append(TaskExit(task, self.pids.pop(task), code, self.run_dir.launcher_log, "", 0.0, False))
+        self._exits.append(TaskExit(task, self.pids.pop(task), code, self.run_dir.launcher_log, ""))
 
     def start(self):
         self.restart_training(resume=False)
@@ -191,7 +191,7 @@ def test_a_silent_worker_leaves_its_stacks_is_killed_and_started_again(looped):
     assert stacks[1:] == (STUCK, "SIGUSR1") and kill[1:] == (STUCK, "SIGKILL") and stacks[0] < kill[0] < 32
     assert looped.machine.restarts == {STUCK: 1} and len(looped.machine.started_at) == 1
     assert looped.notices[0].startswith("worker-1 (pid 103) is silent: no update for 10 s, after ")
-    (silent,) = looped.loop.silences
+    (silent,) = looped.loop.decisions.silences
     assert (silent.worker, silent.pid) == (1, 103)
 
 

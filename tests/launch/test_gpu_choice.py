@@ -1,5 +1,7 @@
 """Which tasks of a run see which GPUs of a machine, and what the user is told. The GPUs are names in the environment."""
 
+import sys
+
 import pytest
 
 from ps_cluster.config import build_config
@@ -57,8 +59,10 @@ class ForksOnly:
 
 def test_a_task_that_sees_a_gpu_is_not_a_fork_because_cuda_does_not_work_in_one():
     start = starter_of_tasks(lambda argv, *, env, **how: "process of its own", ForksOnly())
-    assert start([], env={"CUDA_VISIBLE_DEVICES": "-1"}) == "fork"
-    assert start([], env={"CUDA_VISIBLE_DEVICES": "1"}) == start([], env={}) == "process of its own"
+    task, script = [sys.executable, "-m", "a_task"], [sys.executable, "a_task.py"]
+    assert start(task, env={"CUDA_VISIBLE_DEVICES": "-1"}) == "fork"
+    assert start(task, env={"CUDA_VISIBLE_DEVICES": "1"}) == start(task, env={}) == "process of its own"
+    assert start(script, env={"CUDA_VISIBLE_DEVICES": "-1"}) == "process of its own"
 
 
 @pytest.mark.parametrize(("gpus", "visible"), [("none", "2,5"), ("auto", "")])

@@ -58,7 +58,7 @@ def one_task(tmp_path):
         """In place of the loop: notes what the task's process would be given."""
 
         def __init__(self, task, topology, run_dir, view, requests, work, *_, total_updates, evaluation):
-            told.extend((load_config(run_dir.config_of(task.type, task.index)), run_dir, dataset, topology, task))
+            told.extend((load_config(run_dir.of_task(task.type, task.index).config), run_dir, dataset, topology, task))
             call.resumed = work.resumes
 
         def run(self):
@@ -71,7 +71,7 @@ def one_task(tmp_path):
         by_hand.run_one_task(
             config, call.root, topology, task,
             options=TaskOptions(resume, min_workers=min_workers), view=make_lines(), notify=call.said.append,
-            resolve=lambda settings, *, notify: dataset, loop=NoLoop, port_free_within_s=0.3,
+            resolve=lambda settings, notify: dataset, loop=NoLoop, port_free_within_s=0.3,
         )  # fmt: skip
         return told
 
@@ -141,7 +141,7 @@ from ps_cluster.cli.main import main
 from ps_cluster.launch import one_task
 from tests.helpers.data import only_named
 dataset = only_named("synthetic", Path("/data"), 100, 10)
-given = dict(task_argv=(sys.executable, "-c", {code!r}), resolve=lambda settings, *, notify: dataset)
+given = dict(task_argv=(sys.executable, "-c", {code!r}), resolve=lambda settings, notify: dataset)
 one_task.run_one_task = partial(one_task.run_one_task, **given)
 main(["task", "--run-dir", "run", "--mode", "single", "--dataset", "synthetic", "--precision", "float32"])
 """

@@ -12,7 +12,7 @@ from ps_cluster.system.supervisor import TaskExit
 
 def death_of(name, code=1):
     kind, index = name.split("-")
-    return TaskExit(Task(kind, int(index)), 1, code, Path("log"), "out of luck", 0.0, False)
+    return TaskExit(Task(kind, int(index)), 1, code, Path("log"), "out of luck")
 
 
 BACKS_OFF = [0.0, 0.5, 1.0, 2.0, 4.0, None]

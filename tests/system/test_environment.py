@@ -43,7 +43,7 @@ def test_a_task_imports_keras_on_tensorflow_whatever_other_programs_of_the_user_
         "c = keras.config; print(c.backend(), c.floatx(), c.image_data_format())"
     )
     given = {**os.environ, **OTHERS, "KERAS_HOME": str(tmp_path)}
-    env = environment.for_child(given, os.getpid())
+    env = environment.for_child(given)
     told = subprocess.run((sys.executable, "-c", asked), env=env, capture_output=True, text=True, timeout=120)
     assert told.stdout.split() == ["tensorflow", "float32", "channels_last"], told.stderr
 

@@ -35,7 +35,7 @@ def made(root, *how, **timeouts):
     def popen(argv, **options):
         return subprocess.Popen([*argv, str(root / "stop"), *how], **options)
 
-    env = environment.for_child(os.environ, os.getpid())
+    env = environment.for_child(os.environ)
     argv = (sys.executable, "-m", "tests.helpers.stopping_fork_server")
     with ForkServer(argv, popen, root, root / "server.log", env, AwakeClock(), **timeouts) as made:
         yield made
@@ -62,7 +62,7 @@ def fork(server, tmp_path):
 
 def forking(server, tmp_path):
     def call(*arguments, env=None):
-        env = environment.for_child(os.environ, os.getpid()) | (env or {})
+        env = environment.for_child(os.environ) | (env or {})
         with (tmp_path / "log").open("ab") as log:
             return server.popen([*ARGV, *arguments], env=env, cwd=tmp_path, stdout=log, start_new_session=True)
 

@@ -126,7 +126,7 @@ def test_bad_input_found_by_a_task_is_marked(spec):
     supervisor = start(machine, spec, ("chief", 0))
     write_error(spec, "chief", time=1.0, message="no checkpoint", user_error=True)
     (ended,) = supervisor.poll()
-    assert ended.user_error and ended.last_line == "no checkpoint"
+    assert ended.error.user_error and ended.last_line == "no checkpoint"
 
 
 def test_stop_terminates_all_at_once_and_kills_only_who_stays_beyond_the_grace(spec):

@@ -61,7 +61,7 @@ class _CopiedPictures:
         place = Path(self._folder.name)
         done = subprocess.run(
             [sys.executable, "-m", READER, str(path), str(place)],
-            env=for_child(os.environ, os.getpid()) | {"TMPDIR": str(place)},  # it ends with this process
+            env=for_child(os.environ) | {"TMPDIR": str(place)},  # it ends with this process
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
