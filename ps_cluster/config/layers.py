@@ -20,8 +20,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from ps_cluster.config.known_keys import known_keys
+from ps_cluster.config.modes import MODES, Mode
 from ps_cluster.config.recipe import recipe_for
-from ps_cluster.config.schema import PAGE, RunConfig, fitted
+from ps_cluster.config.schema import PAGE, ClusterSettings, RunConfig, fitted
 from ps_cluster.config.sections import (
     CHOSEN,
     ISOLATION_KEY,
@@ -128,6 +129,22 @@ def load_config(file: Path) -> RunConfig:
         return fitted(tree)
     except ValidationError as error:
         raise UserError(first_error(error, str(file), PAGE, known_keys())) from error
+
+
+def load_mode_and_cluster(file: Path) -> tuple[Mode, ClusterSettings]:
+    """Read only the mode and the section `cluster` of a run's config.yaml, so no code of its network or data is needed.
+
+    Raises UserError if they are wrong, or if the mode is code that only this file names.
+    """
+    tree = read_yaml(file)
+    try:
+        return MODES[tree["mode"]["name"]], ClusterSettings.model_validate(tree["cluster"])
+    except ValidationError as error:
+        raise UserError(first_error(error, f"{file}: cluster", PAGE, known_keys())) from error
+    except (KeyError, TypeError) as error:
+        raise UserError(
+            f"{file}: it has no mode.name or no section 'cluster', so it is not the file of a run"
+        ) from error
 
 
 def loaded(file: Path, changes: Layer, environment: Mapping[str, str]) -> Resolved:

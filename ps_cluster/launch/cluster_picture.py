@@ -11,7 +11,7 @@ from ps_cluster.config.tasks import CHIEF, EVALUATOR, PS, WORKER
 from ps_cluster.launch.overview import NONE, ClusterView, TaskView
 
 _ROWS = (CHIEF, WORKER, PS)  # workers are in the middle, because chief and ps talk only to workers
-_LEFT, _TOP, _WIDTH, _HEIGHT, _GAP, _BETWEEN = 150, 56, 190, 76, 36, 74  # user units of the SVG
+_LEFT, _TOP, _WIDTH, _HEIGHT, _GAP, _BETWEEN = 210, 56, 190, 76, 36, 74  # user units of the SVG
 _ASIDE = 7  # distance from the middle of each of two arrows between the same boxes
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from ps_cluster.config import RunConfig, load_config
+from ps_cluster.config import RunConfig
+from ps_cluster.config.layers import load_mode_and_cluster
 from ps_cluster.config.modes import Flow, Mode
 from ps_cluster.config.schema import GPUS_AUTO
 from ps_cluster.config.tasks import CHIEF, EVALUATOR, Task
@@ -87,14 +88,13 @@ def of_config(config: RunConfig, environment: Mapping[str, str] = os.environ) ->
 def of_run(root: Path) -> ClusterView:
     """Return the cluster of a run, with the state of each process. Raises UserError if the run has no cluster yet."""
     run_dir = RunDir.open(root)
-    config = load_config(run_dir.config)
-    mode = config.mode_kind
+    mode, cluster = load_mode_and_cluster(run_dir.config)
     try:
         written = read_json(run_dir.cluster, ClusterFile)
     except FileNotFoundError as error:
         raise UserError(f"run directory '{root}' has no {run_dir.cluster.name}: no task has started yet") from error
     topology = ClusterTopology.of_run(written.tasks)
-    on_gpus = config.cluster.gpus == GPUS_AUTO
+    on_gpus = cluster.gpus == GPUS_AUTO
     views = tuple(
         _view(topology, task, _state(row, written, run_dir), row.pid, on_gpus and topology.computes_gradients(task))
         for row in written.tasks

@@ -97,6 +97,18 @@ def test_of_a_run_it_shows_which_processes_are_gone(tmp_path, monkeypatch):
     assert "nobody else reaches them" in show(tmp_path).stdout
 
 
+def test_a_run_is_shown_without_the_code_of_its_network(tmp_path):
+    settings = a_run(tmp_path) / "config.yaml"
+    settings.write_text(settings.read_text().replace("name: airbench", "name: /absent/my.py:build"))
+    assert "/absent/my.py" in settings.read_text() and len(as_json(tmp_path)["tasks"]) == 6
+
+
+def test_settings_without_a_mode_are_refused_in_one_line(tmp_path):
+    (a_run(tmp_path) / "config.yaml").write_text("workers: 3")
+    told = show(tmp_path)
+    assert_one_line(told.exit_code, told.stderr, ["config.yaml", "mode.name"])
+
+
 def test_a_pid_that_belongs_to_another_program_by_now_is_gone(tmp_path):
     states = {(task["job"], task["index"]): task["state"] for task in as_json(a_run(tmp_path))["tasks"]}
     assert states["chief", 0] == "gone"
