@@ -21,20 +21,20 @@ SCHEMA = 2  # In 1, `accuracy` had one undisturbed run, and a tolerance of the d
 Report = dict[str, Any]  # the content of chaos.json
 
 
-@dataclass(frozen=True)
+@dataclass
 class Injected:
     """An injected fault.
 
     Attributes:
       time: monotonic seconds, as in rows of progress.
-      recovery_s: the seconds until the run had recovered; None if it did not.
+      recovery_s: the seconds until the run had recovered; None as long as it has not.
     """
 
     kind: str
     victims: tuple[str, ...]
     time: float
     whole_cluster: bool
-    recovery_s: float | None
+    recovery_s: float | None = None
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -91,9 +92,7 @@ class Runner:
 
     def wait_for_end(self, limit_s: float, exit_code: int = 0) -> None:
         """Wait until the run has ended. Raises ChaosFailed for another exit code."""
-        deadline = self._clock() + limit_s
-        while self._run.exit_code is None:
-            self._wait_a_moment(deadline, "the run did not end", limit_s)
+        self._wait_for(lambda: self._run.exit_code is not None, limit_s, "the run did not end", may_end=True)
         if self._run.exit_code != exit_code:
             other = "failed with" if exit_code == 0 else f"should have ended with exit code {exit_code}, but had"
             raise ChaosFailed(f"the run {other} exit code {self._run.exit_code}: {self._run.last_line}")
@@ -109,8 +108,8 @@ class Runner:
 
         self._wait_for(all_run, self._bounds.recovery_s, f"{names} did not run")
         self._new_rows()
-        began = self._clock()
-        self._note(fault, began, None)
+        injected = Injected(fault.kind.name, tuple(map(str, fault.victims)), self._clock(), fault.whole_cluster)
+        self.injected.append(injected)
         scene = Scene(
             run=self._run,
             victims={victim: running[victim] for victim in fault.victims},
@@ -127,12 +126,12 @@ class Runner:
             raise ChaosFailed(f"{fault.kind.name} could not be injected: {reason}") from reason
         self._wait_for_signs(injection)
         injection.then()
-        self.injected.pop()
         recovered_at = max(sign.seen_at for sign in injection.signs if sign.seen_at is not None)
-        recovery_s = max(0.0, recovered_at - injection.time)
-        self._note(fault, began, recovery_s)
+        injected.recovery_s = max(0.0, recovered_at - injection.time)
         at = f"at update {self._last_row.applied:,}" if self._last_row else ""
-        self._notify(f"{len(self.injected):4d}  {fault.kind.name} ({names}): recovered in {recovery_s:.1f} s, {at}")
+        self._notify(
+            f"{len(self.injected):4d}  {fault.kind.name} ({names}): recovered in {injected.recovery_s:.1f} s, {at}"
+        )
 
     def _wait_for_signs(self, injection: Injection) -> None:
         def recovered() -> bool:
@@ -146,45 +145,37 @@ class Runner:
 
         self._wait_for(recovered, self._bounds.recovery_s, missing)
 
-    def _note(self, fault: Fault, time_s: float, recovery_s: float | None) -> None:
-        victims = tuple(map(str, fault.victims))
-        self.injected.append(Injected(fault.kind.name, victims, time_s, fault.whole_cluster, recovery_s))
-
     def _pause(self, fault: Fault) -> None:
         """Leave the run alone before `fault`."""
         until = self._clock() + fault.pause_s
         if fault.whole_cluster:
             before = [injected.time for injected in self.injected if injected.whole_cluster]
             until = max([until, *(time_s + self._bounds.whole_cluster_spacing_s for time_s in before)])
-        while self._clock() < until:
-            self._check_still_runs()
-            self._sleep(self._bounds.look_every_s)
+        self._wait_for(lambda: self._clock() >= until, math.inf, "time stood still")
 
     def _new_rows(self) -> Sequence[ProgressRow]:
         rows = self._run.new_rows()
         self._last_row = rows[-1] if rows else self._last_row
         return rows
 
-    def _wait_for(self, condition: Callable[[], bool], limit_s: float, problem: str | Callable[[], str]) -> None:
+    def _wait_for(
+        self,
+        condition: Callable[[], bool],
+        limit_s: float,
+        problem: str | Callable[[], str],
+        *,
+        may_end: bool = False,
+    ) -> None:
         """Wait for the condition. Raises ChaosFailed with the problem after `limit_s`, or when the run ends first."""
         deadline = self._clock() + limit_s
         while not condition():
-            self._check_still_runs()
-            self._wait_a_moment(deadline, problem, limit_s)
-
-    def _check_still_runs(self) -> None:
-        if self._stop_requested():
-            raise Interrupted
-        if self._run.exit_code is not None:
-            done = f"after {len(self.injected)} faults (exit code {self._run.exit_code})"
-            raise ChaosFailed(f"the run ended by itself {done}: {self._run.last_line}")
-
-    def _wait_a_moment(self, deadline: float, problem: str | Callable[[], str], limit_s: float) -> None:
-        """Sleep until it is time to look again. Raises ChaosFailed with the problem after the deadline."""
-        if self._stop_requested():
-            raise Interrupted
-        if self._clock() > deadline:
-            what = problem if isinstance(problem, str) else problem()
-            after = f" after {self.injected[-1].kind}" if self.injected else ""
-            raise ChaosFailed(f"{what} within {limit_s:.0f} s{after}")
-        self._sleep(self._bounds.look_every_s)
+            if self._stop_requested():
+                raise Interrupted
+            if self._run.exit_code is not None and not may_end:
+                done = f"after {len(self.injected)} faults (exit code {self._run.exit_code})"
+                raise ChaosFailed(f"the run ended by itself {done}: {self._run.last_line}")
+            if self._clock() > deadline:
+                what = problem if isinstance(problem, str) else problem()
+                after = f" after {self.injected[-1].kind}" if self.injected else ""
+                raise ChaosFailed(f"{what} within {limit_s:.0f} s{after}")
+            self._sleep(self._bounds.look_every_s)
