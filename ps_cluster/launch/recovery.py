@@ -22,8 +22,7 @@ CLUSTER = "the cluster"
 class RestartPolicy:
     """Counts deaths in a row, and decides when to start again and when to give up. It does not know what died.
 
-    Here it counts the deaths of a run's tasks, in tools/fleet.py those of whole runs, and in tools/chaos/ those of
-    tasks that no launcher starts.
+    Here it counts the deaths of a run's tasks, and in tools/fleet.py those of whole runs.
     """
 
     def __init__(self, delays_s: Sequence[float]):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -51,7 +50,6 @@ class HostedRun:
       places: the host of each task.
       restarter: starts the tasks.
       unsaved: at each unexpected end of a leader, the seconds whose updates no state holds (`unsaved_seconds`).
-      rolled_back: the updates that rows showed as applied, and that a later leader had to apply again.
     """
 
     def __init__(self, root: Path, output: Path, options: Sequence[str], places: Mapping[Task, Host], tools: Path):
@@ -66,23 +64,22 @@ class HostedRun:
         self.places = dict(places)
         self.restarter = Restarter(places, self._start)
         self.unsaved: list[float] = []
-        self.rolled_back = 0
-        self._applied = 0
+        self._applied, self._rolled_back = 0, 0  # the updates that the last row shows, and that a later leader repeated
         self._output = output
         self._options = tuple(options)
-        # The addresses by task type, with another port for each task.
-        self._cluster: dict[str, list[str]] = {}
+        cluster: dict[str, list[str]] = {}
         for number, (task, host) in enumerate(places.items()):
             if task.type != EVALUATOR:
-                self._cluster.setdefault(task.type, []).append(f"{host.name}:{FIRST_PORT + number}")
-        self._leader = ClusterTopology(self._cluster).leader
+                cluster.setdefault(task.type, []).append(f"{host.name}:{FIRST_PORT + number}")
+        self._topology = ClusterTopology(cluster)
+        self._leader = self._topology.leader
         self._progress = RowTail(self.files.progress, ProgressRow)
         self._began = time.monotonic()
 
     def look(self) -> None:
         """Restart the tasks that have ended."""
-        for ended in self.restarter.poll():
-            if ended.task == self._leader and ended.exit_code:
+        for task, code in self.restarter.poll():
+            if task == self._leader and code:
                 self.unsaved.append(unsaved_seconds(self.files, self._began, time.monotonic()))
 
     @property
@@ -109,7 +106,7 @@ class HostedRun:
         """Return the rows of progress since the last call."""
         rows = with_work(self.files.work, self._progress.new_rows())
         for row in rows:
-            self.rolled_back += max(0, self._applied - row.applied)
+            self._rolled_back += max(0, self._applied - row.applied)
             self._applied = row.applied
         return rows
 
@@ -126,7 +123,7 @@ class HostedRun:
         """Return the leader's result, with the number of rolled back updates, which only rows of progress show."""
         self.new_rows()
         said = read_json(self.files.training_result, TrainingResult)
-        return said.model_copy(update={"updates": said.updates.model_copy(update={"rolled_back": self.rolled_back})})
+        return said.model_copy(update={"updates": said.updates.model_copy(update={"rolled_back": self._rolled_back})})
 
     def still_running(self, within_s: float) -> list[str]:
         """Return the tasks that have not ended after some seconds. Usually there are none."""
@@ -137,8 +134,7 @@ class HostedRun:
         return [str(task) for task in left]
 
     def _start(self, task: Task) -> subprocess.Popen[bytes]:
-        config = {"cluster": self._cluster, "task": {"type": task.type, "index": task.index}}
-        own = {"TF_CONFIG": json.dumps(config), CALLER_PID: str(os.getpid())}
+        own = {"TF_CONFIG": self._topology.tf_config(task), CALLER_PID: str(os.getpid())}
         with open_append(self._output_of(task)) as file:
             return self.places[task].popen(
                 [sys.executable, "-m", "ps_cluster", "task", "--run-dir", str(self.files.root), *self._options],

@@ -41,11 +41,11 @@ class HostVanishes(FaultKind):
         run, began = scene.hosted, scene.now()
         host = run.places[next(iter(scene.victims))]
         lost, known = [task for task, place in run.places.items() if place is host], run.running()
-        run.restarter.hold(lost)
+        run.restarter.held.update(lost)
         host.vanish()
         scene.wait(self._seconds)
         host.restore()
-        run.restarter.release(lost)
+        run.restarter.held.difference_update(lost)
         goes_on = TrainingGoesOn(began, until=scene.now())
         # A task that has just ended, and waits to be started again, has no process.
         return Injection(scene.now(), [goes_on, *(scene.worker_back(task, known.get(task, 0)) for task in lost)])
@@ -82,9 +82,10 @@ class WorkerNeverBack(_OfTwoWorkers):
     name = "worker never back"
 
     def take_away(self, scene: Scene, worker: Task, pid: int) -> Callable[[], None]:
-        scene.hosted.restarter.hold([worker])
+        held = scene.hosted.restarter.held
+        held.add(worker)
         scene.kill(pid, signal.SIGKILL)
-        return lambda: scene.hosted.restarter.release([worker])
+        return lambda: held.remove(worker)
 
 
 class SilentWorker(_OfTwoWorkers):
@@ -103,40 +104,25 @@ class SilentWorker(_OfTwoWorkers):
         return lambda: signal_all(signal.SIGCONT)
 
 
-class CutOff(Lasting):
-    """The link of the victim's host is cut for a while, and restored."""
+class HostLink(Lasting):
+    """The link of the victim's host is degraded for a while, and restored."""
 
     launched, hosted = False, True
 
-    def __init__(self, victim: str, seconds: float = CUT_S):
-        self.name, self.victims, self.seconds = f"cut off {victim}", (victim,), seconds
+    def __init__(self, name: str, victim: str, seconds: float, degrade: Callable[[Host], None]):
+        self.name, self.victims, self.seconds, self._degrade = name, (victim,), seconds, degrade
 
     @contextmanager
     def degraded(self, scene: Scene) -> Iterator[None]:
         (victim,) = scene.victims
         host = scene.hosted.places[victim]
-        self.degrade(host)
+        self._degrade(host)
         try:
             yield
         finally:
             host.restore()
 
-    def degrade(self, host: Host) -> None:
-        host.cut()
 
-
-class BadLink(CutOff):
-    """The link of a worker's host is slow and long, and loses packets."""
-
-    name = "slow and lossy link"
-
-    def __init__(self) -> None:
-        super().__init__(WORKER, BAD_S)
-        self.name = BadLink.name
-
-    def degrade(self, host: Host) -> None:
-        host.slow(RATE, DELAY_MS, LOSS)
-
-
-CUT_OFF_WORKER = CutOff(WORKER)
-CUT_OFF_CHIEF = CutOff(CHIEF)
+CUT_OFF_WORKER = HostLink("cut off worker", WORKER, CUT_S, Host.cut)
+CUT_OFF_CHIEF = HostLink("cut off chief", CHIEF, CUT_S, Host.cut)
+BAD_LINK = HostLink("slow and lossy link", WORKER, BAD_S, lambda host: host.slow(RATE, DELAY_MS, LOSS))
