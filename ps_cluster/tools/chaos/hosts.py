@@ -69,7 +69,7 @@ class Host:
             self._set_link(f"del near{self.number}")
         for network, device in self._ends:
             with contextlib.suppress(NotAllowed):  # there is no limit
-                run_in(network, program("tc"), "qdisc", "del", "dev", device, "root")
+                run_in(network, "tc", "qdisc", "del", "dev", device, "root")
         self._set_link(f"set {self._port} master switch", f"set {self._port} up")
 
     def slow(self, rate: str | None = None, delay_ms: float = 0.0, loss: float = 0.0) -> None:
@@ -84,7 +84,7 @@ class Host:
         if rate is not None:
             limit = ("tbf", "rate", rate, "burst", _BURST, "latency", _LONGEST_QUEUE)
             for network, device in self._ends:
-                run_in(network, program("tc"), "qdisc", "replace", "dev", device, "root", *limit)
+                run_in(network, "tc", "qdisc", "replace", "dev", device, "root", *limit)
         if delay_ms or loss:
             self._begin_wire(delay_ms / 1000, loss)
 
@@ -96,9 +96,9 @@ class Host:
         self.cut()
         self.kill_all()
         # Otherwise their connections would be closed over a restored link, and waiting packets would be sent.
-        run_in(self.network, program("ss"), "--kill", "--all", "--tcp")
+        run_in(self.network, "ss", "--kill", "--all", "--tcp")
         for state in ("down", "up"):
-            run_in(self.network, program("ip"), "link", "set", "eth0", state)
+            run_in(self.network, "ip", "link", "set", "eth0", state)
 
     def kill_all(self) -> None:
         """Kill all processes on this host. Raises NotAllowed if one is left."""
@@ -115,7 +115,7 @@ class Host:
 
     def _set_link(self, *commands: str) -> None:
         for command in commands:
-            run_in(self.switch, program("ip"), "link", *command.split())
+            run_in(self.switch, "ip", "link", *command.split())
 
     def _begin_wire(self, delay_s: float, loss: float) -> None:
         """Take the port off the switch, and connect it again through a wire."""

@@ -30,10 +30,10 @@ def program(name: str) -> str:
 
 
 def run_in(network: RunNetwork, *argv: str) -> None:
-    """Run a program in namespaces. Raises NotAllowed with the last line of its errors if it fails."""
+    """Run a program in namespaces. Raises NotAllowed if there is none, or with the last line of its errors if it fails."""
     try:
         ended = subprocess.run(
-            network.inside(argv),
+            network.inside((program(argv[0]), *argv[1:])),
             pass_fds=network.descriptors,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -49,12 +49,7 @@ def run_in(network: RunNetwork, *argv: str) -> None:
 
 @contextmanager
 def inside(pid: int, kind: str) -> Iterator[Callable[..., None]]:
-    """Yield a function that runs a program in a namespace of process `pid`, even after the process has ended.
-
-    The function raises NotAllowed as `run_in` does.
-
-    Args:
-      kind: NETWORK or MOUNTS.
+    """Yield `run_in` for a namespace (NETWORK or MOUNTS) of process `pid`. It works even after the process has ended.
 
     Raises:
       NotAllowed: the process has no such namespace of its own, or it can't be entered.
