@@ -29,7 +29,6 @@ _BURST, _LONGEST_QUEUE = "32kb", "1s"
 _PYTHON = (sys.executable, "-I", "-S")
 _WIRE = str(Path(__file__).with_name("slow_wire.py"))
 _ADDRESSES, _SIZE = "10.111.0", 24
-_HOSTS_FILE = "/etc/hosts"
 
 
 @dataclass
@@ -94,15 +93,11 @@ class Host:
         After `restore` it is like a host that has just been started.
         """
         self.cut()
-        self.kill_all()
+        _kill_all_in(self.network, self.name)
         # Otherwise their connections would be closed over a restored link, and waiting packets would be sent.
         run_in(self.network, "ss", "--kill", "--all", "--tcp")
         for state in ("down", "up"):
             run_in(self.network, "ip", "link", "set", "eth0", state)
-
-    def kill_all(self) -> None:
-        """Kill all processes on this host. Raises NotAllowed if one is left."""
-        _kill_all_in(self.network, self.name)
 
     @property
     def _port(self) -> str:
@@ -143,24 +138,18 @@ def hosts(count: int, *, run_dir: Path | None = None) -> Iterator[list[Host]]:
       NotAllowed: this system does not allow hosts.
     """
     addresses = {f"host-{number}": f"{_ADDRESSES}.{number + 1}" for number in range(count)}
-    folders = dict.fromkeys(addresses, run_dir)
-    if run_dir is not None:
-        for name in list(addresses)[1:]:
-            folders[name] = own = run_dir.with_name(f"{run_dir.name}.{name}")
-            own.mkdir(exist_ok=True)
+    folders = {name: run_dir and run_dir.with_name(f"{run_dir.name}.{name}") for name in addresses}
+    folders["host-0"] = run_dir
     with tempfile.TemporaryDirectory(prefix="ps-cluster-hosts-") as scratch:
         known = Path(scratch) / "hosts"
-        lines = ("127.0.0.1 localhost", *(f"{address} {name}" for name, address in addresses.items()))
-        known.write_text("".join(f"{line}\n" for line in lines))
-        planned = [
-            {
-                "name": name,
-                "address": f"{address}/{_SIZE}",
-                "mounts": [(str(known), _HOSTS_FILE)]
-                + ([(os.path.realpath(folder), os.path.realpath(run_dir))] if folder and run_dir else []),
-            }
-            for (name, address), folder in zip(addresses.items(), folders.values())
-        ]
+        known.write_text("".join(f"{addresses[name]} {name}\n" for name in addresses) + "127.0.0.1 localhost\n")
+        planned = []
+        for name, folder in folders.items():
+            mounts = [(str(known), "/etc/hosts")]
+            if folder and run_dir:
+                folder.mkdir(exist_ok=True)
+                mounts.append((os.path.realpath(folder), os.path.realpath(run_dir)))
+            planned.append({"name": name, "address": f"{addresses[name]}/{_SIZE}", "mounts": mounts})
         try:
             descriptors = new_namespaces("hosts", json.dumps({"ip": program("ip"), "hosts": planned}))
         except (Unavailable, NotAllowed) as reason:
@@ -178,7 +167,7 @@ def hosts(count: int, *, run_dir: Path | None = None) -> Iterator[list[Host]]:
             ends.callback(os.close, descriptor)
         ends.callback(_kill_all_in, at_switch, "the switch")
         for machine in machines:
-            ends.callback(machine.kill_all)
+            ends.callback(_kill_all_in, machine.network, machine.name)
         yield machines
 
 

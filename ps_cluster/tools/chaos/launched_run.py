@@ -53,7 +53,7 @@ class LaunchedRun:
         options: Sequence[str] | None,
         *,
         tools: Path,
-        environment: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] = {},
     ):
         """Start the run. If `options` is None, resume the existing one. `environment`: extra variables."""
         self.files = RunDir(Path(os.path.realpath(root)))
@@ -61,7 +61,7 @@ class LaunchedRun:
         self.resumes = 0
         self.restarts: Counter[str] = Counter()
         self._output = output
-        own = {OF_RUN: str(self.files.root), **(environment or {})}
+        own = {OF_RUN: str(self.files.root), **environment}
         self._environment = finding_this_package(without_variables(os.environ) | own)
         self._progress = RowTail(self.files.progress, ProgressRow)
         self._start(*(("--resume",) if options is None else (*options, "--run-dir")))
@@ -144,12 +144,11 @@ class LaunchedRun:
     def left_behind(self) -> list[str]:
         """Return the processes of an ended run that still exist GONE_S seconds later."""
         deadline = time.monotonic() + GONE_S
-        while (left := self._processes()) and time.monotonic() < deadline:
+        while True:
+            left = [process for process in psutil.process_iter() if _is_of(process, self.files.root)]
+            if not left or time.monotonic() > deadline:
+                return [f"pid {process.pid}" for process in left]
             time.sleep(_LOOK_EVERY_S)
-        return [f"pid {process.pid}" for process in left]
-
-    def _processes(self) -> list[psutil.Process]:
-        return [process for process in psutil.process_iter() if _is_of(process, self.files.root)]
 
 
 def _is_of(process: psutil.Process, root: Path) -> bool:

@@ -137,7 +137,8 @@ class Runner:
         def recovered() -> bool:
             rows, now_running = self._new_rows(), self._run.running()
             for sign in injection.signs:
-                sign.look(rows, now_running, self._clock())
+                if sign.seen_at is None:
+                    sign.seen_at = sign.seen(rows, now_running, self._clock())
             return all(sign.seen_at is not None for sign in injection.signs)
 
         def missing() -> str:

@@ -15,23 +15,22 @@ Pids = Mapping[Task, int]
 
 
 class Sign(ABC):
-    """A sign of recovery. It is looked for until `seen_at` is set, in monotonic seconds.
+    """A sign of recovery.
 
     Attributes:
       missing: what is reported if the sign never comes.
+      seen_at: when the sign came, in monotonic seconds; None as long as it has not.
     """
 
-    missing = ""
+    missing: str
     seen_at: float | None = None
-
-    def look(self, rows: Sequence[ProgressRow], running: Pids, now: float) -> None:
-        """Look for the sign in new rows of progress, and in the tasks that run at `now` (monotonic seconds)."""
-        if self.seen_at is None:
-            self.seen_at = self.seen(rows, running, now)
 
     @abstractmethod
     def seen(self, rows: Sequence[ProgressRow], running: Pids, now: float) -> float | None:
-        """Return when the sign came; None if it has not."""
+        """Look in the rows of progress since the last call, and in the tasks that run `now` (monotonic seconds).
+
+        Return when the sign came; None if it has not.
+        """
 
 
 class TrainingBack(Sign):
