@@ -7,20 +7,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
-
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ps_cluster.config import RunConfig
-from ps_cluster.config.tasks import EVALUATOR
 from ps_cluster.errors import NEVER_RETRY
+from ps_cluster.tools.deploy.rendering import render
 from ps_cluster.tools.deploy.roles import Role
 
 DATA = "/data"  # where a pod has the data set
 PORT = 2222
 TASK_INDEX = "TASK_INDEX"
 _LONGEST_SILENCE_S = 300  # of a leader; one that is not stuck ends by itself earlier
-_TEMPLATES = Path(__file__).with_name("templates")
 
 
 @dataclass(frozen=True)
@@ -59,20 +55,6 @@ class Deployment:
         asked = f'--type {role.type} --index "${TASK_INDEX}" --probe live --max-age {_LONGEST_SILENCE_S}'
         return f"exec ps-cluster health /runs/{self.name} {asked}"
 
-    def types(self, *, alone: bool) -> list[str]:
-        """Return the types of tasks that restart alone or, if `alone` is False, types with which all tasks restart."""
-        return [role.type for role in self.roles if role.alone == alone]
-
-    @property
-    def types_that_end(self) -> list[str]:
-        """The types of tasks that end when the training ends."""
-        return [role.type for role in self.roles if role.leads or role.type == EVALUATOR]
-
-    @property
-    def restarts_of_all(self) -> int:
-        together = [role for role in self.roles if not role.alone]
-        return sum(role.restarts for role in together or self.roles)
-
 
 @dataclass(frozen=True)
 class WorkloadKind:
@@ -92,16 +74,7 @@ class WorkloadKind:
 
     def manifests(self, deployment: Deployment) -> str:
         """Return all objects as YAML, each after a line `---`."""
-        environment = Environment(
-            loader=FileSystemLoader(_TEMPLATES),
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-            keep_trailing_newline=True,
-        )
-        environment.filters["q"] = json.dumps  # JSON is YAML
-        template = environment.get_template("kubernetes.yaml")
-        return template.render(d=deployment, kind=self, port=PORT, data=DATA, never_retry=list(NEVER_RETRY))
+        return render("kubernetes.yaml", d=deployment, kind=self, port=PORT, data=DATA, never_retry=list(NEVER_RETRY))
 
     def tf_config(self, deployment: Deployment, role: Role) -> str:
         """Return TF_CONFIG of the tasks of a role, with $(TASK_INDEX) for Kubernetes to replace."""

@@ -43,6 +43,10 @@ class Role:
     def listens(self) -> bool:
         return self.type != EVALUATOR
 
+    @property
+    def ends_with_training(self) -> bool:
+        return self.leads or self.type == EVALUATOR
+
 
 def roles_of(config: RunConfig, *, shared_by_all: bool = False, **given: Iterable[OfType]) -> tuple[Role, ...]:
     """Return the roles that the mode of `config` has, and the evaluator if it is wanted.
