@@ -20,21 +20,18 @@ from ps_cluster.system.machine import processor_of
 from ps_cluster.tools.simulate.costs import Costs, TableCosts, make_costs
 from ps_cluster.training.modes.asynchronous import Async
 
+COLD_STEPS = 8  # first steps of each worker, in which TensorFlow still builds graphs
 WIRE_BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}
 ROW_NUMBER_BYTES = 8  # each way: rows are asked for, and pushed, with their numbers
 
 
 def bytes_per_parameter(config: RunConfig) -> float:
     """Return the mean bytes of a parameter in a push and a pull."""
-    sent_with_place = 8
     pushed: float = WIRE_BYTES.get(config.cluster.wire, WIRE_BYTES[config.wire])
     if config.cluster.wire == "top_k":
-        pushed = sent_with_place * config.cluster.top_k_share
+        pushed = 8 * config.cluster.top_k_share  # each number is sent with its place
     mean = (pushed + WIRE_BYTES[config.wire]) / 2
     return mean if mean % 1 else int(mean)
-
-
-COLD_STEPS = 8  # first steps of each worker, in which TensorFlow still builds graphs
 
 
 @dataclass(frozen=True)
@@ -76,10 +73,6 @@ class FinishedRun:
     def processor(self) -> str:
         return processor_of(self.summary.machine)
 
-    @property
-    def dispatches(self) -> int:
-        return len(np.unique(self.rows["scheduled_time"]))
-
     def cpu_seconds(self, task_type: str, startup: float) -> float:
         """Return the CPU seconds of all processes of a task type, without their start-up."""
         took = [process.cpu_seconds for process in self.summary.processes if process.type == task_type]
@@ -93,8 +86,8 @@ def read_run(root: Path) -> FinishedRun:
         rows, summary = tables.read_csv(run_dir.updates), read_json(run_dir.summary, Summary)
     except FileNotFoundError as error:
         raise UserError(f"run directory '{root}' holds no {run_dir.summary.name}: nothing to calibrate from") from error
-    for name in ("processes", "parameter_servers"):
-        if not getattr(summary, name):
+    for name, there in (("processes", summary.processes), ("parameter_servers", summary.parameter_servers)):
+        if not there:
             raise UserError(f"{run_dir.summary.name} in '{root}': {name} is missing: nothing to calibrate from")
     if summary.train_seconds <= 0:
         raise UserError(
@@ -130,7 +123,7 @@ def calibrate(run: FinishedRun, base: Costs) -> Costs:
     # The CPU seconds of a server are split as pull and push took wall seconds.
     pull, push = (cpu["ps"] / servers * walls[name] / (walls["pull"] + walls["push"]) for name in ("pull", "push"))
     of_pull, of_apply = base.pull_seconds_per_parameter * share, base.apply_seconds_per_parameter * share
-    dispatching = base.chief_seconds * run.dispatches
+    dispatching = base.chief_seconds * len(np.unique(run.rows["scheduled_time"]))
     background = (cpu["chief"] * len(run.rows) - dispatching) / run.summary.train_seconds
     measured = {
         "measured_on": _about(run, servers),
