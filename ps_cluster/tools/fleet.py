@@ -119,7 +119,9 @@ class Fleet:
 
     def poll(self) -> list[EndedJob]:
         """Return the runs that have ended since the last call. New processes continue those that died."""
-        self._end_frozen()
+        for task in self._frozen.overdue(self._supervisor.frozen(), self._clock()):
+            self._notify(f"{self._jobs[task].name} has been stopped (SIGSTOP) for {FROZEN_S:g} s: ended")
+            self._supervisor.signal(task, signal.SIGKILL)
         return [ended for task_exit in self._supervisor.poll() if (ended := self._judged(task_exit)) is not None]
 
     def ask_to_stop(self, job: Job) -> None:
@@ -140,14 +142,11 @@ class Fleet:
             _remove(job)
             write_whole(job.settings, job.config.to_yaml())
             options = ("--run-dir", str(job.root), "--config", str(job.settings))
-        environment = finding_this_package(self._environment())
-        error = job.root.with_name(f"{job.root.name}.error")  # `run` never writes it: its last line has the reason
-        spec = TaskSpec(job.task, (*self._command, *options), environment, Path.cwd(), job.log, error)
-        self._supervisor.start(spec)
-
-    def _environment(self) -> Mapping[str, str]:
         threads = max(1, allowance().threads // self._at_once)  # otherwise each run would use all processors
-        return {"TF_NUM_INTRAOP_THREADS": str(threads), **without_variables(os.environ), CALLER_PID: str(os.getpid())}
+        given = {"TF_NUM_INTRAOP_THREADS": str(threads), **without_variables(os.environ), CALLER_PID: str(os.getpid())}
+        error = job.root.with_name(f"{job.root.name}.error")  # `run` never writes it: its last line has the reason
+        spec = TaskSpec(job.task, (*self._command, *options), finding_this_package(given), Path.cwd(), job.log, error)
+        self._supervisor.start(spec)
 
     def _judged(self, task_exit: TaskExit) -> EndedJob | None:
         """Return how a run ended; None if it continues."""
@@ -173,11 +172,6 @@ class Fleet:
         self._supervisor.forget(job.task)
         self._told_to_stop.discard(job.task)
         return EndedJob(job, outcome, why)
-
-    def _end_frozen(self) -> None:
-        for task in self._frozen.overdue(self._supervisor.frozen(), self._clock()):
-            self._notify(f"{self._jobs[task].name} has been stopped (SIGSTOP) for {FROZEN_S:g} s: ended")
-            self._supervisor.signal(task, signal.SIGKILL)
 
 
 def has_completed(root: Path) -> bool:

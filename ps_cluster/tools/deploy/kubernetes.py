@@ -15,8 +15,6 @@ from ps_cluster.tools.deploy.roles import Role
 
 DATA = "/data"  # where a pod has the data set
 PORT = 2222
-TASK_INDEX = "TASK_INDEX"
-_LONGEST_SILENCE_S = 300  # of a leader; one that is not stuck ends by itself earlier
 
 
 @dataclass(frozen=True)
@@ -43,17 +41,6 @@ class Deployment:
     scratch: str = "10Gi"
     restart_job: bool = False
     task_options: tuple[str, ...] = ()
-
-    @property
-    def command(self) -> list[str]:
-        """The command `task`. It is the same for all tasks, and for all restarts."""
-        config = "/etc/ps-cluster/config.yaml"
-        return ["ps-cluster", "task", "--run-dir", f"/runs/{self.name}", "--config", config, *self.task_options]
-
-    def health(self, role: Role) -> str:
-        """Return the command of the probes of a role, for a shell."""
-        asked = f'--type {role.type} --index "${TASK_INDEX}" --probe live --max-age {_LONGEST_SILENCE_S}'
-        return f"exec ps-cluster health /runs/{self.name} {asked}"
 
 
 @dataclass(frozen=True)
@@ -86,7 +73,7 @@ class WorkloadKind:
             for one in deployment.roles
             if one.listens
         }
-        return f'{{"cluster": {json.dumps(cluster)}, "task": {{"type": "{role.type}", "index": $({TASK_INDEX})}}}}'
+        return f'{{"cluster": {json.dumps(cluster)}, "task": {{"type": "{role.type}", "index": $(TASK_INDEX)}}}}'
 
 
 KINDS = {
