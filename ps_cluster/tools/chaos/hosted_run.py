@@ -1,17 +1,20 @@
-"""A disturbed run whose tasks are on hosts."""
+"""A disturbed run whose tasks are on hosts, where each is started again when it ends, as the schedulers of clusters do."""
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ps_cluster.config.tasks import EVALUATOR, WORKER, Task
 from ps_cluster.config.user_layers import without_variables
+from ps_cluster.errors import FAILED, NEVER_RETRY
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.json_rows import RowTail, last_row
 from ps_cluster.files.writing import open_append
@@ -24,9 +27,9 @@ from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system.child_process import is_stopped
 from ps_cluster.tools.chaos.hosts import Host
 from ps_cluster.tools.chaos.launched_run import last_line_of
-from ps_cluster.tools.chaos.restarter import Restarter
 
 FIRST_PORT = 2222
+RESTART_DELAY_S = 1.0  # from the end of a task to its next start
 _LOOK_EVERY_S = 0.1
 
 
@@ -39,6 +42,59 @@ def placed(topology: ClusterTopology, machines: Sequence[Host]) -> dict[Task, Ho
     apart = [task for task in topology.tasks if task.type == WORKER and task != topology.leader]
     places = {task: others[number % len(others)] for number, task in enumerate(apart)}
     return {task: places.get(task, machines[0]) for task in topology.tasks}
+
+
+def restarts_after(exit_code: int) -> float:
+    """Return how many times a task that ends with this exit code may be started again (errors.py)."""
+    if exit_code in (0, *NEVER_RETRY):
+        return 0
+    return 3 if exit_code == FAILED else math.inf
+
+
+class Restarter:
+    """Starts tasks, and starts each again when it ends. All of it happens in `poll`.
+
+    Attributes:
+      restarts: the number of restarts of each task.
+      final: the exit codes of the tasks that are not started again.
+      running: the process of each task that had not ended at the last `poll`.
+      held: the tasks that are not started as long as they are in this set.
+    """
+
+    def __init__(
+        self,
+        tasks: Iterable[Task],
+        start: Callable[[Task], subprocess.Popen[bytes]],
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        """Start all `tasks` at the first `poll`."""
+        self.restarts: dict[Task, int] = {}
+        self.final: dict[Task, int] = {}
+        self.running: dict[Task, subprocess.Popen[bytes]] = {}
+        self.held: set[Task] = set()
+        self._start = start
+        self._clock = clock
+        self._due = dict.fromkeys(tasks, clock())
+        self._ends: Counter[tuple[Task, int]] = Counter()
+
+    def poll(self) -> list[tuple[Task, int]]:
+        """Start what is due. Return the tasks that have ended since the last call, with their exit codes.
+
+        As in `Popen`, an exit code below 0 is the signal that ended the process.
+        """
+        ended = [(task, code) for task, process in self.running.items() if (code := process.poll()) is not None]
+        for task, code in ended:
+            del self.running[task]
+            self._ends[task, code] += 1
+            if self._ends[task, code] > restarts_after(code):
+                self.final[task] = code
+            else:
+                self._due[task] = self._clock() + RESTART_DELAY_S
+        for task in [task for task, due in self._due.items() if due <= self._clock() and task not in self.held]:
+            del self._due[task]
+            self.running[task] = self._start(task)
+            self.restarts[task] = self.restarts.get(task, -1) + 1
+        return ended
 
 
 class HostedRun:

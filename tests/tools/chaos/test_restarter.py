@@ -3,7 +3,7 @@
 import pytest
 
 from ps_cluster.config.tasks import Task
-from ps_cluster.tools.chaos.restarter import DELAY_S, Restarter
+from ps_cluster.tools.chaos.hosted_run import RESTART_DELAY_S, Restarter
 
 WORKER, CHIEF = Task("worker", 0), Task("chief", 0)
 
@@ -28,7 +28,7 @@ class Processes:
         """End the newest process, and look until a restart would be due."""
         self.codes[len(self.started) - 1 if pid is None else pid] = code
         restarter.poll()
-        self.time += DELAY_S
+        self.time += RESTART_DELAY_S
         restarter.poll()
 
 
@@ -46,10 +46,10 @@ def test_nothing_is_started_before_the_delay_is_over():
     processes = Processes()
     restarter = processes.restarter(WORKER)
     processes.codes[0] = 75
-    for processes.time in (10.0, 9.9 + DELAY_S):
+    for processes.time in (10.0, 9.9 + RESTART_DELAY_S):
         restarter.poll()
     assert len(processes.started) == 1 and restarter.running == {}
-    processes.time = 10.0 + DELAY_S
+    processes.time = 10.0 + RESTART_DELAY_S
     restarter.poll()
     assert len(processes.started) == 2 and restarter.running[WORKER].pid == 1
 
