@@ -23,12 +23,7 @@ Report = dict[str, Any]  # the content of chaos.json
 
 @dataclass
 class Injected:
-    """An injected fault.
-
-    Attributes:
-      time: monotonic seconds, as in rows of progress.
-      recovery_s: the seconds until the run had recovered; None as long as it has not.
-    """
+    """An injected fault. `time` is in monotonic seconds; `recovery_s` is None as long as the run has not recovered."""
 
     kind: str
     victims: tuple[str, ...]
@@ -42,14 +37,11 @@ class Evidence:
     """All that is known of a disturbed run, and of the undisturbed runs that it is compared with.
 
     Attributes:
-      settings: the settings of the command.
       leader: the task that never restarts alone.
       seconds: from the start of the disturbed run to the end of the recovery from the last fault.
       skipped: name of a kind → the reason why it could not be injected.
       restarts: the number of restarts of each task in these seconds.
-      resumes: the number of times that the whole run was resumed.
       disturbed: the result of the disturbed run; None if it has written none.
-      undisturbed: the summary of each undisturbed run that ended.
       hosted: for a run on hosts, "places" (task → host), "rolled_back_seconds" and "unsaved_seconds".
       left: the processes that outlived their run.
     """

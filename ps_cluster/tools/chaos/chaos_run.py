@@ -34,10 +34,9 @@ from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.tables import read_csv
 from ps_cluster.system.stop_signals import StopRequests
 from ps_cluster.tools.chaos.chaos_report import Evidence, Report, make_report, print_report
-from ps_cluster.tools.chaos.fault_plan import Fault, allowed_here
 from ps_cluster.tools.chaos.hosted_run import HostedRun, placed
 from ps_cluster.tools.chaos.hosts import hosts
-from ps_cluster.tools.chaos.kind import ChaosFailed, FaultKind, Run
+from ps_cluster.tools.chaos.kind import ChaosFailed, Fault, FaultKind, Run
 from ps_cluster.tools.chaos.launched_run import LaunchedRun
 from ps_cluster.tools.chaos.namespaces import NotAllowed
 from ps_cluster.tools.chaos.runner import ChaosBounds, Interrupted, Runner
@@ -98,7 +97,6 @@ class Experiment(ABC):
     """The runs of one call.
 
     Attributes:
-      root: the folder of all runs.
       faults: the faults to inject; None for those of the plan.
       evidence: what is known so far, so that there is a report however the experiment ends.
     """
@@ -154,6 +152,26 @@ class Experiment(ABC):
         settings = self.settings
         what = f"{settings.faults} faults" if settings.minutes is None else f"faults for {settings.minutes:g} min"
         self.notify(f"{run}: {what}, seed {settings.seed}; files in {self.root}")
+
+
+def allowed_here(
+    kinds: Mapping[FaultKind, str | None], run: Run, notify: Notify
+) -> tuple[list[FaultKind], dict[str, str]]:
+    """Return the kinds that can hit `run` on this system, and for all other kinds: name → the reason why they can't.
+
+    Args:
+      kinds: each kind, with the reason why it is impossible if that is known already, or else None.
+    Raises:
+      ChaosFailed: no kind is left.
+    """
+    reasons = {kind: reason or kind.why_not(run) for kind, reason in kinds.items()}
+    allowed = [kind for kind, reason in reasons.items() if reason is None]
+    skipped = {kind.name: reason for kind, reason in reasons.items() if reason is not None}
+    for name, reason in skipped.items():
+        notify(f"skipped: {name}: {reason}")
+    if not allowed:
+        raise ChaosFailed(f"none of the kinds of fault can be injected here: {'; '.join(skipped.values())}")
+    return allowed, skipped
 
 
 class BesideUndisturbed(Experiment):

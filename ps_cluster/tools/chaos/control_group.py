@@ -43,12 +43,9 @@ FIVE_PERCENT = Limit(
 
 @contextmanager
 def limited(pid: int, limit: Limit, root: Path = ROOT) -> Iterator[Path]:
-    """Keep process `pid` in a limited control group during the block, and yield the group's folder.
+    """Keep process `pid` in a limited control group during the block, in which it may end. Yield the group's folder.
 
-    The process may end in the block.
-
-    Raises:
-      NotAllowed: no such group can be made, or the process can't be moved.
+    Raises NotAllowed if no such group can be made, or the process can't be moved.
     """
     around = [folder for folder in folders(limit.controller, Path(f"/proc/{pid}/cgroup"), root) if folder.is_dir()]
     group = _make(limit, around)

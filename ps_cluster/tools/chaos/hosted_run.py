@@ -103,18 +103,11 @@ class HostedRun:
     Attributes:
       files: the files of the run, as the leader sees them.
       tools: the folder with the files that faults need.
-      places: the host of each task.
-      restarter: starts the tasks.
       unsaved: at each unexpected end of a leader, the seconds whose updates no state holds (`unsaved_seconds`).
     """
 
     def __init__(self, root: Path, output: Path, options: Sequence[str], places: Mapping[Task, Host], tools: Path):
-        """Start the run.
-
-        Args:
-          output: the folder of what the tasks print.
-          options: the options of `task`, for all tasks.
-        """
+        """Start the run. `output` is the folder of what the tasks print, and `options` are those of `task`."""
         self.files = RunDir(Path(os.path.realpath(root)))
         self.tools = tools
         self.places = dict(places)
@@ -202,12 +195,10 @@ class HostedRun:
 
 
 def unsaved_seconds(files: RunDir, began: float, now: float) -> float:
-    """Return the seconds since the last update that the newest state holds; without a state, since `began`.
+    """Return the seconds since the last update that the newest state holds; without a state, since the run `began`.
 
-    The age of the state's file would be too little: a leader continues to save while nothing is applied.
-
-    Args:
-      began, now: when the run began, and the present time, in monotonic seconds.
+    The age of the state's file would be too little: a leader continues to save while nothing is applied. `began` and
+    `now` are in monotonic seconds.
     """
     state = checkpoints.load_newest_good(files.states, lambda damaged: None)
     row = last_row(files.progress, ProgressRow)

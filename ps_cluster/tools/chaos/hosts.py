@@ -26,7 +26,6 @@ KILLED_WITHIN_S = 10.0
 _LOOK_EVERY_S = 0.02
 # Larger packets are cut. The queue holds what all other hosts may send at once, so no packet is lost by accident.
 _BURST, _LONGEST_QUEUE = "32kb", "1s"
-_PYTHON = (sys.executable, "-I", "-S")
 _WIRE = str(Path(__file__).with_name("slow_wire.py"))
 _ADDRESSES, _SIZE = "10.111.0", 24
 
@@ -36,8 +35,6 @@ class Host:
     """A simulated machine.
 
     Attributes:
-      name: a name that all hosts know.
-      address: its IPv4 address.
       run_dir: the folder that processes of the host see at the path of the run directory; this is its path here.
       network: the host's namespaces.
       switch: the network to which all hosts are connected.
@@ -117,7 +114,7 @@ class Host:
         near, far = f"near{self.number}", f"far{self.number}"
         self._set_link(f"set {self._port} nomaster", f"add {near} type veth peer name {far}")
         self._set_link(f"set {far} master switch", f"set {far} up", f"set {near} up")
-        argv = [*_PYTHON, _WIRE, self._port, near, str(delay_s), str(loss)]
+        argv = [sys.executable, "-I", "-S", _WIRE, self._port, near, str(delay_s), str(loss)]
         self._wire = _popen(self.switch, argv, stdout=subprocess.PIPE)
         assert self._wire.stdout is not None
         if not self._wire.stdout.readline():

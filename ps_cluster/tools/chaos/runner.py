@@ -12,8 +12,7 @@ from ps_cluster.launch.stages import RunLimits
 from ps_cluster.notices import Notify
 from ps_cluster.runs.result_rows import ProgressRow
 from ps_cluster.tools.chaos.chaos_report import Injected
-from ps_cluster.tools.chaos.fault_plan import Fault
-from ps_cluster.tools.chaos.kind import ChaosFailed, Injection, Run, Scene
+from ps_cluster.tools.chaos.kind import ChaosFailed, Fault, Injection, Run, Scene
 from ps_cluster.tools.chaos.namespaces import NotAllowed
 from ps_cluster.tools.chaos.signs import Pids
 
@@ -35,11 +34,7 @@ class ChaosBounds:
 
 
 class Runner:
-    """Disturb one run.
-
-    Attributes:
-      injected: the faults so far.
-    """
+    """Disturbs one run. `injected` has the faults so far."""
 
     def __init__(
         self,
@@ -64,17 +59,15 @@ class Runner:
 
     def wait_for_training(self) -> None:
         """Wait for the first update."""
-
-        def trains() -> bool:
-            return any(row.phase == "training" and row.applied > 0 for row in self._new_rows())
-
-        self._wait_for(trains, self._bounds.training_s, "no update was applied")
+        self._wait_for(
+            lambda: any(row.phase == "training" and row.applied > 0 for row in self._new_rows()),
+            self._bounds.training_s,
+            "no update was applied",
+        )
 
     def disturb(self, faults: Iterable[Fault], until: float | None = None) -> None:
-        """Inject `faults` into a run, each after the run has recovered from the fault before.
+        """Inject `faults`, each after the run has recovered from the one before, and none after `until` (monotonic seconds).
 
-        Args:
-          until: no fault is injected after this time, in monotonic seconds.
         Raises:
           ChaosFailed: the run ended unexpectedly, or did not recover in time.
           Interrupted: the user asked to stop.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,9 +12,8 @@ from ps_cluster.config.modes import MODES
 from ps_cluster.config.tasks import WORKER
 from ps_cluster.errors import UserError
 from ps_cluster.launch.topology import ClusterTopology
-from ps_cluster.tools.chaos.fault_plan import Fault, plan
 from ps_cluster.tools.chaos.hosts import why_not
-from ps_cluster.tools.chaos.kind import FaultKind
+from ps_cluster.tools.chaos.kind import Fault, FaultKind, make_fault
 from ps_cluster.tools.chaos.kinds import FAULTS
 
 # More steps than a run can make between two faults. Each costs 128 bytes on every parameter server.
@@ -30,10 +30,8 @@ class ChaosSettings:
     """Settings of a chaos run.
 
     Attributes:
-      faults: the number of faults.
       minutes: the time in which faults are injected, instead of a number of faults.
       kinds: the names of the kinds of fault; empty for all kinds that such a run can have.
-      dataset: the name of a generated data set.
       hosts: the number of hosts. Without it all tasks are on this machine, and a launcher watches them.
       least_cool_down: at the end, the rate falls over at least this many steps.
       lost_after_seconds: after this silence a task counts as lost; only for runs on hosts. Most faults last longer, so
@@ -130,9 +128,22 @@ class ChaosSettings:
         return f"mode {self.mode} has no {' and no '.join(sorted(types))}" if types else None
 
     def plan(self, kinds: Sequence[FaultKind]) -> Iterator[Fault]:
-        """Yield faults of these kinds; without end if `minutes` limits them."""
-        faults = plan(self.seed, kinds, self.topology.tasks, MODES[self.mode].cluster.on_death)
-        return itertools.islice(faults, self.faults) if self.minutes is None else faults
+        """Yield faults of these kinds, at least one, in an order that only the settings decide; without end for `minutes`.
+
+        Faults that restart the whole cluster alternate with faults that don't: the launcher rightly gives up on a cluster
+        that dies again and again within seconds. In both groups, each kind occurs once before any kind occurs again.
+        """
+        source, on_death = random.Random(self.seed), MODES[self.mode].cluster.on_death
+        groups = [[kind for kind in kinds if kind.whole_cluster(on_death) is whole] for whole in (True, False)]
+        decks = [_shuffled(source, group) for group in source.sample(groups, 2) if group]
+        for deck in itertools.islice(itertools.cycle(decks), None if self.minutes else self.faults):
+            yield make_fault(next(deck), source, self.topology.tasks, on_death)
+
+
+def _shuffled(source: random.Random, kinds: Sequence[FaultKind]) -> Iterator[FaultKind]:
+    """Yield all kinds in random order, again and again."""
+    while True:
+        yield from source.sample(kinds, len(kinds))
 
 
 def constant_rate(steps: int) -> dict[str, object]:

@@ -24,7 +24,6 @@ class SlurmJob:
       program: the command `ps-cluster`, as the nodes find it.
       time: the time limit, as `sbatch` takes it; None for the limit of the partition.
       cpus: the CPUs of each task.
-      memory_per_cpu: the memory of each CPU.
       tasks_per_node: the largest number of tasks on a node; None for as many as fit, which takes the fewest nodes.
       restarts: how often each task may be restarted in a row.
       steady_s: once a task has run for this time, its restarts are counted from 0 again.

@@ -40,13 +40,7 @@ fail = partial(Finding, Status.FAIL)
 
 @dataclass(frozen=True)
 class Check:
-    """A question about this machine or installation.
-
-    Attributes:
-      name: what is examined, in one or two words.
-      look: returns the answer. An exception counts as a failure.
-      limit_s: seconds after which it counts as failed.
-    """
+    """A question about this machine or installation. It counts as failed if it raises, or takes longer than `limit_s`."""
 
     name: str
     look: Callable[[], Finding]

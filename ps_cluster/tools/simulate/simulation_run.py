@@ -210,8 +210,7 @@ def _stragglers(settings: SimulationSettings) -> Stragglers:
         stragglers = parse_stragglers(settings.straggler)
     except ValueError as error:
         raise UserError(f"--straggler: {error}") from error
-    named, fewest = [slow.worker for slow in stragglers.slow], min(settings.workers)
-    if named and max(named) >= fewest:
+    if not stragglers.are_among(fewest := min(settings.workers)):
         raise UserError(
             f"--straggler: got {settings.straggler!r}: with --workers {fewest} the last one is worker {fewest - 1}"
         )

@@ -9,8 +9,8 @@ import pytest
 from ps_cluster.config.tasks import ON_DEATH
 from ps_cluster.launch.stages import RunLimits
 from ps_cluster.tools.chaos.chaos_run import run_chaos
-from ps_cluster.tools.chaos.fault_plan import SHORTEST_PAUSE_S, make_fault
 from ps_cluster.tools.chaos.hosts import Host
+from ps_cluster.tools.chaos.kind import SHORTEST_PAUSE_S, make_fault
 from ps_cluster.tools.chaos.kinds import FAULTS
 from ps_cluster.tools.chaos.kinds.between_hosts import HostLink, HostVanishes
 from ps_cluster.tools.chaos.runner import ChaosBounds

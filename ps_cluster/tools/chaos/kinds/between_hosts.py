@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import signal
-from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -51,12 +50,16 @@ class HostVanishes(FaultKind):
         return Injection(scene.now(), [goes_on, *(scene.worker_back(task, known.get(task, 0)) for task in lost)])
 
 
-class _OfTwoWorkers(FaultKind):
+class OfTwoWorkers(FaultKind):
     """Two workers are hit. The second is killed, and has to train again while the first is missing."""
 
     launched, hosted = False, True
     others_go_on = True
     victims = (WORKER, WORKER)
+
+    def __init__(self, name: str, take_away: Callable[[Scene, Task, int], Callable[[], None]]):
+        """`take_away` takes a worker with this pid away, and returns a function that gives it back."""
+        self.name, self._take_away = name, take_away
 
     def choose(self, source: random.Random, tasks: Sequence[Task]) -> tuple[Task, ...]:
         return tuple(source.sample([task for task in tasks if task.type == WORKER], 2))
@@ -64,44 +67,31 @@ class _OfTwoWorkers(FaultKind):
     def why_not(self, run: Run) -> str | None:
         return None if sum(task.type == WORKER for task in run.running()) > 1 else "it needs two workers"
 
-    @abstractmethod
-    def take_away(self, scene: Scene, worker: Task, pid: int) -> Callable[[], None]:
-        """Take a worker away, and return a function that gives it back."""
-
     def inject(self, scene: Scene) -> Injection:
         (missing, pid), (other, killed) = scene.victims.items()
         began = scene.now()
-        give_back = self.take_away(scene, missing, pid)
+        give_back = self._take_away(scene, missing, pid)
         scene.kill(killed, signal.SIGKILL)
         return Injection(began, [scene.worker_back(other, killed)], then=give_back)
 
 
-class WorkerNeverBack(_OfTwoWorkers):
-    """Two workers are killed, and only the second comes back."""
-
-    name = "worker never back"
-
-    def take_away(self, scene: Scene, worker: Task, pid: int) -> Callable[[], None]:
-        held = scene.hosted.restarter.held
-        held.add(worker)
-        scene.kill(pid, signal.SIGKILL)
-        return lambda: held.remove(worker)
+def _kill_for_long(scene: Scene, worker: Task, pid: int) -> Callable[[], None]:
+    held = scene.hosted.restarter.held
+    held.add(worker)
+    scene.kill(pid, signal.SIGKILL)
+    return lambda: held.remove(worker)
 
 
-class SilentWorker(_OfTwoWorkers):
-    """The first worker is stopped like a paused container: its connections stay open, but it does not answer."""
+def _silence(scene: Scene, worker: Task, pid: int) -> Callable[[], None]:
+    """Stop a worker like a paused container: its connections stay open, but it does not answer."""
+    paused = [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
 
-    name = "silent worker"
+    def signal_all(number: int) -> None:
+        for one in paused:
+            scene.kill(one, number)
 
-    def take_away(self, scene: Scene, worker: Task, pid: int) -> Callable[[], None]:
-        paused = [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
-
-        def signal_all(number: int) -> None:
-            for one in paused:
-                scene.kill(one, number)
-
-        signal_all(signal.SIGSTOP)
-        return lambda: signal_all(signal.SIGCONT)
+    signal_all(signal.SIGSTOP)
+    return lambda: signal_all(signal.SIGCONT)
 
 
 class HostLink(Lasting):
@@ -123,6 +113,8 @@ class HostLink(Lasting):
             host.restore()
 
 
+WORKER_NEVER_BACK = OfTwoWorkers("worker never back", _kill_for_long)
+SILENT_WORKER = OfTwoWorkers("silent worker", _silence)
 CUT_OFF_WORKER = HostLink("cut off worker", WORKER, CUT_S, Host.cut)
 CUT_OFF_CHIEF = HostLink("cut off chief", CHIEF, CUT_S, Host.cut)
 BAD_LINK = HostLink("slow and lossy link", WORKER, BAD_S, lambda host: host.slow(RATE, DELAY_MS, LOSS))
