@@ -14,13 +14,12 @@ from pathlib import Path
 
 import psutil
 
-from ps_cluster.config.tasks import Task
+from ps_cluster.config.tasks import Task, leader_type
 from ps_cluster.config.user_layers import without_variables
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.json_rows import RowTail
 from ps_cluster.files.writing import open_append
 from ps_cluster.installation import finding_this_package
-from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.runs.result_rows import ProgressRow, Summary, with_work
 from ps_cluster.runs.rows import ClusterFile
 from ps_cluster.runs.run_dir import RunDir
@@ -110,8 +109,7 @@ class LaunchedRun:
     @property
     def leader_log(self) -> Path:
         """Log of the task that writes checkpoints and rows."""
-        leader = ClusterTopology({task.type: [] for task in self._tasks()}).leader
-        return self.files.log(leader.type, leader.index)
+        return self.files.log(leader_type({task.type for task in self._tasks()}), 0)
 
     def _tasks(self) -> dict[Task, int]:
         try:

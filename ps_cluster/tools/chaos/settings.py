@@ -62,7 +62,7 @@ class ChaosSettings:
 
     def run_options(self, values: Mapping[str, object]) -> tuple[str, ...]:
         """Return the options of `run`. `values`: further settings, by dotted key."""
-        servers = ("--ps", str(self.parameter_servers)) if self._on_parameter_servers else ()
+        servers = ("--ps", str(self.parameter_servers)) if MODES[self.mode].has_parameter_servers else ()
         return ("--workers", str(self.workers), *servers, *self.task_options(values))
 
     def task_options(self, values: Mapping[str, object]) -> tuple[str, ...]:
@@ -87,21 +87,17 @@ class ChaosSettings:
             raise UserError(f"--kinds: {error}") from error
         if self.hosts and (reason := why_not()):
             raise UserError(f"--hosts: got {self.hosts}: {reason}")
-        if self.parameter_servers > 1 and not self._on_parameter_servers:
+        if self.parameter_servers > 1 and not MODES[self.mode].has_parameter_servers:
             raise UserError(f"--ps: got {self.parameter_servers}: mode {self.mode} has no parameter servers")
         self._config()
 
     def _config(self) -> RunConfig:
         cluster = {"cluster.workers": self.workers}
-        if self._on_parameter_servers:
+        if MODES[self.mode].has_parameter_servers:
             cluster["cluster.parameter_servers"] = self.parameter_servers
         return build_config(
             None, {"data.dataset": self.dataset, "mode.name": self.mode, "model.name": self.model} | cluster
         )
-
-    @property
-    def _on_parameter_servers(self) -> bool:
-        return MODES[self.mode].has_parameter_servers
 
     @property
     def topology(self) -> ClusterTopology:

@@ -104,38 +104,33 @@ def _utilisation(costs: Costs, cluster: SimulatedCluster, trained: Trained) -> d
 
 
 def _all_reduced(costs: Costs, cluster: SimulatedCluster) -> Prediction:
-    phases = phase_seconds(costs, cluster)
+    """Predict an update by ring all-reduce, which has no queues to simulate.
+
+    Its phases follow each other: the slowest worker's computation, the sending of the gradient over the links, their
+    latency, and the update of a whole replica. W workers reduce n bytes in 2 (W - 1) turns, in each of which every worker
+    sends n / W bytes (Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
+    Journal of Parallel and Distributed Computing 69(2)).
+    """
+    random, workers = np.random.default_rng(cluster.seed), cluster.workers
+    slow = Slow(cluster.stragglers, workers, random, cluster.seed)
+    slowest = []
+    for _ in range(ROUNDS):
+        own = gamma(random, costs.compute_seconds, costs.compute_cv, (workers,))
+        slowest.append(float(np.max(own + slow.seconds(slice(None), own))))
+    turns = 2 * (workers - 1)
+    phases = {
+        "worker": float(np.mean(slowest)),
+        "link": turns * cluster.network.seconds(costs.wire_bytes / workers),
+        "latency": turns * cluster.network.latency_seconds,
+        "update": costs.apply_seconds_per_parameter * costs.parameters,
+    }
     seconds = sum(phases.values())
     return Prediction(
-        workers=cluster.workers,
+        workers=workers,
         parameter_servers=None,
-        examples_per_second=cluster.workers * costs.examples_per_step / seconds,
+        examples_per_second=workers * costs.examples_per_step / seconds,
         efficiency=1.0,
         staleness_mean=0.0,
         staleness_p95=0,
         utilisation={phase: took / seconds for phase, took in phases.items()},
     )
-
-
-def phase_seconds(costs: Costs, cluster: SimulatedCluster) -> dict[str, float]:
-    """Return the mean seconds of each phase of an update by ring all-reduce, which has no queues to simulate.
-
-    The phases follow each other: the slowest worker's computation, the sending of the gradient over the links, their
-    latency, and the update of a whole replica. W workers reduce n bytes in 2 (W - 1) turns, in each of which every worker
-    sends n / W bytes (Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
-    Journal of Parallel and Distributed Computing 69(2)).
-    """
-    random = np.random.default_rng(cluster.seed)
-    slow = Slow(cluster.stragglers, cluster.workers, random, cluster.seed)
-
-    def one_round() -> float:
-        own = gamma(random, costs.compute_seconds, costs.compute_cv, (cluster.workers,))
-        return float(np.max(own + slow.seconds(slice(None), own)))
-
-    turns = 2 * (cluster.workers - 1)
-    return {
-        "worker": float(np.mean([one_round() for _ in range(ROUNDS)])),
-        "link": turns * cluster.network.seconds(costs.wire_bytes / cluster.workers),
-        "latency": turns * cluster.network.latency_seconds,
-        "update": costs.apply_seconds_per_parameter * costs.parameters,
-    }

@@ -54,19 +54,16 @@ class SimulationSettings:
 
 def run_simulation(settings: SimulationSettings, console: Console) -> dict[str, Any]:
     """Simulate, print the predictions, and return all figures. Raises UserError for bad input."""
-    costs = _costs(settings)
+    run = read_run(settings.calibrate_from) if settings.calibrate_from else None
+    of_run = run.config.model.name if run and run.config.model.name in known_costs() else ANY_NETWORK
+    costs = costs_of(settings.network or of_run)
+    if run:
+        costs = calibrate(run, costs)
     if settings.save_costs:
         write_whole(settings.save_costs, dump_yaml(costs.model_dump(mode="json")))
     checked = settings.check_run
     found = _check(checked, settings.cores, costs, console) if checked else _predict(settings, costs, console)
     return {"costs": costs.model_dump(mode="json")} | found
-
-
-def _costs(settings: SimulationSettings) -> Costs:
-    run = read_run(settings.calibrate_from) if settings.calibrate_from else None
-    of_run = run.config.model.name if run and run.config.model.name in known_costs() else ANY_NETWORK
-    costs = costs_of(settings.network or of_run)
-    return calibrate(run, costs) if run else costs
 
 
 def _check(root: Path, cores: int | None, costs: Costs, console: Console) -> dict[str, Any]:

@@ -62,11 +62,7 @@ class OutOfInodes(_SmallDisk):
         files, log = scene.run.files, scene.launched.leader_log
         scene.wait_for(files.snapshots.is_dir, NOTICED_WITHIN_S, "no snapshot was written")
         before = log.stat().st_size
-
-        def is_reported() -> bool:
-            return _REFUSED.encode() in log.read_bytes()[before:]
-
         with _small_disks(scene.run, files.states, NO_INODES):
             problem = f"nothing in {log.name} about a snapshot that could not be written"
-            scene.wait_for(is_reported, NOTICED_WITHIN_S, problem)
+            scene.wait_for(lambda: _REFUSED.encode() in log.read_bytes()[before:], NOTICED_WITHIN_S, problem)
         return Injection(scene.now(), [new_file(files.snapshots, "*.safetensors")])
