@@ -37,6 +37,7 @@ COMMAND = (sys.executable, "-m", "ps_cluster", "run")
 RETRIES = 2  # how often a run that died is continued, without a pause, before it counts as failed
 FROZEN_S = 60.0  # a command that has been stopped (SIGSTOP) for this long is ended, and another one continues the run
 GRACE_S = 10.0  # from the last request to stop until SIGKILL
+DRAIN_S = 120.0  # from a stop request on, for the steps under way, a last checkpoint and its score
 POLL_INTERVAL_S = 0.5
 
 JobOutcome = Literal["completed", "stopped", "failed"]
@@ -44,18 +45,12 @@ JobOutcome = Literal["completed", "stopped", "failed"]
 
 @dataclass(frozen=True)
 class Job:
-    """A run to be trained.
-
-    Attributes:
-      name: the name in messages, e.g. "trial 3".
-      root: its run directory. Its settings (.yaml) and the output of its command (.log) are in the same folder.
-      config: its complete configuration.
-    """
+    """A run to be trained."""
 
     index: int
-    name: str
-    root: Path
-    config: RunConfig
+    name: str  # in messages, e.g. "trial 3"
+    root: Path  # its run directory; its settings (.yaml) and the output of its command (.log) are in the same folder
+    config: RunConfig  # complete
 
     @property
     def settings(self) -> Path:
@@ -199,9 +194,6 @@ def _remove(job: Job) -> None:
     if job.root.exists():
         locks.wait_for_sharers(RunDir(job.root).alive, job.name)
         shutil.rmtree(job.root)
-
-
-DRAIN_S = 120.0  # from a stop request on, for the steps under way, a last checkpoint and its score
 
 
 def config_at_once(values: Mapping[str, Any]) -> RunConfig:

@@ -34,30 +34,21 @@ class Injected:
 
 @dataclass
 class Evidence:
-    """All that is known of a disturbed run, and of the undisturbed runs that it is compared with.
-
-    Attributes:
-      leader: the task that never restarts alone.
-      seconds: from the start of the disturbed run to the end of the recovery from the last fault.
-      skipped: name of a kind → the reason why it could not be injected.
-      restarts: the number of restarts of each task in these seconds.
-      disturbed: the result of the disturbed run; None if it has written none.
-      hosted: for a run on hosts, "places" (task → host), "rolled_back_seconds" and "unsaved_seconds".
-      left: the processes that outlived their run.
-    """
+    """All that is known of a disturbed run, and of the undisturbed runs that it is compared with."""
 
     settings: Mapping[str, Any]
-    leader: str
+    leader: str  # the task that never restarts alone
     injected: Sequence[Injected] = ()
-    seconds: float = 0.0
-    skipped: Mapping[str, str] = field(default_factory=dict)
-    restarts: Mapping[str, int] | None = None
+    seconds: float = 0.0  # from the start of the disturbed run to the end of the recovery from the last fault
+    skipped: Mapping[str, str] = field(default_factory=dict)  # name of a kind → why it could not be injected
+    restarts: Mapping[str, int] | None = None  # of each task in these seconds
     resumes: int = 0
-    disturbed: Summary | TrainingResult | None = None
+    disturbed: Summary | TrainingResult | None = None  # its result; None if it has written none
     undisturbed: list[Summary] = field(default_factory=list)
     test_examples: int | None = None
+    # Of a run on hosts: "places" (task → host), "rolled_back_seconds" and "unsaved_seconds".
     hosted: Mapping[str, Any] | None = None
-    left: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)  # the processes that outlived their run
 
 
 def make_report(evidence: Evidence, problems: Sequence[str]) -> Report:

@@ -94,20 +94,15 @@ def report_of(experiment: Experiment) -> Report:
 
 @dataclass
 class Experiment(ABC):
-    """The runs of one call.
-
-    Attributes:
-      faults: the faults to inject; None for those of the plan.
-      evidence: what is known so far, so that there is a report however the experiment ends.
-    """
+    """The runs of one call."""
 
     settings: ChaosSettings
     root: Path
-    faults: Sequence[Fault] | None
+    faults: Sequence[Fault] | None  # None for those of the plan
     bounds: ChaosBounds
     notify: Notify
     stop_requested: Callable[[], bool]
-    evidence: Evidence = field(init=False)
+    evidence: Evidence = field(init=False)  # known so far, so that there is a report however the experiment ends
 
     def __post_init__(self) -> None:
         self.evidence = Evidence(asdict(self.settings), leader=str(self.settings.topology.leader))

@@ -32,20 +32,14 @@ _ADDRESSES, _SIZE = "10.111.0", 24
 
 @dataclass
 class Host:
-    """A simulated machine.
-
-    Attributes:
-      run_dir: the folder that processes of the host see at the path of the run directory; this is its path here.
-      network: the host's namespaces.
-      switch: the network to which all hosts are connected.
-    """
+    """A simulated machine."""
 
     name: str
     address: str
-    run_dir: Path | None
+    run_dir: Path | None  # the folder that processes of the host see at the path of the run directory; its path here
     number: int
-    network: RunNetwork
-    switch: RunNetwork
+    network: RunNetwork  # the host's namespaces
+    switch: RunNetwork  # the network to which all hosts are connected
     _wire: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
     def popen(self, argv: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:

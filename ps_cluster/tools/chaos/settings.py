@@ -27,33 +27,24 @@ COOL_DOWN_END_FACTOR = 0.05
 
 @dataclass(frozen=True)
 class ChaosSettings:
-    """Settings of a chaos run.
-
-    Attributes:
-      minutes: the time in which faults are injected, instead of a number of faults.
-      kinds: the names of the kinds of fault; empty for all kinds that such a run can have.
-      hosts: the number of hosts. Without it all tasks are on this machine, and a launcher watches them.
-      least_cool_down: at the end, the rate falls over at least this many steps.
-      lost_after_seconds: after this silence a task counts as lost; only for runs on hosts. Most faults last longer, so
-        that the tasks that they hit count as lost, and join again.
-      undisturbed_runs: the number of undisturbed runs of the same work; a run on hosts is compared with none.
-      more_options: further options of `run` or of `task`.
-    """
+    """Settings of a chaos run."""
 
     seed: int = 0
     faults: int = 20
-    minutes: float | None = None
-    kinds: tuple[str, ...] = ()
-    hosts: int | None = None
+    minutes: float | None = None  # the time in which faults are injected, instead of a number of faults
+    kinds: tuple[str, ...] = ()  # the names of the kinds of fault; empty for all kinds that such a run can have
+    hosts: int | None = None  # None: all tasks are on this machine, and a launcher watches them
     mode: str = "async"
     dataset: str = "synthetic"
     model: str = "tutorial_cnn"
     workers: int = 3
     parameter_servers: int = 1
-    least_cool_down: int = SHORTEST_COOL_DOWN
+    least_cool_down: int = SHORTEST_COOL_DOWN  # at the end, the rate falls over at least this many steps
+    # After this silence a task on a host counts as lost. Most faults last longer, so that the tasks that they hit count as
+    # lost, and join again.
     lost_after_seconds: float = 10.0
-    undisturbed_runs: int = 1
-    more_options: tuple[str, ...] = ()
+    undisturbed_runs: int = 1  # of the same work; a run on hosts is compared with none
+    more_options: tuple[str, ...] = ()  # of `run` or of `task`
 
     def most_steps(self) -> int:
         """Return the number of steps of the disturbed run: more than it makes until the last fault."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from ps_cluster.config.tasks import WORKER, Task
@@ -93,15 +94,15 @@ class WorkerBack(Sign):
         return next((row.monotonic for row in rows if worker_pids(row, self._index) - self._known), None)
 
 
+@dataclass
 class Condition(Sign):
     """A condition on the running tasks is met."""
 
-    def __init__(self, missing: str, holds: Callable[[Pids], bool]):
-        self.missing = missing
-        self._holds = holds
+    missing: str
+    holds: Callable[[Pids], bool]
 
     def seen(self, rows: Sequence[ProgressRow], running: Pids, now: float) -> float | None:
-        return now if self._holds(running) else None
+        return now if self.holds(running) else None
 
 
 def new_file(folder: Path, pattern: str) -> Sign:

@@ -19,44 +19,30 @@ PORT = 2222
 
 @dataclass(frozen=True)
 class Deployment:
-    """What you ask for, whatever the kind of workload.
+    """What you ask for, whatever the kind of workload."""
 
-    Attributes:
-      name: the name of the workload, with which the names of its objects begin.
-      namespace: the namespace of the objects; None for the one that `kubectl` uses.
-      run_volume: the claim of the volume with the run directory.
-      data_volume: the claim of the volume that is mounted at `DATA`, read-only.
-      scratch: the size limit of each folder that is deleted with its pod, as Kubernetes writes it.
-      restart_job: whether JobSet may recreate a single Job, which its feature gate RestartJob has to allow.
-      task_options: further options of the command `task`.
-    """
-
-    name: str
-    namespace: str | None
+    name: str  # of the workload; the names of its objects begin with it
+    namespace: str | None  # of the objects; None for the one that `kubectl` uses
     image: str
     config: RunConfig
     roles: tuple[Role, ...]
-    run_volume: str
-    data_volume: str | None = None
-    scratch: str = "10Gi"
-    restart_job: bool = False
-    task_options: tuple[str, ...] = ()
+    run_volume: str  # the claim of the volume with the run directory
+    data_volume: str | None = None  # the claim of the volume that is mounted at `DATA`, read-only
+    scratch: str = "10Gi"  # the size limit of each folder that is deleted with its pod, as Kubernetes writes it
+    restart_job: bool = (
+        False  # whether JobSet may recreate a single Job, which its feature gate RestartJob has to allow
+    )
+    task_options: tuple[str, ...] = ()  # further options of the command `task`
 
 
 @dataclass(frozen=True)
 class WorkloadKind:
-    """A kind of workload, which starts and restarts the pods.
-
-    Attributes:
-      name: the name by which you choose it.
-      controller: what runs it, in a few words.
-      host: the name by which other pods reach a task, with {name}, {type} and {index} to fill in.
-      index_field: the field of a pod that holds the index of its task.
-    """
+    """A kind of workload, which starts and restarts the pods."""
 
     name: str
-    controller: str
-    host: str = "{name}-{type}-{index}-0.{name}"
+    controller: str  # what runs it, in a few words
+    host: str = "{name}-{type}-{index}-0.{name}"  # the name by which other pods reach a task
+    # The field of a pod that holds the index of its task.
     index_field: str = "metadata.annotations['jobset.sigs.k8s.io/job-index']"
 
     def manifests(self, deployment: Deployment) -> str:

@@ -36,18 +36,13 @@ def bytes_per_parameter(config: RunConfig) -> float:
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """The configuration, summary and ledger of a finished run.
-
-    Attributes:
-      rows: the ledger, a structured array of ledger.ROW.
-      starts: how often its leader started.
-    """
+    """The configuration, summary and ledger of a finished run."""
 
     root: Path
     config: RunConfig
     summary: Summary
-    rows: np.ndarray
-    starts: int
+    rows: np.ndarray  # the ledger, a structured array of ledger.ROW
+    starts: int  # how often its leader started
 
     @property
     def parameters(self) -> int:

@@ -20,24 +20,18 @@ ROUNDS = 400  # of the computation whose slowest worker an all-reduce waits for
 
 @dataclass(frozen=True)
 class Prediction:
-    """The result of a simulation.
-
-    Attributes:
-      parameter_servers: the number of parameter servers; None in a mode without parameter servers.
-      efficiency: the rate as a share of the ideal rate, which is the number of workers times the rate of a worker
-        alone.
-      utilisation: the share of time, 0..1, for which each resource is busy.
-      table_bytes: the memory that a parameter server needs for rows of tables and their slots; None without tables.
-    """
+    """The result of a simulation."""
 
     workers: int
-    parameter_servers: int | None
+    parameter_servers: int | None  # None in a mode without parameter servers
     examples_per_second: float
-    efficiency: float
+    efficiency: float  # the share of the ideal rate, which is the number of workers times the rate of a worker alone
     staleness_mean: float
     staleness_p95: int
-    utilisation: dict[str, float]
-    table_bytes: int | None = None
+    utilisation: dict[str, float]  # the share of time, 0..1, for which each resource is busy
+    table_bytes: int | None = (
+        None  # that a parameter server needs for rows of tables and their slots; None without tables
+    )
 
     @property
     def bottleneck(self) -> str:
