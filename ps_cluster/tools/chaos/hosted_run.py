@@ -52,14 +52,7 @@ def restarts_after(exit_code: int) -> float:
 
 
 class Restarter:
-    """Starts tasks, and starts each again when it ends. All of it happens in `poll`.
-
-    Attributes:
-      restarts: the number of restarts of each task.
-      final: the exit codes of the tasks that are not started again.
-      running: the process of each task that had not ended at the last `poll`.
-      held: the tasks that are not started as long as they are in this set.
-    """
+    """Starts tasks, and starts each again when it ends. All of it happens in `poll`."""
 
     def __init__(
         self,
@@ -68,10 +61,10 @@ class Restarter:
         clock: Callable[[], float] = time.monotonic,
     ):
         """Start all `tasks` at the first `poll`."""
-        self.restarts: dict[Task, int] = {}
-        self.final: dict[Task, int] = {}
-        self.running: dict[Task, subprocess.Popen[bytes]] = {}
-        self.held: set[Task] = set()
+        self.restarts: dict[Task, int] = {}  # how often each task was started again
+        self.final: dict[Task, int] = {}  # the exit codes of the tasks that are not started again
+        self.running: dict[Task, subprocess.Popen[bytes]] = {}  # the tasks that had not ended at the last `poll`
+        self.held: set[Task] = set()  # the tasks that are not started as long as they are in this set
         self._start = start
         self._clock = clock
         self._due = dict.fromkeys(tasks, clock())
@@ -98,21 +91,15 @@ class Restarter:
 
 
 class HostedRun:
-    """The tasks of one training on their hosts. Call `look` often: it restarts the tasks that have ended.
-
-    Attributes:
-      files: the files of the run, as the leader sees them.
-      tools: the folder with the files that faults need.
-      unsaved: at each unexpected end of a leader, the seconds whose updates no state holds (`unsaved_seconds`).
-    """
+    """The tasks of one training on their hosts. Call `look` often: it restarts the tasks that have ended."""
 
     def __init__(self, root: Path, output: Path, options: Sequence[str], places: Mapping[Task, Host], tools: Path):
         """Start the run. `output` is the folder of what the tasks print, and `options` are those of `task`."""
-        self.files = RunDir(Path(os.path.realpath(root)))
-        self.tools = tools
+        self.files = RunDir(Path(os.path.realpath(root)))  # as the leader sees them
+        self.tools = tools  # the folder with the files that faults need
         self.places = dict(places)
         self.restarter = Restarter(places, self._start)
-        self.unsaved: list[float] = []
+        self.unsaved: list[float] = []  # at each unexpected end of a leader, the `unsaved_seconds`
         self._applied, self._rolled_back = 0, 0  # the updates that the last row shows, and that a later leader repeated
         self._output = output
         self._options = tuple(options)

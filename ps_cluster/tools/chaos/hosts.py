@@ -148,10 +148,9 @@ def hosts(count: int, *, run_dir: Path | None = None) -> Iterator[list[Host]]:
     # [user,] switch, and two of each host. A user namespace is entered before any of them.
     user, (switch, *rest) = descriptors[: -2 * count - 1], descriptors[-2 * count - 1 :]
     at_switch = RunNetwork((*user, switch))
-    networks = [RunNetwork((*user, *rest[2 * number : 2 * number + 2])) for number in range(count)]
     machines = [
-        Host(name, addresses[name], folders[name], number, network, at_switch)
-        for number, (name, network) in enumerate(zip(addresses, networks))
+        Host(name, addresses[name], folder, number, RunNetwork((*user, *rest[2 * number : 2 * number + 2])), at_switch)
+        for number, (name, folder) in enumerate(folders.items())
     ]
     with contextlib.ExitStack() as ends:
         for descriptor in descriptors:

@@ -82,17 +82,11 @@ class Scene:
 
 @dataclass(frozen=True)
 class Injection:
-    """An injected fault.
+    """An injected fault."""
 
-    Attributes:
-      time: the moment of the fault, or the end of its duration, in monotonic seconds.
-      signs: the signs of recovery.
-      then: is called when all signs are seen.
-    """
-
-    time: float
-    signs: Sequence[Sign]
-    then: Callable[[], None] = lambda: None
+    time: float  # the moment of the fault, or the end of its duration, in monotonic seconds
+    signs: Sequence[Sign]  # of recovery
+    then: Callable[[], None] = lambda: None  # is called when all signs are seen
 
 
 class FaultKind(ABC):

@@ -37,12 +37,6 @@ class LaunchedRun:
     """A run as `ps-cluster run` starts it. It ends when this program ends.
 
     The run is in a separate session, so a Ctrl-C in the terminal reaches it only through this program.
-
-    Attributes:
-      files: the files of the run.
-      tools: the folder with the files that faults need.
-      resumes: the number of resumes.
-      restarts: the restarts of each task by launchers that have ended.
     """
 
     def __init__(
@@ -56,9 +50,9 @@ class LaunchedRun:
     ):
         """Start the run. If `options` is None, resume the existing one. `environment`: extra variables."""
         self.files = RunDir(Path(os.path.realpath(root)))
-        self.tools = tools
+        self.tools = tools  # the folder with the files that faults need
         self.resumes = 0
-        self.restarts: Counter[str] = Counter()
+        self.restarts: Counter[str] = Counter()  # of each task, by launchers that have ended
         self._output = output
         own = {OF_RUN: str(self.files.root), **environment}
         self._environment = finding_this_package(without_variables(os.environ) | own)

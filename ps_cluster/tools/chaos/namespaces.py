@@ -51,8 +51,7 @@ def run_in(network: RunNetwork, *argv: str) -> None:
 def inside(pid: int, kind: str) -> Iterator[Callable[..., None]]:
     """Yield `run_in` for a namespace (NETWORK or MOUNTS) of process `pid`. It works even after the process has ended.
 
-    Raises:
-      NotAllowed: the process has no such namespace of its own, or it can't be entered.
+    Raises NotAllowed if the process has no such namespace of its own, or it can't be entered.
     """
     if not _is_its_own(pid, kind):
         raise NotAllowed("the run has none of its own")
@@ -77,10 +76,7 @@ def _is_its_own(pid: int, kind: str) -> bool:
 
 
 def take_mounts_of_its_own() -> None:
-    """Give a starting process its own mounts, so that only it and its children see what is mounted later.
-
-    Do nothing where the user may not mount.
-    """
+    """Give a starting process its own mounts, so that only it and its children see later ones, if the user may mount."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(_CLONE_NEWNS) == 0 and libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None):
         os._exit(1)  # All processes would see mounts that are made here.

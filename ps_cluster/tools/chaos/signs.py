@@ -16,15 +16,10 @@ Pids = Mapping[Task, int]
 
 
 class Sign(ABC):
-    """A sign of recovery.
+    """A sign of recovery."""
 
-    Attributes:
-      missing: what is reported if the sign never comes.
-      seen_at: when the sign came, in monotonic seconds; None as long as it has not.
-    """
-
-    missing: str
-    seen_at: float | None = None
+    missing = ""  # what is reported if the sign never comes
+    seen_at: float | None = None  # monotonic seconds; None as long as the sign has not come
 
     @abstractmethod
     def seen(self, rows: Sequence[ProgressRow], running: Pids, now: float) -> float | None:
@@ -60,9 +55,7 @@ class TrainingGoesOn(Sign):
     def __init__(self, since: float, until: float = math.inf, of: Task | None = None):
         """Create a sign for the time from `since` to `until`, in monotonic seconds.
 
-        Args:
-          of: the task that was hit. If it is a worker, only updates of that worker count, no matter by which of its
-            processes.
+        If the task that was hit (`of`) is a worker, only its updates count, no matter by which of its processes.
         """
         self._worker = of if of is not None and of.type == WORKER else None
         self.missing = f"no update by {self._worker}" if self._worker else "no update"

@@ -21,15 +21,12 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """The answer of a check. `todo` says what the user should do, and is empty if all is well.
-
-    `examine` sets the `name` of the check and the `seconds` that it took.
-    """
+    """The answer of a check."""
 
     status: Status
     says: str
-    todo: str = ""
-    name: str = ""
+    todo: str = ""  # what the user should do; empty if all is well
+    name: str = ""  # of the check; `examine` sets it, and the seconds that the check took
     seconds: float = 0.0
 
 

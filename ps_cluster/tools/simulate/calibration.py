@@ -93,12 +93,9 @@ def read_run(root: Path) -> FinishedRun:
 
 
 def calibrate(run: FinishedRun, base: Costs) -> Costs:
-    """Return the costs of a step, measured in a run of mode async.
+    """Return the costs of a step, measured in a run of mode async. Raises UserError if the run can't show them.
 
     One run can't show the costs of a parameter, of a dispatch and of the start-up, so these are taken from `base`.
-
-    Raises:
-      UserError: the run is of another mode, started more than once, or is too short.
     """
     if run.config.mode.name != Async.name:
         raise UserError(

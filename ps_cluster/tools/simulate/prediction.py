@@ -40,13 +40,7 @@ class Prediction:
 
 
 def predict(costs: Costs, cluster: SimulatedCluster) -> Prediction:
-    """Simulate the cluster, and one worker of it alone.
-
-    Args:
-      costs: the costs of one exchange, also in modes with local steps (`Costs.with_local_steps`).
-      cluster: a cluster in one of the modes that can be simulated. In mode "sync" it has no parameter servers, and a
-        machine for each worker.
-    """
+    """Simulate the cluster, and one worker of it alone. `costs` are those of one exchange (`Costs.with_local_steps`)."""
     alone = replace(cluster, workers=1, backup_workers=0, stragglers=Stragglers())
     predicted, one = _outcome(costs, cluster), _outcome(costs, alone)
     return replace(predicted, efficiency=predicted.examples_per_second / (cluster.workers * one.examples_per_second))

@@ -216,29 +216,33 @@ def _stragglers(settings: SimulationSettings) -> Stragglers:
 
 def _servers(settings: SimulationSettings) -> tuple[int, ...]:
     """Return the numbers of parameter servers to predict for: the option's, or the defaults that the mode allows."""
-    mode, given = MODES[settings.mode], settings.parameter_servers
+    mode, given, usual = MODES[settings.mode], settings.parameter_servers, SimulationSettings.parameter_servers
+    most = mode.cluster.most_parameter_servers
     if not mode.has_parameter_servers:
+        if given != usual:
+            got = ",".join(map(str, given))
+            raise UserError(f"--ps: got {got}: mode {mode.name} has no parameter servers: leave it out")
         return (1,)
-    if given == SimulationSettings.parameter_servers and mode.cluster.most_parameter_servers is not None:
-        return tuple(count for count in given if count <= mode.cluster.most_parameter_servers)
-    return given
+    if most is None or max(given) <= most:
+        return given
+    if given != usual:
+        raise UserError(f"--ps: got {max(given)}: --mode {mode.name} takes at most {most}")
+    return tuple(count for count in given if count <= most)
 
 
 def _refuse_what_does_not_fit(settings: SimulationSettings) -> None:
-    mode, backup = MODES[settings.mode], settings.backup_workers
+    mode, backup, usual = MODES[settings.mode], settings.backup_workers, SimulationSettings
     if backup and (not uses(mode.name, "mode.backup_workers") or backup >= min(settings.workers)):
         raise UserError(f"--backup-workers: got {backup}: it needs --mode {SyncPs.name} and more than {backup} workers")
-    if settings.cores is not None and not settings.one_machine:
-        raise UserError(f"--cores: got {settings.cores}: it needs --one-machine or --check")
-    if not mode.has_parameter_servers and settings.parameter_servers != SimulationSettings.parameter_servers:
-        given = ",".join(map(str, settings.parameter_servers))
-        raise UserError(f"--ps: got {given}: mode {mode.name} has no parameter servers: leave it out")
-    for name in ("link_gbps", "latency_us"):
-        if settings.one_machine and getattr(settings, name) != getattr(SimulationSettings, name):
-            option = f"--{name.replace('_', '-')}"
-            raise UserError(f"{option}: got {getattr(settings, name):g}: one machine has no network: leave it out")
-    if settings.one_machine and not mode.has_parameter_servers:
+    if not settings.one_machine:
+        if settings.cores is not None:
+            raise UserError(f"--cores: got {settings.cores}: it needs --one-machine or --check")
+        return
+    if not mode.has_parameter_servers:
         raise UserError(f"--mode: got '{mode.name}': --one-machine needs a mode with parameter servers")
-    most, allowed = max(_servers(settings)), mode.cluster.most_parameter_servers
-    if allowed is not None and most > allowed:
-        raise UserError(f"--ps: got {most}: --mode {mode.name} takes at most {allowed}")
+    for option, got, default in (
+        ("--link-gbps", settings.link_gbps, usual.link_gbps),
+        ("--latency-us", settings.latency_us, usual.latency_us),
+    ):
+        if got != default:
+            raise UserError(f"{option}: got {got:g}: one machine has no network: leave it out")
