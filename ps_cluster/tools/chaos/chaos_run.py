@@ -92,6 +92,26 @@ def report_of(experiment: Experiment) -> Report:
     return make_report(experiment.evidence, problems)
 
 
+def allowed_here(
+    kinds: Mapping[FaultKind, str | None], run: Run, notify: Notify
+) -> tuple[list[FaultKind], dict[str, str]]:
+    """Return the kinds that can hit `run` on this system, and for all other kinds: name → the reason why they can't.
+
+    Args:
+      kinds: each kind, with the reason why it is impossible if that is known already, or else None.
+    Raises:
+      ChaosFailed: no kind is left.
+    """
+    reasons = {kind: reason or kind.why_not(run) for kind, reason in kinds.items()}
+    allowed = [kind for kind, reason in reasons.items() if reason is None]
+    skipped = {kind.name: reason for kind, reason in reasons.items() if reason is not None}
+    for name, reason in skipped.items():
+        notify(f"skipped: {name}: {reason}")
+    if not allowed:
+        raise ChaosFailed(f"none of the kinds of fault can be injected here: {'; '.join(skipped.values())}")
+    return allowed, skipped
+
+
 @dataclass
 class Experiment(ABC):
     """The runs of one call."""
@@ -147,26 +167,6 @@ class Experiment(ABC):
         settings = self.settings
         what = f"{settings.faults} faults" if settings.minutes is None else f"faults for {settings.minutes:g} min"
         self.notify(f"{run}: {what}, seed {settings.seed}; files in {self.root}")
-
-
-def allowed_here(
-    kinds: Mapping[FaultKind, str | None], run: Run, notify: Notify
-) -> tuple[list[FaultKind], dict[str, str]]:
-    """Return the kinds that can hit `run` on this system, and for all other kinds: name → the reason why they can't.
-
-    Args:
-      kinds: each kind, with the reason why it is impossible if that is known already, or else None.
-    Raises:
-      ChaosFailed: no kind is left.
-    """
-    reasons = {kind: reason or kind.why_not(run) for kind, reason in kinds.items()}
-    allowed = [kind for kind, reason in reasons.items() if reason is None]
-    skipped = {kind.name: reason for kind, reason in reasons.items() if reason is not None}
-    for name, reason in skipped.items():
-        notify(f"skipped: {name}: {reason}")
-    if not allowed:
-        raise ChaosFailed(f"none of the kinds of fault can be injected here: {'; '.join(skipped.values())}")
-    return allowed, skipped
 
 
 class BesideUndisturbed(Experiment):

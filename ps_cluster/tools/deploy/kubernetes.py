@@ -29,9 +29,7 @@ class Deployment:
     run_volume: str  # the claim of the volume with the run directory
     data_volume: str | None = None  # the claim of the volume that is mounted at `DATA`, read-only
     scratch: str = "10Gi"  # the size limit of each folder that is deleted with its pod, as Kubernetes writes it
-    restart_job: bool = (
-        False  # whether JobSet may recreate a single Job, which its feature gate RestartJob has to allow
-    )
+    restart_job: bool = False  # whether JobSet may recreate a single Job (its feature gate RestartJob)
     task_options: tuple[str, ...] = ()  # further options of the command `task`
 
 

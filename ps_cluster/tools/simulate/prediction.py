@@ -29,9 +29,7 @@ class Prediction:
     staleness_mean: float
     staleness_p95: int
     utilisation: dict[str, float]  # the share of time, 0..1, for which each resource is busy
-    table_bytes: int | None = (
-        None  # that a parameter server needs for rows of tables and their slots; None without tables
-    )
+    table_bytes: int | None = None  # for rows of tables and their slots on a parameter server; None without tables
 
     @property
     def bottleneck(self) -> str:

@@ -75,7 +75,8 @@ class OfTwoWorkers(FaultKind):
         return Injection(began, [scene.worker_back(other, killed)], then=give_back)
 
 
-def _kill_for_long(scene: Scene, worker: Task, pid: int) -> Callable[[], None]:
+def _kill_and_hold(scene: Scene, worker: Task, pid: int) -> Callable[[], None]:
+    """Kill a worker, which is not started again until it is given back."""
     held = scene.hosted.restarter.held
     held.add(worker)
     scene.kill(pid, signal.SIGKILL)
@@ -113,7 +114,7 @@ class HostLink(Lasting):
             host.restore()
 
 
-WORKER_NEVER_BACK = OfTwoWorkers("worker never back", _kill_for_long)
+WORKER_NEVER_BACK = OfTwoWorkers("worker never back", _kill_and_hold)
 SILENT_WORKER = OfTwoWorkers("silent worker", _silence)
 CUT_OFF_WORKER = HostLink("cut off worker", WORKER, CUT_S, Host.cut)
 CUT_OFF_CHIEF = HostLink("cut off chief", CHIEF, CUT_S, Host.cut)
