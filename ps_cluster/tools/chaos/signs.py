@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from ps_cluster.config.tasks import WORKER, Task
@@ -87,15 +86,14 @@ class WorkerBack(Sign):
         return next((row.monotonic for row in rows if worker_pids(row, self._index) - self._known), None)
 
 
-@dataclass
 class Condition(Sign):
     """A condition on the running tasks is met."""
 
-    missing: str
-    holds: Callable[[Pids], bool]
+    def __init__(self, missing: str, holds: Callable[[Pids], bool]):
+        self.missing, self._holds = missing, holds
 
     def seen(self, rows: Sequence[ProgressRow], running: Pids, now: float) -> float | None:
-        return now if self.holds(running) else None
+        return now if self._holds(running) else None
 
 
 def new_file(folder: Path, pattern: str) -> Sign:
