@@ -22,8 +22,8 @@ CLUSTER = "the cluster"
 class RestartPolicy:
     """Counts deaths in a row, and decides when to start again and when to give up. It does not know what died.
 
-    Here it counts the deaths of a run's tasks, in tools/fleet.py those of whole runs, and in tools/chaos/ those of
-    tasks that no launcher starts. `delays_s`: the delays before the restarts in a row. The last one is repeated.
+    Here it counts the deaths of a run's tasks, and in tools/fleet.py those of whole runs. `delays_s`: the delays before the
+    restarts in a row. The last one is repeated.
     """
 
     def __init__(self, delays_s: Sequence[float]):

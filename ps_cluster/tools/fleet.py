@@ -37,6 +37,7 @@ COMMAND = (sys.executable, "-m", "ps_cluster", "run")
 RETRIES = 2  # how often a run that died is continued, without a pause, before it counts as failed
 FROZEN_S = 60.0  # a command that has been stopped (SIGSTOP) for this long is ended, and another one continues the run
 GRACE_S = 10.0  # from the last request to stop until SIGKILL
+DRAIN_S = 120.0  # from a stop request on, for the steps under way, a last checkpoint and its score
 POLL_INTERVAL_S = 0.5
 
 JobOutcome = Literal["completed", "stopped", "failed"]
@@ -44,18 +45,12 @@ JobOutcome = Literal["completed", "stopped", "failed"]
 
 @dataclass(frozen=True)
 class Job:
-    """A run to be trained.
-
-    Attributes:
-      name: the name in messages, e.g. "trial 3".
-      root: its run directory. Its settings (.yaml) and the output of its command (.log) are in the same folder.
-      config: its complete configuration.
-    """
+    """A run to be trained."""
 
     index: int
-    name: str
-    root: Path
-    config: RunConfig
+    name: str  # in messages, e.g. "trial 3"
+    root: Path  # its run directory; its settings (.yaml) and the output of its command (.log) are in the same folder
+    config: RunConfig  # complete
 
     @property
     def settings(self) -> Path:
@@ -119,7 +114,9 @@ class Fleet:
 
     def poll(self) -> list[EndedJob]:
         """Return the runs that have ended since the last call. New processes continue those that died."""
-        self._end_frozen()
+        for task in self._frozen.overdue(self._supervisor.frozen(), self._clock()):
+            self._notify(f"{self._jobs[task].name} has been stopped (SIGSTOP) for {FROZEN_S:g} s: ended")
+            self._supervisor.signal(task, signal.SIGKILL)
         return [ended for task_exit in self._supervisor.poll() if (ended := self._judged(task_exit)) is not None]
 
     def ask_to_stop(self, job: Job) -> None:
@@ -140,14 +137,11 @@ class Fleet:
             _remove(job)
             write_whole(job.settings, job.config.to_yaml())
             options = ("--run-dir", str(job.root), "--config", str(job.settings))
-        environment = finding_this_package(self._environment())
-        error = job.root.with_name(f"{job.root.name}.error")  # `run` never writes it: its last line has the reason
-        spec = TaskSpec(job.task, (*self._command, *options), environment, Path.cwd(), job.log, error)
-        self._supervisor.start(spec)
-
-    def _environment(self) -> Mapping[str, str]:
         threads = max(1, allowance().threads // self._at_once)  # otherwise each run would use all processors
-        return {"TF_NUM_INTRAOP_THREADS": str(threads), **without_variables(os.environ), CALLER_PID: str(os.getpid())}
+        given = {"TF_NUM_INTRAOP_THREADS": str(threads), **without_variables(os.environ), CALLER_PID: str(os.getpid())}
+        error = job.root.with_name(f"{job.root.name}.error")  # `run` never writes it: its last line has the reason
+        spec = TaskSpec(job.task, (*self._command, *options), finding_this_package(given), Path.cwd(), job.log, error)
+        self._supervisor.start(spec)
 
     def _judged(self, task_exit: TaskExit) -> EndedJob | None:
         """Return how a run ended; None if it continues."""
@@ -173,11 +167,6 @@ class Fleet:
         self._supervisor.forget(job.task)
         self._told_to_stop.discard(job.task)
         return EndedJob(job, outcome, why)
-
-    def _end_frozen(self) -> None:
-        for task in self._frozen.overdue(self._supervisor.frozen(), self._clock()):
-            self._notify(f"{self._jobs[task].name} has been stopped (SIGSTOP) for {FROZEN_S:g} s: ended")
-            self._supervisor.signal(task, signal.SIGKILL)
 
 
 def has_completed(root: Path) -> bool:
@@ -205,9 +194,6 @@ def _remove(job: Job) -> None:
     if job.root.exists():
         locks.wait_for_sharers(RunDir(job.root).alive, job.name)
         shutil.rmtree(job.root)
-
-
-DRAIN_S = 120.0  # from a stop request on, for the steps under way, a last checkpoint and its score
 
 
 def config_at_once(values: Mapping[str, Any]) -> RunConfig:

@@ -21,51 +21,34 @@ SCHEMA = 2  # In 1, `accuracy` had one undisturbed run, and a tolerance of the d
 Report = dict[str, Any]  # the content of chaos.json
 
 
-@dataclass(frozen=True)
+@dataclass
 class Injected:
-    """An injected fault.
-
-    Attributes:
-      time: monotonic seconds, as in rows of progress.
-      recovery_s: the seconds until the run had recovered; None if it did not.
-    """
+    """An injected fault. `time` is in monotonic seconds; `recovery_s` is None as long as the run has not recovered."""
 
     kind: str
     victims: tuple[str, ...]
     time: float
     whole_cluster: bool
-    recovery_s: float | None
+    recovery_s: float | None = None
 
 
 @dataclass
 class Evidence:
-    """All that is known of a disturbed run, and of the undisturbed runs that it is compared with.
-
-    Attributes:
-      settings: the settings of the command.
-      leader: the task that never restarts alone.
-      seconds: from the start of the disturbed run to the end of the recovery from the last fault.
-      skipped: name of a kind → the reason why it could not be injected.
-      restarts: the number of restarts of each task in these seconds.
-      resumes: the number of times that the whole run was resumed.
-      disturbed: the result of the disturbed run; None if it has written none.
-      undisturbed: the summary of each undisturbed run that ended.
-      hosted: for a run on hosts, "places" (task → host), "rolled_back_seconds" and "unsaved_seconds".
-      left: the processes that outlived their run.
-    """
+    """All that is known of a disturbed run, and of the undisturbed runs that it is compared with."""
 
     settings: Mapping[str, Any]
-    leader: str
+    leader: str  # the task that never restarts alone
     injected: Sequence[Injected] = ()
-    seconds: float = 0.0
-    skipped: Mapping[str, str] = field(default_factory=dict)
-    restarts: Mapping[str, int] | None = None
+    seconds: float = 0.0  # from the start of the disturbed run to the end of the recovery from the last fault
+    skipped: Mapping[str, str] = field(default_factory=dict)  # name of a kind → why it could not be injected
+    restarts: Mapping[str, int] | None = None  # of each task in these seconds
     resumes: int = 0
-    disturbed: Summary | TrainingResult | None = None
+    disturbed: Summary | TrainingResult | None = None  # its result; None if it has written none
     undisturbed: list[Summary] = field(default_factory=list)
     test_examples: int | None = None
+    # Of a run on hosts: "places" (task → host), "rolled_back_seconds" and "unsaved_seconds".
     hosted: Mapping[str, Any] | None = None
-    left: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)  # the processes that outlived their run
 
 
 def make_report(evidence: Evidence, problems: Sequence[str]) -> Report:

@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import psutil
@@ -34,10 +34,9 @@ from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.tables import read_csv
 from ps_cluster.system.stop_signals import StopRequests
 from ps_cluster.tools.chaos.chaos_report import Evidence, Report, make_report, print_report
-from ps_cluster.tools.chaos.fault_plan import Fault, allowed_here
 from ps_cluster.tools.chaos.hosted_run import HostedRun, placed
 from ps_cluster.tools.chaos.hosts import hosts
-from ps_cluster.tools.chaos.kind import ChaosFailed, FaultKind, Run
+from ps_cluster.tools.chaos.kind import ChaosFailed, Fault, FaultKind, Run
 from ps_cluster.tools.chaos.launched_run import LaunchedRun
 from ps_cluster.tools.chaos.namespaces import NotAllowed
 from ps_cluster.tools.chaos.runner import ChaosBounds, Interrupted, Runner
@@ -69,10 +68,9 @@ def run_chaos(
     with locks.sole_use(root, "--run-dir:", notify), StopRequests() as requests:
         if not locks.is_empty(root):
             raise UserError(f"--run-dir: '{root}' is not empty: choose another")
-        real_root = Path(os.path.realpath(root))
         kind = OnHosts if settings.hosts else BesideUndisturbed
-        experiment = kind(settings, real_root, faults, bounds, notify, stop_requested=lambda: requests.count > 0)
-        report = report_of(experiment)
+        where = Path(os.path.realpath(root))
+        report = report_of(kind(settings, where, faults, bounds, notify, lambda: requests.count > 0))
         write_json(root / "chaos.json", report)
     print_report(report, make_console())
     if report["problems"]:
@@ -94,34 +92,50 @@ def report_of(experiment: Experiment) -> Report:
     return make_report(experiment.evidence, problems)
 
 
-class Experiment(ABC):
-    """The runs of one call.
+def allowed_here(
+    kinds: Mapping[FaultKind, str | None], run: Run, notify: Notify
+) -> tuple[list[FaultKind], dict[str, str]]:
+    """Return the kinds that can hit `run` on this system, and for all other kinds: name → the reason why they can't.
 
-    Attributes:
-      evidence: what is known so far, so that there is a report however the experiment ends.
+    Args:
+      kinds: each kind, with the reason why it is impossible if that is known already, or else None.
+    Raises:
+      ChaosFailed: no kind is left.
     """
+    reasons = {kind: reason or kind.why_not(run) for kind, reason in kinds.items()}
+    allowed = [kind for kind, reason in reasons.items() if reason is None]
+    skipped = {kind.name: reason for kind, reason in reasons.items() if reason is not None}
+    for name, reason in skipped.items():
+        notify(f"skipped: {name}: {reason}")
+    if not allowed:
+        raise ChaosFailed(f"none of the kinds of fault can be injected here: {'; '.join(skipped.values())}")
+    return allowed, skipped
 
-    def __init__(
-        self,
-        settings: ChaosSettings,
-        root: Path,
-        faults: Sequence[Fault] | None,
-        bounds: ChaosBounds,
-        notify: Notify,
-        stop_requested: Callable[[], bool],
-    ):
-        """Prepare an experiment. `faults`: by default those of the plan."""
-        self.evidence = Evidence(asdict(settings), leader=str(settings.topology.leader))
-        self._settings = settings
-        self._root = root
-        self._faults = faults
-        self._bounds = bounds
-        self._notify = notify
-        self._stop_requested = stop_requested
-        self._tools = root / "faults"
-        self._kinds: Mapping[FaultKind, str | None] = (
-            settings.wanted() if faults is None else dict.fromkeys(fault.kind for fault in faults)
-        )
+
+@dataclass
+class Experiment(ABC):
+    """The runs of one call."""
+
+    settings: ChaosSettings
+    root: Path
+    faults: Sequence[Fault] | None  # None for those of the plan
+    bounds: ChaosBounds
+    notify: Notify
+    stop_requested: Callable[[], bool]
+    evidence: Evidence = field(init=False)  # known so far, so that there is a report however the experiment ends
+
+    def __post_init__(self) -> None:
+        self.evidence = Evidence(asdict(self.settings), leader=str(self.settings.topology.leader))
+
+    @property
+    def tools(self) -> Path:
+        """The folder with the files that faults need."""
+        return self.root / "faults"
+
+    @property
+    def kinds(self) -> Mapping[FaultKind, str | None]:
+        """The kinds of fault to inject, each with the reason why it is impossible, or None."""
+        return self.settings.wanted() if self.faults is None else dict.fromkeys(fault.kind for fault in self.faults)
 
     @abstractmethod
     def carry_out(self) -> list[str]:
@@ -133,37 +147,36 @@ class Experiment(ABC):
         """
 
     def _runner(self, run: Run, sleep: Callable[[float], None] = time.sleep) -> Runner:
-        stop = self._stop_requested
-        return Runner(run, bounds=self._bounds, stop_requested=stop, notify=self._notify, sleep=sleep)
+        return Runner(run, bounds=self.bounds, stop_requested=self.stop_requested, notify=self.notify, sleep=sleep)
 
     def _disturb(self, run: Run, runner: Runner, began: float) -> None:
         """Inject the faults, and drain the run. `began` is when the run was started, in monotonic seconds."""
-        settings, evidence = self._settings, self.evidence
+        settings, evidence = self.settings, self.evidence
         evidence.injected = runner.injected
         until = None if settings.minutes is None else began + 60 * settings.minutes
         try:
             runner.wait_for_training()
-            allowed, evidence.skipped = allowed_here(self._kinds, run, self._notify)
-            given = None if self._faults is None else [fault for fault in self._faults if fault.kind in allowed]
-            runner.disturb(settings.plan(allowed) if given is None else given, until)
+            allowed, evidence.skipped = allowed_here(self.kinds, run, self.notify)
+            faults = settings.plan(allowed) if self.faults is None else self.faults
+            runner.disturb((fault for fault in faults if fault.kind in allowed), until)
             runner.drain()
         finally:
             evidence.seconds = time.monotonic() - began
 
     def _announce(self, run: str) -> None:
-        settings = self._settings
+        settings = self.settings
         what = f"{settings.faults} faults" if settings.minutes is None else f"faults for {settings.minutes:g} min"
-        self._notify(f"{run}: {what}, seed {settings.seed}; files in {self._root}")
+        self.notify(f"{run}: {what}, seed {settings.seed}; files in {self.root}")
 
 
 class BesideUndisturbed(Experiment):
     """A run of this machine that is disturbed and continues to its end, and undisturbed runs of the same work."""
 
     def carry_out(self) -> list[str]:
-        began, settings, evidence = time.monotonic(), self._settings, self.evidence
+        began, settings, evidence = time.monotonic(), self.settings, self.evidence
         self._announce("disturbed run")
-        self._tools.mkdir()
-        environment = {name: value for kind in self._kinds for name, value in kind.environment(self._tools).items()}
+        self.tools.mkdir()
+        environment = {name: value for kind in self.kinds for name, value in kind.environment(self.tools).items()}
         options = settings.run_options(constant_rate(settings.most_steps()))
         with self._training("disturbed", options, environment) as (run, runner):
             self._disturb(run, runner, began)
@@ -173,8 +186,8 @@ class BesideUndisturbed(Experiment):
         total = steps_with_cool_down(summary.updates.applied, settings.least_cool_down)
         schedule = with_cool_down(summary.updates.applied, total)
 
-        self._notify(f"it continues to step {total:,} with a falling learning rate")
-        files = RunDir(self._root / "disturbed")
+        self.notify(f"it continues to step {total:,} with a falling learning rate")
+        files = RunDir(self.root / "disturbed")
         write_whole(files.config, load_config(files.config).with_values(schedule).to_yaml())
         evidence.disturbed = disturbed = self._to_the_end("disturbed", None)
         took = time.monotonic() - began
@@ -182,7 +195,7 @@ class BesideUndisturbed(Experiment):
         evidence.test_examples = load_pointed(files.dataset).test_examples
         for number in range(1, settings.undisturbed_runs + 1):
             of_several = f" {number} of {settings.undisturbed_runs}" * (settings.undisturbed_runs > 1)
-            self._notify(f"undisturbed run{of_several}: the same {total:,} steps")
+            self.notify(f"undisturbed run{of_several}: the same {total:,} steps")
             name = "undisturbed" if number == 1 else f"undisturbed-{number}"
             evidence.undisturbed.append(self._to_the_end(name, settings.run_options(schedule)))
         step_ids = read_csv(files.updates)["step"].astype(int).tolist()
@@ -190,15 +203,15 @@ class BesideUndisturbed(Experiment):
 
     def _to_the_end(self, name: str, options: Sequence[str] | None) -> Summary:
         with self._training(name, options) as (run, runner):
-            runner.wait_for_end(self._bounds.end_s + 3 * self.evidence.seconds)
+            runner.wait_for_end(self.bounds.end_s + 3 * self.evidence.seconds)
             return run.summary()
 
     @contextmanager
     def _training(
-        self, name: str, options: Sequence[str] | None, environment: Mapping[str, str] | None = None
+        self, name: str, options: Sequence[str] | None, environment: Mapping[str, str] = {}
     ) -> Iterator[tuple[LaunchedRun, Runner]]:
-        output = self._root / f"{name}.out"
-        run = LaunchedRun(self._root / name, output, options, tools=self._tools, environment=environment)
+        output = self.root / f"{name}.out"
+        run = LaunchedRun(self.root / name, output, options, tools=self.tools, environment=environment)
         try:
             yield run, self._runner(run)
         finally:
@@ -210,15 +223,15 @@ class OnHosts(Experiment):
     """A run whose tasks are on hosts."""
 
     def carry_out(self) -> list[str]:
-        settings, evidence = self._settings, self.evidence
-        folder, output = self._root / "run", self._root / "output"
-        for path in (folder, output, self._tools):
+        settings, evidence = self.settings, self.evidence
+        folder, output = self.root / "run", self.root / "output"
+        for path in (folder, output, self.tools):
             path.mkdir()
         lost = {"cluster.lost_after_seconds": settings.lost_after_seconds}
         options = (*_PRECISION, *settings.task_options(constant_rate(settings.most_steps()) | lost))
         try:
             with hosts(settings.hosts or 0, run_dir=folder) as machines:
-                run = HostedRun(folder, output, options, placed(settings.topology, machines), self._tools)
+                run = HostedRun(folder, output, options, placed(settings.topology, machines), self.tools)
 
                 def look_and_sleep(seconds: float) -> None:
                     run.look()

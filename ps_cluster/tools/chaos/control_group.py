@@ -43,13 +43,7 @@ FIVE_PERCENT = Limit(
 
 @contextmanager
 def limited(pid: int, limit: Limit, root: Path = ROOT) -> Iterator[Path]:
-    """Keep process `pid` in a limited control group during the block, and yield the group's folder.
-
-    The process may end in the block.
-
-    Raises:
-      NotAllowed: no such group can be made, or the process can't be moved.
-    """
+    """Keep process `pid`, which may end meanwhile, in a limited control group. Yield its folder. Raises NotAllowed."""
     around = [folder for folder in folders(limit.controller, Path(f"/proc/{pid}/cgroup"), root) if folder.is_dir()]
     group = _make(limit, around)
     try:

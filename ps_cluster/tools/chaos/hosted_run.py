@@ -1,18 +1,20 @@
-"""A disturbed run whose tasks are on hosts."""
+"""A disturbed run whose tasks are on hosts, where each is started again when it ends, as the schedulers of clusters do."""
 
 from __future__ import annotations
 
-import json
+import math
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ps_cluster.config.tasks import EVALUATOR, WORKER, Task
 from ps_cluster.config.user_layers import without_variables
+from ps_cluster.errors import FAILED, NEVER_RETRY
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.json_rows import RowTail, last_row
 from ps_cluster.files.writing import open_append
@@ -25,9 +27,9 @@ from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system.child_process import is_stopped
 from ps_cluster.tools.chaos.hosts import Host
 from ps_cluster.tools.chaos.launched_run import last_line_of
-from ps_cluster.tools.chaos.restarter import Restarter
 
 FIRST_PORT = 2222
+RESTART_DELAY_S = 1.0  # from the end of a task to its next start
 _LOOK_EVERY_S = 0.1
 
 
@@ -42,47 +44,78 @@ def placed(topology: ClusterTopology, machines: Sequence[Host]) -> dict[Task, Ho
     return {task: places.get(task, machines[0]) for task in topology.tasks}
 
 
-class HostedRun:
-    """The tasks of one training on their hosts. Call `look` often: it restarts the tasks that have ended.
+def restarts_after(exit_code: int) -> float:
+    """Return how many times a task that ends with this exit code may be started again (errors.py)."""
+    if exit_code in (0, *NEVER_RETRY):
+        return 0
+    return 3 if exit_code == FAILED else math.inf
 
-    Attributes:
-      files: the files of the run, as the leader sees them.
-      tools: the folder with the files that faults need.
-      places: the host of each task.
-      restarter: starts the tasks.
-      unsaved: at each unexpected end of a leader, the seconds whose updates no state holds (`unsaved_seconds`).
-      rolled_back: the updates that rows showed as applied, and that a later leader had to apply again.
-    """
+
+class Restarter:
+    """Starts tasks, and starts each again when it ends. All of it happens in `poll`."""
+
+    def __init__(
+        self,
+        tasks: Iterable[Task],
+        start: Callable[[Task], subprocess.Popen[bytes]],
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        """Start all `tasks` at the first `poll`."""
+        self.restarts: dict[Task, int] = {}  # how often each task was started again
+        self.final: dict[Task, int] = {}  # the exit codes of the tasks that are not started again
+        self.running: dict[Task, subprocess.Popen[bytes]] = {}  # the tasks that had not ended at the last `poll`
+        self.held: set[Task] = set()  # the tasks that are not started as long as they are in this set
+        self._start = start
+        self._clock = clock
+        self._due = dict.fromkeys(tasks, clock())
+        self._ends: Counter[tuple[Task, int]] = Counter()
+
+    def poll(self) -> list[tuple[Task, int]]:
+        """Start what is due. Return the tasks that have ended since the last call, with their exit codes.
+
+        As in `Popen`, an exit code below 0 is the signal that ended the process.
+        """
+        ended = [(task, code) for task, process in self.running.items() if (code := process.poll()) is not None]
+        for task, code in ended:
+            del self.running[task]
+            self._ends[task, code] += 1
+            if self._ends[task, code] > restarts_after(code):
+                self.final[task] = code
+            else:
+                self._due[task] = self._clock() + RESTART_DELAY_S
+        for task in [task for task, due in self._due.items() if due <= self._clock() and task not in self.held]:
+            del self._due[task]
+            self.running[task] = self._start(task)
+            self.restarts[task] = self.restarts.get(task, -1) + 1
+        return ended
+
+
+class HostedRun:
+    """The tasks of one training on their hosts. Call `look` often: it restarts the tasks that have ended."""
 
     def __init__(self, root: Path, output: Path, options: Sequence[str], places: Mapping[Task, Host], tools: Path):
-        """Start the run.
-
-        Args:
-          output: the folder of what the tasks print.
-          options: the options of `task`, for all tasks.
-        """
-        self.files = RunDir(Path(os.path.realpath(root)))
-        self.tools = tools
+        """Start the run. `output` is the folder of what the tasks print, and `options` are those of `task`."""
+        self.files = RunDir(Path(os.path.realpath(root)))  # as the leader sees them
+        self.tools = tools  # the folder with the files that faults need
         self.places = dict(places)
         self.restarter = Restarter(places, self._start)
-        self.unsaved: list[float] = []
-        self.rolled_back = 0
-        self._applied = 0
+        self.unsaved: list[float] = []  # at each unexpected end of a leader, the `unsaved_seconds`
+        self._applied, self._rolled_back = 0, 0  # the updates that the last row shows, and that a later leader repeated
         self._output = output
         self._options = tuple(options)
-        # The addresses by task type, with another port for each task.
-        self._cluster: dict[str, list[str]] = {}
+        cluster: dict[str, list[str]] = {}
         for number, (task, host) in enumerate(places.items()):
             if task.type != EVALUATOR:
-                self._cluster.setdefault(task.type, []).append(f"{host.name}:{FIRST_PORT + number}")
-        self._leader = ClusterTopology(self._cluster).leader
+                cluster.setdefault(task.type, []).append(f"{host.name}:{FIRST_PORT + number}")
+        self._topology = ClusterTopology(cluster)
+        self._leader = self._topology.leader
         self._progress = RowTail(self.files.progress, ProgressRow)
         self._began = time.monotonic()
 
     def look(self) -> None:
         """Restart the tasks that have ended."""
-        for ended in self.restarter.poll():
-            if ended.task == self._leader and ended.exit_code:
+        for task, code in self.restarter.poll():
+            if task == self._leader and code:
                 self.unsaved.append(unsaved_seconds(self.files, self._began, time.monotonic()))
 
     @property
@@ -109,7 +142,7 @@ class HostedRun:
         """Return the rows of progress since the last call."""
         rows = with_work(self.files.work, self._progress.new_rows())
         for row in rows:
-            self.rolled_back += max(0, self._applied - row.applied)
+            self._rolled_back += max(0, self._applied - row.applied)
             self._applied = row.applied
         return rows
 
@@ -126,7 +159,7 @@ class HostedRun:
         """Return the leader's result, with the number of rolled back updates, which only rows of progress show."""
         self.new_rows()
         said = read_json(self.files.training_result, TrainingResult)
-        return said.model_copy(update={"updates": said.updates.model_copy(update={"rolled_back": self.rolled_back})})
+        return said.model_copy(update={"updates": said.updates.model_copy(update={"rolled_back": self._rolled_back})})
 
     def still_running(self, within_s: float) -> list[str]:
         """Return the tasks that have not ended after some seconds. Usually there are none."""
@@ -137,8 +170,7 @@ class HostedRun:
         return [str(task) for task in left]
 
     def _start(self, task: Task) -> subprocess.Popen[bytes]:
-        config = {"cluster": self._cluster, "task": {"type": task.type, "index": task.index}}
-        own = {"TF_CONFIG": json.dumps(config), CALLER_PID: str(os.getpid())}
+        own = {"TF_CONFIG": self._topology.tf_config(task), CALLER_PID: str(os.getpid())}
         with open_append(self._output_of(task)) as file:
             return self.places[task].popen(
                 [sys.executable, "-m", "ps_cluster", "task", "--run-dir", str(self.files.root), *self._options],
@@ -150,12 +182,10 @@ class HostedRun:
 
 
 def unsaved_seconds(files: RunDir, began: float, now: float) -> float:
-    """Return the seconds since the last update that the newest state holds; without a state, since `began`.
+    """Return the seconds since the last update that the newest state holds; without a state, since the run `began`.
 
-    The age of the state's file would be too little: a leader continues to save while nothing is applied.
-
-    Args:
-      began, now: when the run began, and the present time, in monotonic seconds.
+    The age of the state's file would be too little: a leader continues to save while nothing is applied. `began` and
+    `now` are in monotonic seconds.
     """
     state = checkpoints.load_newest_good(files.states, lambda damaged: None)
     row = last_row(files.progress, ProgressRow)

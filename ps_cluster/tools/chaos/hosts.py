@@ -26,30 +26,20 @@ KILLED_WITHIN_S = 10.0
 _LOOK_EVERY_S = 0.02
 # Larger packets are cut. The queue holds what all other hosts may send at once, so no packet is lost by accident.
 _BURST, _LONGEST_QUEUE = "32kb", "1s"
-_PYTHON = (sys.executable, "-I", "-S")
 _WIRE = str(Path(__file__).with_name("slow_wire.py"))
 _ADDRESSES, _SIZE = "10.111.0", 24
-_HOSTS_FILE = "/etc/hosts"
 
 
 @dataclass
 class Host:
-    """A simulated machine.
-
-    Attributes:
-      name: a name that all hosts know.
-      address: its IPv4 address.
-      run_dir: the folder that processes of the host see at the path of the run directory; this is its path here.
-      network: the host's namespaces.
-      switch: the network to which all hosts are connected.
-    """
+    """A simulated machine."""
 
     name: str
     address: str
-    run_dir: Path | None
+    run_dir: Path | None  # the folder that processes of the host see at the path of the run directory; its path here
     number: int
-    network: RunNetwork
-    switch: RunNetwork
+    network: RunNetwork  # the host's namespaces
+    switch: RunNetwork  # the network to which all hosts are connected
     _wire: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
     def popen(self, argv: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
@@ -69,7 +59,7 @@ class Host:
             self._set_link(f"del near{self.number}")
         for network, device in self._ends:
             with contextlib.suppress(NotAllowed):  # there is no limit
-                run_in(network, program("tc"), "qdisc", "del", "dev", device, "root")
+                run_in(network, "tc", "qdisc", "del", "dev", device, "root")
         self._set_link(f"set {self._port} master switch", f"set {self._port} up")
 
     def slow(self, rate: str | None = None, delay_ms: float = 0.0, loss: float = 0.0) -> None:
@@ -84,7 +74,7 @@ class Host:
         if rate is not None:
             limit = ("tbf", "rate", rate, "burst", _BURST, "latency", _LONGEST_QUEUE)
             for network, device in self._ends:
-                run_in(network, program("tc"), "qdisc", "replace", "dev", device, "root", *limit)
+                run_in(network, "tc", "qdisc", "replace", "dev", device, "root", *limit)
         if delay_ms or loss:
             self._begin_wire(delay_ms / 1000, loss)
 
@@ -94,15 +84,11 @@ class Host:
         After `restore` it is like a host that has just been started.
         """
         self.cut()
-        self.kill_all()
-        # Otherwise their connections would be closed over a restored link, and waiting packets would be sent.
-        run_in(self.network, program("ss"), "--kill", "--all", "--tcp")
-        for state in ("down", "up"):
-            run_in(self.network, program("ip"), "link", "set", "eth0", state)
-
-    def kill_all(self) -> None:
-        """Kill all processes on this host. Raises NotAllowed if one is left."""
         _kill_all_in(self.network, self.name)
+        # Otherwise their connections would be closed over a restored link, and waiting packets would be sent.
+        run_in(self.network, "ss", "--kill", "--all", "--tcp")
+        for state in ("down", "up"):
+            run_in(self.network, "ip", "link", "set", "eth0", state)
 
     @property
     def _port(self) -> str:
@@ -115,14 +101,14 @@ class Host:
 
     def _set_link(self, *commands: str) -> None:
         for command in commands:
-            run_in(self.switch, program("ip"), "link", *command.split())
+            run_in(self.switch, "ip", "link", *command.split())
 
     def _begin_wire(self, delay_s: float, loss: float) -> None:
         """Take the port off the switch, and connect it again through a wire."""
         near, far = f"near{self.number}", f"far{self.number}"
         self._set_link(f"set {self._port} nomaster", f"add {near} type veth peer name {far}")
         self._set_link(f"set {far} master switch", f"set {far} up", f"set {near} up")
-        argv = [*_PYTHON, _WIRE, self._port, near, str(delay_s), str(loss)]
+        argv = [sys.executable, "-I", "-S", _WIRE, self._port, near, str(delay_s), str(loss)]
         self._wire = _popen(self.switch, argv, stdout=subprocess.PIPE)
         assert self._wire.stdout is not None
         if not self._wire.stdout.readline():
@@ -143,24 +129,18 @@ def hosts(count: int, *, run_dir: Path | None = None) -> Iterator[list[Host]]:
       NotAllowed: this system does not allow hosts.
     """
     addresses = {f"host-{number}": f"{_ADDRESSES}.{number + 1}" for number in range(count)}
-    folders = dict.fromkeys(addresses, run_dir)
-    if run_dir is not None:
-        for name in list(addresses)[1:]:
-            folders[name] = own = run_dir.with_name(f"{run_dir.name}.{name}")
-            own.mkdir(exist_ok=True)
+    folders = {name: run_dir and run_dir.with_name(f"{run_dir.name}.{name}") for name in addresses}
+    folders["host-0"] = run_dir
     with tempfile.TemporaryDirectory(prefix="ps-cluster-hosts-") as scratch:
         known = Path(scratch) / "hosts"
-        lines = ("127.0.0.1 localhost", *(f"{address} {name}" for name, address in addresses.items()))
-        known.write_text("".join(f"{line}\n" for line in lines))
-        planned = [
-            {
-                "name": name,
-                "address": f"{address}/{_SIZE}",
-                "mounts": [(str(known), _HOSTS_FILE)]
-                + ([(os.path.realpath(folder), os.path.realpath(run_dir))] if folder and run_dir else []),
-            }
-            for (name, address), folder in zip(addresses.items(), folders.values())
-        ]
+        known.write_text("".join(f"{addresses[name]} {name}\n" for name in addresses) + "127.0.0.1 localhost\n")
+        planned = []
+        for name, folder in folders.items():
+            mounts = [(str(known), "/etc/hosts")]
+            if folder and run_dir:
+                folder.mkdir(exist_ok=True)
+                mounts.append((os.path.realpath(folder), os.path.realpath(run_dir)))
+            planned.append({"name": name, "address": f"{addresses[name]}/{_SIZE}", "mounts": mounts})
         try:
             descriptors = new_namespaces("hosts", json.dumps({"ip": program("ip"), "hosts": planned}))
         except (Unavailable, NotAllowed) as reason:
@@ -168,17 +148,16 @@ def hosts(count: int, *, run_dir: Path | None = None) -> Iterator[list[Host]]:
     # [user,] switch, and two of each host. A user namespace is entered before any of them.
     user, (switch, *rest) = descriptors[: -2 * count - 1], descriptors[-2 * count - 1 :]
     at_switch = RunNetwork((*user, switch))
-    networks = [RunNetwork((*user, *rest[2 * number : 2 * number + 2])) for number in range(count)]
     machines = [
-        Host(name, addresses[name], folders[name], number, network, at_switch)
-        for number, (name, network) in enumerate(zip(addresses, networks))
+        Host(name, addresses[name], folder, number, RunNetwork((*user, *rest[2 * number : 2 * number + 2])), at_switch)
+        for number, (name, folder) in enumerate(folders.items())
     ]
     with contextlib.ExitStack() as ends:
         for descriptor in descriptors:
             ends.callback(os.close, descriptor)
         ends.callback(_kill_all_in, at_switch, "the switch")
         for machine in machines:
-            ends.callback(machine.kill_all)
+            ends.callback(_kill_all_in, machine.network, machine.name)
         yield machines
 
 

@@ -17,7 +17,8 @@ from ps_cluster.tools.chaos.launched_run import LaunchedRun
 from ps_cluster.tools.chaos.signs import Pids, Sign, TrainingBack, TrainingGoesOn, WorkerBack, new_process, worker_pids
 
 Run = LaunchedRun | HostedRun
-NEXT_WITHIN_S = 30.0  # until the replacement of a process runs; a stopped process counts as dead after 5 s
+
+SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 3.0
 
 
 class ChaosFailed(Exception):
@@ -63,15 +64,6 @@ class Scene:
         until = self.now() + seconds
         self.wait_for(lambda: self.now() >= until, seconds + 1, "time stood still")
 
-    def wait_for_next(self, victim: Task) -> int:
-        """Return the pid of the process that replaces a killed victim."""
-
-        def pid() -> int:
-            return self.run.running().get(victim, self.victims[victim])
-
-        self.wait_for(lambda: pid() != self.victims[victim], NEXT_WITHIN_S, f"no new process of {victim}")
-        return pid()
-
     def worker_back(self, worker: Task, pid: int) -> Sign:
         """Return the sign that a process of `worker` takes part that is neither `pid` nor an earlier one."""
         known = worker_pids(self.last_row, worker.index) if self.last_row else set()
@@ -90,17 +82,11 @@ class Scene:
 
 @dataclass(frozen=True)
 class Injection:
-    """An injected fault.
+    """An injected fault."""
 
-    Attributes:
-      time: the moment of the fault, or the end of its duration, in monotonic seconds.
-      signs: the signs of recovery.
-      then: is called when all signs are seen.
-    """
-
-    time: float
-    signs: Sequence[Sign]
-    then: Callable[[], None] = lambda: None
+    time: float  # the moment of the fault, or the end of its duration, in monotonic seconds
+    signs: Sequence[Sign]  # of recovery
+    then: Callable[[], None] = lambda: None  # is called when all signs are seen
 
 
 class FaultKind(ABC):
@@ -162,3 +148,19 @@ class Lasting(FaultKind):
         with self.degraded(scene):
             scene.wait(self.seconds)
         return Injection(scene.now(), [TrainingGoesOn(scene.now(), of=next(iter(scene.victims), None))])
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault to inject after a pause."""
+
+    kind: FaultKind
+    victims: tuple[Task, ...]
+    pause_s: float
+    whole_cluster: bool  # whether chief, parameter servers and workers restart with it
+
+
+def make_fault(kind: FaultKind, source: random.Random, tasks: Sequence[Task], on_death: OnDeaths) -> Fault:
+    """Return a fault of this kind. Its victims and pause are drawn from `source`."""
+    victims = kind.choose(source, tasks)
+    return Fault(kind, victims, source.uniform(SHORTEST_PAUSE_S, LONGEST_PAUSE_S), kind.whole_cluster(on_death))

@@ -14,13 +14,12 @@ from pathlib import Path
 
 import psutil
 
-from ps_cluster.config.tasks import Task
+from ps_cluster.config.tasks import Task, leader_type
 from ps_cluster.config.user_layers import without_variables
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.json_rows import RowTail
 from ps_cluster.files.writing import open_append
 from ps_cluster.installation import finding_this_package
-from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.runs.result_rows import ProgressRow, Summary, with_work
 from ps_cluster.runs.rows import ClusterFile
 from ps_cluster.runs.run_dir import RunDir
@@ -38,12 +37,6 @@ class LaunchedRun:
     """A run as `ps-cluster run` starts it. It ends when this program ends.
 
     The run is in a separate session, so a Ctrl-C in the terminal reaches it only through this program.
-
-    Attributes:
-      files: the files of the run.
-      tools: the folder with the files that faults need.
-      resumes: the number of resumes.
-      restarts: the restarts of each task by launchers that have ended.
     """
 
     def __init__(
@@ -53,15 +46,15 @@ class LaunchedRun:
         options: Sequence[str] | None,
         *,
         tools: Path,
-        environment: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] = {},
     ):
         """Start the run. If `options` is None, resume the existing one. `environment`: extra variables."""
         self.files = RunDir(Path(os.path.realpath(root)))
-        self.tools = tools
+        self.tools = tools  # the folder with the files that faults need
         self.resumes = 0
-        self.restarts: Counter[str] = Counter()
+        self.restarts: Counter[str] = Counter()  # of each task, by launchers that have ended
         self._output = output
-        own = {OF_RUN: str(self.files.root), **(environment or {})}
+        own = {OF_RUN: str(self.files.root), **environment}
         self._environment = finding_this_package(without_variables(os.environ) | own)
         self._progress = RowTail(self.files.progress, ProgressRow)
         self._start(*(("--resume",) if options is None else (*options, "--run-dir")))
@@ -110,8 +103,7 @@ class LaunchedRun:
     @property
     def leader_log(self) -> Path:
         """Log of the task that writes checkpoints and rows."""
-        leader = ClusterTopology({task.type: [] for task in self._tasks()}).leader
-        return self.files.log(leader.type, leader.index)
+        return self.files.log(leader_type({task.type for task in self._tasks()}), 0)
 
     def _tasks(self) -> dict[Task, int]:
         try:
@@ -144,12 +136,11 @@ class LaunchedRun:
     def left_behind(self) -> list[str]:
         """Return the processes of an ended run that still exist GONE_S seconds later."""
         deadline = time.monotonic() + GONE_S
-        while (left := self._processes()) and time.monotonic() < deadline:
+        while True:
+            left = [process for process in psutil.process_iter() if _is_of(process, self.files.root)]
+            if not left or time.monotonic() > deadline:
+                return [f"pid {process.pid}" for process in left]
             time.sleep(_LOOK_EVERY_S)
-        return [f"pid {process.pid}" for process in left]
-
-    def _processes(self) -> list[psutil.Process]:
-        return [process for process in psutil.process_iter() if _is_of(process, self.files.root)]
 
 
 def _is_of(process: psutil.Process, root: Path) -> bool:

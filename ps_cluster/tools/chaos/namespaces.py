@@ -30,10 +30,10 @@ def program(name: str) -> str:
 
 
 def run_in(network: RunNetwork, *argv: str) -> None:
-    """Run a program in namespaces. Raises NotAllowed with the last line of its errors if it fails."""
+    """Run a program in namespaces. Raises NotAllowed if there is none, or with the last line of its errors if it fails."""
     try:
         ended = subprocess.run(
-            network.inside(argv),
+            network.inside((program(argv[0]), *argv[1:])),
             pass_fds=network.descriptors,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -49,15 +49,9 @@ def run_in(network: RunNetwork, *argv: str) -> None:
 
 @contextmanager
 def inside(pid: int, kind: str) -> Iterator[Callable[..., None]]:
-    """Yield a function that runs a program in a namespace of process `pid`, even after the process has ended.
+    """Yield `run_in` for a namespace (NETWORK or MOUNTS) of process `pid`. It works even after the process has ended.
 
-    The function raises NotAllowed as `run_in` does.
-
-    Args:
-      kind: NETWORK or MOUNTS.
-
-    Raises:
-      NotAllowed: the process has no such namespace of its own, or it can't be entered.
+    Raises NotAllowed if the process has no such namespace of its own, or it can't be entered.
     """
     if not _is_its_own(pid, kind):
         raise NotAllowed("the run has none of its own")
@@ -82,10 +76,7 @@ def _is_its_own(pid: int, kind: str) -> bool:
 
 
 def take_mounts_of_its_own() -> None:
-    """Give a starting process its own mounts, so that only it and its children see what is mounted later.
-
-    Do nothing where the user may not mount.
-    """
+    """Give a starting process its own mounts, so that only it and its children see later ones, if the user may mount."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(_CLONE_NEWNS) == 0 and libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None):
         os._exit(1)  # All processes would see mounts that are made here.

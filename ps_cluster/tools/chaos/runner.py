@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ps_cluster.launch.stages import RunLimits
 from ps_cluster.notices import Notify
 from ps_cluster.runs.result_rows import ProgressRow
 from ps_cluster.tools.chaos.chaos_report import Injected
-from ps_cluster.tools.chaos.fault_plan import Fault
-from ps_cluster.tools.chaos.kind import ChaosFailed, Injection, Run, Scene
+from ps_cluster.tools.chaos.kind import ChaosFailed, Fault, Injection, Run, Scene
 from ps_cluster.tools.chaos.namespaces import NotAllowed
 from ps_cluster.tools.chaos.signs import Pids
 
@@ -33,70 +33,52 @@ class ChaosBounds:
     end_s: float = RunLimits.drain_s + RunLimits.scoring_s + 60
 
 
+@dataclass
 class Runner:
-    """Disturb one run.
+    """Disturbs one run."""
 
-    Attributes:
-      injected: the faults so far.
-    """
-
-    def __init__(
-        self,
-        run: Run,
-        *,
-        bounds: ChaosBounds = ChaosBounds(),
-        stop_requested: Callable[[], bool] = lambda: False,
-        notify: Notify = print,
-        kill: Callable[[int, int], None] = os.kill,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ):
-        self.injected: list[Injected] = []
-        self._run = run
-        self._bounds = bounds
-        self._stop_requested = stop_requested
-        self._notify = notify
-        self._kill = kill
-        self._clock = clock
-        self._sleep = sleep
-        self._last_row: ProgressRow | None = None
+    run: Run
+    bounds: ChaosBounds = ChaosBounds()
+    stop_requested: Callable[[], bool] = lambda: False
+    notify: Notify = print
+    kill: Callable[[int, int], None] = os.kill
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    injected: list[Injected] = field(default_factory=list, init=False)  # so far
+    _last_row: ProgressRow | None = field(default=None, init=False)
 
     def wait_for_training(self) -> None:
         """Wait for the first update."""
-
-        def trains() -> bool:
-            return any(row.phase == "training" and row.applied > 0 for row in self._new_rows())
-
-        self._wait_for(trains, self._bounds.training_s, "no update was applied")
+        self._wait_for(
+            lambda: any(row.phase == "training" and row.applied > 0 for row in self._new_rows()),
+            self.bounds.training_s,
+            "no update was applied",
+        )
 
     def disturb(self, faults: Iterable[Fault], until: float | None = None) -> None:
-        """Inject `faults` into a run, each after the run has recovered from the fault before.
+        """Inject `faults`, each after the run has recovered from the one before, and none after `until` (monotonic seconds).
 
-        Args:
-          until: no fault is injected after this time, in monotonic seconds.
         Raises:
           ChaosFailed: the run ended unexpectedly, or did not recover in time.
           Interrupted: the user asked to stop.
         """
         for fault in faults:
             self._pause(fault)
-            if until is not None and self._clock() >= until:
+            if until is not None and self.clock() >= until:
                 return
             self._inject(fault)
 
     def drain(self) -> None:
         """Interrupt the run once: open steps end, the last checkpoint is scored, and the summary is written."""
-        self._run.interrupt()
-        self.wait_for_end(self._bounds.end_s)
+        self.run.interrupt()
+        self.wait_for_end(self.bounds.end_s)
 
     def wait_for_end(self, limit_s: float, exit_code: int = 0) -> None:
         """Wait until the run has ended. Raises ChaosFailed for another exit code."""
-        deadline = self._clock() + limit_s
-        while self._run.exit_code is None:
-            self._wait_a_moment(deadline, "the run did not end", limit_s)
-        if self._run.exit_code != exit_code:
+        self._wait_for(lambda: self.run.exit_code is not None, limit_s, "the run did not end", may_end=True)
+        if self.run.exit_code != exit_code:
             other = "failed with" if exit_code == 0 else f"should have ended with exit code {exit_code}, but had"
-            raise ChaosFailed(f"the run {other} exit code {self._run.exit_code}: {self._run.last_line}")
+            raise ChaosFailed(f"the run {other} exit code {self.run.exit_code}: {self.run.last_line}")
 
     def _inject(self, fault: Fault) -> None:
         names = " and ".join(map(str, fault.victims)) or "the run"
@@ -104,22 +86,22 @@ class Runner:
 
         def all_run() -> bool:
             nonlocal running
-            running = self._run.running()
+            running = self.run.running()
             return running.keys() >= set(fault.victims)
 
-        self._wait_for(all_run, self._bounds.recovery_s, f"{names} did not run")
+        self._wait_for(all_run, self.bounds.recovery_s, f"{names} did not run")
         self._new_rows()
-        began = self._clock()
-        self._note(fault, began, None)
+        injected = Injected(fault.kind.name, tuple(map(str, fault.victims)), self.clock(), fault.whole_cluster)
+        self.injected.append(injected)
         scene = Scene(
-            run=self._run,
+            run=self.run,
             victims={victim: running[victim] for victim in fault.victims},
             whole_cluster=fault.whole_cluster,
             last_row=self._last_row,
-            now=self._clock,
-            kill=self._kill,
+            now=self.clock,
+            kill=self.kill,
             wait_for=self._wait_for,
-            wait_for_end=lambda exit_code: self.wait_for_end(self._bounds.end_s, exit_code),
+            wait_for_end=lambda exit_code: self.wait_for_end(self.bounds.end_s, exit_code),
         )
         try:
             injection = fault.kind.inject(scene)
@@ -127,64 +109,57 @@ class Runner:
             raise ChaosFailed(f"{fault.kind.name} could not be injected: {reason}") from reason
         self._wait_for_signs(injection)
         injection.then()
-        self.injected.pop()
         recovered_at = max(sign.seen_at for sign in injection.signs if sign.seen_at is not None)
-        recovery_s = max(0.0, recovered_at - injection.time)
-        self._note(fault, began, recovery_s)
+        injected.recovery_s = max(0.0, recovered_at - injection.time)
         at = f"at update {self._last_row.applied:,}" if self._last_row else ""
-        self._notify(f"{len(self.injected):4d}  {fault.kind.name} ({names}): recovered in {recovery_s:.1f} s, {at}")
+        self.notify(
+            f"{len(self.injected):4d}  {fault.kind.name} ({names}): recovered in {injected.recovery_s:.1f} s, {at}"
+        )
 
     def _wait_for_signs(self, injection: Injection) -> None:
         def recovered() -> bool:
-            rows, now_running = self._new_rows(), self._run.running()
+            rows, now_running = self._new_rows(), self.run.running()
             for sign in injection.signs:
-                sign.look(rows, now_running, self._clock())
+                if sign.seen_at is None:
+                    sign.seen_at = sign.seen(rows, now_running, self.clock())
             return all(sign.seen_at is not None for sign in injection.signs)
 
         def missing() -> str:
             return ", ".join(sign.missing for sign in injection.signs if sign.seen_at is None)
 
-        self._wait_for(recovered, self._bounds.recovery_s, missing)
-
-    def _note(self, fault: Fault, time_s: float, recovery_s: float | None) -> None:
-        victims = tuple(map(str, fault.victims))
-        self.injected.append(Injected(fault.kind.name, victims, time_s, fault.whole_cluster, recovery_s))
+        self._wait_for(recovered, self.bounds.recovery_s, missing)
 
     def _pause(self, fault: Fault) -> None:
         """Leave the run alone before `fault`."""
-        until = self._clock() + fault.pause_s
+        until = self.clock() + fault.pause_s
         if fault.whole_cluster:
             before = [injected.time for injected in self.injected if injected.whole_cluster]
-            until = max([until, *(time_s + self._bounds.whole_cluster_spacing_s for time_s in before)])
-        while self._clock() < until:
-            self._check_still_runs()
-            self._sleep(self._bounds.look_every_s)
+            until = max([until, *(time_s + self.bounds.whole_cluster_spacing_s for time_s in before)])
+        self._wait_for(lambda: self.clock() >= until, math.inf, "time stood still")
 
     def _new_rows(self) -> Sequence[ProgressRow]:
-        rows = self._run.new_rows()
+        rows = self.run.new_rows()
         self._last_row = rows[-1] if rows else self._last_row
         return rows
 
-    def _wait_for(self, condition: Callable[[], bool], limit_s: float, problem: str | Callable[[], str]) -> None:
+    def _wait_for(
+        self,
+        condition: Callable[[], bool],
+        limit_s: float,
+        problem: str | Callable[[], str],
+        *,
+        may_end: bool = False,
+    ) -> None:
         """Wait for the condition. Raises ChaosFailed with the problem after `limit_s`, or when the run ends first."""
-        deadline = self._clock() + limit_s
+        deadline = self.clock() + limit_s
         while not condition():
-            self._check_still_runs()
-            self._wait_a_moment(deadline, problem, limit_s)
-
-    def _check_still_runs(self) -> None:
-        if self._stop_requested():
-            raise Interrupted
-        if self._run.exit_code is not None:
-            done = f"after {len(self.injected)} faults (exit code {self._run.exit_code})"
-            raise ChaosFailed(f"the run ended by itself {done}: {self._run.last_line}")
-
-    def _wait_a_moment(self, deadline: float, problem: str | Callable[[], str], limit_s: float) -> None:
-        """Sleep until it is time to look again. Raises ChaosFailed with the problem after the deadline."""
-        if self._stop_requested():
-            raise Interrupted
-        if self._clock() > deadline:
-            what = problem if isinstance(problem, str) else problem()
-            after = f" after {self.injected[-1].kind}" if self.injected else ""
-            raise ChaosFailed(f"{what} within {limit_s:.0f} s{after}")
-        self._sleep(self._bounds.look_every_s)
+            if self.stop_requested():
+                raise Interrupted
+            if self.run.exit_code is not None and not may_end:
+                done = f"after {len(self.injected)} faults (exit code {self.run.exit_code})"
+                raise ChaosFailed(f"the run ended by itself {done}: {self.run.last_line}")
+            if self.clock() > deadline:
+                what = problem if isinstance(problem, str) else problem()
+                after = f" after {self.injected[-1].kind}" if self.injected else ""
+                raise ChaosFailed(f"{what} within {limit_s:.0f} s{after}")
+            self.sleep(self.bounds.look_every_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,9 +12,8 @@ from ps_cluster.config.modes import MODES
 from ps_cluster.config.tasks import WORKER
 from ps_cluster.errors import UserError
 from ps_cluster.launch.topology import ClusterTopology
-from ps_cluster.tools.chaos.fault_plan import Fault, plan
 from ps_cluster.tools.chaos.hosts import why_not
-from ps_cluster.tools.chaos.kind import FaultKind
+from ps_cluster.tools.chaos.kind import Fault, FaultKind, make_fault
 from ps_cluster.tools.chaos.kinds import FAULTS
 
 # More steps than a run can make between two faults. Each costs 128 bytes on every parameter server.
@@ -27,35 +27,24 @@ COOL_DOWN_END_FACTOR = 0.05
 
 @dataclass(frozen=True)
 class ChaosSettings:
-    """Settings of a chaos run.
-
-    Attributes:
-      faults: the number of faults.
-      minutes: the time in which faults are injected, instead of a number of faults.
-      kinds: the names of the kinds of fault; empty for all kinds that such a run can have.
-      dataset: the name of a generated data set.
-      hosts: the number of hosts. Without it all tasks are on this machine, and a launcher watches them.
-      least_cool_down: at the end, the rate falls over at least this many steps.
-      lost_after_seconds: after this silence a task counts as lost; only for runs on hosts. Most faults last longer, so
-        that the tasks that they hit count as lost, and join again.
-      undisturbed_runs: the number of undisturbed runs of the same work; a run on hosts is compared with none.
-      more_options: further options of `run` or of `task`.
-    """
+    """Settings of a chaos run."""
 
     seed: int = 0
     faults: int = 20
-    minutes: float | None = None
-    kinds: tuple[str, ...] = ()
-    hosts: int | None = None
+    minutes: float | None = None  # the time in which faults are injected, instead of a number of faults
+    kinds: tuple[str, ...] = ()  # the names of the kinds of fault; empty for all kinds that such a run can have
+    hosts: int | None = None  # None: all tasks are on this machine, and a launcher watches them
     mode: str = "async"
     dataset: str = "synthetic"
     model: str = "tutorial_cnn"
     workers: int = 3
     parameter_servers: int = 1
-    least_cool_down: int = SHORTEST_COOL_DOWN
+    least_cool_down: int = SHORTEST_COOL_DOWN  # at the end, the rate falls over at least this many steps
+    # After this silence a task on a host counts as lost. Most faults last longer, so that the tasks that they hit count as
+    # lost, and join again.
     lost_after_seconds: float = 10.0
-    undisturbed_runs: int = 1
-    more_options: tuple[str, ...] = ()
+    undisturbed_runs: int = 1  # of the same work; a run on hosts is compared with none
+    more_options: tuple[str, ...] = ()  # of `run` or of `task`
 
     def most_steps(self) -> int:
         """Return the number of steps of the disturbed run: more than it makes until the last fault."""
@@ -64,7 +53,7 @@ class ChaosSettings:
 
     def run_options(self, values: Mapping[str, object]) -> tuple[str, ...]:
         """Return the options of `run`. `values`: further settings, by dotted key."""
-        servers = ("--ps", str(self.parameter_servers)) if self._on_parameter_servers else ()
+        servers = ("--ps", str(self.parameter_servers)) if MODES[self.mode].has_parameter_servers else ()
         return ("--workers", str(self.workers), *servers, *self.task_options(values))
 
     def task_options(self, values: Mapping[str, object]) -> tuple[str, ...]:
@@ -89,21 +78,17 @@ class ChaosSettings:
             raise UserError(f"--kinds: {error}") from error
         if self.hosts and (reason := why_not()):
             raise UserError(f"--hosts: got {self.hosts}: {reason}")
-        if self.parameter_servers > 1 and not self._on_parameter_servers:
+        if self.parameter_servers > 1 and not MODES[self.mode].has_parameter_servers:
             raise UserError(f"--ps: got {self.parameter_servers}: mode {self.mode} has no parameter servers")
         self._config()
 
     def _config(self) -> RunConfig:
         cluster = {"cluster.workers": self.workers}
-        if self._on_parameter_servers:
+        if MODES[self.mode].has_parameter_servers:
             cluster["cluster.parameter_servers"] = self.parameter_servers
         return build_config(
             None, {"data.dataset": self.dataset, "mode.name": self.mode, "model.name": self.model} | cluster
         )
-
-    @property
-    def _on_parameter_servers(self) -> bool:
-        return MODES[self.mode].has_parameter_servers
 
     @property
     def topology(self) -> ClusterTopology:
@@ -130,9 +115,22 @@ class ChaosSettings:
         return f"mode {self.mode} has no {' and no '.join(sorted(types))}" if types else None
 
     def plan(self, kinds: Sequence[FaultKind]) -> Iterator[Fault]:
-        """Yield faults of these kinds; without end if `minutes` limits them."""
-        faults = plan(self.seed, kinds, self.topology.tasks, MODES[self.mode].cluster.on_death)
-        return itertools.islice(faults, self.faults) if self.minutes is None else faults
+        """Yield faults of these kinds, at least one, in an order that only the settings decide; without end for `minutes`.
+
+        Faults that restart the whole cluster alternate with faults that don't: the launcher rightly gives up on a cluster
+        that dies again and again within seconds. In both groups, each kind occurs once before any kind occurs again.
+        """
+        source, on_death = random.Random(self.seed), MODES[self.mode].cluster.on_death
+        groups = [[kind for kind in kinds if kind.whole_cluster(on_death) is whole] for whole in (True, False)]
+        decks = [_shuffled(source, group) for group in source.sample(groups, 2) if group]
+        for deck in itertools.islice(itertools.cycle(decks), None if self.minutes else self.faults):
+            yield make_fault(next(deck), source, self.topology.tasks, on_death)
+
+
+def _shuffled(source: random.Random, kinds: Sequence[FaultKind]) -> Iterator[FaultKind]:
+    """Yield all kinds in random order, again and again."""
+    while True:
+        yield from source.sample(kinds, len(kinds))
 
 
 def constant_rate(steps: int) -> dict[str, object]:

@@ -15,23 +15,17 @@ Pids = Mapping[Task, int]
 
 
 class Sign(ABC):
-    """A sign of recovery. It is looked for until `seen_at` is set, in monotonic seconds.
+    """A sign of recovery."""
 
-    Attributes:
-      missing: what is reported if the sign never comes.
-    """
-
-    missing = ""
-    seen_at: float | None = None
-
-    def look(self, rows: Sequence[ProgressRow], running: Pids, now: float) -> None:
-        """Look for the sign in new rows of progress, and in the tasks that run at `now` (monotonic seconds)."""
-        if self.seen_at is None:
-            self.seen_at = self.seen(rows, running, now)
+    missing = ""  # what is reported if the sign never comes
+    seen_at: float | None = None  # monotonic seconds; None as long as the sign has not come
 
     @abstractmethod
     def seen(self, rows: Sequence[ProgressRow], running: Pids, now: float) -> float | None:
-        """Return when the sign came; None if it has not."""
+        """Look in the rows of progress since the last call, and in the tasks that run `now` (monotonic seconds).
+
+        Return when the sign came; None if it has not.
+        """
 
 
 class TrainingBack(Sign):
@@ -60,9 +54,7 @@ class TrainingGoesOn(Sign):
     def __init__(self, since: float, until: float = math.inf, of: Task | None = None):
         """Create a sign for the time from `since` to `until`, in monotonic seconds.
 
-        Args:
-          of: the task that was hit. If it is a worker, only updates of that worker count, no matter by which of its
-            processes.
+        If the task that was hit (`of`) is a worker, only its updates count, no matter by which of its processes.
         """
         self._worker = of if of is not None and of.type == WORKER else None
         self.missing = f"no update by {self._worker}" if self._worker else "no update"
@@ -98,8 +90,7 @@ class Condition(Sign):
     """A condition on the running tasks is met."""
 
     def __init__(self, missing: str, holds: Callable[[Pids], bool]):
-        self.missing = missing
-        self._holds = holds
+        self.missing, self._holds = missing, holds
 
     def seen(self, rows: Sequence[ProgressRow], running: Pids, now: float) -> float | None:
         return now if self._holds(running) else None

@@ -30,24 +30,23 @@ def complaints(
       step_ids: the step ids in the ledger of the disturbed run.
       seconds: the duration of the disturbed run by this process's clock.
     """
+    problems = [*_ledger("disturbed", disturbed, total), *_ids(step_ids, total * _per_update(disturbed))]
     # Whatever happened to the machine's clock, no duration in the summary can exceed the run's.
-    durations = {
-        "train_seconds": disturbed.train_seconds,
-        "rolled_back_seconds": disturbed.rolled_back_seconds,
-        "interrupted_seconds": disturbed.interrupted_seconds,
-    }
-    return [
-        *_ledger("disturbed", disturbed, total),
-        *_ids(step_ids, total * _per_update(disturbed)),
-        *(
-            f"{name} of the disturbed run is {value:.1f}, but the run took {seconds:.1f} s"
-            for name, value in durations.items()
-            if not 0 <= value <= seconds
-        ),
-        *_outcomes(disturbed, undisturbed),
-        *(problem for summary in undisturbed for problem in _ledger("undisturbed", summary, total)),
-        *_accuracy(disturbed, undisturbed, total, test_examples),
-    ]
+    for name, value in (
+        ("train_seconds", disturbed.train_seconds),
+        ("rolled_back_seconds", disturbed.rolled_back_seconds),
+        ("interrupted_seconds", disturbed.interrupted_seconds),
+    ):
+        if not 0 <= value <= seconds:
+            problems.append(f"{name} of the disturbed run is {value:.1f}, but the run took {seconds:.1f} s")
+    # A loss that is not a finite number is more than noise.
+    if disturbed.outcome != "completed" and all(summary.outcome == "completed" for summary in undisturbed):
+        problems.append(
+            f"the outcome of the disturbed run is '{disturbed.outcome}', but undisturbed runs are 'completed'"
+        )
+    for summary in undisturbed:
+        problems += _ledger("undisturbed", summary, total)
+    return [*problems, *_accuracy(disturbed, undisturbed, total, test_examples)]
 
 
 def complaints_of_hosted(
@@ -104,12 +103,6 @@ def _per_update(run: Summary | TrainingResult) -> int:
 def _ids(step_ids: Sequence[int], total: int) -> Iterator[str]:
     if list(step_ids) != list(range(total)):
         yield f"updates.csv holds {len(set(step_ids))} different steps in {len(step_ids)} rows, not each of {total} once"
-
-
-def _outcomes(disturbed: Summary, undisturbed: Sequence[Summary]) -> Iterator[str]:
-    """Yield a line if only the disturbed run diverged: a loss that is not a finite number is more than noise."""
-    if disturbed.outcome != "completed" and all(summary.outcome == "completed" for summary in undisturbed):
-        yield f"the outcome of the disturbed run is '{disturbed.outcome}', but undisturbed runs are 'completed'"
 
 
 def _accuracy(disturbed: Summary, undisturbed: Sequence[Summary], total: int, test_examples: int) -> Iterator[str]:

@@ -7,101 +7,45 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
-
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ps_cluster.config import RunConfig
-from ps_cluster.config.tasks import EVALUATOR
 from ps_cluster.errors import NEVER_RETRY
+from ps_cluster.tools.deploy.rendering import render
 from ps_cluster.tools.deploy.roles import Role
 
 DATA = "/data"  # where a pod has the data set
 PORT = 2222
-TASK_INDEX = "TASK_INDEX"
-_LONGEST_SILENCE_S = 300  # of a leader; one that is not stuck ends by itself earlier
-_TEMPLATES = Path(__file__).with_name("templates")
 
 
 @dataclass(frozen=True)
 class Deployment:
-    """What you ask for, whatever the kind of workload.
+    """What you ask for, whatever the kind of workload."""
 
-    Attributes:
-      name: the name of the workload, with which the names of its objects begin.
-      namespace: the namespace of the objects; None for the one that `kubectl` uses.
-      run_volume: the claim of the volume with the run directory.
-      data_volume: the claim of the volume that is mounted at `DATA`, read-only.
-      scratch: the size limit of each folder that is deleted with its pod, as Kubernetes writes it.
-      restart_job: whether JobSet may recreate a single Job, which its feature gate RestartJob has to allow.
-      task_options: further options of the command `task`.
-    """
-
-    name: str
-    namespace: str | None
+    name: str  # of the workload; the names of its objects begin with it
+    namespace: str | None  # of the objects; None for the one that `kubectl` uses
     image: str
     config: RunConfig
     roles: tuple[Role, ...]
-    run_volume: str
-    data_volume: str | None = None
-    scratch: str = "10Gi"
-    restart_job: bool = False
-    task_options: tuple[str, ...] = ()
-
-    @property
-    def command(self) -> list[str]:
-        """The command `task`. It is the same for all tasks, and for all restarts."""
-        config = "/etc/ps-cluster/config.yaml"
-        return ["ps-cluster", "task", "--run-dir", f"/runs/{self.name}", "--config", config, *self.task_options]
-
-    def health(self, role: Role) -> str:
-        """Return the command of the probes of a role, for a shell."""
-        asked = f'--type {role.type} --index "${TASK_INDEX}" --probe live --max-age {_LONGEST_SILENCE_S}'
-        return f"exec ps-cluster health /runs/{self.name} {asked}"
-
-    def types(self, *, alone: bool) -> list[str]:
-        """Return the types of tasks that restart alone or, if `alone` is False, types with which all tasks restart."""
-        return [role.type for role in self.roles if role.alone == alone]
-
-    @property
-    def types_that_end(self) -> list[str]:
-        """The types of tasks that end when the training ends."""
-        return [role.type for role in self.roles if role.leads or role.type == EVALUATOR]
-
-    @property
-    def restarts_of_all(self) -> int:
-        together = [role for role in self.roles if not role.alone]
-        return sum(role.restarts for role in together or self.roles)
+    run_volume: str  # the claim of the volume with the run directory
+    data_volume: str | None = None  # the claim of the volume that is mounted at `DATA`, read-only
+    scratch: str = "10Gi"  # the size limit of each folder that is deleted with its pod, as Kubernetes writes it
+    restart_job: bool = False  # whether JobSet may recreate a single Job (its feature gate RestartJob)
+    task_options: tuple[str, ...] = ()  # further options of the command `task`
 
 
 @dataclass(frozen=True)
 class WorkloadKind:
-    """A kind of workload, which starts and restarts the pods.
-
-    Attributes:
-      name: the name by which you choose it.
-      controller: what runs it, in a few words.
-      host: the name by which other pods reach a task, with {name}, {type} and {index} to fill in.
-      index_field: the field of a pod that holds the index of its task.
-    """
+    """A kind of workload, which starts and restarts the pods."""
 
     name: str
-    controller: str
-    host: str = "{name}-{type}-{index}-0.{name}"
+    controller: str  # what runs it, in a few words
+    host: str = "{name}-{type}-{index}-0.{name}"  # the name by which other pods reach a task
+    # The field of a pod that holds the index of its task.
     index_field: str = "metadata.annotations['jobset.sigs.k8s.io/job-index']"
 
     def manifests(self, deployment: Deployment) -> str:
         """Return all objects as YAML, each after a line `---`."""
-        environment = Environment(
-            loader=FileSystemLoader(_TEMPLATES),
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-            keep_trailing_newline=True,
-        )
-        environment.filters["q"] = json.dumps  # JSON is YAML
-        template = environment.get_template("kubernetes.yaml")
-        return template.render(d=deployment, kind=self, port=PORT, data=DATA, never_retry=list(NEVER_RETRY))
+        return render("kubernetes.yaml", d=deployment, kind=self, port=PORT, data=DATA, never_retry=list(NEVER_RETRY))
 
     def tf_config(self, deployment: Deployment, role: Role) -> str:
         """Return TF_CONFIG of the tasks of a role, with $(TASK_INDEX) for Kubernetes to replace."""
@@ -113,7 +57,7 @@ class WorkloadKind:
             for one in deployment.roles
             if one.listens
         }
-        return f'{{"cluster": {json.dumps(cluster)}, "task": {{"type": "{role.type}", "index": $({TASK_INDEX})}}}}'
+        return f'{{"cluster": {json.dumps(cluster)}, "task": {{"type": "{role.type}", "index": $(TASK_INDEX)}}}}'
 
 
 KINDS = {

@@ -32,7 +32,7 @@ from ps_cluster.config.schema import GPUS_AUTO
 from ps_cluster.errors import UserError
 from ps_cluster.report.terminal import print_note
 from ps_cluster.tools.deploy.kubernetes import DATA, KINDS, Deployment
-from ps_cluster.tools.deploy.roles import check_for_tasks, roles_of
+from ps_cluster.tools.deploy.roles import OfType, check_for_tasks, roles_of
 
 _NAME = Matching(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?", "up to 40 small letters, digits and -, the first a letter")
 _CLAIM = Matching(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", "the name of a PersistentVolumeClaim")
@@ -94,11 +94,10 @@ def k8s() -> None:
 @config_options(*OPTIONS_OF_TASKS)
 @config_layers
 def render(
-    kind: str, output: Path, file: Path | None, assignments: tuple[str, ...], data_volume: str | None,
-    scratch: str, cpu: tuple[tuple[str | None, str], ...], memory: tuple[tuple[str | None, str], ...],
-    restarts: tuple[tuple[str | None, int], ...], share_run_dir: bool, restart_job: bool,
-    name: str, namespace: str | None, image: str, run_volume: str, wait_seconds: float | None, min_workers: int | None,
-    **options: Any,
+    kind: str, output: Path, file: Path | None, assignments: tuple[str, ...], data_volume: str | None, scratch: str,
+    cpu: tuple[OfType, ...], memory: tuple[OfType, ...], restarts: tuple[OfType, ...], share_run_dir: bool,
+    restart_job: bool, name: str, namespace: str | None, image: str, run_volume: str, wait_seconds: float | None,
+    min_workers: int | None, **options: Any,
 ) -> None:  # fmt: skip
     """Print the manifests of a training on Kubernetes.
 
@@ -140,16 +139,10 @@ def _with_data(config: RunConfig, claim: str | None) -> RunConfig:
     """
     kind, own = DATASETS[config.data.dataset], datasets.parse(config.data.dataset)
     place = own.path if own else config.data.data_dir
-    if place is not None and claim is None:
-        print_note(f"the image has to have '{place}': no volume is mounted (--data-volume)")
-    if place is not None and claim is not None and not PurePosixPath(place).is_relative_to(DATA):
-        name = f"{own.form.name}:{DATA}/{place.name}" if own else f"--data-dir {DATA}/{place.name}"
-        raise UserError(
-            f"data.{'dataset' if own else 'data_dir'}: got '{place}', and the volume is mounted at {DATA}: give a path in it, "
-            f"e.g. {name}"
-        )
     if claim is None:
-        if kind.is_on_disk and config.data.data_dir is None:
+        if place is not None:
+            print_note(f"the image has to have '{place}': no volume is mounted (--data-volume)")
+        elif kind.is_on_disk:
             raise UserError(
                 f"data.dataset: got '{kind.name}', which no pod can download, as pods reach only each other and DNS: give "
                 "--data-volume CLAIM, or --data-dir if it is in the image"
@@ -157,6 +150,12 @@ def _with_data(config: RunConfig, claim: str | None) -> RunConfig:
         return config
     if kind.generated:
         raise UserError(f"--data-volume: got '{claim}', but the data set '{kind.name}' is generated: leave it out")
-    if config.data.data_dir is not None or not kind.is_on_disk:
-        return config
-    return config.with_values({"data.data_dir": DATA})
+    if place is None:
+        return config.with_values({"data.data_dir": DATA}) if kind.is_on_disk else config
+    if not PurePosixPath(place).is_relative_to(DATA):
+        name = f"{own.form.name}:{DATA}/{place.name}" if own else f"--data-dir {DATA}/{place.name}"
+        raise UserError(
+            f"data.{'dataset' if own else 'data_dir'}: got '{place}', and the volume is mounted at {DATA}: give a path in it, "
+            f"e.g. {name}"
+        )
+    return config

@@ -18,30 +18,25 @@ OfType = tuple[str | None, Any]  # the type of a role, or None for all; a value
 
 @dataclass(frozen=True)
 class Role:
-    """All tasks of one type.
-
-    Attributes:
-      alone: whether a task that failed is restarted alone; if not, all tasks restart with it.
-      leads: whether its first task leads the training.
-      shares: whether its tasks read or write the run directory of the leader.
-      grace_s: seconds from SIGTERM to SIGKILL; the leader writes a snapshot in this time.
-      cpu, memory: the cores and the memory of each task, as Kubernetes writes them.
-      restarts: how often tasks of the role may be restarted.
-    """
+    """All tasks of one type."""
 
     type: str
     count: int
-    alone: bool
-    leads: bool
-    shares: bool
-    grace_s: int
-    cpu: str = "2"
-    memory: str = "4Gi"
-    restarts: int = 20
+    alone: bool  # whether a task that failed is restarted alone; if not, all tasks restart with it
+    leads: bool  # whether its first task leads the training
+    shares: bool  # whether its tasks read or write the run directory of the leader
+    grace_s: int  # from SIGTERM to SIGKILL; the leader writes a snapshot in this time
+    cpu: str = "2"  # the cores of each task, as Kubernetes writes them
+    memory: str = "4Gi"  # of each task, as Kubernetes writes it
+    restarts: int = 20  # how often tasks of the role may be restarted
 
     @property
     def listens(self) -> bool:
         return self.type != EVALUATOR
+
+    @property
+    def ends_with_training(self) -> bool:
+        return self.leads or self.type == EVALUATOR
 
 
 def roles_of(config: RunConfig, *, shared_by_all: bool = False, **given: Iterable[OfType]) -> tuple[Role, ...]:

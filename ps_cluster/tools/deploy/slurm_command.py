@@ -17,7 +17,6 @@ from ps_cluster.cli.options import (
     waiting_options,
     waiting_words,
 )
-from ps_cluster.config.tasks import EVALUATOR
 from ps_cluster.errors import UserError
 from ps_cluster.report.terminal import print_note
 from ps_cluster.tools.deploy.roles import check_for_tasks, roles_of
@@ -87,7 +86,7 @@ def render(
     check_for_tasks(config, min_workers)
     roles = roles_of(config)
     count = sum(role.count for role in roles)
-    if listens := sum(role.count for role in roles if role.type != EVALUATOR) > 1:
+    if listens := sum(role.count for role in roles if role.listens) > 1:
         check_can_guard(config.cluster.isolation)
     if port is not None and port + count - 1 > _LAST_PORT:
         raise UserError(f"--port: got {port}: the last of {count} tasks would have a port over {_LAST_PORT}")

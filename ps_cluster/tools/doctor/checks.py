@@ -18,11 +18,9 @@ from ps_cluster.tools.doctor.trial import TRIAL_S, trial_cluster
 
 
 def all_checks(runs: Path, cache_dir: Path, data_dir: Path | None, *, cluster: bool) -> list[Check]:
-    """Return all checks, quick ones first.
+    """Return all checks, quick ones first. `runs` and `cache_dir` are the folders of runs and of packed data.
 
     Args:
-      runs: the folder in which runs are written.
-      cache_dir: the folder of packed data.
       data_dir: a folder in which archives are looked for, before the caches.
       cluster: whether to start a cluster.
     """

@@ -21,15 +21,12 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """The answer of a check. `todo` says what the user should do, and is empty if all is well.
-
-    `examine` sets the `name` of the check and the `seconds` that it took.
-    """
+    """The answer of a check."""
 
     status: Status
     says: str
-    todo: str = ""
-    name: str = ""
+    todo: str = ""  # what the user should do; empty if all is well
+    name: str = ""  # of the check; `examine` sets it, and the seconds that the check took
     seconds: float = 0.0
 
 
@@ -40,13 +37,7 @@ fail = partial(Finding, Status.FAIL)
 
 @dataclass(frozen=True)
 class Check:
-    """A question about this machine or installation.
-
-    Attributes:
-      name: what is examined, in one or two words.
-      look: returns the answer. An exception counts as a failure.
-      limit_s: seconds after which it counts as failed.
-    """
+    """A question about this machine or installation. It counts as failed if it raises, or takes longer than `limit_s`."""
 
     name: str
     look: Callable[[], Finding]

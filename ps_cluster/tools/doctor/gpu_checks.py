@@ -1,26 +1,36 @@
-"""Check the GPUs of this machine: whether TensorFlow sees them and multiplies correctly on each."""
+"""Check the GPUs of this machine: whether TensorFlow sees them and multiplies correctly on each.
+
+As a program, `python -m ps_cluster.tools.doctor.gpu_checks GPU`, it multiplies on each device of a kind, and prints a line of
+JSON for each.
+"""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 
-from pydantic import BaseModel, ValidationError
+import numpy as np
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ps_cluster.installation import finding_this_package, how_to_install_cuda
+from ps_cluster.quiet_import import import_tensorflow
 from ps_cluster.system import environment
 from ps_cluster.system.gpus import usable_gpus
 from ps_cluster.tools.doctor.finding import Finding, fail, ok, warn
 
 MULTIPLY_S = 160.0  # TensorFlow may compile for a new GPU at its first use
-_ARGV = (sys.executable, "-m", "ps_cluster.tools.doctor.multiply", "GPU")
+_ARGV = (sys.executable, "-m", "ps_cluster.tools.doctor.gpu_checks", "GPU")
+_SIDE, _TIMES = 1024, 5  # of the matrix; products that are timed
 _LARGEST_ERROR = 1e-3  # of float32, relative to the largest value; TF32 has a few times 1e-4
 
 
-class _Product(BaseModel):
-    """A line that `multiply` prints about a device."""
+class Product(BaseModel):
+    """The product on a device: its mean time, and its largest error relative to the largest value."""
+
+    model_config = ConfigDict(ser_json_inf_nan="constants")
 
     name: str
     model: str
@@ -28,7 +38,7 @@ class _Product(BaseModel):
     error: float
 
 
-def gpus(there: Sequence[str] | None = None, argv: Sequence[str] = _ARGV, timeout_s: float = MULTIPLY_S) -> Finding:
+def gpus(there: Sequence[str] | None = None, argv: Sequence[str] = _ARGV) -> Finding:
     """Multiply a matrix on each GPU, in a separate process. `there` names the GPUs; None means those of this machine."""
     there = usable_gpus(os.environ) if there is None else there
     if not there:
@@ -36,11 +46,11 @@ def gpus(there: Sequence[str] | None = None, argv: Sequence[str] = _ARGV, timeou
     count = f"{len(there)} GPU{'s' * (len(there) > 1)}"
     env = environment.for_tensorflow(finding_this_package(os.environ), on_gpus=True)
     try:
-        ended = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=timeout_s, env=env)
+        ended = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=MULTIPLY_S, env=env)
     except subprocess.TimeoutExpired:
-        return fail(f"{count}: no product within {timeout_s:g} s", "see what else uses them (nvidia-smi)")
+        return fail(f"{count}: no product within {MULTIPLY_S:g} s", "see what else uses them (nvidia-smi)")
     try:
-        products = [_Product.model_validate_json(line) for line in ended.stdout.splitlines() if line.startswith("{")]
+        products = [Product.model_validate_json(line) for line in ended.stdout.splitlines() if line.startswith("{")]
     except ValidationError:
         products = []
     if ended.returncode:
@@ -58,3 +68,32 @@ def gpus(there: Sequence[str] | None = None, argv: Sequence[str] = _ARGV, timeou
             f"{count}, of which TensorFlow sees {len(products)}: {each}", "see whether the others work (nvidia-smi)"
         )
     return ok(f"{each}; run --gpus auto uses them")
+
+
+def main(kind: str) -> None:
+    """Multiply on each device, one after the other. The first product of a device does not count, as it loads libraries."""
+    import_tensorflow()
+    import tensorflow as tf
+
+    draw = np.random.default_rng(0)
+    left, right = (draw.standard_normal((_SIDE, _SIDE), np.float32) for _ in range(2))
+    expected = left.astype(np.float64) @ right
+    for physical, device in zip(tf.config.list_physical_devices(kind), tf.config.list_logical_devices(kind)):
+        with tf.device(device.name):
+            factors = tf.constant(left), tf.constant(right)
+            product = tf.linalg.matmul(*factors).numpy()
+            began = time.perf_counter()
+            for _ in range(_TIMES):
+                last = tf.linalg.matmul(*factors)
+            last.numpy()
+        done = Product(
+            name=f"{kind}:{device.name.rpartition(':')[2]}",
+            model=tf.config.experimental.get_device_details(physical).get("device_name", ""),
+            ms=1000 * (time.perf_counter() - began) / _TIMES,
+            error=float(np.abs(product - expected).max() / np.abs(expected).max()),
+        )
+        print(done.model_dump_json())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

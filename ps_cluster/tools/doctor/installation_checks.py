@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from collections.abc import Callable, Mapping
 from importlib import metadata
 from pathlib import Path
 
-from packaging.markers import Marker
+from packaging.requirements import Requirement
 
 from ps_cluster.data import inventory
 from ps_cluster.installation import IMPORT_FOLDER, PROGRAM, how_to_install
@@ -20,7 +19,6 @@ from ps_cluster.tools.doctor.finding import Finding, fail, ok, warn
 
 FIRST_PYTHON, LAST_PYTHON = (3, 11), (3, 13)  # as in pyproject.toml
 _LOCK = IMPORT_FOLDER / "requirements.txt"
-_PINNED = re.compile(r"([A-Za-z0-9._-]+)==([^\s;\\]+)\s*(?:;\s*([^\\]+))?")
 _MOST_NAMED = 5
 _IMPORT = "import tensorflow; print(tensorflow.__version__)"
 
@@ -61,11 +59,13 @@ def locked_versions(lock: Path = _LOCK, version_of: Callable[[str], str] = metad
         return ok("installed as a package: there is no lock to compare it with")
     count, others = 0, []
     for line in lock.read_text(encoding="utf-8").splitlines():
-        match = _PINNED.match(line)
-        if match is None or (match[3] and not Marker(match[3].strip()).evaluate()):
-            continue  # the line has no package, or one for other machines
+        if not line[:1].isalnum():
+            continue  # a comment, or a hash of the package before it
+        pinned = Requirement(line.rstrip(" \\"))
+        if pinned.marker and not pinned.marker.evaluate():
+            continue  # it is for other machines
         count += 1
-        name, wanted = match[1], match[2]
+        name, wanted = pinned.name, str(pinned.specifier).removeprefix("==")
         # The package tensorflow is the same with CUDA, for GPUs.
         found = _installed(name, version_of) or (
             _installed("tensorflow", version_of) if name == "tensorflow-cpu" else None

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from ps_cluster.config import RunConfig, build_config
+from ps_cluster.config import build_config
 from ps_cluster.files.values import Malformed, counted
 from ps_cluster.files.writable import check_folder
 from ps_cluster.launch.memory import needed_bytes
@@ -48,13 +48,8 @@ def processor(cpuinfo: Path = machine.CPUINFO, allowed: Allowance | None = None)
 def memory(space: FreeMemory | None = None) -> Finding:
     """Check that there is enough memory for the default run."""
     space = space or room()
-
-    def needed(config: RunConfig) -> int:
-        size = needed_bytes(config)
-        assert size is not None  # these networks were measured
-        return size
-
-    default, smallest = needed(build_config()), needed(build_config(None, SMALLEST))
+    configs = (build_config(), build_config(None, SMALLEST))
+    default, smallest = (needed_bytes(config) or 0 for config in configs)  # these networks were measured
     answer = f"{space}, the default run takes about {default / GB:.1f} GB"
     if smallest > space.memory_bytes:
         return fail(answer, f"free some memory: the smallest run takes about {smallest / GB:.1f} GB")

@@ -20,37 +20,29 @@ from ps_cluster.system.machine import processor_of
 from ps_cluster.tools.simulate.costs import Costs, TableCosts, make_costs
 from ps_cluster.training.modes.asynchronous import Async
 
+COLD_STEPS = 8  # first steps of each worker, in which TensorFlow still builds graphs
 WIRE_BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}
 ROW_NUMBER_BYTES = 8  # each way: rows are asked for, and pushed, with their numbers
 
 
 def bytes_per_parameter(config: RunConfig) -> float:
     """Return the mean bytes of a parameter in a push and a pull."""
-    sent_with_place = 8
     pushed: float = WIRE_BYTES.get(config.cluster.wire, WIRE_BYTES[config.wire])
     if config.cluster.wire == "top_k":
-        pushed = sent_with_place * config.cluster.top_k_share
+        pushed = 8 * config.cluster.top_k_share  # each number is sent with its place
     mean = (pushed + WIRE_BYTES[config.wire]) / 2
     return mean if mean % 1 else int(mean)
 
 
-COLD_STEPS = 8  # first steps of each worker, in which TensorFlow still builds graphs
-
-
 @dataclass(frozen=True)
 class FinishedRun:
-    """The configuration, summary and ledger of a finished run.
-
-    Attributes:
-      rows: the ledger, a structured array of ledger.ROW.
-      starts: how often its leader started.
-    """
+    """The configuration, summary and ledger of a finished run."""
 
     root: Path
     config: RunConfig
     summary: Summary
-    rows: np.ndarray
-    starts: int
+    rows: np.ndarray  # the ledger, a structured array of ledger.ROW
+    starts: int  # how often its leader started
 
     @property
     def parameters(self) -> int:
@@ -76,10 +68,6 @@ class FinishedRun:
     def processor(self) -> str:
         return processor_of(self.summary.machine)
 
-    @property
-    def dispatches(self) -> int:
-        return len(np.unique(self.rows["scheduled_time"]))
-
     def cpu_seconds(self, task_type: str, startup: float) -> float:
         """Return the CPU seconds of all processes of a task type, without their start-up."""
         took = [process.cpu_seconds for process in self.summary.processes if process.type == task_type]
@@ -93,8 +81,8 @@ def read_run(root: Path) -> FinishedRun:
         rows, summary = tables.read_csv(run_dir.updates), read_json(run_dir.summary, Summary)
     except FileNotFoundError as error:
         raise UserError(f"run directory '{root}' holds no {run_dir.summary.name}: nothing to calibrate from") from error
-    for name in ("processes", "parameter_servers"):
-        if not getattr(summary, name):
+    for name, there in (("processes", summary.processes), ("parameter_servers", summary.parameter_servers)):
+        if not there:
             raise UserError(f"{run_dir.summary.name} in '{root}': {name} is missing: nothing to calibrate from")
     if summary.train_seconds <= 0:
         raise UserError(
@@ -105,12 +93,9 @@ def read_run(root: Path) -> FinishedRun:
 
 
 def calibrate(run: FinishedRun, base: Costs) -> Costs:
-    """Return the costs of a step, measured in a run of mode async.
+    """Return the costs of a step, measured in a run of mode async. Raises UserError if the run can't show them.
 
     One run can't show the costs of a parameter, of a dispatch and of the start-up, so these are taken from `base`.
-
-    Raises:
-      UserError: the run is of another mode, started more than once, or is too short.
     """
     if run.config.mode.name != Async.name:
         raise UserError(
@@ -130,7 +115,7 @@ def calibrate(run: FinishedRun, base: Costs) -> Costs:
     # The CPU seconds of a server are split as pull and push took wall seconds.
     pull, push = (cpu["ps"] / servers * walls[name] / (walls["pull"] + walls["push"]) for name in ("pull", "push"))
     of_pull, of_apply = base.pull_seconds_per_parameter * share, base.apply_seconds_per_parameter * share
-    dispatching = base.chief_seconds * run.dispatches
+    dispatching = base.chief_seconds * len(np.unique(run.rows["scheduled_time"]))
     background = (cpu["chief"] * len(run.rows) - dispatching) / run.summary.train_seconds
     measured = {
         "measured_on": _about(run, servers),

@@ -28,14 +28,11 @@ class PredictedAndMeasured:
 
 
 def check(costs: Costs, run: FinishedRun, cores: int) -> list[PredictedAndMeasured]:
-    """Predict `run`, whose processes shared `cores`, and compare.
-
-    Raises:
-      UserError: the run's mode or steps differ from those of `costs`, or the run measured nothing.
-    """
+    """Predict `run`, whose processes shared `cores`, and compare. Raises UserError if it can't be compared."""
     config, measured = run.config, run.summary
     costs = costs.with_local_steps(config.batches_per_step)
-    _refuse_other_work(costs, run)
+    if reason := _why_not(costs, run):
+        raise UserError(f"--check '{run.root}': {reason}")
     cluster = SimulatedCluster(
         workers=config.training_workers,
         servers=config.cluster.parameter_servers,
@@ -56,24 +53,25 @@ def check(costs: Costs, run: FinishedRun, cores: int) -> list[PredictedAndMeasur
     return found
 
 
-def _refuse_other_work(costs: Costs, run: FinishedRun) -> None:
-    kind = run.config.mode_kind
+def _why_not(costs: Costs, run: FinishedRun) -> str | None:
+    """Return why a prediction can't be compared with `run`; None if it can."""
+    kind, config = run.config.mode_kind, run.config
     if not can_simulate(kind) or not kind.has_parameter_servers:
         known = " or ".join(mode.name for mode in MODES if can_simulate(mode) and mode.has_parameter_servers)
-        raise UserError(f"--check '{run.root}': mode.name: got '{kind.name}': give a run of mode {known}")
-    if kind.takes_fewer_batches(run.config):
-        raise UserError(f"--check '{run.root}': mode.dynamic_steps: got true: give a run with false")
-    if grace_s := kind.grace_seconds(run.config):
-        raise UserError(f"--check '{run.root}': mode.grace_seconds: got {grace_s:g}: give a run with 0")
-    if kind.delay(run.config):
-        workers = kind.emulated_workers(run.config)
-        raise UserError(f"--check '{run.root}': mode.simulate_workers: got {workers}: give a run with null")
+        return f"mode.name: got '{kind.name}': give a run of mode {known}"
+    if kind.takes_fewer_batches(config):
+        return "mode.dynamic_steps: got true: give a run with false"
+    if grace_s := kind.grace_seconds(config):
+        return f"mode.grace_seconds: got {grace_s:g}: give a run with 0"
+    if kind.delay(config):
+        return f"mode.simulate_workers: got {kind.emulated_workers(config)}: give a run with null"
     for name, costed, done in (
         ("parameters", costs.parameters, run.parameters),
         ("weights in tables", costs.tables and costs.tables.weights, run.tables and run.tables.weights),
-        ("examples a step", costs.examples_per_step, run.config.examples_per_step),
-        ("bytes of a parameter on the wire", costs.bytes_per_parameter, bytes_per_parameter(run.config)),
-        ("cluster.steps_per_dispatch", costs.steps_per_dispatch, run.config.cluster.steps_per_dispatch),
+        ("examples a step", costs.examples_per_step, config.examples_per_step),
+        ("bytes of a parameter on the wire", costs.bytes_per_parameter, bytes_per_parameter(config)),
+        ("cluster.steps_per_dispatch", costs.steps_per_dispatch, config.cluster.steps_per_dispatch),
     ):
         if costed != done:
-            raise UserError(f"--check '{run.root}': {name}: got {done}, but the costs were measured with {costed}")
+            return f"{name}: got {done}, but the costs were measured with {costed}"
+    return None

@@ -148,12 +148,7 @@ class Links:
 
 @dataclass(frozen=True)
 class SimulatedCluster:
-    """The cluster to simulate.
-
-    Attributes:
-      cores: the number of cores of the one machine that all processes share. None gives each process its own machine.
-      pinned: whether each worker on the one machine keeps to some of its cores.
-    """
+    """The cluster to simulate."""
 
     workers: int
     servers: int
@@ -161,8 +156,8 @@ class SimulatedCluster:
     mode: str = "async"
     backup_workers: int = 0
     stragglers: Stragglers = Stragglers()
-    cores: int | None = None
-    pinned: bool = False
+    cores: int | None = None  # of the one machine that all processes share; None gives each process its own machine
+    pinned: bool = False  # whether each worker on the one machine keeps to some of its cores
     seed: int = 0
 
     @property

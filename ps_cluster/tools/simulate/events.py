@@ -13,14 +13,10 @@ Action = Callable[..., None]
 
 
 class Events:
-    """A queue of events by time. Events of the same time happen in the order in which they were planned.
-
-    Attributes:
-      now: the simulated time in seconds.
-    """
+    """A queue of events by time. Events of the same time happen in the order in which they were planned."""
 
     def __init__(self) -> None:
-        self.now = 0.0
+        self.now = 0.0  # the simulated time in seconds
         self._heap: list[tuple[float, int, Action, tuple[Any, ...]]] = []
         self._order = count()
 

@@ -20,24 +20,16 @@ ROUNDS = 400  # of the computation whose slowest worker an all-reduce waits for
 
 @dataclass(frozen=True)
 class Prediction:
-    """The result of a simulation.
-
-    Attributes:
-      parameter_servers: the number of parameter servers; None in a mode without parameter servers.
-      efficiency: the rate as a share of the ideal rate, which is the number of workers times the rate of a worker
-        alone.
-      utilisation: the share of time, 0..1, for which each resource is busy.
-      table_bytes: the memory that a parameter server needs for rows of tables and their slots; None without tables.
-    """
+    """The result of a simulation."""
 
     workers: int
-    parameter_servers: int | None
+    parameter_servers: int | None  # None in a mode without parameter servers
     examples_per_second: float
-    efficiency: float
+    efficiency: float  # the share of the ideal rate, which is the number of workers times the rate of a worker alone
     staleness_mean: float
     staleness_p95: int
-    utilisation: dict[str, float]
-    table_bytes: int | None = None
+    utilisation: dict[str, float]  # the share of time, 0..1, for which each resource is busy
+    table_bytes: int | None = None  # for rows of tables and their slots on a parameter server; None without tables
 
     @property
     def bottleneck(self) -> str:
@@ -46,13 +38,7 @@ class Prediction:
 
 
 def predict(costs: Costs, cluster: SimulatedCluster) -> Prediction:
-    """Simulate the cluster, and one worker of it alone.
-
-    Args:
-      costs: the costs of one exchange, also in modes with local steps (`Costs.with_local_steps`).
-      cluster: a cluster in one of the modes that can be simulated. In mode "sync" it has no parameter servers, and a
-        machine for each worker.
-    """
+    """Simulate the cluster, and one worker of it alone. `costs` are those of one exchange (`Costs.with_local_steps`)."""
     alone = replace(cluster, workers=1, backup_workers=0, stragglers=Stragglers())
     predicted, one = _outcome(costs, cluster), _outcome(costs, alone)
     return replace(predicted, efficiency=predicted.examples_per_second / (cluster.workers * one.examples_per_second))
@@ -104,38 +90,33 @@ def _utilisation(costs: Costs, cluster: SimulatedCluster, trained: Trained) -> d
 
 
 def _all_reduced(costs: Costs, cluster: SimulatedCluster) -> Prediction:
-    phases = phase_seconds(costs, cluster)
+    """Predict an update by ring all-reduce, which has no queues to simulate.
+
+    Its phases follow each other: the slowest worker's computation, the sending of the gradient over the links, their
+    latency, and the update of a whole replica. W workers reduce n bytes in 2 (W - 1) turns, in each of which every worker
+    sends n / W bytes (Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
+    Journal of Parallel and Distributed Computing 69(2)).
+    """
+    random, workers = np.random.default_rng(cluster.seed), cluster.workers
+    slow = Slow(cluster.stragglers, workers, random, cluster.seed)
+    slowest = []
+    for _ in range(ROUNDS):
+        own = gamma(random, costs.compute_seconds, costs.compute_cv, (workers,))
+        slowest.append(float(np.max(own + slow.seconds(slice(None), own))))
+    turns = 2 * (workers - 1)
+    phases = {
+        "worker": float(np.mean(slowest)),
+        "link": turns * cluster.network.seconds(costs.wire_bytes / workers),
+        "latency": turns * cluster.network.latency_seconds,
+        "update": costs.apply_seconds_per_parameter * costs.parameters,
+    }
     seconds = sum(phases.values())
     return Prediction(
-        workers=cluster.workers,
+        workers=workers,
         parameter_servers=None,
-        examples_per_second=cluster.workers * costs.examples_per_step / seconds,
+        examples_per_second=workers * costs.examples_per_step / seconds,
         efficiency=1.0,
         staleness_mean=0.0,
         staleness_p95=0,
         utilisation={phase: took / seconds for phase, took in phases.items()},
     )
-
-
-def phase_seconds(costs: Costs, cluster: SimulatedCluster) -> dict[str, float]:
-    """Return the mean seconds of each phase of an update by ring all-reduce, which has no queues to simulate.
-
-    The phases follow each other: the slowest worker's computation, the sending of the gradient over the links, their
-    latency, and the update of a whole replica. W workers reduce n bytes in 2 (W - 1) turns, in each of which every worker
-    sends n / W bytes (Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
-    Journal of Parallel and Distributed Computing 69(2)).
-    """
-    random = np.random.default_rng(cluster.seed)
-    slow = Slow(cluster.stragglers, cluster.workers, random, cluster.seed)
-
-    def one_round() -> float:
-        own = gamma(random, costs.compute_seconds, costs.compute_cv, (cluster.workers,))
-        return float(np.max(own + slow.seconds(slice(None), own)))
-
-    turns = 2 * (cluster.workers - 1)
-    return {
-        "worker": float(np.mean([one_round() for _ in range(ROUNDS)])),
-        "link": turns * cluster.network.seconds(costs.wire_bytes / cluster.workers),
-        "latency": turns * cluster.network.latency_seconds,
-        "update": costs.apply_seconds_per_parameter * costs.parameters,
-    }

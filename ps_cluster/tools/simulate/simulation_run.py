@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
@@ -10,20 +11,21 @@ from typing import Any
 
 from rich.console import Console
 
+from ps_cluster.config import RunConfig
 from ps_cluster.config.modes import MODES
 from ps_cluster.config.sections import listed, uses
 from ps_cluster.config.stragglers import NONE, Stragglers, parse_stragglers
 from ps_cluster.errors import UserError
 from ps_cluster.files.writing import write_whole
 from ps_cluster.files.yaml_files import dump_yaml
+from ps_cluster.installation import PROGRAM
+from ps_cluster.report.terminal import RIGHT, plain_table
 from ps_cluster.system import machine
 from ps_cluster.system.limits import allowance
-from ps_cluster.system.machine import processor_of
-from ps_cluster.tools.simulate import tables
 from ps_cluster.tools.simulate.calibration import calibrate, read_run
 from ps_cluster.tools.simulate.check import check
 from ps_cluster.tools.simulate.costs import Costs, Links, SimulatedCluster, can_simulate, costs_of, known_costs
-from ps_cluster.tools.simulate.prediction import predict
+from ps_cluster.tools.simulate.prediction import Prediction, predict
 from ps_cluster.training.modes.sync_ps import SyncPs
 
 ANY_NETWORK = "tutorial_cnn"
@@ -52,7 +54,11 @@ class SimulationSettings:
 
 def run_simulation(settings: SimulationSettings, console: Console) -> dict[str, Any]:
     """Simulate, print the predictions, and return all figures. Raises UserError for bad input."""
-    costs = _costs(settings)
+    run = read_run(settings.calibrate_from) if settings.calibrate_from else None
+    of_run = run.config.model.name if run and run.config.model.name in known_costs() else ANY_NETWORK
+    costs = costs_of(settings.network or of_run)
+    if run:
+        costs = calibrate(run, costs)
     if settings.save_costs:
         write_whole(settings.save_costs, dump_yaml(costs.model_dump(mode="json")))
     checked = settings.check_run
@@ -60,21 +66,18 @@ def run_simulation(settings: SimulationSettings, console: Console) -> dict[str, 
     return {"costs": costs.model_dump(mode="json")} | found
 
 
-def _costs(settings: SimulationSettings) -> Costs:
-    run = read_run(settings.calibrate_from) if settings.calibrate_from else None
-    of_run = run.config.model.name if run and run.config.model.name in known_costs() else ANY_NETWORK
-    costs = costs_of(settings.network or of_run)
-    return calibrate(run, costs) if run else costs
-
-
 def _check(root: Path, cores: int | None, costs: Costs, console: Console) -> dict[str, Any]:
     cores = cores or allowance().threads
     run = read_run(root)
     compared = check(costs, run, cores)
-    tables.print_check(compared, console)
-    tables.say(f"run {root} on {cores} cores, {run.processor}", console)
-    tables.say(f"costs: {costs.measured_on}, {costs.processor}", console)
-    tables.print_foreign(costs, run.processor, run.config, f"--check {shlex.quote(str(root))}", console)
+    table = plain_table(**dict.fromkeys(("", "predicted", "measured", "error"), RIGHT))
+    for one in compared:
+        error = "-" if one.error is None else f"{100 * one.error:+.1f} %"
+        table.add_row(one.name, f"{one.predicted:,.2f}", f"{one.measured:,.2f}", error)
+    console.print(table)
+    _say(f"run {root} on {cores} cores, {run.processor}", console)
+    _say(f"costs: {costs.measured_on}, {costs.processor}", console)
+    _warn_of_another_processor(costs, run.processor, run.config, f"--check {shlex.quote(str(root))}", console)
     return {
         "check": str(root),
         "cores": cores,
@@ -98,11 +101,71 @@ def _predict(settings: SimulationSettings, costs: Costs, console: Console) -> di
         for cluster in clusters:
             status.update(f"simulating {cluster.workers} workers, {cluster.servers} ps")
             predictions.append(predict(costs, cluster))
-    tables.print_predictions(predictions, console)
-    tables.print_setting(costs, clusters[0], console)
-    tables.print_foreign(costs, processor_of(machine.describe()), None, "--workers …", console)
+    _print_predictions(predictions, console)
+    _print_setting(costs, clusters[0], console)
+    _warn_of_another_processor(costs, machine.processor_of(machine.describe()), None, "--workers …", console)
     plain = {name: str(value) if isinstance(value, Path) else value for name, value in asdict(settings).items()}
     return {"setting": plain, "predictions": [asdict(one) for one in predictions]}
+
+
+def _print_predictions(predictions: Sequence[Prediction], console: Console) -> None:
+    """Print a row for each cluster, of less than 80 columns."""
+    columns = ("workers", "ps", "examples/s", "efficiency", "staleness", "p95", "busiest")
+    of_tables = ("tables/ps",) if predictions[0].table_bytes is not None else ()
+    table = plain_table(**dict.fromkeys((*columns, *of_tables), RIGHT))
+    for one in predictions:
+        table.add_row(
+            f"{one.workers:,}",
+            "-" if one.parameter_servers is None else str(one.parameter_servers),
+            f"{one.examples_per_second:,.0f}",
+            f"{100 * one.efficiency:.1f} %",
+            f"{one.staleness_mean:,.1f}",
+            f"{one.staleness_p95:,}",
+            f"{one.bottleneck} {100 * one.utilisation[one.bottleneck]:.0f} %",
+            *([] if one.table_bytes is None else [f"{one.table_bytes / 1e9:,.2f} GB"]),
+        )
+    console.print(table)
+
+
+def _print_setting(costs: Costs, cluster: SimulatedCluster, console: Console) -> None:
+    """Print what was simulated, and where its costs were measured. `cluster`: any of the clusters."""
+    network, where = cluster.network, f"one machine with {cluster.cores} cores"
+    if cluster.cores is None:
+        gbits, latency = 8e-9 * network.link_bytes_per_second, 1e6 * network.latency_seconds
+        where = f"{gbits:g} Gbit/s links, {latency:g} us latency"
+    _say(f"mode {cluster.mode}, {where}, steps a dispatch: {costs.steps_per_dispatch}", console)
+    if costs.tables:
+        of_tables = f"{costs.tables.values_per_step:,.0f} of the {costs.tables.weights:,} weights in tables"
+        _say(
+            f"a step pulls {costs.wire_bytes / 1e6:,.2f} MB, and pushes as much: {of_tables}, and all weights outside "
+            "of tables",
+            console,
+        )
+    _say(f"costs: {costs.measured_on}, {costs.processor}", console)
+
+
+def _warn_of_another_processor(
+    costs: Costs, processor: str, run: RunConfig | None, more: str, console: Console
+) -> None:
+    """If `costs` were measured on another processor, print a warning, and the commands that measure this processor.
+
+    Args:
+      run: the configuration of the run that is checked, if there is one. more: further options of `simulate`.
+    """
+    if costs.processor == processor:
+        return
+    work = "--model tutorial_cnn"
+    if run is not None:
+        training, model = run.training, run.model
+        work = f"--model {model.name} --precision {model.precision} --batch-size {training.batch_size_per_worker}"
+    warning = f"OTHER PROCESSOR: the costs were measured on {costs.processor}, and this is {processor}"
+    _say(f"{warning}: the figures may be far off. To measure this processor:", console, style="yellow")
+    _say(f"  {PROGRAM} run --workers 1 --ps 1 {work} --steps 3000 --no-evaluator --run-dir runs/costs", console)
+    _say(f"  {PROGRAM} simulate --from runs/costs {more}", console)
+
+
+def _say(line: str, console: Console, style: str | None = None) -> None:
+    console.print(line, style=style, highlight=False, soft_wrap=True)
 
 
 def _clusters(settings: SimulationSettings) -> list[SimulatedCluster]:
@@ -144,8 +207,7 @@ def _stragglers(settings: SimulationSettings) -> Stragglers:
         stragglers = parse_stragglers(settings.straggler)
     except ValueError as error:
         raise UserError(f"--straggler: {error}") from error
-    named, fewest = [slow.worker for slow in stragglers.slow], min(settings.workers)
-    if named and max(named) >= fewest:
+    if not stragglers.are_among(fewest := min(settings.workers)):
         raise UserError(
             f"--straggler: got {settings.straggler!r}: with --workers {fewest} the last one is worker {fewest - 1}"
         )
@@ -154,29 +216,33 @@ def _stragglers(settings: SimulationSettings) -> Stragglers:
 
 def _servers(settings: SimulationSettings) -> tuple[int, ...]:
     """Return the numbers of parameter servers to predict for: the option's, or the defaults that the mode allows."""
-    mode, given = MODES[settings.mode], settings.parameter_servers
+    mode, given, usual = MODES[settings.mode], settings.parameter_servers, SimulationSettings.parameter_servers
+    most = mode.cluster.most_parameter_servers
     if not mode.has_parameter_servers:
+        if given != usual:
+            got = ",".join(map(str, given))
+            raise UserError(f"--ps: got {got}: mode {mode.name} has no parameter servers: leave it out")
         return (1,)
-    if given == SimulationSettings.parameter_servers and mode.cluster.most_parameter_servers is not None:
-        return tuple(count for count in given if count <= mode.cluster.most_parameter_servers)
-    return given
+    if most is None or max(given) <= most:
+        return given
+    if given != usual:
+        raise UserError(f"--ps: got {max(given)}: --mode {mode.name} takes at most {most}")
+    return tuple(count for count in given if count <= most)
 
 
 def _refuse_what_does_not_fit(settings: SimulationSettings) -> None:
-    mode, backup = MODES[settings.mode], settings.backup_workers
+    mode, backup, usual = MODES[settings.mode], settings.backup_workers, SimulationSettings
     if backup and (not uses(mode.name, "mode.backup_workers") or backup >= min(settings.workers)):
         raise UserError(f"--backup-workers: got {backup}: it needs --mode {SyncPs.name} and more than {backup} workers")
-    if settings.cores is not None and not settings.one_machine:
-        raise UserError(f"--cores: got {settings.cores}: it needs --one-machine or --check")
-    if not mode.has_parameter_servers and settings.parameter_servers != SimulationSettings.parameter_servers:
-        given = ",".join(map(str, settings.parameter_servers))
-        raise UserError(f"--ps: got {given}: mode {mode.name} has no parameter servers: leave it out")
-    for name in ("link_gbps", "latency_us"):
-        if settings.one_machine and getattr(settings, name) != getattr(SimulationSettings, name):
-            option = f"--{name.replace('_', '-')}"
-            raise UserError(f"{option}: got {getattr(settings, name):g}: one machine has no network: leave it out")
-    if settings.one_machine and not mode.has_parameter_servers:
+    if not settings.one_machine:
+        if settings.cores is not None:
+            raise UserError(f"--cores: got {settings.cores}: it needs --one-machine or --check")
+        return
+    if not mode.has_parameter_servers:
         raise UserError(f"--mode: got '{mode.name}': --one-machine needs a mode with parameter servers")
-    most, allowed = max(_servers(settings)), mode.cluster.most_parameter_servers
-    if allowed is not None and most > allowed:
-        raise UserError(f"--ps: got {most}: --mode {mode.name} takes at most {allowed}")
+    for option, got, default in (
+        ("--link-gbps", settings.link_gbps, usual.link_gbps),
+        ("--latency-us", settings.latency_us, usual.latency_us),
+    ):
+        if got != default:
+            raise UserError(f"{option}: got {got:g}: one machine has no network: leave it out")

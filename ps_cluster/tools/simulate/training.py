@@ -64,6 +64,7 @@ class SimulatedTraining(ABC):
         self.cluster = cluster
         self.events = Events()
         self.random = np.random.default_rng(cluster.seed)
+        self._in_rounds = cluster.waits is Waits.IN_ROUNDS
         self._slow = Slow(cluster.stragglers, cluster.workers, self.random, cluster.seed)
         # Steps of its dispatch that each worker has done. Each begins somewhere in the middle: in a long run the
         # workers don't ask the chief at the same time.
@@ -87,14 +88,12 @@ class SimulatedTraining(ABC):
         seconds, staleness = np.array(sorted(self._ends)).T
         return Trained(seconds, staleness.astype(np.int64), self._versions.copy(), self._computing, self._dispatches)
 
-    @property
-    def in_rounds(self) -> bool:
-        return self.cluster.waits is Waits.IN_ROUNDS
-
     def dispatch(self, worker: int) -> None:
         """Give the worker its next step, from its dispatch or from a new one of the chief."""
-        gap = self.costs.step_gap_seconds
-        self._dispatch_done[worker] += 1 / self._steps_per_dispatch
+        gap, workers = self.costs.step_gap_seconds, self.cluster.workers
+        per_second = len(self._ends) / self.events.now / workers if self.events.now else 0.0
+        size = dispatch_size(self.costs.steps_per_dispatch, workers=workers, per_second=per_second, left=math.inf)
+        self._dispatch_done[worker] += 1 / size
         if self._dispatch_done[worker] < 1:
             self.events.after(gap, self.pull, worker)
             return
@@ -102,13 +101,6 @@ class SimulatedTraining(ABC):
         self._dispatches += 1
         self._asks.add(worker)
         self.ask_chief(lambda: self.events.after(self.costs.dispatch_delay_seconds + gap, self.pull, worker))
-
-    @property
-    def _steps_per_dispatch(self) -> int:
-        """Steps that the chief would put into a dispatch now."""
-        workers = self.cluster.workers
-        per_second = len(self._ends) / self.events.now / workers if self.events.now else 0.0
-        return dispatch_size(self.costs.steps_per_dispatch, workers=workers, per_second=per_second, left=math.inf)
 
     @abstractmethod
     def ask_chief(self, then: Callable[[], None]) -> None:
@@ -120,7 +112,7 @@ class SimulatedTraining(ABC):
 
     def read(self, worker: int, server: int | slice) -> None:
         """Serve a pull: record each shard's version for the worker, unless its last push was answered with it."""
-        if self.in_rounds or worker in self._asks:
+        if self._in_rounds or worker in self._asks:
             self._pulled[worker, server] = self._versions[server]
 
     def compute_and_wait(self, worker: int, seconds: float, then: Callable[[int], None]) -> None:
@@ -132,7 +124,7 @@ class SimulatedTraining(ABC):
     def take(self, worker: int, server: int | slice) -> None:
         """Serve a push: its gradient is applied, counts in the round, or comes too late."""
         behind = self._versions[server] - self._pulled[worker, server]
-        if self.in_rounds:
+        if self._in_rounds:
             self._take_in_round(worker, late=bool(np.any(behind)))
             return
         self._versions[server] += 1
@@ -156,7 +148,7 @@ class SimulatedTraining(ABC):
 
     def go_on(self, worker: int) -> None:
         """Let the worker continue. In rounds it waits for the next round if its gradient counted in this round."""
-        if self.in_rounds and self._versions[0] == self._pulled[worker, 0]:
+        if self._in_rounds and self._versions[0] == self._pulled[worker, 0]:
             self._waiting.append(worker)
         else:
             self.dispatch(worker)

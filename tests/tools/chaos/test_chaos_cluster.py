@@ -13,7 +13,7 @@ from ps_cluster.config import user_code
 from ps_cluster.config.tasks import ON_DEATH
 from ps_cluster.runs import checkpoints
 from ps_cluster.tools.chaos.chaos_run import run_chaos
-from ps_cluster.tools.chaos.fault_plan import make_fault
+from ps_cluster.tools.chaos.kind import make_fault
 from ps_cluster.tools.chaos.kinds import FAULTS
 from ps_cluster.tools.chaos.runner import ChaosBounds
 from ps_cluster.tools.chaos.settings import ChaosSettings

@@ -9,9 +9,10 @@ import pytest
 from ps_cluster.config.tasks import ON_DEATH
 from ps_cluster.launch.stages import RunLimits
 from ps_cluster.tools.chaos.chaos_run import run_chaos
-from ps_cluster.tools.chaos.fault_plan import SHORTEST_PAUSE_S, make_fault
+from ps_cluster.tools.chaos.hosts import Host
+from ps_cluster.tools.chaos.kind import SHORTEST_PAUSE_S, make_fault
 from ps_cluster.tools.chaos.kinds import FAULTS
-from ps_cluster.tools.chaos.kinds.between_hosts import CutOff, HostVanishes
+from ps_cluster.tools.chaos.kinds.between_hosts import HostLink, HostVanishes
 from ps_cluster.tools.chaos.runner import ChaosBounds
 from ps_cluster.tools.chaos.settings import ChaosSettings
 from tests.helpers.on_hosts import skip_without_hosts
@@ -21,7 +22,7 @@ from tests.helpers.real_cluster import unhurried
 pytestmark = [pytest.mark.cluster, pytest.mark.exhaustive]
 
 # The command's take longer.
-SHORT = {kind.name: kind for kind in (HostVanishes(4), CutOff("worker", 5))}
+SHORT = {kind.name: kind for kind in (HostVanishes(4), HostLink("cut off worker", "worker", 5, Host.cut))}
 INJECTED = ("host vanishes", "cut off worker", "kill ps+chief")
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from ps_cluster.config.tasks import Task
-from ps_cluster.tools.chaos.restarter import Restarter
+from ps_cluster.tools.chaos.hosted_run import RESTART_DELAY_S, Restarter
 
 WORKER, CHIEF = Task("worker", 0), Task("chief", 0)
 
@@ -19,8 +19,8 @@ class Processes:
         self.started.append(task)
         return process
 
-    def restarter(self, *tasks, **policy):
-        restarter = Restarter(tasks, self.start, clock=lambda: self.time, **policy)
+    def restarter(self, *tasks):
+        restarter = Restarter(tasks, self.start, clock=lambda: self.time)
         restarter.poll()
         return restarter
 
@@ -28,7 +28,7 @@ class Processes:
         """End the newest process, and look until a restart would be due."""
         self.codes[len(self.started) - 1 if pid is None else pid] = code
         restarter.poll()
-        self.time += 1.0
+        self.time += RESTART_DELAY_S
         restarter.poll()
 
 
@@ -44,10 +44,12 @@ def test_the_exit_code_says_how_often_a_task_is_started_again(code, again):
 
 def test_nothing_is_started_before_the_delay_is_over():
     processes = Processes()
-    restarter = processes.restarter(WORKER, delay_s=5.0)
-    processes.end(restarter, 75)
+    restarter = processes.restarter(WORKER)
+    processes.codes[0] = 75
+    for processes.time in (10.0, 9.9 + RESTART_DELAY_S):
+        restarter.poll()
     assert len(processes.started) == 1 and restarter.running == {}
-    processes.time = 5.0
+    processes.time = 10.0 + RESTART_DELAY_S
     restarter.poll()
     assert len(processes.started) == 2 and restarter.running[WORKER].pid == 1
 
@@ -55,11 +57,11 @@ def test_nothing_is_started_before_the_delay_is_over():
 def test_a_task_that_is_held_starts_only_when_it_is_released_and_the_others_go_on():
     processes = Processes()
     restarter = processes.restarter(CHIEF, WORKER)
-    restarter.hold([WORKER])
+    restarter.held.add(WORKER)
     processes.end(restarter, -9, pid=1)
     assert list(restarter.running) == [CHIEF]
     processes.end(restarter, 75, pid=0)
     assert list(restarter.running) == [CHIEF] and restarter.restarts[WORKER] == 0
-    restarter.release([WORKER])
+    restarter.held.remove(WORKER)
     restarter.poll()
     assert set(restarter.running) == {CHIEF, WORKER}

@@ -7,8 +7,7 @@ import pytest
 
 from ps_cluster.config.tasks import ON_DEATH, Task
 from ps_cluster.runs.result_rows import WorkerRow
-from ps_cluster.tools.chaos.fault_plan import make_fault
-from ps_cluster.tools.chaos.kind import ChaosFailed, FaultKind, Injection
+from ps_cluster.tools.chaos.kind import ChaosFailed, FaultKind, Injection, make_fault
 from ps_cluster.tools.chaos.kinds import FAULTS
 from ps_cluster.tools.chaos.namespaces import NotAllowed
 from ps_cluster.tools.chaos.runner import ChaosBounds, Interrupted, Runner

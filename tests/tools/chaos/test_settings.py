@@ -12,9 +12,8 @@ from ps_cluster.config import build_config
 from ps_cluster.config.modes import MODES
 from ps_cluster.errors import UserError
 from ps_cluster.tools.chaos.chaos_report import Evidence
-from ps_cluster.tools.chaos.chaos_run import report_of, run_chaos
-from ps_cluster.tools.chaos.fault_plan import LONGEST_PAUSE_S, SHORTEST_PAUSE_S, allowed_here, plan
-from ps_cluster.tools.chaos.kind import ChaosFailed
+from ps_cluster.tools.chaos.chaos_run import allowed_here, report_of, run_chaos
+from ps_cluster.tools.chaos.kind import LONGEST_PAUSE_S, SHORTEST_PAUSE_S, ChaosFailed
 from ps_cluster.tools.chaos.kinds import FAULTS
 from ps_cluster.tools.chaos.kinds.signals import Signalled
 from ps_cluster.tools.chaos.settings import (
@@ -136,8 +135,8 @@ def possible(mode):
 
 
 def first(count, seed, mode="async", workers=3, parameter_servers=2):
-    tasks = ChaosSettings(mode=mode, workers=workers, parameter_servers=parameter_servers).topology.tasks
-    return list(islice(plan(seed, possible(mode), tasks, MODES[mode].cluster.on_death), count))
+    settings = ChaosSettings(seed, count, mode=mode, workers=workers, parameter_servers=parameter_servers)
+    return list(settings.plan(possible(mode)))
 
 
 def test_a_plan_is_the_same_for_the_same_seed_and_another_for_another():
@@ -178,9 +177,8 @@ def test_what_the_mode_or_the_system_does_not_allow_is_sorted_out_with_the_reaso
 
 
 def test_kinds_that_all_take_the_cluster_along_follow_each_other():
-    tasks = ChaosSettings().topology.tasks
     kinds = [FAULTS["kill ps"], FAULTS["hang up"]]
-    faults = list(islice(plan(0, kinds, tasks, MODES["async"].cluster.on_death), 4))
+    faults = list(islice(ChaosSettings(minutes=1).plan(kinds), 4))
     assert {fault.kind for fault in faults[:2]} == {fault.kind for fault in faults[2:]} == set(kinds)
 
 

@@ -13,17 +13,13 @@ def test_a_worker_continues_with_an_update_of_its_own_and_training_with_any_upda
         for time, applied, updates in ((9.0, 5, 4), (10.5, 9, 4), (11.0, 4, 4), (11.5, 5, 4), (12.0, 6, 5))
     ]  # fmt: skip
     training, worker = TrainingGoesOn(10.0), TrainingGoesOn(10.0, of=Task("worker", 1))
-    for sign in (training, worker):
-        sign.look(rows, {}, 20.0)
     # The updates in the first row after the fault may be from before it, and after a restart there are fewer.
-    assert (training.seen_at, worker.seen_at) == (11.5, 12.0)
+    assert [sign.seen(rows, {}, 20.0) for sign in (training, worker)] == [11.5, 12.0]
 
 
 def test_a_file_that_was_there_before_is_not_a_new_one(tmp_path):
     (tmp_path / "step-1.safetensors").touch()
     sign = new_file(tmp_path, "*.safetensors")
-    sign.look([], {}, 1.0)
-    assert sign.seen_at is None
+    assert sign.seen([], {}, 1.0) is None
     (tmp_path / "step-2.safetensors").touch()
-    sign.look([], {}, 2.0)
-    assert sign.seen_at == 2.0
+    assert sign.seen([], {}, 2.0) == 2.0

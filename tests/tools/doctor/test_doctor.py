@@ -54,7 +54,7 @@ def test_wishes_of_the_environment_that_tasks_do_not_fulfil_are_told(tmp_path, v
     answer(surroundings({"KERAS_HOME": str(tmp_path)} | variable), status, says)
 
 
-MULTIPLY = (sys.executable, "-m", "ps_cluster.tools.doctor.multiply")
+MULTIPLY = (sys.executable, "-m", "ps_cluster.tools.doctor.gpu_checks")
 
 
 def test_without_a_gpu_nothing_is_multiplied():

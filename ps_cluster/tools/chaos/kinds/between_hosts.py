@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import signal
-from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -41,22 +40,26 @@ class HostVanishes(FaultKind):
         run, began = scene.hosted, scene.now()
         host = run.places[next(iter(scene.victims))]
         lost, known = [task for task, place in run.places.items() if place is host], run.running()
-        run.restarter.hold(lost)
+        run.restarter.held.update(lost)
         host.vanish()
         scene.wait(self._seconds)
         host.restore()
-        run.restarter.release(lost)
+        run.restarter.held.difference_update(lost)
         goes_on = TrainingGoesOn(began, until=scene.now())
         # A task that has just ended, and waits to be started again, has no process.
         return Injection(scene.now(), [goes_on, *(scene.worker_back(task, known.get(task, 0)) for task in lost)])
 
 
-class _OfTwoWorkers(FaultKind):
+class OfTwoWorkers(FaultKind):
     """Two workers are hit. The second is killed, and has to train again while the first is missing."""
 
     launched, hosted = False, True
     others_go_on = True
     victims = (WORKER, WORKER)
+
+    def __init__(self, name: str, take_away: Callable[[Scene, Task, int], Callable[[], None]]):
+        """`take_away` takes a worker with this pid away, and returns a function that gives it back."""
+        self.name, self._take_away = name, take_away
 
     def choose(self, source: random.Random, tasks: Sequence[Task]) -> tuple[Task, ...]:
         return tuple(source.sample([task for task in tasks if task.type == WORKER], 2))
@@ -64,79 +67,55 @@ class _OfTwoWorkers(FaultKind):
     def why_not(self, run: Run) -> str | None:
         return None if sum(task.type == WORKER for task in run.running()) > 1 else "it needs two workers"
 
-    @abstractmethod
-    def take_away(self, scene: Scene, worker: Task, pid: int) -> Callable[[], None]:
-        """Take a worker away, and return a function that gives it back."""
-
     def inject(self, scene: Scene) -> Injection:
         (missing, pid), (other, killed) = scene.victims.items()
         began = scene.now()
-        give_back = self.take_away(scene, missing, pid)
+        give_back = self._take_away(scene, missing, pid)
         scene.kill(killed, signal.SIGKILL)
         return Injection(began, [scene.worker_back(other, killed)], then=give_back)
 
 
-class WorkerNeverBack(_OfTwoWorkers):
-    """Two workers are killed, and only the second comes back."""
-
-    name = "worker never back"
-
-    def take_away(self, scene: Scene, worker: Task, pid: int) -> Callable[[], None]:
-        scene.hosted.restarter.hold([worker])
-        scene.kill(pid, signal.SIGKILL)
-        return lambda: scene.hosted.restarter.release([worker])
+def _kill_and_hold(scene: Scene, worker: Task, pid: int) -> Callable[[], None]:
+    """Kill a worker, which is not started again until it is given back."""
+    held = scene.hosted.restarter.held
+    held.add(worker)
+    scene.kill(pid, signal.SIGKILL)
+    return lambda: held.remove(worker)
 
 
-class SilentWorker(_OfTwoWorkers):
-    """The first worker is stopped like a paused container: its connections stay open, but it does not answer."""
+def _silence(scene: Scene, worker: Task, pid: int) -> Callable[[], None]:
+    """Stop a worker like a paused container: its connections stay open, but it does not answer."""
+    paused = [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
 
-    name = "silent worker"
+    def signal_all(number: int) -> None:
+        for one in paused:
+            scene.kill(one, number)
 
-    def take_away(self, scene: Scene, worker: Task, pid: int) -> Callable[[], None]:
-        paused = [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
-
-        def signal_all(number: int) -> None:
-            for one in paused:
-                scene.kill(one, number)
-
-        signal_all(signal.SIGSTOP)
-        return lambda: signal_all(signal.SIGCONT)
+    signal_all(signal.SIGSTOP)
+    return lambda: signal_all(signal.SIGCONT)
 
 
-class CutOff(Lasting):
-    """The link of the victim's host is cut for a while, and restored."""
+class HostLink(Lasting):
+    """The link of the victim's host is degraded for a while, and restored."""
 
     launched, hosted = False, True
 
-    def __init__(self, victim: str, seconds: float = CUT_S):
-        self.name, self.victims, self.seconds = f"cut off {victim}", (victim,), seconds
+    def __init__(self, name: str, victim: str, seconds: float, degrade: Callable[[Host], None]):
+        self.name, self.victims, self.seconds, self._degrade = name, (victim,), seconds, degrade
 
     @contextmanager
     def degraded(self, scene: Scene) -> Iterator[None]:
         (victim,) = scene.victims
         host = scene.hosted.places[victim]
-        self.degrade(host)
+        self._degrade(host)
         try:
             yield
         finally:
             host.restore()
 
-    def degrade(self, host: Host) -> None:
-        host.cut()
 
-
-class BadLink(CutOff):
-    """The link of a worker's host is slow and long, and loses packets."""
-
-    name = "slow and lossy link"
-
-    def __init__(self) -> None:
-        super().__init__(WORKER, BAD_S)
-        self.name = BadLink.name
-
-    def degrade(self, host: Host) -> None:
-        host.slow(RATE, DELAY_MS, LOSS)
-
-
-CUT_OFF_WORKER = CutOff(WORKER)
-CUT_OFF_CHIEF = CutOff(CHIEF)
+WORKER_NEVER_BACK = OfTwoWorkers("worker never back", _kill_and_hold)
+SILENT_WORKER = OfTwoWorkers("silent worker", _silence)
+CUT_OFF_WORKER = HostLink("cut off worker", WORKER, CUT_S, Host.cut)
+CUT_OFF_CHIEF = HostLink("cut off chief", CHIEF, CUT_S, Host.cut)
+BAD_LINK = HostLink("slow and lossy link", WORKER, BAD_S, lambda host: host.slow(RATE, DELAY_MS, LOSS))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from ps_cluster.config.tasks import OnDeaths
 from ps_cluster.tools.chaos.kind import ChaosFailed, FaultKind, Injection, Run, Scene
-from ps_cluster.tools.chaos.namespaces import MOUNTS, NotAllowed, inside, program
+from ps_cluster.tools.chaos.namespaces import MOUNTS, NotAllowed, inside
 from ps_cluster.tools.chaos.signs import TrainingBack, new_file
 
 FULL, NO_INODES = "size=4k", "nr_inodes=1"  # options of tmpfs; the one inode is that of the folder itself
@@ -15,15 +16,22 @@ NOTICED_WITHIN_S = 90.0  # A leader whose last save was slow pauses for up to 60
 _REFUSED = "No space left on device"  # what the system says in both cases
 
 
+@contextmanager
+def _small_disks(run: Run, folders: Iterable[Path], options: str) -> Iterator[None]:
+    with inside(run.pid, MOUNTS) as call, ExitStack() as mounted:
+        for folder in folders:
+            call("mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder))
+            mounted.callback(call, "umount", "--lazy", str(folder))  # works even while a process uses the folder
+        yield
+
+
 class _SmallDisk(FaultKind):
     def why_not(self, run: Run) -> str | None:
         try:
-            with inside(run.pid, MOUNTS) as call:
-                _mount(call, run.tools, FULL)
-                _unmount(call, run.tools)
+            with _small_disks(run, [run.tools], FULL):
+                return None
         except NotAllowed as reason:
             return f"this user may not mount a file system for the run alone: {reason}"
-        return None
 
 
 class FullAtLastCheckpoint(_SmallDisk):
@@ -36,10 +44,9 @@ class FullAtLastCheckpoint(_SmallDisk):
 
     def inject(self, scene: Scene) -> Injection:
         run, began = scene.launched, scene.now()
-        with inside(run.pid, MOUNTS) as call:
-            _mount(call, run.files.checkpoints, FULL)
-        run.interrupt()
-        scene.wait_for_end(1)  # The small disk goes away with the processes that see it.
+        with _small_disks(run, [run.files.checkpoints], FULL):
+            run.interrupt()
+            scene.wait_for_end(1)
         if _REFUSED not in run.last_line:
             raise ChaosFailed(f"the run on a full disk did not end with '{_REFUSED}', but with: {run.last_line}")
         run.resume()
@@ -55,27 +62,7 @@ class OutOfInodes(_SmallDisk):
         files, log = scene.run.files, scene.launched.leader_log
         scene.wait_for(files.snapshots.is_dir, NOTICED_WITHIN_S, "no snapshot was written")
         before = log.stat().st_size
-
-        def is_reported() -> bool:
-            return _REFUSED.encode() in log.read_bytes()[before:]
-
-        with inside(scene.run.pid, MOUNTS) as call:
-            mounted = []
-            try:
-                for folder in files.states:
-                    _mount(call, folder, NO_INODES)
-                    mounted.append(folder)
-                problem = f"nothing in {log.name} about a snapshot that could not be written"
-                scene.wait_for(is_reported, NOTICED_WITHIN_S, problem)
-            finally:
-                for folder in mounted:
-                    _unmount(call, folder)
+        with _small_disks(scene.run, files.states, NO_INODES):
+            problem = f"nothing in {log.name} about a snapshot that could not be written"
+            scene.wait_for(lambda: _REFUSED.encode() in log.read_bytes()[before:], NOTICED_WITHIN_S, problem)
         return Injection(scene.now(), [new_file(files.snapshots, "*.safetensors")])
-
-
-def _mount(call: Callable[..., None], folder: Path, options: str) -> None:
-    call(program("mount"), "-t", "tmpfs", "-o", options, "tmpfs", str(folder))
-
-
-def _unmount(call: Callable[..., None], folder: Path) -> None:
-    call(program("umount"), "--lazy", str(folder))  # This works even while a process uses the folder.

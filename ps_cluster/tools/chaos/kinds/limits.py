@@ -11,6 +11,7 @@ from ps_cluster.config.tasks import TRAINING_TYPES, WORKER, Task
 from ps_cluster.tools.chaos.control_group import FIVE_PERCENT, NO_MEMORY, count_in, limited, why_no_limit
 from ps_cluster.tools.chaos.kind import ChaosFailed, Death, Injection, Lasting, Run, Scene
 
+NEXT_WITHIN_S = 30.0  # until the replacement of a process runs; a stopped process counts as dead after 5 s
 KILLED_WITHIN_S = 30.0
 THROTTLED_S = 6.0  # shorter than the launcher's limit for a silent worker: the worker is slow, not dead
 
@@ -30,7 +31,12 @@ class OutOfMemory(Death):
     def inject(self, scene: Scene) -> Injection:
         ((worker, before),) = scene.victims.items()
         scene.kill(before, signal.SIGKILL)
-        pid = scene.wait_for_next(worker)
+
+        def newest() -> int:
+            return scene.run.running().get(worker, before)
+
+        scene.wait_for(lambda: newest() != before, NEXT_WITHIN_S, f"no new process of {worker}")
+        pid = newest()
         began = scene.now()
         signs = scene.signs_after_deaths(began, {worker: pid})
         with limited(pid, NO_MEMORY) as group:
