@@ -132,7 +132,9 @@ def fit(
         raise UserError(
             f"initial_epoch: got {initial_epoch}: it has to be at least 0 and below epochs, which is {epochs}"
         )
-    level = _verbosity(verbose)
+    if verbose not in ("auto", 0, 1, 2):
+        raise UserError(f"verbose: got {one_line(repr(verbose), 50)}: give 'auto', 0, 1 or 2")
+    level = 1 if verbose == "auto" else int(verbose)
     say: Notify = print_line if level == 1 else ignore
     found = check_callbacks(callbacks)
     values = keywords.values_of(options, settings)
@@ -223,12 +225,6 @@ def _measured(model: keras.Model, train: Examples, validation: Examples | None) 
     if losses and validation is not None:
         logs |= {f"val_{name}": value for name, value in evaluate(model, validation).items() if name in losses}
     return logs
-
-
-def _verbosity(verbose: str | int) -> int:
-    if verbose not in ("auto", 0, 1, 2):
-        raise UserError(f"verbose: got {one_line(repr(verbose), 50)}: give 'auto', 0, 1 or 2")
-    return 1 if verbose == "auto" else int(verbose)
 
 
 class EpochLines(keras.callbacks.Callback):

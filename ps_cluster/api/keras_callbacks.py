@@ -16,7 +16,6 @@ from typing import Any
 import keras
 import numpy as np
 
-from ps_cluster.api.update_means import UpdateMeans
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_rows import RowTail
 from ps_cluster.files.values import one_line
@@ -24,6 +23,7 @@ from ps_cluster.models.flat import assign
 from ps_cluster.notices import Notify
 from ps_cluster.private_names import given_to_compile
 from ps_cluster.runs import checkpoints
+from ps_cluster.runs.journal import JournalTail
 from ps_cluster.runs.result_rows import EvaluationRow
 from ps_cluster.runs.run_dir import RunDir
 
@@ -133,7 +133,10 @@ class EpochReader:
         """
         self._run_dir, self._examples, self._scored = run_dir, examples, scored
         self._examples_per_update = examples_per_update
-        self._updates = UpdateMeans(run_dir, metric)
+        # It has a row for each update, in the order in which they were applied. Once a checkpoint is on the disk, the rows
+        # of all updates in it are there too.
+        self._updates, self._metric = JournalTail(run_dir, 0), metric
+        self._examples_before = 0  # those of the epochs so far
         self._evaluation = RowTail(run_dir.evaluation, EvaluationRow)
         self._seen: set[int] = set()
         self._last_number = -1
@@ -148,7 +151,24 @@ class EpochReader:
             if not is_new:
                 continue
             self._last_number = number
-            yield Epoch(number, row.step, self._updates.up_to(row.examples or 0) | _validation_logs(row))
+            yield Epoch(number, row.step, self._means_up_to(row.examples or 0) | _validation_logs(row))
+
+    def _means_up_to(self, examples: int) -> dict[str, float]:
+        """Return the mean loss and metric of the updates since the last call; {} if there were none.
+
+        Args:
+          examples: the number of examples on which the run has trained up to the end of these updates.
+        """
+        self._updates.look()
+        rest = examples - self._examples_before
+        self._examples_before = examples
+        rows = self._updates.take(
+            int(np.searchsorted(np.cumsum(self._updates.waiting["examples"]), rest, side="right"))
+        )
+        if not len(rows):
+            return {}
+        metric = float(rows["metric"].sum() / max(1.0, rows["examples"].sum()))
+        return {"loss": float(rows["loss"].mean()), self._metric: metric}
 
     def _new_checkpoints(self) -> list[EvaluationRow]:
         """Return a row without scores for each new checkpoint. One that is deleted before it is read ends no epoch."""
