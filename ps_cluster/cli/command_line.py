@@ -82,32 +82,29 @@ class OneLineCommand(click.Command):
 
     def main(self, *args: Any, **extra: Any) -> NoReturn:
         _open_standard_files()
+        message = ""
         try:
             code = super().main(*args, **(extra | {"standalone_mode": False, "complete_var": COMPLETE}))
         except click.exceptions.NoArgsIsHelpError as error:
             error.show()
             code = BAD_INPUT
-        except (click.ClickException, UserError) as error:
-            message = error.format_message() if isinstance(error, click.ClickException) else str(error)
-            _print_error(message)
-            code = BAD_INPUT
+        except click.ClickException as error:
+            code, message = BAD_INPUT, error.format_message()
+        except UserError as error:
+            code, message = BAD_INPUT, str(error)
         except RunFailed as error:
-            _print_error(str(error))
-            code = FAILED
+            code, message = FAILED, str(error)
         except OSError as error:  # a full disk, a directory that went away; or a path that no disk can have
             where = f": '{error.filename}'" if error.filename else ""
-            _print_error(f"{error.strerror or error}{where}")
             code = BAD_INPUT if error.errno in (errno.ENAMETOOLONG, errno.ELOOP) else FAILED
+            message = f"{error.strerror or error}{where}"
         except (click.Abort, KeyboardInterrupt):
-            _print_error("interrupted")
-            code = INTERRUPTED
+            code, message = INTERRUPTED, "interrupted"
+        if message:
+            from ps_cluster.report.terminal import print_error
+
+            print_error(message)
         sys.exit(code)
-
-
-def _print_error(message: str) -> None:
-    from ps_cluster.report.terminal import print_error
-
-    print_error(message)
 
 
 class OneLineErrors(OneLineCommand, click.Group):
@@ -195,8 +192,6 @@ _HELP_ALL = click.Option(
 
 # The types of values on the command line: strict numbers, lists, names of the registry, files to write.
 
-MOST_OF_A_LIST = 100  # values in a CommaList
-
 
 def completions(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
     """Return the names that begin with `incomplete`, so that a shell can complete it."""
@@ -214,12 +209,7 @@ class CommaList(click.ParamType[tuple[Any, ...]]):
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> tuple[Any, ...]:
         if isinstance(value, tuple):
             return value  # click converts a default twice
-        parts = value.split(",")
-        if len(parts) > MOST_OF_A_LIST:
-            self.fail(
-                f"there are {len(parts):,} values, but at most {MOST_OF_A_LIST} are accepted.", parameter, context
-            )
-        return tuple(self.one.convert(part.strip(), parameter, context) for part in parts)
+        return tuple(self.one.convert(part.strip(), parameter, context) for part in value.split(","))
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         before, comma, last = incomplete.rpartition(",")
@@ -339,7 +329,7 @@ class InputPath(click.Path):
 
 
 OUTPUT_FILE, OUTPUT_FOLDER = OutputPath(check_file), OutputPath(check_folder)
-FOLDER = InputPath()
+INPUT_PATH = InputPath()
 PRINTED_FILE = OutputPath(check_file, allow_dash=True)  # -: standard output
 STDOUT = Path("-")
 LIST = CommaList()
@@ -370,14 +360,30 @@ def write_text_to(file: Path, content: str) -> None:
         write_whole(file, content)
 
 
-def confirmed(question: str) -> bool:
-    """Ask the user and return whether the answer was yes. Raises UserError, which names --yes, if there is no answer."""
+yes_option = option("--yes", is_flag=True, help="Remove without asking.")
+
+
+def confirmed(count: int, what: str) -> bool:
+    """Ask the user whether `count` things are to be removed, and return whether the answer was yes.
+
+    Raises:
+      UserError: there is no answer. The message names --yes.
+    """
     try:
-        return click.confirm(question)
+        answer = click.confirm(f"Remove {'it' if count == 1 else f'these {count} {what}'}?")
     except click.Abort as error:
         raise UserError(
             "--yes: there was no answer, so nothing was removed: give --yes to remove without asking"
         ) from error
+    if not answer:
+        print("nothing was removed")
+    return answer
+
+
+def json_option(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return the option --json of a command, which writes `what` by `write_json_to`."""
+    text = f"Write the {what} to this file as JSON; -: print it."
+    return option("--json", "json_file", type=PRINTED_FILE, metavar="FILE", help=text)
 
 
 def is_given(context: click.Context, name: str) -> bool:
