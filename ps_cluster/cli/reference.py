@@ -135,11 +135,7 @@ def _inlined(node: Any, parts: Mapping[str, Any]) -> Any:
         for key, value in whole.items()
         if key != "$ref" and not (key == "title" and isinstance(value, str))
     }
-    return _as_list(found)
-
-
-def _as_list(found: Schema) -> Schema:
-    """Return the schema of a tuple as that of a list, because this dialect has no tuples. All parts have the same schema."""
+    # A tuple becomes a list, because this dialect has no tuples. All parts of a tuple have the same schema.
     parts = found.pop("prefixItems", None)
     return {**found, "items": parts[0]} if parts else found
 

@@ -114,14 +114,10 @@ def read_variations(text: str) -> dict[str, Any]:
             raise ValueError(f"{name} is given twice")
         seen.add(name)
         variation = VARIATIONS[name]
-        settings[variation.setting] = _value(variation, value) if has_value else variation.bare
+        try:
+            settings[variation.setting] = variation.read(value) if has_value else variation.bare
+        except Malformed as error:
+            raise ValueError(f"{value!r:.80} {error}: write {variation.form}") from error
         if settings[variation.setting] is None:
             raise ValueError(f"{name} needs a value: write {variation.form}")
     return settings
-
-
-def _value(variation: Variation, text: str) -> Any:
-    try:
-        return variation.read(text)
-    except Malformed as error:
-        raise ValueError(f"{text!r:.80} {error}: write {variation.form}") from error

@@ -38,6 +38,12 @@ def nested(dotted: Mapping[str, Any]) -> Layer:
     return tree
 
 
+def value_in(layer: Mapping[str, Any], section: str, name: str) -> Any:
+    """Return the value of a setting; None if the layer does not have it. The layer need not be valid."""
+    values = layer.get(section)
+    return values.get(name) if isinstance(values, dict) else None
+
+
 def merged(under: Layer, over: Mapping[str, Any]) -> Layer:
     """Merge `over` into `under`, section by section. The values of `over` win; lists are replaced whole."""
     result = dict(under)
@@ -90,7 +96,7 @@ def chosen_kinds(tree: Layer) -> dict[str, Kind]:
     Raises:
       UserError: the chosen object can't be loaded.
     """
-    names = {section: _name(tree, section, choice.key) for section, choice in CHOSEN.items()}
+    names = {section: value_in(tree, section, choice.key) for section, choice in CHOSEN.items()}
     return {section: CHOSEN[section].kinds[name] for section, name in names.items() if name in CHOSEN[section].kinds}
 
 
@@ -102,7 +108,7 @@ def adapted_to_choices(under: Layer, over: Layer) -> Layer:
     """
     result = dict(under)
     for section, (key, kinds) in CHOSEN.items():
-        before, now = _name(under, section, key), _name(over, section, key)
+        before, now = value_in(under, section, key), value_in(over, section, key)
         if now is not None and now != before and isinstance(under.get(section), dict):
             shared = _shared_settings(kinds, before, now)
             kept = {name: value for name, value in under[section].items() if name in shared}
@@ -141,11 +147,6 @@ def own_settings(section: str, kind: Kind) -> list[str]:
 def users(section: str, name: str) -> list[str]:
     """Return the names of the choices in a section that have a setting of this name."""
     return [kind.name for kind in CHOSEN[section].kinds.with_settings if name in kind.Settings.model_fields]
-
-
-def _name(tree: Layer, section: str, key: str) -> Any:
-    values = tree.get(section)
-    return values.get(key) if isinstance(values, dict) else None
 
 
 # Check which settings a mode uses. If the user gives a setting that the mode does not use, it is refused, never ignored.
@@ -223,8 +224,6 @@ def joined(layers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 def strictest(layers: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """Return {key: the strictest `cluster.isolation` in layers of dotted keys}; {} if no layer sets it."""
     asked = [value for layer in layers if isinstance(value := layer.get(ISOLATION_KEY), str)]
-    return (
-        {ISOLATION_KEY: max(asked, key=lambda one: _STRICTER.index(one) if one in _STRICTER else len(_STRICTER))}
-        if asked
-        else {}
-    )
+    if not asked:
+        return {}
+    return {ISOLATION_KEY: max(asked, key=lambda one: _STRICTER.index(one) if one in _STRICTER else len(_STRICTER))}
