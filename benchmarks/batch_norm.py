@@ -25,7 +25,7 @@ import ps_cluster
 from benchmarks.parity_programs import CIFAR10_FOLDER, Arrays, cifar10, stacked
 from benchmarks.parity_with_fit import BATCH
 from benchmarks.records import Column, keep, table
-from ps_cluster.cli.command_line import FOLDER, OUTPUT_FILE, OneLineCommand, Whole
+from ps_cluster.cli.command_line import INPUT_PATH, OUTPUT_FILE, OneLineCommand, Whole
 from ps_cluster.report.terminal import print_line
 
 EXAMPLES, EPOCHS, PART = 10_000, 5, 250
@@ -89,7 +89,7 @@ def scores(arm: str, seed: int) -> tuple[float, float]:
 
 
 @click.command(cls=OneLineCommand)
-@click.option("--data-dir", type=FOLDER, required=True, help="Folder of CIFAR-10.")
+@click.option("--data-dir", type=INPUT_PATH, required=True, help="Folder of CIFAR-10.")
 @click.option("--seeds", type=Whole(1, 20), default=6)
 @click.option("--output", type=OUTPUT_FILE, help="Also write every score to this JSON file.")
 def main(data_dir: Path, seeds: int, output: Path | None) -> None:

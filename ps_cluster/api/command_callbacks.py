@@ -30,9 +30,6 @@ def run_with_callbacks(name: str, words: Sequence[str], config: RunConfig, root:
       words: the words after `run` on the command line.
       config: the settings of the run.
       root: the directory of the run.
-    Raises:
-      UserError: the callbacks can't be used, or the command refuses its options.
-      RunFailed: a callback raised an exception, or the training failed.
     """
     reference = user_code.parse(user_code.named_by_user(name, Path.cwd()))
     if reference is None:

@@ -41,8 +41,6 @@ def try_run(words: Sequence[str], config: RunConfig) -> int:
     Args:
       words: the words after `run` on the command line.
       config: the settings of the run.
-    Raises:
-      UserError, RunFailed: as a run with these settings.
     """
     began = time.monotonic()
     workers = config.training_workers

@@ -30,8 +30,6 @@ def with_data(values: Mapping[str, Any], data: Any, notify: Notify) -> dict[str,
 
     Args:
       data: the data, in one of the forms of docs/python-api.md; None: the data set that `values` choose.
-    Raises:
-      UserError: `data` has another form, or the arrays can't be packed.
     """
     if data is None:
         return dict(values)

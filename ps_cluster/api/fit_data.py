@@ -77,9 +77,6 @@ def fit_data(
     """Yield the data of a call of `fit`. Streams are written to temporary files, which are removed afterwards.
 
     The arguments are those of `Model.fit`. `say` is called with each line for the user.
-
-    Raises:
-      UserError: the data has an unknown form, or can't be read.
     """
     with tempfile.TemporaryDirectory(prefix="ps-cluster-fit-") as name:
         folder = Path(name)

@@ -54,11 +54,7 @@ def metric_names(model: keras.Model) -> set[str]:
 
 
 def check_callbacks(given: Any) -> list[keras.callbacks.Callback]:
-    """Return the callbacks as a flat list.
-
-    Raises:
-      UserError: one of them is no callback, or acts within an epoch or on the optimizer, which only `fit` can do.
-    """
+    """Return the callbacks as a flat list."""
     found = list(keras.tree.flatten(given)) if given is not None else []
     for one in found:
         name = type(one).__name__
@@ -97,17 +93,12 @@ def _is_overridden(callback: keras.callbacks.Callback, method: str) -> bool:
 
 @dataclass(frozen=True)
 class Epoch:
-    """An epoch that has ended.
+    """An epoch that has ended."""
 
-    Attributes:
-      number: the number of the epoch, counted from 0.
-      checkpoint: the step of its checkpoint.
-      logs: the `loss` and the `accuracy` or `error` of the updates since the previous epoch. If the epoch was scored, also the
-        scores with the prefix `val_`, and the metrics of compile().
-    """
-
-    number: int
-    checkpoint: int
+    number: int  # counted from 0
+    checkpoint: int  # the step of its checkpoint
+    # The `loss` and the `accuracy` or `error` of the updates since the previous epoch. If the epoch was scored, also the
+    # scores with the prefix `val_`, and the metrics of compile().
     logs: Mapping[str, float]
 
 
@@ -207,7 +198,6 @@ class CallbackCaller:
           epochs, steps, verbose: the parameters that callbacks find in `self.params`; steps is per epoch.
           first_epoch: the number of the first epoch, as `initial_epoch` of `fit`.
           extra_logs: returns further logs of an epoch. When it is called, the model has the weights of the epoch.
-          say: called with a line for the user.
         """
         self._model, self._say, self._first_epoch, self._extra_logs = model, say, first_epoch, extra_logs
         self.history = keras.callbacks.History()

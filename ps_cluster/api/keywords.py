@@ -31,8 +31,6 @@ def values_of(options: Mapping[str, Any], settings: Mapping[str, Any] | None) ->
     Args:
       options: keyword → value; None counts as not given.
       settings: dotted keys or sections → values, for any settings of docs/configuration.md.
-    Raises:
-      UserError: a keyword is unknown, or `settings` is no mapping.
     """
     check_known(options, KEYWORDS)
     if settings is not None and not isinstance(settings, Mapping):

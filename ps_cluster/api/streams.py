@@ -33,8 +33,6 @@ def write_stream(
       folder: the folder for the files, which must stay until the arrays are no longer used.
       what: the name of the argument with the stream, for messages.
       steps: the number of batches to take; None: all.
-    Raises:
-      UserError: the stream is empty, its batches do not fit each other, or they take too much room on the disk.
     """
     columns: dict[tuple[str, ...], _Column] = {}
     limit = min(MOST_BYTES, shutil.disk_usage(folder).free - _KEPT_FREE_BYTES)

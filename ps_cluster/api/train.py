@@ -186,11 +186,7 @@ def _resumed(
 
 
 def _code_to_resume(run: RunDir, model: Any) -> Path | None:
-    """Return the file of the network that the caller allows to be run; None if the run needs no code for it.
-
-    Raises:
-      UserError: the network is code, and the caller gives no network or another one.
-    """
+    """Return the file of the network that the caller allows to be run; None if the run needs no code for it."""
     begun = flat(read_yaml(run.config)).get("model.name")
     code = NETWORKS.code_of(begun) if isinstance(begun, str) else None
     if code is None and model is None:

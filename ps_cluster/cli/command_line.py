@@ -216,35 +216,31 @@ class CommaList(click.ParamType[tuple[Any, ...]]):
         return [CompletionItem(f"{before}{comma}{item.value}") for item in self.one.shell_complete(ctx, param, last)]
 
 
-class Whole(click.IntRange):
+class _PlainDigits(click.ParamType[Any]):
+    """A type of numbers in plain digits, which `read` parses. Put it before click's type of numbers."""
+
+    read: Callable[[str], Any]
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
+        try:
+            number = self.read(value) if isinstance(value, str) else value  # a default is already a number
+        except Malformed as error:
+            self.fail(f"{value!r:.80} {error}.", parameter, context)
+        return super().convert(number, parameter, context)
+
+
+class Whole(_PlainDigits, click.IntRange):
     """A parameter type: a whole number in plain digits; click also takes `1_000`, `010` and full-width digits."""
 
     name = "integer"
-
-    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> int:
-        return super().convert(_plain(whole, value, self, parameter, context), parameter, context)
+    read = staticmethod(whole)
 
 
-class Number(click.FloatRange):
+class Number(_PlainDigits, click.FloatRange):
     """A parameter type: a finite number in plain digits; click would accept "nan" in every range."""
 
     name = "number"
-
-    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> float:
-        return super().convert(_plain(decimal, value, self, parameter, context), parameter, context)
-
-
-def _plain(
-    read: Callable[[str], Any],
-    value: Any,
-    kind: click.ParamType[Any],
-    parameter: click.Parameter | None,
-    context: click.Context | None,
-) -> Any:
-    try:
-        return read(value) if isinstance(value, str) else value  # a default is already a number
-    except Malformed as error:
-        kind.fail(f"{value!r:.80} {error}.", parameter, context)
+    read = staticmethod(decimal)
 
 
 class NameOf(click.ParamType[str]):
@@ -292,45 +288,38 @@ class Matching(click.ParamType[str]):
         self.fail(f"{value!r:.80} is not {self._says}.", parameter, context)
 
 
-class OutputPath(click.Path):
-    """A parameter type: a file or folder that the command writes at its end. If it can't be written, it is refused at once."""
+class CheckedPath(click.Path):
+    """A parameter type: the path of a file or folder, which is refused at once if `check` raises Malformed."""
 
-    def __init__(self, check: Callable[[Path], None], allow_dash: bool = False):
-        """`allow_dash`: - is accepted too; it means standard output."""
-        super().__init__(path_type=Path, allow_dash=allow_dash)
+    def __init__(self, check: Callable[[Path], None]):
+        super().__init__(path_type=Path)
         self._check = check
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Path:
         path = Path(os.fsdecode(super().convert(value, parameter, context)))
-        if path == STDOUT:
-            if not self.allow_dash:
-                self.fail(f"'{path}': this output can't be printed: give the path of a file.", parameter, context)
-            return path
         try:
             self._check(path)
-        except Malformed as error:
-            self.fail(f"'{path}' {error}.", parameter, context)
-        return path
-
-
-class InputPath(click.Path):
-    """A parameter type: a file or folder to read."""
-
-    def __init__(self) -> None:
-        super().__init__(path_type=Path)
-
-    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Path:
-        path = Path(os.fsdecode(super().convert(value, parameter, context)))
-        try:
-            refuse_address(str(path))
         except Malformed as error:
             self.fail(f"'{value}' {error}.", parameter, context)
         return path
 
 
+class OutputPath(CheckedPath):
+    """A parameter type: a file or folder that the command writes at its end, or standard output if `prints` is true."""
+
+    def __init__(self, check: Callable[[Path], None], *, prints: bool = False):
+        def check_output(path: Path) -> None:
+            if path != STDOUT:
+                check(path)
+            elif not prints:
+                raise Malformed("can't be printed: give the path of a file")
+
+        super().__init__(check_output)
+
+
+INPUT_PATH = CheckedPath(lambda path: refuse_address(str(path)))
 OUTPUT_FILE, OUTPUT_FOLDER = OutputPath(check_file), OutputPath(check_folder)
-INPUT_PATH = InputPath()
-PRINTED_FILE = OutputPath(check_file, allow_dash=True)  # -: standard output
+PRINTED_FILE = OutputPath(check_file, prints=True)
 STDOUT = Path("-")
 LIST = CommaList()
 
@@ -364,11 +353,7 @@ yes_option = option("--yes", is_flag=True, help="Remove without asking.")
 
 
 def confirmed(count: int, what: str) -> bool:
-    """Ask the user whether `count` things are to be removed, and return whether the answer was yes.
-
-    Raises:
-      UserError: there is no answer. The message names --yes.
-    """
+    """Ask the user whether `count` things are to be removed, and return whether the answer was yes."""
     try:
         answer = click.confirm(f"Remove {'it' if count == 1 else f'these {count} {what}'}?")
     except click.Abort as error:

@@ -90,11 +90,7 @@ USUAL = frozenset(("--workers", "--ps", "--mode", "--dataset", "--model", "--epo
 
 
 def settings_of(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return dotted key → value of all settings that the options give; `given`: the key of each option → its value.
-
-    Raises:
-      UserError: --epochs and --steps are both given, or the value of --augment can't be read.
-    """
+    """Return dotted key → value of all settings that the options give; `given`: the key of each option → its value."""
     values = dict(given)
     if "training.epochs" in values:
         if "training.steps" in values:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -136,8 +136,8 @@ def _inlined(node: Any, parts: Mapping[str, Any]) -> Any:
         if key != "$ref" and not (key == "title" and isinstance(value, str))
     }
     # A tuple becomes a list, because this dialect has no tuples. All parts of a tuple have the same schema.
-    parts = found.pop("prefixItems", None)
-    return {**found, "items": parts[0]} if parts else found
+    of_tuple = found.pop("prefixItems", None)
+    return {**found, "items": of_tuple[0]} if of_tuple else found
 
 
 # The page of settings.
@@ -162,7 +162,11 @@ def page(text: str) -> str:
     rows: list[Setting] = []
     for section, settings in sections().items():
         rows += [*_settings(section, settings, defaults), *_of_choices(section, defaults)]
-    return f"{text.partition(_HEAD)[0]}{_HEAD}{_table(rows)}\n"
+    table = "".join(  # no text here holds a |, which would end a cell
+        f"| `{key}`{_options(key)} | {values} | {'' if default is None else f'`{default}`'} | {meaning} |\n"
+        for key, values, default, meaning in rows
+    )
+    return f"{text.partition(_HEAD)[0]}{_HEAD}{table}"
 
 
 def _of_choices(section: str, defaults: Mapping[str, object]) -> Iterator[Setting]:
@@ -225,14 +229,6 @@ def _values(schema: Schema) -> str:
         return f"names, each with a {_values(schema['additionalProperties'])}"
     limits = ", ".join(f"{sign} {schema[name]:,.15g}" for name, sign in _LIMITS.items() if name in schema)
     return f"{_NAMES[schema['type']]} {limits}".strip()
-
-
-def _table(settings: Sequence[Setting]) -> str:
-    rows = [  # no text here holds a |, which would end a cell
-        f"| `{key}`{_options(key)} | {values} | {'' if default is None else f'`{default}`'} | {meaning} |"
-        for key, values, default, meaning in settings
-    ]
-    return "\n".join(rows)
 
 
 if __name__ == "__main__":

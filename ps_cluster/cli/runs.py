@@ -38,12 +38,7 @@ from ps_cluster.runs.run_dir import RUN_DIRECTORY, RunDir
 
 
 def check_removable(root: Path) -> RunDir:
-    """Return the run directory at `root`.
-
-    Raises:
-      UserError: it is not a run directory or is a link to one, a command or a task works in it, or it belongs to another
-        user.
-    """
+    """Return the run directory at `root`."""
     if root.is_symlink():
         raise UserError(f"run directory '{root}' is a link: name the folder itself")
     untrusted.refuse_foreign_symlinks(root, RUN_DIRECTORY)

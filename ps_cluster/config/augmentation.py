@@ -65,19 +65,12 @@ class Augmentation(Section):
 
 
 class Variation(NamedTuple):
-    """A part of the short form `flip,crop=4,hue=0.1`.
+    """A part of the short form `flip,crop=4,hue=0.1`."""
 
-    Attributes:
-      setting: the setting of `Augmentation` that the part sets.
-      read: parses the text after "=".
-      form: shows users how to write the part.
-      bare: the value if the part is the name alone; None if the name needs a value.
-    """
-
-    setting: str
-    read: Callable[[str], Any]
-    form: str
-    bare: Any = None
+    setting: str  # the setting of `Augmentation` that the part sets
+    read: Callable[[str], Any]  # parses the text after "="
+    form: str  # shows users how to write the part
+    bare: Any = None  # the value if the part is the name alone; None if the name needs a value
 
 
 def _range(text: str) -> list[float]:

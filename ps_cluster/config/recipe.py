@@ -83,10 +83,11 @@ def of_users_network(rule: object) -> dict[str, Any]:
     }
 
 
-def read_modes(recipe: Mapping[str, Any], origin: str) -> tuple[FoundRates, ...]:
-    """Return the table of a recipe; empty if the recipe has no table. Raises UserError if the table is invalid."""
+def found_rates(network: Network) -> tuple[FoundRates, ...]:
+    """Return the table of rates in a network's recipe; empty if it has none. Raises UserError if the table is invalid."""
+    origin = f"the recipe of network {network.name}"
     try:
-        table = _TABLE.validate_python({OF_MODES: recipe.get(OF_MODES) or ()})[OF_MODES]
+        table = _TABLE.validate_python({OF_MODES: network.recipe.get(OF_MODES) or ()})[OF_MODES]
     except ValidationError as error:
         raise UserError(first_error(error, origin)) from error
     places = [found.place for found in table]
@@ -187,11 +188,6 @@ def _staleness_method(settings: Layer) -> NamedLayer:
     if uses(mode.name, METHOD):
         return NamedLayer(f"default of rule {rule.name}", {"staleness": {"method": rule.staleness_method}})
     return NamedLayer("", {})
-
-
-def found_rates(network: Network) -> tuple[FoundRates, ...]:
-    """Return the table of rates in a network's recipe."""
-    return read_modes(network.recipe, f"the recipe of network {network.name}")
 
 
 def rates_found(config: RunConfig) -> FoundRates | None:

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from ps_cluster.config.lazy import tf
 from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.config.registry import Registry
 from ps_cluster.errors import UserError
-from ps_cluster.evaluation.raw_rows import RAW_DTYPES, as_raw, with_encoding
+from ps_cluster.evaluation.raw_rows import RAW_DTYPES, Inputs, Predictions, as_raw, with_encoding
 from ps_cluster.installation import to_add, to_install
 
 if TYPE_CHECKING:
     import keras
 
-    from ps_cluster.evaluation.predictor import Inputs, TrainedRun
+    from ps_cluster.evaluation.predictor import TrainedRun
 
 
 class Exported:
@@ -102,7 +99,7 @@ class ExportFormat:
         """Write the model to `path`, which does not exist yet."""
         raise NotImplementedError
 
-    def load(self, exported: Exported, path: Path) -> Callable[[Inputs], np.ndarray]:
+    def load(self, exported: Exported, path: Path) -> Predictions:
         """Load what was written. Return a function from raw examples to predictions, like a `Predictor`."""
         raise NotImplementedError
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ps_cluster.config.lazy import tf
 from ps_cluster.evaluation.export_formats import Exported, ExportFormat
-
-if TYPE_CHECKING:
-    from ps_cluster.evaluation.predictor import Inputs
+from ps_cluster.evaluation.raw_rows import Inputs, Predictions
 
 VERSION = "1"  # servers look for folders whose names are numbers, and load the largest number
 
@@ -43,7 +39,7 @@ class SavedModel(ExportFormat):
         signature = tf.function(serve, autograph=False).get_concrete_function(**exported.raw_signature())
         tf.saved_model.save(module, str(path / VERSION), signatures={"serving_default": signature})
 
-    def load(self, exported: Exported, path: Path) -> Callable[[Inputs], np.ndarray]:
+    def load(self, exported: Exported, path: Path) -> Predictions:
         loaded = tf.saved_model.load(str(path / VERSION))
 
         def predictions(inputs: Inputs) -> np.ndarray:
