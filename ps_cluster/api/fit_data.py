@@ -115,7 +115,9 @@ def _examples(
     batches = _batches(what, x, steps)
     if batches is None:
         if y is None:
-            raise UserError(f"{what}: got {_kind(x)} without targets: give x and y, or a stream of (inputs, targets)")
+            raise UserError(
+                f"{what}: got {type(x).__name__} without targets: give x and y, or a stream of (inputs, targets)"
+            )
         return Examples(_by_name(model, what, x), _by_output(model, y), _weight(weight)), None
     if y is not None or weight is not None:
         raise UserError(
@@ -214,7 +216,3 @@ def _mapped(part: Any, function: Callable[[Any], Any]) -> Any:
     if part is None:
         return None
     return {name: function(array) for name, array in part.items()} if isinstance(part, Mapping) else function(part)
-
-
-def _kind(value: Any) -> str:
-    return one_line(type(value).__name__, 100)

@@ -200,9 +200,8 @@ class CallbackCaller:
           extra_logs: returns further logs of an epoch. When it is called, the model has the weights of the epoch.
         """
         self._model, self._say, self._first_epoch, self._extra_logs = model, say, first_epoch, extra_logs
-        self.history = keras.callbacks.History()
         self._callbacks = keras.callbacks.CallbackList(
-            [*callbacks, self.history], model=model, epochs=epochs, steps=steps, verbose=verbose
+            list(callbacks), model=model, epochs=epochs, steps=steps, verbose=verbose
         )
         self._epochs, self._metrics = epochs, metric_names(model)
         self._begun = False

@@ -100,10 +100,8 @@ def resolve(
     """
     given = [*(of_file(file) if file else ()), *of_environment(environment or {}), of_options(overrides or {})]
     layers = [*given, size] if size else given
-    user: Layer = {}
-    for layer in layers:
-        user = merged(user, layer.settings)
-    user = merged(user, nested(strictest(flat(layer.settings) for layer in given)))
+    isolation = nested(strictest(flat(layer.settings) for layer in given))
+    user = merged(*(layer.settings for layer in layers), isolation)
     base, defaults = defaults_for(user)
     tree, layers = merged(base, user), [*defaults, *layers]
     try:

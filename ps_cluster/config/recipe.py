@@ -144,33 +144,30 @@ def recipe_for(base: Layer, user: Layer) -> tuple[Layer, NamedLayer]:
     network: Network = _chosen("model", merged(base, data_set.recipe), user)
     of_network = {key: value for key, value in network.recipe.items() if key != OF_MODES}
     is_own = not network.name or network.name in NETWORKS.own
-    rule = value_in(merged(merged(of_network, data_set.recipe), user), "optimizer", "rule")
+    rule = value_in(merged(of_network, data_set.recipe, user), "optimizer", "rule")
     safe = {} if is_own else of_users_network(rule)
-    of_both: Layer = dict(data_set.recipes.get(network.name, {}))
+    of_both = data_set.recipes.get(network.name, {})
     parts: list[NamedLayer] = []
     for origin, settings in (
         ("safe default for a network of your own", safe),
         (f"recipe of network {network.name}", of_network),
-        (f"recipe of data set {data_set.name}", dict(data_set.recipe)),
+        (f"recipe of data set {data_set.name}", data_set.recipe),
         (
             f"recipe of data set {data_set.name} for network {network.name}",
             merged({"model": {"name": network.name}}, of_both) if of_both else {},
         ),
     ):
-        used = of_choices(settings, merged(merged(base, settings), user))
+        used = of_choices(settings, merged(base, settings, user))
         base = merged(adapted_to_choices(base, settings), used)
         parts.append(NamedLayer(origin, used))
     base = adapted_to_choices(base, user)
-    found = found_for(found_rates(network), merged(base, user), merged(merged(dict(data_set.recipe), of_both), user))
-    parts.append(NamedLayer(f"rates of network {network.name} for this mode", dict(found)))
-    base = merged(base, dict(found))
+    found = found_for(found_rates(network), merged(base, user), merged(data_set.recipe, of_both, user))
+    parts.append(NamedLayer(f"rates of network {network.name} for this mode", found))
+    base = merged(base, found)
     if not any(part.has(METHOD) for part in parts):
         parts.append(_staleness_method(merged(base, user)))
         base = merged(base, parts[-1].settings)
-    whole: Layer = {}
-    for part in parts:
-        whole = merged(whole, part.settings)
-    return base, NamedLayer("recipe", whole, parts=tuple(parts))
+    return base, NamedLayer("recipe", merged(*(part.settings for part in parts)), parts=tuple(parts))
 
 
 def _chosen(section: str, base: Layer, user: Layer) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from ps_cluster.config.datasets import DATASETS
@@ -21,7 +21,10 @@ Layer = dict[str, Any]
 
 def flat(layer: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Convert a layer of sections to dotted key → value."""
-    return dict(_leaves(layer, prefix))
+    found: dict[str, Any] = {}
+    for key, value in layer.items():
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return found
 
 
 def nested(dotted: Mapping[str, Any]) -> Layer:
@@ -44,21 +47,14 @@ def value_in(layer: Mapping[str, Any], section: str, name: str) -> Any:
     return values.get(name) if isinstance(values, dict) else None
 
 
-def merged(under: Layer, over: Mapping[str, Any]) -> Layer:
-    """Merge `over` into `under`, section by section. The values of `over` win; lists are replaced whole."""
-    result = dict(under)
-    for key, value in over.items():
-        both_sections = isinstance(value, dict) and isinstance(result.get(key), dict)
-        result[key] = merged(result[key], value) if both_sections else value
+def merged(*layers: Mapping[str, Any]) -> Layer:
+    """Merge layers, section by section. The values of later layers win; lists are replaced whole."""
+    result: Layer = {}
+    for layer in layers:
+        for key, value in layer.items():
+            both_sections = isinstance(value, dict) and isinstance(result.get(key), dict)
+            result[key] = merged(result[key], value) if both_sections else value
     return result
-
-
-def _leaves(layer: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    for key, value in layer.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 # The sections of a configuration whose settings depend on what is chosen in them.
@@ -100,7 +96,7 @@ def chosen_kinds(tree: Layer) -> dict[str, Kind]:
     return {section: CHOSEN[section].kinds[name] for section, name in names.items() if name in CHOSEN[section].kinds}
 
 
-def adapted_to_choices(under: Layer, over: Layer) -> Layer:
+def adapted_to_choices(under: Layer, over: Mapping[str, Any]) -> Layer:
     """Return `under` with the choices of `over`, and without settings that belong only to the replaced choices.
 
     A setting stays if the old and the new choice inherit it from the same class: all rules share
@@ -116,7 +112,7 @@ def adapted_to_choices(under: Layer, over: Layer) -> Layer:
     return result
 
 
-def of_choices(recipe: Layer, chosen: Layer) -> Layer:
+def of_choices(recipe: Mapping[str, Any], chosen: Layer) -> Layer:
     """Return a recipe without the settings that the chosen objects do not have.
 
     For example, the recipe of a network for images sets the augmentation, but a data set of numbers has no such setting.

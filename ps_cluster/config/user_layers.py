@@ -71,10 +71,7 @@ def of_file(file: Path) -> list[NamedLayer]:
 
 def settings_of_file(file: Path) -> Layer:
     """Return the merged settings of a file and of the files that it extends."""
-    found: Layer = {}
-    for layer in of_file(file):
-        found = merged(found, layer.settings)
-    return found
+    return merged(*(layer.settings for layer in of_file(file)))
 
 
 def of_environment(environment: Mapping[str, str]) -> list[NamedLayer]:

@@ -7,11 +7,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ps_cluster.config.lazy import tf
 from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.config.registry import Registry
 from ps_cluster.errors import UserError
-from ps_cluster.evaluation.raw_rows import RAW_DTYPES, Inputs, Predictions, as_raw, with_encoding
+from ps_cluster.evaluation.raw_rows import Inputs, Predictions, as_raw, with_encoding
 from ps_cluster.installation import to_add, to_install
 
 if TYPE_CHECKING:
@@ -54,15 +53,6 @@ class Exported:
     def raw(self, inputs: Inputs) -> Inputs:
         """Convert examples to the inputs of `of_raw_rows`."""
         return inputs if self.encoding is None else as_raw(inputs, self.encoding)
-
-    def raw_signature(self) -> dict[str, tf.TensorSpec]:
-        """Return name → shape and dtype of each input of `of_raw_rows`."""
-        from ps_cluster.evaluation.predictor import signature_of
-
-        signature = signature_of(self.spec)
-        if self.encoding is None:
-            return signature
-        return {name: tf.TensorSpec(one.shape, RAW_DTYPES[name], name) for name, one in signature.items()}
 
 
 class ExportFormat:
