@@ -93,13 +93,7 @@ def _section(name: str, model: type[BaseModel]) -> Schema:
 def names_schema(choice: Choice, found: Schema) -> Schema:
     """Return the schema of the key that chooses a section's further settings."""
     described = {key: value for key, value in found.items() if key == "description"}
-    return {
-        "anyOf": [
-            {"enum": own_names(choice)},
-            {"type": "string", "pattern": _PATH},
-        ],
-        **described,
-    }
+    return {"anyOf": [{"enum": own_names(choice)}, {"type": "string", "pattern": _PATH}], **described}
 
 
 def _only_own(choice: Choice) -> Iterator[Schema]:
@@ -179,10 +173,9 @@ def _of_choices(section: str, defaults: Mapping[str, object]) -> Iterator[Settin
     kinds = CHOSEN[section].kinds
     having: dict[Setting, list[str]] = {}
     for kind in kinds.with_settings:
-        if own_settings(section, kind):
-            for one in _settings(section, kind.Settings, defaults):
-                if one.key.split(".")[1] not in kinds.settings.model_fields:
-                    having.setdefault(one, []).append(kind.name)
+        for one in _settings(section, kind.Settings, defaults):
+            if one.key.split(".")[1] not in kinds.settings.model_fields:
+                having.setdefault(one, []).append(kind.name)
     for one, names in having.items():
         yield one._replace(meaning=f"{one.meaning} (With {', '.join(names)}.)".strip())
 
