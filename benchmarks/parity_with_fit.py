@@ -27,7 +27,7 @@ import tensorflow as tf
 import ps_cluster
 from benchmarks.parity_programs import CIFAR10_FOLDER, PROGRAMS, Arrays, cifar10
 from benchmarks.records import Column, keep, table
-from ps_cluster.cli.command_line import FOLDER, OUTPUT_FILE, CommaList, OneLineCommand, Whole
+from ps_cluster.cli.command_line import INPUT_PATH, OUTPUT_FILE, CommaList, OneLineCommand, Whole
 from ps_cluster.config.user_layers import parse_assignment
 from ps_cluster.report.terminal import print_line
 
@@ -118,7 +118,7 @@ def score_of_run(name: str, seed: int, settings: Mapping[str, object]) -> float:
 )
 @click.option("--seeds", type=Whole(1, 20), default=3)
 @click.option(
-    "--data-dir", type=FOLDER, help="Folder of CIFAR-10. Without it, the programs that need CIFAR-10 are left out."
+    "--data-dir", type=INPUT_PATH, help="Folder of CIFAR-10. Without it, the programs that need CIFAR-10 are left out."
 )
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A setting of the runs.")
 @click.option("--output", type=OUTPUT_FILE, help="Also write every score to this JSON file.")

@@ -16,7 +16,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
-from ps_cluster.cli.command_line import FOLDER, OUTPUT_FILE, OneLineCommand, Whole
+from ps_cluster.cli.command_line import INPUT_PATH, OUTPUT_FILE, OneLineCommand, Whole
 from ps_cluster.files.writing import write_whole
 from ps_cluster.report.colours import PALETTE
 from ps_cluster.report.plots import Plot, grid, plot_style
@@ -33,8 +33,8 @@ LETTERS = 0.025  # the width of the name of a version, as a share of the width o
 
 
 @click.command(cls=OneLineCommand)
-@click.argument("asynchronous", type=FOLDER)
-@click.argument("synchronous", type=FOLDER)
+@click.argument("asynchronous", type=INPUT_PATH)
+@click.argument("synchronous", type=INPUT_PATH)
 @click.option("--output", type=OUTPUT_FILE, default="time-lines.png", help="The PNG file to write.")
 @click.option(
     "--steps",

@@ -10,9 +10,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from ps_cluster.api.command_words import without_options
+from ps_cluster.api.command_words import run_again
 from ps_cluster.api.keras_callbacks import check_callbacks
-from ps_cluster.api.program import COMMAND, Program
+from ps_cluster.api.program import Program
 from ps_cluster.api.run_callbacks import RunCallbacks, with_epochs_scored
 from ps_cluster.config import RunConfig, build_config, user_code
 from ps_cluster.errors import RunFailed, UserError
@@ -30,9 +30,6 @@ def run_with_callbacks(name: str, words: Sequence[str], config: RunConfig, root:
       words: the words after `run` on the command line.
       config: the settings of the run.
       root: the directory of the run.
-    Raises:
-      UserError: the callbacks can't be used, or the command refuses its options.
-      RunFailed: a callback raised an exception, or the training failed.
     """
     reference = user_code.parse(user_code.named_by_user(name, Path.cwd()))
     if reference is None:
@@ -50,40 +47,20 @@ def run_with_callbacks(name: str, words: Sequence[str], config: RunConfig, root:
         ) from error
     run = RunDir(Path(os.path.realpath(root)))
     listener = RunCallbacks(run, callbacks=callbacks)
-    argv = (
-        *COMMAND,
-        "run",
-        *without_options(words, (_OPTION, "--run-dir")),
-        "--run-dir",
-        str(run.root),
-        *_settings(config),
-    )
-    with Program(argv, environment=os.environ) as program:
-        try:
-            program.attend(listener.look)
-        except (UserError, RunFailed):
-            raise
-        except Exception as error:
-            raise RunFailed(_failure(reference, error, run)) from error
-        program.check(run.launcher_log)
-    try:
-        listener.finish()
-    except Exception as error:
-        raise RunFailed(_failure(reference, error, run)) from error
-    return 0
-
-
-def _settings(config: RunConfig) -> list[str]:
-    """Return the options with which each epoch is scored, unless the user has chosen when checkpoints are written."""
     usual = build_config().checkpoints
     chosen = {f"checkpoints.{name}": value for name, value in config.checkpoints if value != getattr(usual, name)}
     added = {name: value for name, value in with_epochs_scored(chosen).items() if name not in chosen}
-    return [word for name, value in added.items() for word in ("--set", f"{name}={value}")]
-
-
-def _failure(reference: user_code.Reference, error: Exception, run: RunDir) -> str:
-    where = f"; {error.__notes__[-1]}" if getattr(error, "__notes__", None) else ""
-    return (
-        f"{_OPTION}: '{reference}' raised {type(error).__name__}: {one_line(str(error), 300)}{where} The run directory is "
-        f"'{run.root}'"
-    )
+    try:
+        with Program(run_again(words, run, added, without=(_OPTION,)), environment=os.environ) as program:
+            program.attend(listener.look)
+            program.check(run.launcher_log)
+        listener.finish()
+    except (UserError, RunFailed):
+        raise
+    except Exception as error:
+        where = f"; {error.__notes__[-1]}" if getattr(error, "__notes__", None) else ""
+        raise RunFailed(
+            f"{_OPTION}: '{reference}' raised {type(error).__name__}: {one_line(str(error), 300)}{where} The run directory "
+            f"is '{run.root}'"
+        ) from error
+    return 0

@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ps_cluster.api.command_words import without_options
+from ps_cluster.api.command_words import run_again
 from ps_cluster.api.program import COMMAND, Program
 from ps_cluster.config import RunConfig
 from ps_cluster.errors import RunFailed
@@ -25,8 +26,6 @@ from ps_cluster.runs.run_dir import RunDir
 
 UPDATES_OF_WORKER = 2
 _MOST_UPDATES = 50  # per worker, because one worker may be so slow that the others would train without end
-_LENGTH = ("--epochs", "--steps", "--run-dir")
-
 _QUICKLY = {  # the run scores its checkpoint once; everything else that is not training is switched off
     "evaluation.draw_results": "false",
     "evaluation.after_training": "false",
@@ -42,17 +41,23 @@ def try_run(words: Sequence[str], config: RunConfig) -> int:
     Args:
       words: the words after `run` on the command line.
       config: the settings of the run.
-    Raises:
-      UserError, RunFailed: as a run with these settings.
     """
     began = time.monotonic()
     workers = config.training_workers
     with tempfile.TemporaryDirectory(prefix="ps-cluster-try-") as folder:
         run = RunDir(Path(os.path.realpath(folder), "run"))
         settings = {"training.steps": workers * _MOST_UPDATES, **_QUICKLY}
-        argv = [*COMMAND, "run", *without_options(words, _LENGTH, flags=("--try",)), "--run-dir", str(run.root)]
-        argv += [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
-        _attend(argv, run, EnoughUpdates(run, workers))
+        rows = RowTail(run.progress, ProgressRow)
+
+        def enough() -> bool:
+            """Return whether each worker has made its updates."""
+            made: Counter[int] = Counter()
+            for row in with_work(run.work, rows.new_rows())[-1:]:
+                for worker in row.workers:
+                    made[worker.index] += worker.updates
+            return len(made) >= workers and min(made.values()) >= UPDATES_OF_WORKER
+
+        _attend(run_again(words, run, settings, without=("--epochs", "--steps"), flags=("--try",)), run, enough)
         summary = read_json(run.summary, Summary)
         print_line("try: trained, wrote a checkpoint and scored it; now the export")
         if config.cluster.evaluator:
@@ -72,27 +77,9 @@ def try_run(words: Sequence[str], config: RunConfig) -> int:
     return 0
 
 
-class EnoughUpdates:
-    """Finds out when each worker has made its updates."""
-
-    def __init__(self, run: RunDir, workers: int):
-        self._run, self._workers = run, workers
-        self._rows = RowTail(run.progress, ProgressRow)
-
-    def look(self) -> bool:
-        """Return whether each worker has made two updates."""
-        rows = with_work(self._run.work, self._rows.new_rows())
-        if not rows:
-            return False
-        updates: dict[int, int] = {}
-        for worker in rows[-1].workers:
-            updates[worker.index] = updates.get(worker.index, 0) + worker.updates
-        return len(updates) >= self._workers and min(updates.values()) >= UPDATES_OF_WORKER
-
-
-def _attend(argv: Sequence[str], run: RunDir, enough: EnoughUpdates | None = None) -> None:
+def _attend(argv: Sequence[str], run: RunDir, look: Callable[[], bool] = lambda: False) -> None:
     with Program(argv, _say, environment=os.environ) as program:
-        program.attend(enough.look if enough else lambda: False)
+        program.attend(look)
         program.check(run.launcher_log)
 
 

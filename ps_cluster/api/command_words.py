@@ -2,7 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from ps_cluster.api.program import COMMAND
+from ps_cluster.runs.run_dir import RunDir
+
+
+def run_again(
+    words: Sequence[str], run: RunDir, settings: Mapping[str, Any], *, without: Sequence[str], flags: Sequence[str] = ()
+) -> list[str]:
+    """Return the command `run` with the same words in another run directory, with some settings more.
+
+    Args:
+      words: the words after `run` on the command line.
+      settings: dotted key → value.
+      without, flags: the options to leave out, as in `without_options`.
+    """
+    added = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+    kept = without_options(words, (*without, "--run-dir"), flags)
+    return [*COMMAND, "run", *kept, "--run-dir", str(run.root), *added]
 
 
 def without_options(words: Sequence[str], names: Collection[str], flags: Collection[str] = ()) -> list[str]:

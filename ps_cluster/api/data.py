@@ -30,28 +30,21 @@ def with_data(values: Mapping[str, Any], data: Any, notify: Notify) -> dict[str,
 
     Args:
       data: the data, in one of the forms of docs/python-api.md; None: the data set that `values` choose.
-    Raises:
-      UserError: `data` has another form, or the arrays can't be packed.
     """
     if data is None:
         return dict(values)
     if isinstance(data, str | os.PathLike):
         return {**values, "data.dataset": os.fspath(data)}
-    contents = _contents(data() if callable(data) else data, values)
+    settings = build_config(None, {**values, "data.dataset": PackedImages.name}).data
+    try:
+        contents = as_contents(data() if callable(data) else data, settings)
+    except Malformed as error:
+        raise UserError(f"data: {error}") from error
     kind = PackedImages if contents.spec.unit == "images" else PackedArrays
     dataset = _packed(contents, kind.name, notify)
     for note in dataset.notes:
         notify(note)
     return {**values, "data.dataset": kind.name, "data.data_dir": str(dataset.directory)}
-
-
-def _contents(found: Any, values: Mapping[str, Any]) -> Contents:
-    """Convert the caller's data to contents, by the settings `data.objective` and `data.held_out` in `values`."""
-    settings = build_config(None, {**values, "data.dataset": PackedImages.name}).data
-    try:
-        return as_contents(found, settings)
-    except Malformed as error:
-        raise UserError(f"data: {error}") from error
 
 
 def _packed(contents: Contents, name: str, notify: Notify) -> packed.PackedDataset:

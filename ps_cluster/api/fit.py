@@ -25,7 +25,6 @@ from ps_cluster.models.compiled import has_loss
 from ps_cluster.notices import Notify, ignore
 from ps_cluster.private_names import given_to_compile
 from ps_cluster.report.terminal import print_line
-from ps_cluster.runs.run_dir import RunDir
 
 BATCH_SIZE = 32  # as in Model.fit
 METRIC_EXAMPLES = 2_048  # the examples on which metrics are measured that the run does not report
@@ -132,7 +131,9 @@ def fit(
         raise UserError(
             f"initial_epoch: got {initial_epoch}: it has to be at least 0 and below epochs, which is {epochs}"
         )
-    level = _verbosity(verbose)
+    if verbose not in ("auto", 0, 1, 2):
+        raise UserError(f"verbose: got {one_line(repr(verbose), 50)}: give 'auto', 0, 1 or 2")
+    level = 1 if verbose == "auto" else int(verbose)
     say: Notify = print_line if level == 1 else ignore
     found = check_callbacks(callbacks)
     values = keywords.values_of(options, settings)
@@ -151,31 +152,25 @@ def fit(
         values = with_epochs_scored(
             _settings_of(model, data, size, epochs - initial_epoch, class_weight) | dict(values), passes
         )
-        listeners: list[RunCallbacks] = []
-
-        def listen(run_dir: RunDir) -> RunCallbacks:
-            listeners.append(
-                RunCallbacks(
-                    run_dir,
-                    callbacks=[*found, *([EpochLines(epochs)] if level else [])],
-                    model=model,
-                    passes=passes,
-                    first_epoch=initial_epoch,
-                    verbose=level,
-                    examples=data.train.part(0, 2),
-                    extra_logs=partial(
-                        _measured,
-                        model,
-                        data.train.part(0, METRIC_EXAMPLES),
-                        data.validation and data.validation.part(0, METRIC_EXAMPLES),
-                    ),
-                    say=say,
-                )
-            )
-            return listeners[0]
-
-        result = train_new(model, data.arrays, values, run_dir=run_dir, listeners=[listen], command=command, say=say)
-        history = listeners[0].caller.history
+        history = keras.callbacks.History()
+        extra_logs = partial(
+            _measured,
+            model,
+            data.train.part(0, METRIC_EXAMPLES),
+            data.validation and data.validation.part(0, METRIC_EXAMPLES),
+        )
+        listener = partial(
+            RunCallbacks,
+            callbacks=[*found, *([EpochLines(epochs)] if level else []), history],
+            model=model,
+            passes=passes,
+            first_epoch=initial_epoch,
+            verbose=level,
+            examples=data.train.part(0, 2),
+            extra_logs=extra_logs,
+            say=say,
+        )
+        result = train_new(model, data.arrays, values, run_dir=run_dir, listeners=[listener], command=command, say=say)
     return FitHistory(history.history, history.epoch, history.params, model, result)
 
 
@@ -223,12 +218,6 @@ def _measured(model: keras.Model, train: Examples, validation: Examples | None) 
     if losses and validation is not None:
         logs |= {f"val_{name}": value for name, value in evaluate(model, validation).items() if name in losses}
     return logs
-
-
-def _verbosity(verbose: str | int) -> int:
-    if verbose not in ("auto", 0, 1, 2):
-        raise UserError(f"verbose: got {one_line(repr(verbose), 50)}: give 'auto', 0, 1 or 2")
-    return 1 if verbose == "auto" else int(verbose)
 
 
 class EpochLines(keras.callbacks.Callback):

@@ -77,9 +77,6 @@ def fit_data(
     """Yield the data of a call of `fit`. Streams are written to temporary files, which are removed afterwards.
 
     The arguments are those of `Model.fit`. `say` is called with each line for the user.
-
-    Raises:
-      UserError: the data has an unknown form, or can't be read.
     """
     with tempfile.TemporaryDirectory(prefix="ps-cluster-fit-") as name:
         folder = Path(name)
@@ -118,7 +115,9 @@ def _examples(
     batches = _batches(what, x, steps)
     if batches is None:
         if y is None:
-            raise UserError(f"{what}: got {_kind(x)} without targets: give x and y, or a stream of (inputs, targets)")
+            raise UserError(
+                f"{what}: got {type(x).__name__} without targets: give x and y, or a stream of (inputs, targets)"
+            )
         return Examples(_by_name(model, what, x), _by_output(model, y), _weight(weight)), None
     if y is not None or weight is not None:
         raise UserError(
@@ -126,43 +125,34 @@ def _examples(
         )
     own = folder / what
     own.mkdir()
-    first: list[int] = []
-    found = write_stream(_watched(batches, first), own, what, steps=steps, say=say)
+    found, batch_size = write_stream(batches, own, what, steps=steps, say=say)
     if what == "x":
         say("x: each epoch trains on these examples, so put random changes of examples into layers of the model")
     inputs, targets, weights = (*found, None)[:3]
-    return Examples(_by_name(model, what, inputs), _by_output(model, targets), _weight(weights)), first[0]
+    return Examples(_by_name(model, what, inputs), _by_output(model, targets), _weight(weights)), batch_size
 
 
 def _batches(what: str, x: Any, steps: int | None) -> Iterable[Any] | None:
     """Return the batches of a stream; None for arrays."""
-    found: Iterable[Any] | None = None
     if isinstance(x, tf.data.Dataset):
         if steps is None and x.cardinality() == tf.data.INFINITE_CARDINALITY:
             raise UserError(f"{what}: the dataset has no end: give {_steps_argument(what)}, or leave out repeat()")
-        found = x.as_numpy_iterator()
-    elif isinstance(x, keras.utils.PyDataset):
+        numpy_batches: Iterable[Any] = x.as_numpy_iterator()
+        return numpy_batches
+    if isinstance(x, keras.utils.PyDataset):
         batches = steps if x.num_batches is None else x.num_batches
         if batches is None:
             raise UserError(f"{what}: the PyDataset has no length: give {_steps_argument(what)}")
-        found = (x[number] for number in range(batches))
-    elif isinstance(x, Iterator):
+        return (x[number] for number in range(batches))
+    if isinstance(x, Iterator):
         if steps is None:
             raise UserError(f"{what}: a generator may have no end: give {_steps_argument(what)}")
-        found = x
-    return found
+        return x
+    return None
 
 
 def _steps_argument(what: str) -> str:
     return "steps_per_epoch" if what == "x" else "validation_steps"
-
-
-def _watched(batches: Iterable[Any], sizes: list[int]) -> Iterator[Any]:
-    """Yield the batches, and append the number of examples in each."""
-    for batch in batches:
-        with contextlib.suppress(Exception):  # `write_stream` reports what is wrong with a batch
-            sizes.append(len(keras.tree.flatten(batch)[0]))
-        yield batch
 
 
 def _by_name(model: keras.Model, what: str, x: Any) -> Any:
@@ -226,7 +216,3 @@ def _mapped(part: Any, function: Callable[[Any], Any]) -> Any:
     if part is None:
         return None
     return {name: function(array) for name, array in part.items()} if isinstance(part, Mapping) else function(part)
-
-
-def _kind(value: Any) -> str:
-    return one_line(type(value).__name__, 100)

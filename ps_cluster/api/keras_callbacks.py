@@ -16,7 +16,6 @@ from typing import Any
 import keras
 import numpy as np
 
-from ps_cluster.api.update_means import UpdateMeans
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_rows import RowTail
 from ps_cluster.files.values import one_line
@@ -24,6 +23,7 @@ from ps_cluster.models.flat import assign
 from ps_cluster.notices import Notify
 from ps_cluster.private_names import given_to_compile
 from ps_cluster.runs import checkpoints
+from ps_cluster.runs.journal import JournalTail
 from ps_cluster.runs.result_rows import EvaluationRow
 from ps_cluster.runs.run_dir import RunDir
 
@@ -54,11 +54,7 @@ def metric_names(model: keras.Model) -> set[str]:
 
 
 def check_callbacks(given: Any) -> list[keras.callbacks.Callback]:
-    """Return the callbacks as a flat list.
-
-    Raises:
-      UserError: one of them is no callback, or acts within an epoch or on the optimizer, which only `fit` can do.
-    """
+    """Return the callbacks as a flat list."""
     found = list(keras.tree.flatten(given)) if given is not None else []
     for one in found:
         name = type(one).__name__
@@ -97,17 +93,12 @@ def _is_overridden(callback: keras.callbacks.Callback, method: str) -> bool:
 
 @dataclass(frozen=True)
 class Epoch:
-    """An epoch that has ended.
+    """An epoch that has ended."""
 
-    Attributes:
-      number: the number of the epoch, counted from 0.
-      checkpoint: the step of its checkpoint.
-      logs: the `loss` and the `accuracy` or `error` of the updates since the previous epoch. If the epoch was scored, also the
-        scores with the prefix `val_`, and the metrics of compile().
-    """
-
-    number: int
-    checkpoint: int
+    number: int  # counted from 0
+    checkpoint: int  # the step of its checkpoint
+    # The `loss` and the `accuracy` or `error` of the updates since the previous epoch. If the epoch was scored, also the
+    # scores with the prefix `val_`, and the metrics of compile().
     logs: Mapping[str, float]
 
 
@@ -133,7 +124,10 @@ class EpochReader:
         """
         self._run_dir, self._examples, self._scored = run_dir, examples, scored
         self._examples_per_update = examples_per_update
-        self._updates = UpdateMeans(run_dir, metric)
+        # It has a row for each update, in the order in which they were applied. Once a checkpoint is on the disk, the rows
+        # of all updates in it are there too.
+        self._updates, self._metric = JournalTail(run_dir, 0), metric
+        self._examples_before = 0  # those of the epochs so far
         self._evaluation = RowTail(run_dir.evaluation, EvaluationRow)
         self._seen: set[int] = set()
         self._last_number = -1
@@ -148,7 +142,24 @@ class EpochReader:
             if not is_new:
                 continue
             self._last_number = number
-            yield Epoch(number, row.step, self._updates.up_to(row.examples or 0) | _validation_logs(row))
+            yield Epoch(number, row.step, self._means_up_to(row.examples or 0) | _validation_logs(row))
+
+    def _means_up_to(self, examples: int) -> dict[str, float]:
+        """Return the mean loss and metric of the updates since the last call; {} if there were none.
+
+        Args:
+          examples: the number of examples on which the run has trained up to the end of these updates.
+        """
+        self._updates.look()
+        rest = examples - self._examples_before
+        self._examples_before = examples
+        rows = self._updates.take(
+            int(np.searchsorted(np.cumsum(self._updates.waiting["examples"]), rest, side="right"))
+        )
+        if not len(rows):
+            return {}
+        metric = float(rows["metric"].sum() / max(1.0, rows["examples"].sum()))
+        return {"loss": float(rows["loss"].mean()), self._metric: metric}
 
     def _new_checkpoints(self) -> list[EvaluationRow]:
         """Return a row without scores for each new checkpoint. One that is deleted before it is read ends no epoch."""
@@ -187,12 +198,10 @@ class CallbackCaller:
           epochs, steps, verbose: the parameters that callbacks find in `self.params`; steps is per epoch.
           first_epoch: the number of the first epoch, as `initial_epoch` of `fit`.
           extra_logs: returns further logs of an epoch. When it is called, the model has the weights of the epoch.
-          say: called with a line for the user.
         """
         self._model, self._say, self._first_epoch, self._extra_logs = model, say, first_epoch, extra_logs
-        self.history = keras.callbacks.History()
         self._callbacks = keras.callbacks.CallbackList(
-            [*callbacks, self.history], model=model, epochs=epochs, steps=steps, verbose=verbose
+            list(callbacks), model=model, epochs=epochs, steps=steps, verbose=verbose
         )
         self._epochs, self._metrics = epochs, metric_names(model)
         self._begun = False

@@ -11,21 +11,15 @@ from typing import Any
 import numpy as np
 
 from ps_cluster.cli.options import CONFIG_OPTIONS, overrides
-from ps_cluster.config.sections import flat, nested
-from ps_cluster.config.user_layers import trusted
+from ps_cluster.config.sections import flat
 from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files.values import Malformed, one_line
 from ps_cluster.files.writable import check_folder
-from ps_cluster.files.writing import write_whole
-from ps_cluster.files.yaml_files import dump_yaml
-
-_BY_OTHER_NAMES = ("data.dataset", "model.name")  # set by the arguments `data` and `model`
-
 
 KEYWORDS = {
     option.partition("/")[0].removeprefix("--").replace("-", "_"): key
     for option, key in CONFIG_OPTIONS.items()
-    if key not in _BY_OTHER_NAMES
+    if key not in ("data.dataset", "model.name")  # set by the arguments `data` and `model`
 }
 """Keyword → dotted key of its setting, for all options of the command `run` that are settings: "batch_size" for
 --batch-size, "evaluator" for --evaluator/--no-evaluator."""
@@ -37,8 +31,6 @@ def values_of(options: Mapping[str, Any], settings: Mapping[str, Any] | None) ->
     Args:
       options: keyword → value; None counts as not given.
       settings: dotted keys or sections → values, for any settings of docs/configuration.md.
-    Raises:
-      UserError: a keyword is unknown, or `settings` is no mapping.
     """
     check_known(options, KEYWORDS)
     if settings is not None and not isinstance(settings, Mapping):
@@ -100,11 +92,6 @@ def new_folder(path: Any, keyword: str) -> Path:
         why = "is no path" if isinstance(error, TypeError) else error
         raise UserError(f"{keyword}: {one_line(repr(path), 100)} {why}: give a folder that can be written") from None
     return folder
-
-
-def write_settings(file: Path, values: Mapping[str, Any]) -> None:
-    """Write a file for --config. Relative paths of code start at the current folder, and this code may be run from now on."""
-    write_whole(file, dump_yaml(trusted(nested(values), Path.cwd())))
 
 
 def show_keywords(function: Callable[..., Any], known: Iterable[str] = KEYWORDS) -> None:

@@ -8,7 +8,6 @@ import os
 import re
 import sys
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +27,6 @@ def write_network(model: Any, folder: Path) -> str:
 
     The name of the file depends on the network, not on the process that writes it: if a script is started again, the same
     function has the same name. If `model` is a name or a path, it is returned unchanged.
-
-    Raises:
-      UserError: `model` is something else, takes other arguments, or uses an object that can't leave this process.
     """
     if isinstance(model, str | os.PathLike):
         return os.fspath(model)
@@ -48,7 +44,11 @@ def write_network(model: Any, folder: Path) -> str:
 def _write_function(function: Any, folder: Path, name: str, *, described_by: Any, what: str) -> str:
     """Write a function by value. Return its name in settings. `described_by`: the object on which the file name depends."""
     try:
-        with _main_module_by_value():
+        with contextlib.ExitStack() as stack:
+            # In a child of multiprocessing the user's script is not named `__main__`, whose functions go by value.
+            if (script := sys.modules.get("__mp_main__")) is not None:
+                cloudpickle.register_pickle_by_value(script)
+                stack.callback(cloudpickle.unregister_pickle_by_value, script)
             content, description = cloudpickle.dumps({name: function}), described(described_by)
     except Exception as error:
         told = one_line(f"{type(error).__name__}: {error}", 300)
@@ -56,20 +56,6 @@ def _write_function(function: Any, folder: Path, name: str, *, described_by: Any
     file = folder / f"{name}-{_digest(description)}{PICKLE}"
     write_whole(file, content)
     return str(Reference(file, name))
-
-
-@contextlib.contextmanager
-def _main_module_by_value() -> Iterator[None]:
-    """Pickle a script's functions by value also in a child of multiprocessing, where it is not named `__main__`."""
-    script = sys.modules.get("__mp_main__")
-    if script is None:
-        yield
-        return
-    cloudpickle.register_pickle_by_value(script)
-    try:
-        yield
-    finally:
-        cloudpickle.unregister_pickle_by_value(script)
 
 
 def name_of(model: Any) -> str:

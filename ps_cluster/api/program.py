@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 
 from ps_cluster.config import user_code
 from ps_cluster.config.user_layers import without_variables
@@ -60,21 +59,21 @@ class Program:
         self._say = say
         self._error = ""
         self._begun_line = b""
+        environment = without_variables(os.environ) if environment is None else environment
+        # The command can import this package and all modules that this process can import.
+        places = dict.fromkeys([str(IMPORT_FOLDER), *map(os.path.abspath, sys.path)])
+        environment = {**environment, "PYTHONPATH": os.pathsep.join(places), CALLER_PID: str(os.getpid())}
         self._output, output = os.pipe()
         os.set_blocking(self._output, False)
         try:
-            self._child = ChildProcess.start(
-                argv,
-                env=_with_places(without_variables(os.environ) if environment is None else environment),
-                output=output,
-            )
+            self._child = ChildProcess.start(argv, env=environment, output=output)
         finally:
             os.close(output)
 
     def __enter__(self) -> Program:
         return self
 
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._child.kill()  # its tasks end with it
         os.close(self._output)
 
@@ -163,9 +162,3 @@ class Program:
                 self._error = line.removeprefix(_ERROR)
             else:
                 self._say(line)
-
-
-def _with_places(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment in which a command can import this package and all modules that this process can import."""
-    places = dict.fromkeys([str(IMPORT_FOLDER), *map(os.path.abspath, sys.path)])
-    return {**environment, "PYTHONPATH": os.pathsep.join(places), CALLER_PID: str(os.getpid())}

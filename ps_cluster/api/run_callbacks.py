@@ -90,8 +90,7 @@ class RunCallbacks:
         )
 
     @cached_property
-    def caller(self) -> CallbackCaller:
-        """The object that calls the callbacks. It can be read once the run has begun to train."""
+    def _caller(self) -> CallbackCaller:
         training = self._config.training
         examples = self._config.examples_seen(self._dataset.train_examples)
         return CallbackCaller(
@@ -126,11 +125,11 @@ class RunCallbacks:
         """Call the callbacks for all new epochs. Return whether a callback wants to end the training."""
         if not self._run_dir.progress.is_file():
             return False
-        self.caller.begin()
-        return any(self.caller.end_epoch(epoch, self._run_dir.checkpoints) for epoch in self._reader.new_epochs())
+        self._caller.begin()
+        return any(self._caller.end_epoch(epoch, self._run_dir.checkpoints) for epoch in self._reader.new_epochs())
 
     def finish(self) -> None:
         """Load the last weights into the model, and call `on_train_end`."""
         if steps := checkpoints.steps(self._run_dir.checkpoints):
-            self.caller.load(self._run_dir.checkpoints, max(steps))
-        self.caller.end()
+            self._caller.load(self._run_dir.checkpoints, max(steps))
+        self._caller.end()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import os
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,24 +18,27 @@ from ps_cluster.report.terminal import make_console
 
 MOST_BYTES = 50 * 10**9
 _KEPT_FREE_BYTES = 10**9
+_PARTS = ("inputs", "targets", "weights")
 
 
-def write_stream(batches: Iterable[Any], folder: Path, what: str, *, steps: int | None, say: Notify) -> tuple[Any, ...]:
-    """Return the examples of all batches: a tuple of arrays, or of dictionaries of arrays, that are mapped from files.
+def write_stream(
+    batches: Iterable[Any], folder: Path, what: str, *, steps: int | None, say: Notify
+) -> tuple[tuple[Any, ...], int]:
+    """Return the examples of all batches, and the size of the first batch.
+
+    The examples are a tuple of arrays, or of dictionaries of arrays, that are mapped from files.
 
     Args:
       batches: each is (inputs, targets) or (inputs, targets, weights). A part is an array [B, ...] or a dictionary of arrays.
       folder: the folder for the files, which must stay until the arrays are no longer used.
       what: the name of the argument with the stream, for messages.
       steps: the number of batches to take; None: all.
-    Raises:
-      UserError: the stream is empty, its batches do not fit each other, or they take too much room on the disk.
     """
     columns: dict[tuple[str, ...], _Column] = {}
-    structure, limit = None, _bytes_allowed(folder)
-    done = 0
+    limit = min(MOST_BYTES, shutil.disk_usage(folder).free - _KEPT_FREE_BYTES)
+    structure, done, rows_of_first = None, 0, 0
     with byte_progress(make_console(), lines=False) as (_, show):
-        for number, batch in enumerate(_first(batches, steps)):
+        for number, batch in enumerate(islice(batches, steps)):
             if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
                 raise UserError(
                     f"{what}: batch {number} is {_kind(batch)}: a batch is (inputs, targets) or (inputs, targets, weights)"
@@ -50,6 +54,7 @@ def write_stream(batches: Iterable[Any], folder: Path, what: str, *, steps: int 
                     f"{limit / 1e9:.1f} GB in '{folder.parent}': give a finite stream, or steps_per_epoch, or set TMPDIR to a "
                     "larger disk"
                 )
+            rows_of_first = rows_of_first or max(column.rows for column in columns.values())
             show(done, None)
     if structure is None:
         raise UserError(f"{what}: it has no batches")
@@ -58,22 +63,7 @@ def write_stream(batches: Iterable[Any], folder: Path, what: str, *, steps: int 
         told = ", ".join(f"{' '.join(path)} has {rows:,}" for path, rows in lengths.items())
         raise UserError(f"{what}: its parts have different numbers of examples: {told}")
     say(f"{what}: packed its batches: {next(iter(lengths.values())):,} examples, {done / 1e6:,.0f} MB")
-    return tuple(_filled(part, (name,), columns) for name, part in zip(_PARTS, structure))
-
-
-_PARTS = ("inputs", "targets", "weights")
-
-
-def _bytes_allowed(folder: Path) -> int:
-    found = os.statvfs(folder)
-    return min(MOST_BYTES, found.f_bavail * found.f_frsize - _KEPT_FREE_BYTES)
-
-
-def _first(batches: Iterable[Any], steps: int | None) -> Iterator[Any]:
-    for number, batch in enumerate(batches):
-        if steps is not None and number >= steps:
-            return
-        yield batch
+    return tuple(_filled(part, (name,), columns) for name, part in zip(_PARTS, structure)), rows_of_first
 
 
 def _leaves(batch: Sequence[Any]) -> Iterator[tuple[tuple[str, ...], Any]]:

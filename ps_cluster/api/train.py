@@ -21,11 +21,13 @@ from ps_cluster.api.program import COMMAND, Program, refuse_within_a_run
 from ps_cluster.api.result import Result
 from ps_cluster.config import build_config
 from ps_cluster.config.networks import NETWORKS
-from ps_cluster.config.sections import flat
+from ps_cluster.config.sections import flat, nested
+from ps_cluster.config.user_layers import trusted
 from ps_cluster.errors import UserError
 from ps_cluster.files import untrusted
 from ps_cluster.files.json_rows import RowTail
-from ps_cluster.files.yaml_files import read_yaml
+from ps_cluster.files.writing import write_whole
+from ps_cluster.files.yaml_files import dump_yaml, read_yaml
 from ps_cluster.launch.local_run import new_root
 from ps_cluster.notices import Notify
 from ps_cluster.report.terminal import print_line
@@ -135,7 +137,8 @@ def train_new(
         run = RunDir(Path(os.path.realpath(root)))
         if model is not None:
             values["model.name"] = write_network(model, run.code)
-        keywords.write_settings(run.code / SETTINGS, values)
+        # Relative paths of code start at the current folder, and this code may be run from now on.
+        write_whole(run.code / SETTINGS, dump_yaml(trusted(nested(values), Path.cwd())))
     argv = (*command, "run", "--config", str(run.code / SETTINGS), "--run-dir", str(run.root))
     try:
         _attend(argv, run, [listener(run) for listener in listeners], say)
@@ -183,11 +186,7 @@ def _resumed(
 
 
 def _code_to_resume(run: RunDir, model: Any) -> Path | None:
-    """Return the file of the network that the caller allows to be run; None if the run needs no code for it.
-
-    Raises:
-      UserError: the network is code, and the caller gives no network or another one.
-    """
+    """Return the file of the network that the caller allows to be run; None if the run needs no code for it."""
     begun = flat(read_yaml(run.config)).get("model.name")
     code = NETWORKS.code_of(begun) if isinstance(begun, str) else None
     if code is None and model is None:

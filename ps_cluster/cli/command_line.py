@@ -82,32 +82,29 @@ class OneLineCommand(click.Command):
 
     def main(self, *args: Any, **extra: Any) -> NoReturn:
         _open_standard_files()
+        message = ""
         try:
             code = super().main(*args, **(extra | {"standalone_mode": False, "complete_var": COMPLETE}))
         except click.exceptions.NoArgsIsHelpError as error:
             error.show()
             code = BAD_INPUT
-        except (click.ClickException, UserError) as error:
-            message = error.format_message() if isinstance(error, click.ClickException) else str(error)
-            _print_error(message)
-            code = BAD_INPUT
+        except click.ClickException as error:
+            code, message = BAD_INPUT, error.format_message()
+        except UserError as error:
+            code, message = BAD_INPUT, str(error)
         except RunFailed as error:
-            _print_error(str(error))
-            code = FAILED
+            code, message = FAILED, str(error)
         except OSError as error:  # a full disk, a directory that went away; or a path that no disk can have
             where = f": '{error.filename}'" if error.filename else ""
-            _print_error(f"{error.strerror or error}{where}")
             code = BAD_INPUT if error.errno in (errno.ENAMETOOLONG, errno.ELOOP) else FAILED
+            message = f"{error.strerror or error}{where}"
         except (click.Abort, KeyboardInterrupt):
-            _print_error("interrupted")
-            code = INTERRUPTED
+            code, message = INTERRUPTED, "interrupted"
+        if message:
+            from ps_cluster.report.terminal import print_error
+
+            print_error(message)
         sys.exit(code)
-
-
-def _print_error(message: str) -> None:
-    from ps_cluster.report.terminal import print_error
-
-    print_error(message)
 
 
 class OneLineErrors(OneLineCommand, click.Group):
@@ -195,8 +192,6 @@ _HELP_ALL = click.Option(
 
 # The types of values on the command line: strict numbers, lists, names of the registry, files to write.
 
-MOST_OF_A_LIST = 100  # values in a CommaList
-
 
 def completions(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
     """Return the names that begin with `incomplete`, so that a shell can complete it."""
@@ -214,47 +209,38 @@ class CommaList(click.ParamType[tuple[Any, ...]]):
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> tuple[Any, ...]:
         if isinstance(value, tuple):
             return value  # click converts a default twice
-        parts = value.split(",")
-        if len(parts) > MOST_OF_A_LIST:
-            self.fail(
-                f"there are {len(parts):,} values, but at most {MOST_OF_A_LIST} are accepted.", parameter, context
-            )
-        return tuple(self.one.convert(part.strip(), parameter, context) for part in parts)
+        return tuple(self.one.convert(part.strip(), parameter, context) for part in value.split(","))
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         before, comma, last = incomplete.rpartition(",")
         return [CompletionItem(f"{before}{comma}{item.value}") for item in self.one.shell_complete(ctx, param, last)]
 
 
-class Whole(click.IntRange):
+class _PlainDigits(click.ParamType[Any]):
+    """A type of numbers in plain digits, which `read` parses. Put it before click's type of numbers."""
+
+    read: Callable[[str], Any]
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
+        try:
+            number = self.read(value) if isinstance(value, str) else value  # a default is already a number
+        except Malformed as error:
+            self.fail(f"{value!r:.80} {error}.", parameter, context)
+        return super().convert(number, parameter, context)
+
+
+class Whole(_PlainDigits, click.IntRange):
     """A parameter type: a whole number in plain digits; click also takes `1_000`, `010` and full-width digits."""
 
     name = "integer"
-
-    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> int:
-        return super().convert(_plain(whole, value, self, parameter, context), parameter, context)
+    read = staticmethod(whole)
 
 
-class Number(click.FloatRange):
+class Number(_PlainDigits, click.FloatRange):
     """A parameter type: a finite number in plain digits; click would accept "nan" in every range."""
 
     name = "number"
-
-    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> float:
-        return super().convert(_plain(decimal, value, self, parameter, context), parameter, context)
-
-
-def _plain(
-    read: Callable[[str], Any],
-    value: Any,
-    kind: click.ParamType[Any],
-    parameter: click.Parameter | None,
-    context: click.Context | None,
-) -> Any:
-    try:
-        return read(value) if isinstance(value, str) else value  # a default is already a number
-    except Malformed as error:
-        kind.fail(f"{value!r:.80} {error}.", parameter, context)
+    read = staticmethod(decimal)
 
 
 class NameOf(click.ParamType[str]):
@@ -302,45 +288,38 @@ class Matching(click.ParamType[str]):
         self.fail(f"{value!r:.80} is not {self._says}.", parameter, context)
 
 
-class OutputPath(click.Path):
-    """A parameter type: a file or folder that the command writes at its end. If it can't be written, it is refused at once."""
+class CheckedPath(click.Path):
+    """A parameter type: the path of a file or folder, which is refused at once if `check` raises Malformed."""
 
-    def __init__(self, check: Callable[[Path], None], allow_dash: bool = False):
-        """`allow_dash`: - is accepted too; it means standard output."""
-        super().__init__(path_type=Path, allow_dash=allow_dash)
+    def __init__(self, check: Callable[[Path], None]):
+        super().__init__(path_type=Path)
         self._check = check
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Path:
         path = Path(os.fsdecode(super().convert(value, parameter, context)))
-        if path == STDOUT:
-            if not self.allow_dash:
-                self.fail(f"'{path}': this output can't be printed: give the path of a file.", parameter, context)
-            return path
         try:
             self._check(path)
-        except Malformed as error:
-            self.fail(f"'{path}' {error}.", parameter, context)
-        return path
-
-
-class InputPath(click.Path):
-    """A parameter type: a file or folder to read."""
-
-    def __init__(self) -> None:
-        super().__init__(path_type=Path)
-
-    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Path:
-        path = Path(os.fsdecode(super().convert(value, parameter, context)))
-        try:
-            refuse_address(str(path))
         except Malformed as error:
             self.fail(f"'{value}' {error}.", parameter, context)
         return path
 
 
+class OutputPath(CheckedPath):
+    """A parameter type: a file or folder that the command writes at its end, or standard output if `prints` is true."""
+
+    def __init__(self, check: Callable[[Path], None], *, prints: bool = False):
+        def check_output(path: Path) -> None:
+            if path != STDOUT:
+                check(path)
+            elif not prints:
+                raise Malformed("can't be printed: give the path of a file")
+
+        super().__init__(check_output)
+
+
+INPUT_PATH = CheckedPath(lambda path: refuse_address(str(path)))
 OUTPUT_FILE, OUTPUT_FOLDER = OutputPath(check_file), OutputPath(check_folder)
-FOLDER = InputPath()
-PRINTED_FILE = OutputPath(check_file, allow_dash=True)  # -: standard output
+PRINTED_FILE = OutputPath(check_file, prints=True)
 STDOUT = Path("-")
 LIST = CommaList()
 
@@ -370,14 +349,26 @@ def write_text_to(file: Path, content: str) -> None:
         write_whole(file, content)
 
 
-def confirmed(question: str) -> bool:
-    """Ask the user and return whether the answer was yes. Raises UserError, which names --yes, if there is no answer."""
+yes_option = option("--yes", is_flag=True, help="Remove without asking.")
+
+
+def confirmed(count: int, what: str) -> bool:
+    """Ask the user whether `count` things are to be removed, and return whether the answer was yes."""
     try:
-        return click.confirm(question)
+        answer = click.confirm(f"Remove {'it' if count == 1 else f'these {count} {what}'}?")
     except click.Abort as error:
         raise UserError(
             "--yes: there was no answer, so nothing was removed: give --yes to remove without asking"
         ) from error
+    if not answer:
+        print("nothing was removed")
+    return answer
+
+
+def json_option(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return the option --json of a command, which writes `what` by `write_json_to`."""
+    text = f"Write the {what} to this file as JSON; -: print it."
+    return option("--json", "json_file", type=PRINTED_FILE, metavar="FILE", help=text)
 
 
 def is_given(context: click.Context, name: str) -> bool:

@@ -5,27 +5,31 @@ from __future__ import annotations
 import os
 import shlex
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ps_cluster.cli.command_line import (
-    FOLDER,
+    INPUT_PATH,
     OUTPUT_FILE,
-    PRINTED_FILE,
     NameOf,
     OneLineErrors,
     Whole,
     confirmed,
     examples,
+    json_option,
     option,
     write_json_to,
+    yes_option,
 )
 from ps_cluster.cli.options import config_layers, config_options, configured
-from ps_cluster.config.datasets import DATASETS
+from ps_cluster.config.datasets import DATASETS, DataSettings
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.installation import PROGRAM
 from ps_cluster.report.terminal import make_console, print_line
+
+if TYPE_CHECKING:
+    from ps_cluster.data.packed import PackedDataset
 
 _OPTIONS = ("--data-dir", "--target", "--image-size", "--skip-bad/--no-skip-bad")  # decide what is read
 
@@ -43,10 +47,8 @@ def data() -> None:
     "list",
     epilog=examples("data list", "data list --data-dir ~/Downloads", "data list --json - | jq '.data_sets[].name'"),
 )
-@option("--data-dir", type=FOLDER, help="Look for archives in this folder too.")
-@option(
-    "--json", "json_file", type=PRINTED_FILE, metavar="FILE", help="Write the list to this file as JSON; -: print it."
-)
+@option("--data-dir", type=INPUT_PATH, help="Look for archives in this folder too.")
+@json_option("list")
 def list_(data_dir: Path | None, json_file: Path | None) -> None:
     """List the data sets, and what is on this machine."""
     from ps_cluster.data import cache, inventory
@@ -73,15 +75,19 @@ def list_(data_dir: Path | None, json_file: Path | None) -> None:
 @config_layers
 def fetch(name: str, file: Path | None, assignments: tuple[str, ...], **options: Any) -> None:
     """Find or download a data set, pack it, and print where it is."""
-    from ps_cluster.data import cache, sources
-    from ps_cluster.report.byte_progress import byte_progress
-
-    settings = configured(file, assignments, options | {"data__dataset": name}).config.data
-    with byte_progress(make_console()) as (notify, progress):
-        dataset = sources.resolve(settings, cache.default_cache_dir(), notify=notify, progress=progress)
+    dataset = _found(configured(file, assignments, options | {"data__dataset": name}).config.data)
     examples = f"{dataset.train_examples} + {dataset.test_examples} examples"
     origin = f", packed from {dataset.source}" if dataset.source else ""
     print_line(f"{dataset.name} ({dataset.kind}), {examples}: {dataset.directory}{origin}")
+
+
+def _found(settings: DataSettings) -> PackedDataset:
+    """Find or download the data set that the settings choose, pack it, and show the progress."""
+    from ps_cluster.data import cache, sources
+    from ps_cluster.report.byte_progress import byte_progress
+
+    with byte_progress(make_console()) as (notify, progress):
+        return sources.resolve(settings, cache.default_cache_dir(), notify=notify, progress=progress)
 
 
 @data.command(epilog=examples("data verify", "data verify cifar10 mnist", "data verify cifar10.1-5740d428"))
@@ -118,7 +124,7 @@ def verify(names: tuple[str, ...]) -> None:
 
 @data.command(epilog=examples("data rm mnist", "data rm cifar10.1-5740d428", "data rm mnist synthetic --yes"))
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@option("--yes", is_flag=True, help="Remove without asking.")
+@yes_option
 def rm(names: tuple[str, ...], yes: bool) -> None:
     """Remove packed copies.
 
@@ -133,8 +139,7 @@ def rm(names: tuple[str, ...], yes: bool) -> None:
     chosen = inventory.copies_named(names, inventory.copies(cache_dir), cache_dir)
     for copy in chosen:
         print_line(f"{copy.name} ({megabytes(copy.bytes)}) {copy.directory}")
-    if not yes and not confirmed(f"Remove {'it' if len(chosen) == 1 else f'these {len(chosen)} copies'}?"):
-        print_line("nothing was removed")
+    if not yes and not confirmed(len(chosen), "copies"):
         return
     for copy in chosen:
         inventory.remove(copy)
@@ -170,17 +175,14 @@ def show(
 
     Images are shown on a page, as they are and as training varies them. For all other data, columns and rows are printed.
     """
-    from ps_cluster.data import cache, sources
-    from ps_cluster.report.byte_progress import byte_progress
     from ps_cluster.report.data_tables import print_table_of
 
-    config = configured(file, assignments, options | {"data__dataset": name}).config
-    with byte_progress(make_console()) as (notify, progress):
-        dataset = sources.resolve(config.data, cache.default_cache_dir(), notify=notify, progress=progress)
+    settings = configured(file, assignments, options | {"data__dataset": name}).config.data
+    dataset = _found(settings)
     if dataset.spec.unit == "images":
         from ps_cluster.report.data_page import write_data_page
 
-        print_line(f"written: {write_data_page(dataset, config.data, output, seed)}")
+        print_line(f"written: {write_data_page(dataset, settings, output, seed)}")
         return
     if output:
         raise UserError(f"--output: got '{output}': only images are shown on a page: leave it out")

@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from ps_cluster.cli.command_line import FOLDER, OUTPUT, NameOf, Number, OneOf, Whole, completions, is_given, option
+from ps_cluster.cli.command_line import INPUT_PATH, OUTPUT, NameOf, Number, OneOf, Whole, completions, is_given, option
 from ps_cluster.config import LONGEST_SECONDS, Resolved, parse_assignment, resolve, user_code
 from ps_cluster.config.augmentation import NO_VARIATION, VARIATIONS, read_variations
 from ps_cluster.config.known_keys import known_keys
@@ -90,11 +90,7 @@ USUAL = frozenset(("--workers", "--ps", "--mode", "--dataset", "--model", "--epo
 
 
 def settings_of(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return dotted key → value of all settings that the options give; `given`: the key of each option → its value.
-
-    Raises:
-      UserError: --epochs and --steps are both given, or the value of --augment can't be read.
-    """
+    """Return dotted key → value of all settings that the options give; `given`: the key of each option → its value."""
     values = dict(given)
     if "training.epochs" in values:
         if "training.steps" in values:
@@ -196,7 +192,7 @@ def _trust(context: click.Context, parameter: click.Parameter, files: tuple[Path
 
 
 trusted_code = option(
-    "--code", type=FOLDER, multiple=True, expose_value=False, callback=_trust, rare=True,
+    "--code", type=INPUT_PATH, multiple=True, expose_value=False, callback=_trust, rare=True,
     help="Allow this Python file to be run if a run directory names it; repeatable.",
 )  # fmt: skip
 tensorboard_option = option(
@@ -231,7 +227,7 @@ set_option = option(
 
 def config_layers(command: Body) -> Body:
     """Add --config and --set to a command, for `configured`."""
-    add = option("--config", "file", type=FOLDER, group=OUTPUT, help="A YAML file of settings.")
+    add = option("--config", "file", type=INPUT_PATH, group=OUTPUT, help="A YAML file of settings.")
     return add(set_option(command))
 
 

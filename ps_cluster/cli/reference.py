@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -93,13 +93,7 @@ def _section(name: str, model: type[BaseModel]) -> Schema:
 def names_schema(choice: Choice, found: Schema) -> Schema:
     """Return the schema of the key that chooses a section's further settings."""
     described = {key: value for key, value in found.items() if key == "description"}
-    return {
-        "anyOf": [
-            {"enum": own_names(choice)},
-            {"type": "string", "pattern": _PATH},
-        ],
-        **described,
-    }
+    return {"anyOf": [{"enum": own_names(choice)}, {"type": "string", "pattern": _PATH}], **described}
 
 
 def _only_own(choice: Choice) -> Iterator[Schema]:
@@ -135,13 +129,9 @@ def _inlined(node: Any, parts: Mapping[str, Any]) -> Any:
         for key, value in whole.items()
         if key != "$ref" and not (key == "title" and isinstance(value, str))
     }
-    return _as_list(found)
-
-
-def _as_list(found: Schema) -> Schema:
-    """Return the schema of a tuple as that of a list, because this dialect has no tuples. All parts have the same schema."""
-    parts = found.pop("prefixItems", None)
-    return {**found, "items": parts[0]} if parts else found
+    # A tuple becomes a list, because this dialect has no tuples. All parts of a tuple have the same schema.
+    of_tuple = found.pop("prefixItems", None)
+    return {**found, "items": of_tuple[0]} if of_tuple else found
 
 
 # The page of settings.
@@ -166,7 +156,11 @@ def page(text: str) -> str:
     rows: list[Setting] = []
     for section, settings in sections().items():
         rows += [*_settings(section, settings, defaults), *_of_choices(section, defaults)]
-    return f"{text.partition(_HEAD)[0]}{_HEAD}{_table(rows)}\n"
+    table = "".join(  # no text here holds a |, which would end a cell
+        f"| `{key}`{_options(key)} | {values} | {'' if default is None else f'`{default}`'} | {meaning} |\n"
+        for key, values, default, meaning in rows
+    )
+    return f"{text.partition(_HEAD)[0]}{_HEAD}{table}"
 
 
 def _of_choices(section: str, defaults: Mapping[str, object]) -> Iterator[Setting]:
@@ -179,10 +173,9 @@ def _of_choices(section: str, defaults: Mapping[str, object]) -> Iterator[Settin
     kinds = CHOSEN[section].kinds
     having: dict[Setting, list[str]] = {}
     for kind in kinds.with_settings:
-        if own_settings(section, kind):
-            for one in _settings(section, kind.Settings, defaults):
-                if one.key.split(".")[1] not in kinds.settings.model_fields:
-                    having.setdefault(one, []).append(kind.name)
+        for one in _settings(section, kind.Settings, defaults):
+            if one.key.split(".")[1] not in kinds.settings.model_fields:
+                having.setdefault(one, []).append(kind.name)
     for one, names in having.items():
         yield one._replace(meaning=f"{one.meaning} (With {', '.join(names)}.)".strip())
 
@@ -229,14 +222,6 @@ def _values(schema: Schema) -> str:
         return f"names, each with a {_values(schema['additionalProperties'])}"
     limits = ", ".join(f"{sign} {schema[name]:,.15g}" for name, sign in _LIMITS.items() if name in schema)
     return f"{_NAMES[schema['type']]} {limits}".strip()
-
-
-def _table(settings: Sequence[Setting]) -> str:
-    rows = [  # no text here holds a |, which would end a cell
-        f"| `{key}`{_options(key)} | {values} | {'' if default is None else f'`{default}`'} | {meaning} |"
-        for key, values, default, meaning in settings
-    ]
-    return "\n".join(rows)
 
 
 if __name__ == "__main__":

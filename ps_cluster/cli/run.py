@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from ps_cluster.cli.command_line import FOLDER, OUTPUT, WORDS, OneOf, command, examples, option
+from ps_cluster.cli.command_line import INPUT_PATH, OUTPUT, WORDS, OneOf, command, examples, option
 from ps_cluster.cli.options import (
     METRICS_OPTIONS,
     config_layers,
@@ -45,10 +45,12 @@ GRADIENTS = "evaluation.gradients"  # shown in TensorBoard
 @trusted_code
 @config_options()
 @config_layers
-@option("--run-dir", type=FOLDER, group=OUTPUT, help="Folder for all files of the run; default: a new one in runs/.")
+@option(
+    "--run-dir", type=INPUT_PATH, group=OUTPUT, help="Folder for all files of the run; default: a new one in runs/."
+)
 @option(
     "--resume",
-    type=FOLDER,
+    type=INPUT_PATH,
     metavar="RUN_DIR",
     group=OUTPUT,
     help="Continue an earlier run. --epochs or --steps make it longer; --ps changes the number of parameter servers.",

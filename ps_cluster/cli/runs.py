@@ -11,9 +11,8 @@ from typing import Any
 import click
 
 from ps_cluster.cli.command_line import (
-    FOLDER,
+    INPUT_PATH,
     OUTPUT_FILE,
-    PRINTED_FILE,
     Number,
     OneLineErrors,
     OneOf,
@@ -21,8 +20,10 @@ from ps_cluster.cli.command_line import (
     command,
     confirmed,
     examples,
+    json_option,
     option,
     write_json_to,
+    yes_option,
 )
 from ps_cluster.cli.options import config_options, configured, refuse_others, set_option, trusted_code
 from ps_cluster.config import LONGEST_SECONDS, MOST_WORKERS
@@ -37,12 +38,7 @@ from ps_cluster.runs.run_dir import RUN_DIRECTORY, RunDir
 
 
 def check_removable(root: Path) -> RunDir:
-    """Return the run directory at `root`.
-
-    Raises:
-      UserError: it is not a run directory or is a link to one, a command or a task works in it, or it belongs to another
-        user.
-    """
+    """Return the run directory at `root`."""
     if root.is_symlink():
         raise UserError(f"run directory '{root}' is a link: name the folder itself")
     untrusted.refuse_foreign_symlinks(root, RUN_DIRECTORY)
@@ -73,11 +69,6 @@ def remove(run_dir: RunDir, notify: Notify) -> None:
         shutil.rmtree(aside)
 
 
-def size_of(run_dir: RunDir) -> int:
-    """Return the bytes of all files of a run. Links are not followed."""
-    return sum(path.lstat().st_size for path in run_dir.root.rglob("*") if path.is_file() and not path.is_symlink())
-
-
 # `ps-cluster runs [list] | page | show | rm`
 
 DEFAULT = Path("runs")
@@ -97,7 +88,8 @@ class ListsByItself(OneLineErrors):
 
 
 @click.group(
-    cls=ListsByItself, epilog=examples("runs", "runs FOLDER", "runs page", "runs show runs/mine", "runs rm runs/mine")
+    cls=ListsByItself,
+    epilog=examples("runs", "runs FOLDER", "runs page", "runs show runs/mine", "runs rm runs/mine"),
 )
 def runs() -> None:
     """List, compare, show and remove runs; without a command: list.
@@ -107,10 +99,8 @@ def runs() -> None:
 
 
 @runs.command("list", epilog=examples("runs list", "runs list other-folder", "runs list --json - | jq '.runs[].state'"))
-@click.argument("folder", type=FOLDER, default=DEFAULT)
-@option(
-    "--json", "json_file", type=PRINTED_FILE, metavar="FILE", help="Write the list to this file as JSON; -: print it."
-)
+@click.argument("folder", type=INPUT_PATH, default=DEFAULT)
+@json_option("list")
 def list_(folder: Path, json_file: Path | None) -> None:
     """List the runs in FOLDER with state, age, mode, data, network, score and speed."""
     from ps_cluster.report import run_list
@@ -128,7 +118,7 @@ def list_(folder: Path, json_file: Path | None) -> None:
 @runs.command(
     "page", epilog=examples("runs page", "runs page other-folder --output all.html", "runs page other-folder --once")
 )
-@click.argument("folder", type=FOLDER, default=DEFAULT)
+@click.argument("folder", type=INPUT_PATH, default=DEFAULT)
 @option("--output", type=OUTPUT_FILE, default=Path("runs.html"), metavar="FILE.html", help="The page to write.")
 @option("--once", is_flag=True, help="Write the page only once, even while a run trains.")
 def page_(folder: Path, output: Path, once: bool) -> int:
@@ -157,7 +147,7 @@ def page_(folder: Path, output: Path, once: bool) -> int:
 
 
 @runs.command(epilog=examples("runs show runs/mine", "runs show runs/mine --page", "runs show elsewhere/run"))
-@click.argument("run", type=FOLDER)
+@click.argument("run", type=INPUT_PATH)
 @option("--page", is_flag=True, help="Draw the page in results/ again first.")
 def show(run: Path, page: bool) -> None:
     """Print the closing table of RUN again, and where its files are."""
@@ -181,8 +171,8 @@ def show(run: Path, page: bool) -> None:
 
 
 @runs.command(epilog=examples("runs rm runs/mine", "runs rm runs/20260101-* --yes", "runs rm runs/first runs/second"))
-@click.argument("names", nargs=-1, required=True, metavar="RUN...", type=FOLDER)
-@option("--yes", is_flag=True, help="Remove without asking.")
+@click.argument("names", nargs=-1, required=True, metavar="RUN...", type=INPUT_PATH)
+@yes_option
 def rm(names: tuple[Path, ...], yes: bool) -> None:
     """Remove runs with all their files.
 
@@ -192,9 +182,9 @@ def rm(names: tuple[Path, ...], yes: bool) -> None:
 
     chosen = list({run.root: run for run in map(check_removable, names)}.values())
     for run_dir in chosen:
-        print_line(f"{megabytes(size_of(run_dir))}  {run_dir.root}")
-    if not yes and not confirmed(f"Remove {'it' if len(chosen) == 1 else f'these {len(chosen)} runs'}?"):
-        print_line("nothing was removed")
+        size_bytes = sum(path.lstat().st_size for path in run_dir.root.rglob("*") if not path.is_dir())
+        print_line(f"{megabytes(size_bytes)}  {run_dir.root}")
+    if not yes and not confirmed(len(chosen), "runs"):
         return
     for run_dir in chosen:
         remove(run_dir, print_line)
@@ -204,7 +194,7 @@ def rm(names: tuple[Path, ...], yes: bool) -> None:
 @command(
     epilog=examples("scale runs/mine --workers 5", "scale runs/mine --workers 1", "scale elsewhere/run --workers 2")
 )
-@click.argument("run_dir", type=FOLDER)
+@click.argument("run_dir", type=INPUT_PATH)
 @option("--workers", type=Whole(1, MOST_WORKERS), required=True, help="The new number of workers.")
 def scale(run_dir: Path, workers: int) -> None:
     """Start or stop workers of the run in RUN_DIR while it trains.
@@ -225,7 +215,7 @@ def scale(run_dir: Path, workers: int) -> None:
         "health shared/run --type chief --index 0 --max-age 120 --json",
     )
 )
-@click.argument("run_dir", type=FOLDER)
+@click.argument("run_dir", type=INPUT_PATH)
 @option("--type", "kind", type=OneOf((*TRAINING_TYPES, EVALUATOR)), help="Ask about one task of this type.")
 @option("--index", type=Whole(0), help="The index of this task among those of its type, from 0.")
 @option(
@@ -286,18 +276,12 @@ def cluster() -> None:
         "cluster show", "cluster show runs/mine --svg cluster.svg", "cluster show --mode sync --workers 2 --tf-config"
     ),
 )
-@click.argument("what", type=FOLDER, required=False, metavar="[CONFIG|RUN_DIR]")
+@click.argument("what", type=INPUT_PATH, required=False, metavar="[CONFIG|RUN_DIR]")
 @trusted_code
 @config_options("--workers", "--ps", "--mode", "--evaluator/--no-evaluator")
 @set_option
 @option("--svg", type=OUTPUT_FILE, metavar="FILE.svg", help="Draw the cluster to this file.")
-@option(
-    "--json",
-    "json_file",
-    type=PRINTED_FILE,
-    metavar="FILE",
-    help="Write the cluster to this file as JSON; -: print it.",
-)
+@json_option("cluster")
 @option("--tf-config", is_flag=True, help="Print only the TF_CONFIG of each task, to copy.")
 @click.pass_context
 def show_cluster(

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from ps_cluster.cli.command_line import (
-    FOLDER,
+    INPUT_PATH,
     OUTPUT_FILE,
     OUTPUT_FOLDER,
     PRINTED_FILE,
@@ -32,8 +32,10 @@ from ps_cluster.process_variables import set_log_task
 from ps_cluster.report.terminal import make_console, print_line, print_note
 from ps_cluster.system.environment import not_used, prepare_for_tensorflow
 
-_run = option("--run", "run", type=FOLDER, help="The run directory; default: the one in runs/ with the newest model.")
-_data_dir = option("--data-dir", type=FOLDER, help="Where the data set is; default: the copy that the run used.")
+_run = option(
+    "--run", "run", type=INPUT_PATH, help="The run directory; default: the one in runs/ with the newest model."
+)
+_data_dir = option("--data-dir", type=INPUT_PATH, help="Where the data set is; default: the copy that the run used.")
 
 
 def _prepare_for_tensorflow() -> None:
@@ -51,7 +53,7 @@ def _prepare_for_tensorflow() -> None:
     )
 )
 @trusted_code
-@option("--checkpoint-dir", type=FOLDER, required=True, help="A run directory, or its checkpoints/ folder.")
+@option("--checkpoint-dir", type=INPUT_PATH, required=True, help="A run directory, or its checkpoints/ folder.")
 @option("--once", is_flag=True, help="Score the newest checkpoint and return.")
 @option(
     "--wait-seconds",
@@ -86,7 +88,7 @@ def evaluate(checkpoint_dir: Path, once: bool, wait_seconds: float | None, data_
         "predict --prompt 'def main(' --length 300 --run runs/text",
     )
 )
-@click.argument("examples", nargs=-1, type=FOLDER, metavar="EXAMPLES...")
+@click.argument("examples", nargs=-1, type=INPUT_PATH, metavar="EXAMPLES...")
 @_run
 @trusted_code
 @option("--top", type=Whole(1, 2**16), default=3, help="How many classes are shown for each example.")
@@ -103,7 +105,7 @@ def evaluate(checkpoint_dir: Path, once: bool, wait_seconds: float | None, data_
 @option("--seed", type=Whole(0, 2**31), help="Seed with which bytes are drawn; default: 0.")
 @option(
     "--data-dir",
-    type=FOLDER,
+    type=INPUT_PATH,
     help="Take classes and columns from the data set in this folder; default: from the run, which keeps them.",
 )
 def predict(
@@ -183,7 +185,7 @@ def _check_output(context: click.Context, parameter: click.Parameter, path: Path
 )
 @option(
     "--output",
-    type=FOLDER,
+    type=INPUT_PATH,
     callback=_check_output,
     help="A new folder for all files; default: export in the run directory. With --changed-since: a file.",
 )
@@ -212,13 +214,13 @@ def export(
         )
         if run is None or output is None:
             raise UserError("--changed-since: it needs a run and a file: --run RUN_DIR --output rows.npz")
-    _prepare_for_tensorflow()
-    if changed_since is not None and run is not None and output is not None:
+        _prepare_for_tensorflow()
         from ps_cluster.evaluation.changed_rows import export_changed_rows
 
         export_changed_rows(run, changed_since, output, data_dir, print_line)
         print_line(f"written: {output}")
         return
+    _prepare_for_tensorflow()
     from ps_cluster.evaluation import export as exporting
     from ps_cluster.evaluation.predictor import TrainedRun
 

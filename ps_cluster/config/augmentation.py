@@ -65,19 +65,12 @@ class Augmentation(Section):
 
 
 class Variation(NamedTuple):
-    """A part of the short form `flip,crop=4,hue=0.1`.
+    """A part of the short form `flip,crop=4,hue=0.1`."""
 
-    Attributes:
-      setting: the setting of `Augmentation` that the part sets.
-      read: parses the text after "=".
-      form: shows users how to write the part.
-      bare: the value if the part is the name alone; None if the name needs a value.
-    """
-
-    setting: str
-    read: Callable[[str], Any]
-    form: str
-    bare: Any = None
+    setting: str  # the setting of `Augmentation` that the part sets
+    read: Callable[[str], Any]  # parses the text after "="
+    form: str  # shows users how to write the part
+    bare: Any = None  # the value if the part is the name alone; None if the name needs a value
 
 
 def _range(text: str) -> list[float]:
@@ -114,14 +107,10 @@ def read_variations(text: str) -> dict[str, Any]:
             raise ValueError(f"{name} is given twice")
         seen.add(name)
         variation = VARIATIONS[name]
-        settings[variation.setting] = _value(variation, value) if has_value else variation.bare
+        try:
+            settings[variation.setting] = variation.read(value) if has_value else variation.bare
+        except Malformed as error:
+            raise ValueError(f"{value!r:.80} {error}: write {variation.form}") from error
         if settings[variation.setting] is None:
             raise ValueError(f"{name} needs a value: write {variation.form}")
     return settings
-
-
-def _value(variation: Variation, text: str) -> Any:
-    try:
-        return variation.read(text)
-    except Malformed as error:
-        raise ValueError(f"{text!r:.80} {error}: write {variation.form}") from error

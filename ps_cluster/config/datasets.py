@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from ps_cluster.config import RunConfig
     from ps_cluster.data.batches import Batch
 
+PAGE = "docs/extending.md#your-own-data"
+
 Inputs: TypeAlias = "Mapping[str, tf.Tensor]"
 """Name of a field → its rows [B, ...]."""
 NetworkOutputs: TypeAlias = "Callable[[Inputs], tf.Tensor]"
@@ -133,17 +135,15 @@ def _recognised(path: Path) -> FormPath:
     if is_pattern(path):
         return _recognised_pattern(path)
     if not os.path.exists(path):
-        leads = "docs/extending.md#your-own-data shows which data a path may name"
-        raise UserError(f"dataset: there is no '{path}': correct the path; {leads}")
+        raise UserError(f"dataset: there is no '{path}': correct the path; {PAGE} shows which data a path may name")
     for form in _all_forms():
         if form.recognises(path):
             return FormPath(form, path)
-    shown = "docs/extending.md#your-own-data shows each"
-    if changes := [change for form in _all_forms() if (change := form.one_change(path))]:
-        raise UserError(f"dataset: '{path}' {changes[0]}; {shown.removesuffix('each')}all forms of data")
+    if change := next(filter(None, (form.one_change(path) for form in _all_forms())), ""):
+        raise UserError(f"dataset: '{path}' {change}; {PAGE} shows all forms of data")
     code = f"to run code, name what it defines, e.g. '{path}:load'; " if path.suffix == ".py" else ""
     known = "; ".join(f"{form.name}: {form.looks_for}" for form in _all_forms())
-    raise UserError(f"dataset: '{path}' has no known form. {code}{known}. {shown}")
+    raise UserError(f"dataset: '{path}' has no known form. {code}{known}. {PAGE} shows each")
 
 
 def _recognised_pattern(path: Path) -> FormPath:
@@ -326,7 +326,7 @@ class DataSet:
       offered: whether help and lists of choices contain the data set.
     """
 
-    page = "docs/extending.md#your-own-data"
+    page = PAGE
     name = ""
     title = ""
     generated = False

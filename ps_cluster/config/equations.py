@@ -18,29 +18,17 @@ Slots = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class UpdateParts:
-    """The inputs of one update, at k positions of a shard's vectors. All arrays are float64.
+    """The inputs of one update, at k positions of a shard's vectors. All arrays are float64."""
 
-    Attributes:
-      weights: [k], before the update.
-      gradient: [k].
-      slots: the slots of rule, method and mode, before the update.
-      learning_rate: the learning rate of the update.
-      updates_before: the number of updates that the shard had applied before.
-      factors: [k], the learning-rate factors of the weights.
-      decay: [k], the share of each weight that decay removes per unit of learning rate.
-      share: the factor by which the gradient counts, a number or [k]; None: it counts fully.
-      is_whole: whether the k positions are the complete vector, in order.
-    """
-
-    weights: np.ndarray
-    gradient: np.ndarray
-    slots: Slots
+    weights: np.ndarray  # [k], before the update
+    gradient: np.ndarray  # [k]
+    slots: Slots  # of rule, method and mode, before the update
     learning_rate: float
-    updates_before: int
-    factors: np.ndarray
-    decay: np.ndarray
-    share: np.ndarray | float | None = None
-    is_whole: bool = False
+    updates_before: int  # the number of updates that the shard had applied before
+    factors: np.ndarray  # [k], the learning-rate factors of the weights
+    decay: np.ndarray  # [k], the share of each weight that decay removes per unit of learning rate
+    share: np.ndarray | float | None = None  # the factor by which the gradient counts, a number or [k]; None: fully
+    is_whole: bool = False  # whether the k positions are the complete vector, in order
 
     @property
     def shared_gradient(self) -> np.ndarray:
@@ -58,23 +46,14 @@ class UpdateParts:
 
 @dataclass(frozen=True)
 class ArrivedParts:
-    """The inputs of a staleness method's equation: a gradient that arrives, at k positions. All arrays are float64.
+    """The inputs of a staleness method's equation: a gradient that arrives, at k positions. All arrays are float64."""
 
-    Attributes:
-      gradient: [k], as received.
-      staleness: the number of updates that the shard applied between the pull and the push.
-      updates_before: as in `UpdateParts`.
-      workers: the number of workers that train, or whose staleness is emulated.
-      weights: [k], at the moment of the push.
-      slots: the slots of the method; "pulled" holds the weights of the worker's last pull.
-    """
-
-    gradient: np.ndarray
-    staleness: int
-    updates_before: int
-    workers: int
-    weights: np.ndarray
-    slots: Slots
+    gradient: np.ndarray  # [k], as received
+    staleness: int  # the number of updates that the shard applied between the pull and the push
+    updates_before: int  # as in `UpdateParts`
+    workers: int  # the number of workers that train, or whose staleness is emulated
+    weights: np.ndarray  # [k], at the moment of the push
+    slots: Slots  # of the method; "pulled" holds the weights of the worker's last pull
 
     @property
     def moved(self) -> np.ndarray:

@@ -49,10 +49,6 @@ class KerasSettings(ScheduleSettings):
         known = FUNCTIONS_OF_KERAS[self.function]
         if strange := [name for name in self.arguments if name not in known]:
             raise ValueError(f"arguments: {self.function} has no '{strange[0]}': it has {', '.join(known)}")
-        try:
-            usable = self.highest > 0
-        except (TypeError, ValueError):
-            usable = False
-        if not usable:
+        if not self.highest > 0:
             raise ValueError(f"arguments: got {self.arguments}: the learning rates have to be numbers, one above 0")
         return self

@@ -62,14 +62,12 @@ class Resolved:
 
     def origin(self, key: str) -> str:
         """Return where the value of a dotted key comes from: a layer, or the default of the choice in its section."""
+        values = flat(self.tree)
         having = [layer for layer in self.layers if layer.has(key)]
-        value = flat(self.tree).get(key)
-        found = (
-            [layer.origin for layer in having if flat(layer.settings).get(key) == value] if key == ISOLATION_KEY else []
-        )
-        found = found or [layer.origin_of(key) for layer in having]
-        if found and key in flat(self.tree):  # a layer may have set it for a choice that a later layer replaced
-            return found[-1]
+        if key == ISOLATION_KEY:  # the strictest value counts, not the last one
+            having = [layer for layer in having if flat(layer.settings).get(key) == values[key]] or having
+        if having and key in values:  # a layer may have set it for a choice that a later layer replaced
+            return having[-1].origin_of(key)
         section = key.partition(".")[0]
         if section not in CHOSEN:
             return "default"
@@ -77,14 +75,9 @@ class Resolved:
         return f"default of {kinds.noun} {getattr(getattr(self.config, section), chosen)}"
 
 
-def build_config(
-    file: Path | None = None,
-    overrides: Layer | None = None,
-    size: NamedLayer | None = None,
-    environment: Mapping[str, str] | None = None,
-) -> RunConfig:
-    """Return the configuration merged from all layers; arguments and errors are those of `resolve`."""
-    return resolve(file, overrides, size, environment).config
+def build_config(file: Path | None = None, overrides: Layer | None = None) -> RunConfig:
+    """Return the configuration merged from the defaults, a file and options; arguments and errors are those of `resolve`."""
+    return resolve(file, overrides).config
 
 
 def resolve(
@@ -108,16 +101,16 @@ def resolve(
     """
     given = [*(of_file(file) if file else ()), *of_environment(environment or {}), of_options(overrides or {})]
     layers = [*given, size] if size else given
-    user: Layer = {}
-    for layer in layers:
-        user = merged(user, layer.settings)
-    user = merged(user, nested(strictest(flat(layer.settings) for layer in given)))
+    isolation = nested(strictest(flat(layer.settings) for layer in given))
+    user = merged(*(layer.settings for layer in layers), isolation)
     base, defaults = defaults_for(user)
     tree, layers = merged(base, user), [*defaults, *layers]
     try:
         config = fitted(tree)
     except ValidationError as error:
-        raise UserError(_message(error, tree, _origin(error, layers, given))) from error
+        origin = _origin(error, layers, given)
+        message = _setting_of_another_choice(error, tree, origin) or first_error(error, origin, PAGE, known_keys())
+        raise UserError(message) from error
     _check_used(config.mode.name, given, flat(base))
     return Resolved(config, tuple(layers), tree)
 
@@ -164,11 +157,6 @@ def loaded(file: Path, changes: Layer, environment: Mapping[str, str]) -> Resolv
         raise UserError(str(error)) from error
     config = before.with_values({**changes, **strictest(flat(layer.settings) for layer in layers)})
     return Resolved(config, layers, config.model_dump(mode="json"))
-
-
-def _message(error: ValidationError, tree: Layer, origin: str) -> str:
-    """Describe the first problem on one line, with the known key that is most similar to an unknown key."""
-    return _setting_of_another_choice(error, tree, origin) or first_error(error, origin, PAGE, known_keys())
 
 
 def _setting_of_another_choice(error: ValidationError, tree: Layer, origin: str) -> str | None:

@@ -65,59 +65,39 @@ class ModeSettings(Section):
 
 @dataclass(frozen=True)
 class ClusterShape:
-    """The cluster that a mode runs on.
+    """The cluster that a mode runs on."""
 
-    Attributes:
-      types: the task types of the cluster. A run needs all of them.
-      flows: what the tasks send to each other. Flows from or to task types that the cluster does not have are not
-        drawn.
-      most_parameter_servers: the largest number of parameter servers; None: any number.
-      pins_workers: whether `cluster.pin_workers: auto` pins each worker to its own cores.
-      fixed_workers: the reason why the number of workers can't change during a run; "": it can (`ps-cluster scale`).
-      on_death: the reaction to the death of a task, by task type.
-      splits: what the workers divide among themselves: "data" (each worker has the whole network), "layers" or "width".
-    """
-
-    types: tuple[str, ...] = (CHIEF, PS, WORKER)
+    types: tuple[str, ...] = (CHIEF, PS, WORKER)  # a run needs all of them
+    # Flows from or to task types that the cluster does not have are not drawn.
     flows: tuple[Flow, ...] = (
         Flow(CHIEF, WORKER, "step ids"),
         Flow(PS, WORKER, "weights"),
         Flow(WORKER, PS, "gradients"),
     )
-    most_parameter_servers: int | None = None
-    pins_workers: bool = False
-    fixed_workers: str = ""
+    most_parameter_servers: int | None = None  # None: any number
+    pins_workers: bool = False  # whether `cluster.pin_workers: auto` pins each worker to its own cores
+    fixed_workers: str = ""  # the reason why the number of workers can't change during a run; "": it can (`scale`)
     on_death: OnDeaths = field(default_factory=lambda: ON_DEATH)
-    splits: str = "data"
+    splits: str = "data"  # among the workers: "data" (each worker has the whole network), "layers" or "width"
 
 
 @dataclass(frozen=True)
 class Promise:
-    """The promises of a mode about its updates.
-
-    Attributes:
-      waits: the reason for which a worker may have to wait.
-      is_stale: whether a gradient may be computed from older weights than the ones to which it is applied.
-      takes_local_steps: whether a step id stands for several batches, after which worker and server exchange weights.
-    """
+    """The promises of a mode about its updates."""
 
     waits: Waits = Waits.NEVER
-    is_stale: bool = True
+    is_stale: bool = True  # whether a gradient may be computed from older weights than the ones to which it is applied
+    # Whether a step id stands for several batches, after which worker and server exchange weights.
     takes_local_steps: bool = False
 
 
 @dataclass(frozen=True)
 class UsedSettings:
-    """The settings that a mode uses.
+    """The settings that a mode uses."""
 
-    Attributes:
-      ignores: the settings (dotted keys) and whole sections that the mode does not use. Settings of task types that the
-        mode does not have need not be listed.
-      own_rule: the only optimizer rule that the mode works with; None: any rule.
-    """
-
+    # The settings (dotted keys) and whole sections that it does not use, except those of task types that it does not have.
     ignores: frozenset[str] = frozenset({"staleness"})
-    own_rule: str | None = None
+    own_rule: str | None = None  # the only optimizer rule that the mode works with; None: any rule
 
 
 class Mode(ABC):

@@ -49,18 +49,12 @@ class ActivationSettings(NetworkSettings):
 
 @dataclass(frozen=True)
 class UsualScore:
-    """The score that a network usually reaches on a data set with its recipe in mode async.
+    """The score that a network usually reaches on a data set with its recipe in mode async."""
 
-    Attributes:
-      accuracy: the mean test accuracy, from 0 to 1, of `runs` runs (docs/results.md has the command).
-      examples: how many training examples each of these runs trained on, over all epochs.
-      minutes_in_float32: about how long such a run takes on two cores without bfloat16 instructions, if that is much longer
-        than with them.
-    """
-
-    accuracy: float
-    examples: int
+    accuracy: float  # the mean test accuracy, from 0 to 1, of `runs` runs (docs/results.md has the command)
+    examples: int  # how many training examples each of these runs trained on, over all epochs
     runs: int
+    # About how long a run takes on two cores without bfloat16 instructions, if that is much longer than with them.
     minutes_in_float32: float | None = None
 
 
@@ -143,7 +137,6 @@ class FunctionNetwork(Network):
             arguments_taken(function)
 
     def build(self, examples: ExampleSpec, settings: NetworkSettings) -> keras.Model:
-        """Return the model that the function returns."""
         return self._function(*(examples, settings)[: arguments_taken(self._function)])
 
 
@@ -185,7 +178,6 @@ class SavedNetwork(Network):
         self._file = file
 
     def build(self, examples: ExampleSpec, settings: NetworkSettings) -> keras.Model:
-        """Return the saved model."""
         from ps_cluster.models.saved import load_saved
 
         return load_saved(self._file, examples)

@@ -69,24 +69,18 @@ def refuse_sparse(what: str, value: object) -> None:
 
 @dataclass(frozen=True)
 class Field:
-    """One array of an example.
+    """One array of an example."""
 
-    Attributes:
-      dtype: the name of its numpy dtype, e.g. "uint8".
-      shape: the shape of one example, e.g. (32, 32, 3); () for a number.
-      mean, std: mean and standard deviation of the training examples along the last axis (one value for a number), in
-        the field's units; empty if unknown.
-      codes: how many different codes there are at each place of the last axis, if the field has codes, such as the
-        categories of a table. Codes count from 0. Empty for any other field.
-      characters, code: the number of characters of the longest text, and the dtype of a code point, if the field has
-        texts (dtype "string"). Texts are packed as code points and padded with 0.
-    """
-
-    dtype: str
-    shape: tuple[int, ...]
+    dtype: str  # the name of its numpy dtype, e.g. "uint8"
+    shape: tuple[int, ...]  # of one example, e.g. (32, 32, 3); () for a number
+    # Of the training examples along the last axis (one value for a number), in the field's units; empty if unknown.
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
+    # How many different codes there are at each place of the last axis, if the field has codes, such as the categories of
+    # a table. Codes count from 0. Empty for any other field.
     codes: tuple[int, ...] = ()
+    # For texts (dtype "string"), which are packed as code points and padded with 0: the number of characters of the
+    # longest text, and the dtype of a code point.
     characters: int = 0
     code: str = ""
 
@@ -122,24 +116,15 @@ class OtherTarget:
 
 @dataclass(frozen=True)
 class ExampleSpec:
-    """The form of an example: the inputs of the network, and the target that it has to predict.
+    """The form of an example: the inputs of the network, and the target that it has to predict."""
 
-    Attributes:
-      inputs: name → field, in the network's order.
-      target: the field to predict, e.g. a label.
-      objective: the name of the objective, e.g. "classification".
-      classes: the names of the classes, by label; empty for a regression.
-      weight: the field with the weight of an example, a float of shape (); None if all examples count equally.
-      output: the name of the output that has to predict the target, where further outputs have targets of their own.
-      others: name of a further output → its target. Metric, analysis and prediction of a run are those of `output`.
-    """
-
-    inputs: Mapping[str, Field]
-    target: Field
+    inputs: Mapping[str, Field]  # in the network's order
+    target: Field  # the field to predict, e.g. a label
     objective: str = "classification"
-    classes: tuple[str, ...] = ()
-    weight: Field | None = None
-    output: str = ""
+    classes: tuple[str, ...] = ()  # the names of the classes, by label; empty for a regression
+    weight: Field | None = None  # the weight of an example, a float of shape (); None if all examples count equally
+    output: str = ""  # the name of the output that has to predict the target, if there are `others`
+    # Name of a further output → its target. Metric, analysis and prediction of a run are those of `output`.
     others: Mapping[str, OtherTarget] = field(default_factory=dict)
 
     @property
@@ -351,7 +336,6 @@ class Classification(Objective):
             )
 
     def groups(self, target: np.ndarray, spec: ExampleSpec) -> Iterator[tuple[str, np.ndarray]]:
-        """Yield the examples of each class."""
         ends = np.cumsum(np.bincount(target, minlength=len(spec.classes)))
         yield from zip(spec.classes, np.split(np.argsort(target, kind="stable"), ends[:-1]))
 
@@ -366,7 +350,6 @@ class Classification(Objective):
         return spec.classes[int(target)]
 
     def named_prediction(self, prediction: np.ndarray, spec: ExampleSpec) -> str:
-        """Return the most probable class."""
         return spec.classes[int(np.argmax(prediction))] if np.isfinite(prediction).all() else "not a number"
 
     def decisions(self, predictions: np.ndarray) -> np.ndarray:
@@ -535,7 +518,6 @@ class NextByte(Objective):
             )
 
     def named_target(self, target: np.ndarray, spec: ExampleSpec) -> str:
-        """Return the target as text."""
         return np.asarray(target, np.uint8).tobytes().decode("utf-8", "replace")
 
     def named_prediction(self, prediction: np.ndarray, spec: ExampleSpec) -> str:

@@ -17,7 +17,7 @@ from ps_cluster.config.networks import NETWORKS, Network
 from ps_cluster.config.optimizer_rules import RULES, OptimizerRule
 from ps_cluster.config.schedules import CONSTANT
 from ps_cluster.config.schema import RunConfig
-from ps_cluster.config.sections import Layer, adapted_to_choices, chosen_kinds, merged, of_choices, uses
+from ps_cluster.config.sections import Layer, adapted_to_choices, chosen_kinds, flat, merged, of_choices, uses, value_in
 from ps_cluster.config.setting_types import Section
 from ps_cluster.config.user_layers import NamedLayer
 from ps_cluster.errors import UserError
@@ -63,12 +63,6 @@ class FoundRates(Section):
 _TABLE = TypeAdapter(dict[str, tuple[FoundRates, ...]])
 
 
-def has_key(layer: Mapping[str, Any], key: str) -> bool:
-    """Return whether a layer has a setting, as "section.name"."""
-    section, _, name = key.partition(".")
-    return isinstance(own := layer.get(section), Mapping) and name in own
-
-
 def of_users_network(rule: object) -> dict[str, Any]:
     """Return safe settings for a network that this package does not contain, as a layer above configs/default.yaml.
 
@@ -77,7 +71,7 @@ def of_users_network(rule: object) -> dict[str, Any]:
     Args:
       rule: the optimizer rule that was chosen; None: the rule of the network's compile().
     """
-    chosen = RULES[rule] if isinstance(rule, str) and rule in RULES else RULES[COMPILED]
+    chosen = RULES[rule if isinstance(rule, str) and rule in RULES else COMPILED]
     own = {name: field.default for name, field in chosen.Settings.model_fields.items() if not field.is_required()}
     return {
         "data": {"augmentation": {"crop_padding_pixels": 0, "flip": "none"}},
@@ -89,10 +83,11 @@ def of_users_network(rule: object) -> dict[str, Any]:
     }
 
 
-def read_modes(recipe: Mapping[str, Any], origin: str) -> tuple[FoundRates, ...]:
-    """Return the table of a recipe; empty if the recipe has no table. Raises UserError if the table is invalid."""
+def found_rates(network: Network) -> tuple[FoundRates, ...]:
+    """Return the table of rates in a network's recipe; empty if it has none. Raises UserError if the table is invalid."""
+    origin = f"the recipe of network {network.name}"
     try:
-        table = _TABLE.validate_python({OF_MODES: recipe.get(OF_MODES) or ()})[OF_MODES]
+        table = _TABLE.validate_python({OF_MODES: network.recipe.get(OF_MODES) or ()})[OF_MODES]
     except ValidationError as error:
         raise UserError(first_error(error, origin)) from error
     places = [found.place for found in table]
@@ -124,25 +119,18 @@ def found_for(table: Sequence[FoundRates], settings: Mapping[str, Any], user: Ma
       user: the user's layer. If it sets one of `BELONG_TOGETHER`, the table is not used. The exception is a staleness
         method that is the default of the rule anyway.
     """
-    training, cluster, chosen = (settings.get(name) or {} for name in ("training", "cluster", "mode"))
-    if not all(isinstance(section, Mapping) for section in (training, cluster, chosen)):
+    mode, rule = value_in(settings, "mode", "name"), value_in(settings, "optimizer", "rule")
+    if mode not in MODES:
         return {}  # the validation refuses it later
-    mode = chosen.get("name")
-    if not isinstance(mode, str) or mode not in MODES:
-        return {}
     # With local steps the method belongs to the outer step, and the table to the local steps.
-    is_usual = MODES[mode].promise.takes_local_steps or _names_the_usual_method(settings)
-    if any(has_key(user, key) for key in BELONG_TOGETHER if not (key == METHOD and is_usual)):
+    is_usual = MODES[mode].promise.takes_local_steps or (
+        rule in RULES and value_in(settings, "staleness", "method") == RULES[rule].staleness_method
+    )
+    if {key for key in BELONG_TOGETHER if not (key == METHOD and is_usual)} & flat(user).keys():
         return {}
-    place = (*rated_as(MODES[mode], cluster.get("workers")), training.get("batch_size_per_worker"))
+    batch_size = value_in(settings, "training", "batch_size_per_worker")
+    place = (*rated_as(MODES[mode], value_in(settings, "cluster", "workers")), batch_size)
     return next((found.layer() for found in table if found.place == place), {})
-
-
-def _names_the_usual_method(settings: Mapping[str, Any]) -> bool:
-    optimizer, staleness = settings.get("optimizer"), settings.get("staleness")
-    rule = optimizer.get("rule") if isinstance(optimizer, Mapping) else None
-    method = staleness.get("method") if isinstance(staleness, Mapping) else None
-    return isinstance(rule, str) and rule in RULES and method == RULES[rule].staleness_method
 
 
 def recipe_for(base: Layer, user: Layer) -> tuple[Layer, NamedLayer]:
@@ -156,33 +144,30 @@ def recipe_for(base: Layer, user: Layer) -> tuple[Layer, NamedLayer]:
     network: Network = _chosen("model", merged(base, data_set.recipe), user)
     of_network = {key: value for key, value in network.recipe.items() if key != OF_MODES}
     is_own = not network.name or network.name in NETWORKS.own
-    given = merged(merged(of_network, data_set.recipe), user).get("optimizer")
-    safe = {} if is_own else of_users_network(given.get("rule") if isinstance(given, Mapping) else None)
-    of_both: Layer = dict(data_set.recipes.get(network.name, {}))
+    rule = value_in(merged(of_network, data_set.recipe, user), "optimizer", "rule")
+    safe = {} if is_own else of_users_network(rule)
+    of_both = data_set.recipes.get(network.name, {})
     parts: list[NamedLayer] = []
     for origin, settings in (
         ("safe default for a network of your own", safe),
         (f"recipe of network {network.name}", of_network),
-        (f"recipe of data set {data_set.name}", dict(data_set.recipe)),
+        (f"recipe of data set {data_set.name}", data_set.recipe),
         (
             f"recipe of data set {data_set.name} for network {network.name}",
             merged({"model": {"name": network.name}}, of_both) if of_both else {},
         ),
     ):
-        used = of_choices(settings, merged(merged(base, settings), user))
+        used = of_choices(settings, merged(base, settings, user))
         base = merged(adapted_to_choices(base, settings), used)
         parts.append(NamedLayer(origin, used))
     base = adapted_to_choices(base, user)
-    found = found_for(found_rates(network), merged(base, user), merged(merged(dict(data_set.recipe), of_both), user))
-    parts.append(NamedLayer(f"rates of network {network.name} for this mode", dict(found)))
-    base = merged(base, dict(found))
+    found = found_for(found_rates(network), merged(base, user), merged(data_set.recipe, of_both, user))
+    parts.append(NamedLayer(f"rates of network {network.name} for this mode", found))
+    base = merged(base, found)
     if not any(part.has(METHOD) for part in parts):
         parts.append(_staleness_method(merged(base, user)))
         base = merged(base, parts[-1].settings)
-    whole: Layer = {}
-    for part in parts:
-        whole = merged(whole, part.settings)
-    return base, NamedLayer("recipe", whole, parts=tuple(parts))
+    return base, NamedLayer("recipe", merged(*(part.settings for part in parts)), parts=tuple(parts))
 
 
 def _chosen(section: str, base: Layer, user: Layer) -> Any:
@@ -200,11 +185,6 @@ def _staleness_method(settings: Layer) -> NamedLayer:
     if uses(mode.name, METHOD):
         return NamedLayer(f"default of rule {rule.name}", {"staleness": {"method": rule.staleness_method}})
     return NamedLayer("", {})
-
-
-def found_rates(network: Network) -> tuple[FoundRates, ...]:
-    """Return the table of rates in a network's recipe."""
-    return read_modes(network.recipe, f"the recipe of network {network.name}")
 
 
 def rates_found(config: RunConfig) -> FoundRates | None:

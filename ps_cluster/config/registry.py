@@ -8,12 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from functools import cached_property
 from pathlib import Path
-from types import ModuleType
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, Protocol, TypeVar
 
 from ps_cluster.config.setting_types import Section
 from ps_cluster.config.user_code import (
-    Reference,
     entry_point_names,
     is_trusted,
     load,
@@ -29,14 +27,6 @@ class Named(Protocol):
     """An object with a name by which users choose it."""
 
     name: str
-
-
-@runtime_checkable
-class HasParts(Protocol):
-    """An object with attributes that have to name a class."""
-
-    def parts(self) -> Mapping[str, type]:
-        """Return the attributes that have to name a class, each with the base class of that class."""
 
 
 T = TypeVar("T", bound=Named, covariant=True)
@@ -77,7 +67,9 @@ class Registry(Generic[T]):
     def own(self) -> dict[str, T]:
         """The objects of this package, by name."""
         found: dict[str, T] = {}
-        for module in self._modules():
+        home = importlib.import_module(self._home)
+        inner = (one.name for one in pkgutil.iter_modules(getattr(home, "__path__", ())))
+        for module in (home, *(importlib.import_module(f"{self._home}.{name}") for name in inner)):
             things = [thing for thing in vars(module).values() if isinstance(thing, self._base)]
             made = {type(thing) for thing in things}
             things += [
@@ -157,21 +149,17 @@ class Registry(Generic[T]):
 
     def _load(self, name: str) -> T:
         if reference := parse(name):
-            found = self._loaded(reference)
+            try:
+                found = load(reference)
+            except UserError as error:
+                if not is_trusted(reference.file):
+                    raise
+                raise UserError(f"{self.noun} {error}: {self.page} shows how to bring one") from error
         elif name in entry_point_names(self._group):
             found = load_entry_point(self._group, name)
         else:
             raise UserError(f"{self.noun} '{name:.80}': {self.unknown(name)}: {self.page}")
         return self._made(found, name)
-
-    def _loaded(self, reference: Reference) -> Any:
-        """Load what a file defines. If the user has named the file, an error also names the page of the documentation."""
-        try:
-            return load(reference)
-        except UserError as error:
-            if not is_trusted(reference.file):
-                raise
-            raise UserError(f"{self.noun} {error}: {self.page} shows how to bring one") from error
 
     def _made(self, found: Any, name: str) -> T:
         """Return `found` as an object of the registry's class, with `name` as its name."""
@@ -202,18 +190,11 @@ class Registry(Generic[T]):
 
     def _check_parts(self, made: Any, name: str) -> None:
         """Raise UserError if one of the classes that `made` has to name is missing, or is none of the right kind."""
-        if not isinstance(made, HasParts):
-            return
-        for part, base in made.parts().items():
+        parts: Mapping[str, type] = made.parts() if hasattr(made, "parts") else {}
+        for part, base in parts.items():
             given = getattr(made, part, None)
             if not isinstance(given, type) or not issubclass(given, base):
                 raise UserError(
                     f"{self.noun} '{name}': its {part} is {given!r:.200}, but has to be a subclass of "
                     f"{base.__module__}.{base.__name__}: {self.page}"
                 )
-
-    def _modules(self) -> Iterator[ModuleType]:
-        module = importlib.import_module(self._home)
-        yield module
-        for found in pkgutil.iter_modules(getattr(module, "__path__", ())):
-            yield importlib.import_module(f"{self._home}.{found.name}")

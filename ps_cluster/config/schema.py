@@ -21,7 +21,6 @@ from ps_cluster.config.sections import Layer, adapted_to_choices, check_switches
 from ps_cluster.config.setting_types import LARGEST_FACTOR, Fraction, Section
 from ps_cluster.config.staleness_methods import METHODS, StalenessSettings
 from ps_cluster.config.stragglers import parse_stragglers
-from ps_cluster.config.tasks import WORKER
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import first_error
 from ps_cluster.files.yaml_files import dump_yaml
@@ -73,48 +72,42 @@ class ClusterSettings(Section):
         description="Threads of one operation in a worker. Keep 1 if there are as many workers as cores.",
     )
     wire: Literal["auto", "bfloat16", "float32", "int8", "top_k"] = Field(
-        description="Dtype in which weights and gradients are sent; auto: the network's. int8: gradients are rounded to "
-        "8-bit integers, with a scale for each 256 values. top_k: only the largest values of a gradient are sent. With "
+        description="Dtype in which weights and gradients are sent; auto: the network's. int8: gradients are rounded "
+        "to 8-bit integers, with a scale for each 256 values. top_k: only the largest values of a gradient are sent. With "
         "both, weights are sent in bfloat16, and what a push leaves out is added to the worker's next push."
     )
     top_k_share: float = Field(
         gt=0, le=1, description="Share of the gradient's values that a push sends if `wire` is top_k."
     )
     steps_per_dispatch: Literal["auto"] | Annotated[int, Field(ge=1, le=1000)] = Field(
-        description=(
-            "Step ids in one dispatch to a worker; each step still has its own pull and push. auto: half a "
-            "second of work, or more if over 100 workers share the chief."
-        )
+        description="Step ids in one dispatch to a worker; each step still has its own pull and push. auto: half a "
+        "second of work, or more if over 100 workers share the chief."
     )
     straggler: str = Field(
         max_length=200,
         description="Make workers slow on purpose: none, 2:5x, 1:+0.2s, several joined by ';', or random:gamma.",
     )
     pin_workers: Literal["auto", True, False] = Field(
-        description=(
-            "Pin each worker to separate cores, or to one core if there are few. auto: pin in modes whose workers never "
-            "wait for each other, but not in `compare`."
-        )
+        description="Pin each worker to separate cores, or to one core if there are few. auto: pin in modes whose "
+        "workers never wait for each other, but not in `compare`."
     )
     gpus: Literal["none", "auto"] = Field(
-        description="Compute the network on GPUs. auto: the workers get the machine's GPUs in turn. Parameter servers, chief "
-        "and evaluator stay on processors."
+        description="Compute the network on GPUs. auto: the workers get the machine's GPUs in turn. Parameter servers, "
+        "chief and evaluator stay on processors."
     )
     lost_after_seconds: float = Field(
         ge=1,
         le=3600,
-        description="With `task`: a connection counts as lost after this many seconds without an answer, and a dispatch "
-        "after this many seconds without an update.",
+        description="With `task`: a connection counts as lost after this many seconds without an answer, and a "
+        "dispatch after this many seconds without an update.",
     )
     longest_step_seconds: Literal["auto"] | Annotated[float, Field(gt=0, le=86_400)] = Field(
         description="The longest time that a worker's step may take. Training waits at least this long for an update. "
         f"auto: {STEPS_IN_TIME} times the measured step time of the slowest worker. The first update may take longer."
     )
     isolation: Isolation = Field(
-        description=(
-            "Give the run a private network that no other program can reach; auto: if the system allows it. "
-            "interface=NAME, for `task` only: close the task's port to all other interfaces."
-        )
+        description="Give the run a private network that no other program can reach; auto: if the system allows it. "
+        "interface=NAME, for `task` only: close the task's port to all other interfaces."
     )
 
     @field_validator("straggler")
@@ -138,13 +131,11 @@ class TrainingSettings(Section):
     sample: str = Field(
         default=ALL,
         max_length=15_000,
-        description=(
-            "The training examples that the run uses. all: every example. shard:worker: each worker has its own disjoint "
-            "part, drawn at random. files:worker: each worker has whole files of a table in several files. rows:3000,7000: "
-            "worker 0 has examples 0 to 2999, worker 1 has 3000 to 6999. shard:0/4: the first of four parts. "
-            "bootstrap:7: a sample of the same size, drawn with replacement with seed 7. An epoch is a pass over "
-            "these examples."
-        ),
+        description="The training examples that the run uses. all: every example. shard:worker: each worker has its "
+        "own disjoint part, drawn at random. files:worker: each worker has whole files of a table in several files. "
+        "rows:3000,7000: worker 0 has examples 0 to 2999, worker 1 has 3000 to 6999. shard:0/4: the first of four parts. "
+        "bootstrap:7: a sample of the same size, drawn with replacement with seed 7. An epoch is a pass over "
+        "these examples.",
     )
     label_smoothing: Fraction = Field(description="The part of each label that is spread evenly over all classes.")
     class_weights: dict[str, ClassWeight] = Field(
@@ -164,8 +155,8 @@ class LookaheadSettings(Section):
     every_updates: int = Field(
         ge=0,
         le=100_000,
-        description="Set the weights to their moving mean each time after this many updates; 0: never. Not used by modes "
-        "with local steps.",
+        description="Set the weights to their moving mean each time after this many updates; 0: never. Not used by "
+        "modes with local steps.",
     )
     decay: Fraction = Field(description="Decay of the moving mean per update, at the end of training.")
 
@@ -173,8 +164,8 @@ class LookaheadSettings(Section):
 class EvaluationSettings(Section):
     augment_last: bool = Field(description="Also score the last checkpoint over six views of each image.")
     after_training: bool = Field(
-        description="Keep all checkpoints, including that of the initial weights, and score them after training, so that "
-        "scoring does not slow the training down."
+        description="Keep all checkpoints, including that of the initial weights, and score them after training, so "
+        "that scoring does not slow the training down."
     )
     draw_results: bool = Field(description="Draw the page results/results.html when the run has ended.")
     gradients: bool = Field(
@@ -183,40 +174,32 @@ class EvaluationSettings(Section):
     validation_examples: int = Field(
         ge=0,
         le=10_000_000,
-        description=(
-            "Hold out this many training examples: no batch contains them, and the best model is chosen by its score on "
-            "them. 0: the best model is chosen on the test examples, so its test score is too high."
-        ),
+        description="Hold out this many training examples: no batch contains them, and the best model is chosen by its "
+        "score on them. 0: the best model is chosen on the test examples, so its test score is too high.",
     )
     scored_examples: int | None = Field(
         default=None,
         ge=1,
         le=10_000_000,
-        description=(
-            "Score at most this many test examples, and at most as many held-out ones, spread evenly. The page of results "
-            "then shows no predictions. null: all."
-        ),
+        description="Score at most this many test examples, and at most as many held-out ones, spread evenly. The page "
+        "of results then shows no predictions. null: all.",
     )
     recall_at: int | None = Field(
         default=None,
         ge=1,
         le=100_000,
-        description=(
-            "Also score recall@k for this k, if an example is a user and an item: the share of a user's held-out items that "
-            "are among the k items with the highest scores, of all items that the user does not have in training. "
-            "Empty: recall is not scored."
-        ),
+        description="Also score recall@k for this k, if an example is a user and an item: the share of a user's "
+        "held-out items that are among the k items with the highest scores, of all items that the user does not have "
+        "in training. Empty: recall is not scored.",
     )
     monitor: str = Field(
         min_length=1,
         max_length=200,
-        description=(
-            "The metric that chooses the best model, stops early and judges the trials of a sweep: accuracy, error, loss, "
-            "auc, f1, log_loss, rmse, r2, recall@10 (with the number of recall_at), or a metric of the network's compile(), "
-            "with or without Keras's prefix val_. "
-            "auto: accuracy or error. The metric is measured on held-out examples if there are any, else on the test "
-            "examples."
-        ),
+        description="The metric that chooses the best model, stops early and judges the trials of a sweep: accuracy, "
+        "error, loss, auc, f1, log_loss, rmse, r2, recall@10 (with the number of recall_at), or a metric of the "
+        "network's compile(), with or without Keras's prefix val_. "
+        "auto: accuracy or error. The metric is measured on held-out examples if there are any, else on the test "
+        "examples.",
     )
     monitor_mode: Literal["auto", "max", "min"] = Field(
         description="Whether a larger (max) or a smaller (min) value of the metric is better. auto: the name of the "
@@ -225,10 +208,8 @@ class EvaluationSettings(Section):
     patience: int | None = Field(
         ge=1,
         le=1_000_000,
-        description=(
-            "Stop early after this many scored checkpoints in a row without a better metric; the steps under way are "
-            "finished, and the last checkpoint is scored. null: never. Needs cluster.evaluator."
-        ),
+        description="Stop early after this many scored checkpoints in a row without a better metric; the steps under "
+        "way are finished, and the last checkpoint is scored. null: never. Needs cluster.evaluator.",
     )
     min_delta: float = Field(
         ge=0,
@@ -263,10 +244,8 @@ class EvaluationSettings(Section):
 
 class Checkpoints(Section):
     every_seconds: Literal["auto"] | Annotated[float, Field(gt=0, le=LONGEST_SECONDS)] = Field(
-        description=(
-            "Write and score a checkpoint this often. auto: after 5 s of training, then whenever that time "
-            "has doubled, at least once a minute."
-        )
+        description="Write and score a checkpoint this often. auto: after 5 s of training, then whenever that time "
+        "has doubled, at least once a minute."
     )
     every_epochs: float | None = Field(
         gt=0,
@@ -275,18 +254,14 @@ class Checkpoints(Section):
         "checkpoint is kept until it is scored.",
     )
     exact: bool = Field(
-        description=(
-            "With every_epochs: hand out no step beyond a checkpoint until it is written. So no checkpoint is late or left "
-            "out, but the workers wait for each."
-        )
+        description="With every_epochs: hand out no step beyond a checkpoint until it is written. So no checkpoint is "
+        "late or left out, but the workers wait for each."
     )
     snapshot_every_seconds: float = Field(
         gt=0,
         le=LONGEST_SECONDS,
-        description=(
-            "Write a snapshot this often. If a parameter server or the chief dies, at most the work since the newest "
-            "snapshot is lost."
-        ),
+        description="Write a snapshot this often. If a parameter server or the chief dies, at most the work since the "
+        "newest snapshot is lost.",
     )
     keep: int = Field(
         ge=1,
@@ -329,9 +304,7 @@ class RunConfig(Section):
 
     def _check_sample(self) -> None:
         text, ends = self.training.sample, ends_of_workers(self.training.sample)
-        if is_by_worker(text) and (
-            self.mode_kind.cluster.splits != "data" or WORKER not in self.mode_kind.cluster.types
-        ):
+        if is_by_worker(text) and (self.mode_kind.shares_steps or not self.mode_kind.has_workers):
             raise ValueError(
                 f"training.sample: got '{text:.80}': mode {self.mode.name} has no workers with batches of their own: "
                 "leave it out"
@@ -398,7 +371,7 @@ class RunConfig(Section):
 
         Recipes, momentum corrections and reports use this number, even after `ps-cluster scale`.
         """
-        return self.cluster.workers if WORKER in self.mode_kind.cluster.types else 1
+        return self.cluster.workers if self.mode_kind.has_workers else 1
 
     @property
     def least_workers(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from ps_cluster.config.datasets import DATASETS
@@ -21,7 +21,10 @@ Layer = dict[str, Any]
 
 def flat(layer: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Convert a layer of sections to dotted key → value."""
-    return dict(_leaves(layer, prefix))
+    found: dict[str, Any] = {}
+    for key, value in layer.items():
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return found
 
 
 def nested(dotted: Mapping[str, Any]) -> Layer:
@@ -38,21 +41,20 @@ def nested(dotted: Mapping[str, Any]) -> Layer:
     return tree
 
 
-def merged(under: Layer, over: Mapping[str, Any]) -> Layer:
-    """Merge `over` into `under`, section by section. The values of `over` win; lists are replaced whole."""
-    result = dict(under)
-    for key, value in over.items():
-        both_sections = isinstance(value, dict) and isinstance(result.get(key), dict)
-        result[key] = merged(result[key], value) if both_sections else value
+def value_in(layer: Mapping[str, Any], section: str, name: str) -> Any:
+    """Return the value of a setting; None if the layer does not have it. The layer need not be valid."""
+    values = layer.get(section)
+    return values.get(name) if isinstance(values, dict) else None
+
+
+def merged(*layers: Mapping[str, Any]) -> Layer:
+    """Merge layers, section by section. The values of later layers win; lists are replaced whole."""
+    result: Layer = {}
+    for layer in layers:
+        for key, value in layer.items():
+            both_sections = isinstance(value, dict) and isinstance(result.get(key), dict)
+            result[key] = merged(result[key], value) if both_sections else value
     return result
-
-
-def _leaves(layer: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    for key, value in layer.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 # The sections of a configuration whose settings depend on what is chosen in them.
@@ -90,11 +92,11 @@ def chosen_kinds(tree: Layer) -> dict[str, Kind]:
     Raises:
       UserError: the chosen object can't be loaded.
     """
-    names = {section: _name(tree, section, choice.key) for section, choice in CHOSEN.items()}
+    names = {section: value_in(tree, section, choice.key) for section, choice in CHOSEN.items()}
     return {section: CHOSEN[section].kinds[name] for section, name in names.items() if name in CHOSEN[section].kinds}
 
 
-def adapted_to_choices(under: Layer, over: Layer) -> Layer:
+def adapted_to_choices(under: Layer, over: Mapping[str, Any]) -> Layer:
     """Return `under` with the choices of `over`, and without settings that belong only to the replaced choices.
 
     A setting stays if the old and the new choice inherit it from the same class: all rules share
@@ -102,7 +104,7 @@ def adapted_to_choices(under: Layer, over: Layer) -> Layer:
     """
     result = dict(under)
     for section, (key, kinds) in CHOSEN.items():
-        before, now = _name(under, section, key), _name(over, section, key)
+        before, now = value_in(under, section, key), value_in(over, section, key)
         if now is not None and now != before and isinstance(under.get(section), dict):
             shared = _shared_settings(kinds, before, now)
             kept = {name: value for name, value in under[section].items() if name in shared}
@@ -110,7 +112,7 @@ def adapted_to_choices(under: Layer, over: Layer) -> Layer:
     return result
 
 
-def of_choices(recipe: Layer, chosen: Layer) -> Layer:
+def of_choices(recipe: Mapping[str, Any], chosen: Layer) -> Layer:
     """Return a recipe without the settings that the chosen objects do not have.
 
     For example, the recipe of a network for images sets the augmentation, but a data set of numbers has no such setting.
@@ -141,11 +143,6 @@ def own_settings(section: str, kind: Kind) -> list[str]:
 def users(section: str, name: str) -> list[str]:
     """Return the names of the choices in a section that have a setting of this name."""
     return [kind.name for kind in CHOSEN[section].kinds.with_settings if name in kind.Settings.model_fields]
-
-
-def _name(tree: Layer, section: str, key: str) -> Any:
-    values = tree.get(section)
-    return values.get(key) if isinstance(values, dict) else None
 
 
 # Check which settings a mode uses. If the user gives a setting that the mode does not use, it is refused, never ignored.
@@ -223,8 +220,6 @@ def joined(layers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 def strictest(layers: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """Return {key: the strictest `cluster.isolation` in layers of dotted keys}; {} if no layer sets it."""
     asked = [value for layer in layers if isinstance(value := layer.get(ISOLATION_KEY), str)]
-    return (
-        {ISOLATION_KEY: max(asked, key=lambda one: _STRICTER.index(one) if one in _STRICTER else len(_STRICTER))}
-        if asked
-        else {}
-    )
+    if not asked:
+        return {}
+    return {ISOLATION_KEY: max(asked, key=lambda one: _STRICTER.index(one) if one in _STRICTER else len(_STRICTER))}

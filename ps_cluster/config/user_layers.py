@@ -10,13 +10,11 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import reduce
-from operator import getitem
 from pathlib import Path
 from typing import Any
 
 from ps_cluster.config.known_keys import known_keys
-from ps_cluster.config.sections import CHOSEN, ISOLATION_KEY, Layer, flat, merged, nested
+from ps_cluster.config.sections import CHOSEN, ISOLATION_KEY, Layer, flat, merged, nested, value_in
 from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files.values import Malformed
 from ps_cluster.files.yaml_files import parse_yaml, read_yaml
@@ -31,19 +29,12 @@ _VARIABLE = re.compile(rf"{VARIABLE}[A-Z0-9]+(_[A-Z0-9]+)*(__[A-Z0-9]+(_[A-Z0-9]
 
 @dataclass(frozen=True)
 class NamedLayer:
-    """A layer of settings with its origin.
+    """A layer of settings with its origin."""
 
-    Attributes:
-      origin: the name in messages: a file, a recipe, an environment variable, TF_CONFIG, or "options".
-      settings: section → name → value.
-      may_repeat: whether the layer may contain defaults of settings that the mode does not use, as a config.yaml does.
-      parts: the layers from which this layer was merged, the lowest first; empty if it was not merged.
-    """
-
-    origin: str
+    origin: str  # the name in messages: a file, a recipe, an environment variable, TF_CONFIG, or "options"
     settings: Layer
-    may_repeat: bool = False
-    parts: tuple[NamedLayer, ...] = ()
+    may_repeat: bool = False  # whether it may contain defaults of settings that the mode does not use, as a config.yaml
+    parts: tuple[NamedLayer, ...] = ()  # the layers from which it was merged, the lowest first
 
     def has(self, field: str) -> bool:
         """Return whether the layer sets a dotted key, a section that contains the key, or a part of the key's value."""
@@ -57,11 +48,7 @@ class NamedLayer:
 
 
 def of_file(file: Path) -> list[NamedLayer]:
-    """Return the layers of a file and of the files that it extends, the lowest first.
-
-    Raises:
-      UserError: a file can't be read, or the files extend each other in a circle.
-    """
+    """Return the layers of a file and of the files that it extends, the lowest first."""
     found: list[NamedLayer] = []
     seen: set[Path] = set()
     where = ""  # the setting that names the file
@@ -83,30 +70,19 @@ def of_file(file: Path) -> list[NamedLayer]:
 
 
 def settings_of_file(file: Path) -> Layer:
-    """Return the merged settings of a file and of the files that it extends. Errors are those of `of_file`."""
-    found: Layer = {}
-    for layer in of_file(file):
-        found = merged(found, layer.settings)
-    return found
+    """Return the merged settings of a file and of the files that it extends."""
+    return merged(*(layer.settings for layer in of_file(file)))
 
 
 def of_environment(environment: Mapping[str, str]) -> list[NamedLayer]:
-    """Return a layer for each variable PS_CLUSTER__SECTION__KEY. Its value is read as YAML.
-
-    Raises:
-      UserError: the name of a variable has another form, or its value is no YAML.
-    """
+    """Return a layer for each variable PS_CLUSTER__SECTION__KEY. Its value is read as YAML."""
     given = ((name, _of_variable(name, environment[name])) for name in variables(environment))
-    return [NamedLayer(name, trusted(layer, Path.cwd())) for name, layer in given]
+    return [NamedLayer(name, trusted(nested({key: value}), Path.cwd())) for name, (key, value) in given]
 
 
 def settings_of_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return dotted key → value of all variables. Errors are those of `of_environment`."""
-    found: dict[str, Any] = {}
-    for layer in of_environment(environment):
-        sections = layer.origin.removeprefix(VARIABLE).lower().split("__")
-        found[".".join(sections)] = reduce(getitem, sections, layer.settings)
-    return found
+    """Return dotted key → value of all variables."""
+    return dict(_of_variable(name, environment[name]) for name in variables(environment))
 
 
 def variables(environment: Iterable[str]) -> list[str]:
@@ -134,9 +110,7 @@ def of_options(overrides: Mapping[str, Any]) -> NamedLayer:
 def trusted(layer: Layer, folder: Path) -> Layer:
     """Return a user's layer with absolute paths of the code and data that it names. This code may be run from now on."""
     for section, (key, kinds) in CHOSEN.items():
-        values = layer.get(section)
-        name = values.get(key) if isinstance(values, dict) else None
-        if isinstance(name, str):
+        if isinstance(name := value_in(layer, section, key), str):
             layer = merged(layer, {section: {key: kinds.named_by_user(name, folder)}})
     return layer
 
@@ -162,11 +136,12 @@ def _extended(file: Path, name: Any, seen: set[Path]) -> Path:
     return path
 
 
-def _of_variable(name: str, text: str) -> Layer:
+def _of_variable(name: str, text: str) -> tuple[str, Any]:
+    """Return the dotted key and the value of a variable."""
     if not _VARIABLE.fullmatch(name):
         raise UserError(f"{name:.200}: write it as {VARIABLE}SECTION__KEY, e.g. {VARIABLE}OPTIMIZER__LEARNING_RATE=0.1")
     try:
-        return nested({name.removeprefix(VARIABLE).lower().replace("__", "."): parse_yaml(text)})
+        return name.removeprefix(VARIABLE).lower().replace("__", "."), parse_yaml(text)
     except Malformed as error:
         raise UserError(f"{name}: the value {error}") from error
 

@@ -15,12 +15,7 @@ from ps_cluster.report.terminal import FOLD, Output, SafeConsole, plain_table
 
 
 class ClassFormatter:
-    """Converts the prediction for an example to its most probable classes or labels, the most probable first.
-
-    Attributes:
-      columns: the headings of a CSV file.
-      headings: the headings of a table for people.
-    """
+    """Converts the prediction for an example to its most probable classes or labels, the most probable first."""
 
     def __init__(self, names: tuple[str, ...], top: int):
         self._names, self._top = names, min(top, len(names))
@@ -29,15 +24,12 @@ class ClassFormatter:
         self.headings = ["class", *(f"{place}." for place in places[1:])]
 
     def cells(self, prediction: np.ndarray) -> list[Any]:
-        """Return the cells of a CSV file for a prediction [outputs]."""
         return [one for pair in self._best(prediction) for one in pair]
 
     def shown(self, prediction: np.ndarray) -> list[str]:
-        """Return the cells of a table for people."""
         return [f"{name} {'–' if share is None else f'{share:.1%}'}" for name, share in self._best(prediction)]
 
     def as_json(self, prediction: np.ndarray) -> dict[str, Any]:
-        """Return the keys and values of a JSON object, without the example's name."""
         return {"classes": [{"class": name, "probability": share} for name, share in self._best(prediction)]}
 
     def _best(self, prediction: np.ndarray) -> list[tuple[str, float | None]]:
@@ -63,21 +55,19 @@ class ValueFormatter:
 
 
 class PredictionFormatter(Protocol):
-    """Converts a prediction, e.g. [outputs], to text.
+    """Converts a prediction, e.g. [outputs], to text."""
 
-    Attributes:
-      columns: the headings of a CSV file.
-      headings: the headings of a table for people.
-    """
+    columns: list[str]  # the headings of a CSV file
+    headings: list[str]  # the headings of a table for people
 
-    columns: list[str]
-    headings: list[str]
+    def cells(self, prediction: Any, /) -> list[Any]:
+        """Return the cells of a CSV file."""
 
-    def cells(self, prediction: Any, /) -> list[Any]: ...
+    def shown(self, prediction: Any, /) -> list[str]:
+        """Return the cells of a table for people."""
 
-    def shown(self, prediction: Any, /) -> list[str]: ...
-
-    def as_json(self, prediction: Any, /) -> dict[str, Any]: ...
+    def as_json(self, prediction: Any, /) -> dict[str, Any]:
+        """Return the keys and values of a JSON object, without the example's name."""
 
 
 WritePredictions = Callable[[Any, Iterable[tuple[str, Any]], PredictionFormatter], None]

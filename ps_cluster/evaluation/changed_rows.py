@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from ps_cluster.config import RunConfig, load_config
-from ps_cluster.data.packed import PackedDataset, load_form
+from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import RunFailed, UserError
-from ps_cluster.evaluation.scorer import dataset_of
+from ps_cluster.evaluation.scorer import form_of
 from ps_cluster.files.writing import create_beside
 from ps_cluster.notices import Notify
-from ps_cluster.quiet_import import without_first_lines
+from ps_cluster.quiet_import import import_tensorflow
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.checkpoints import Checkpoint
 from ps_cluster.runs.run_dir import RunDir
@@ -61,10 +61,7 @@ def export_changed_rows(root: Path, since: int, output: Path, data_dir: Path | N
     """
     run_dir = RunDir.open(root)
     config = load_config(run_dir.config)
-    try:
-        dataset = load_form(run_dir.examples) if data_dir is None else dataset_of(run_dir, config, data_dir, notify)
-    except FileNotFoundError:  # a run whose tasks were started by hand does not have this file
-        dataset = dataset_of(run_dir, config, data_dir, notify)
+    dataset = form_of(run_dir, config, data_dir, notify)
     before, after = _two_checkpoints(run_dir.checkpoints, since)
     places = table_places(config, dataset)
     if not places:
@@ -101,9 +98,7 @@ def _two_checkpoints(folder: Path, since: int) -> tuple[Checkpoint, Checkpoint]:
 
 def table_places(config: RunConfig, dataset: PackedDataset) -> Sequence[TablePlace]:
     """Build the network of a run, and return where a checkpoint has the tables whose rows travel."""
-    with without_first_lines():
-        import tensorflow  # noqa: F401
-
+    import_tensorflow()
     from ps_cluster.models.build import build
     from ps_cluster.models.finding_tables import find_tables
     from ps_cluster.models.flat import FlatLayout

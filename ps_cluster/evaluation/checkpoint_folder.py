@@ -48,8 +48,8 @@ class CheckpointFolder:
 
     def config(self, checkpoint: Checkpoint) -> RunConfig:
         """Return the configuration of the run; without a run, the configuration in the checkpoint."""
-        if self.run_dir.config.is_file():
-            return load_config(self.run_dir.config)
+        if config := self.run_config():
+            return config
         try:
             return fitted(checkpoint.meta.config)
         except ValidationError as error:
@@ -57,16 +57,14 @@ class CheckpointFolder:
                 f"checkpoint of step {checkpoint.step}: contains no configuration, and there is no config.yaml"
             ) from error
 
-    def scores_after_training(self) -> bool:
-        """Return whether checkpoints are scored only after training; False if there is no run yet."""
-        return self.run_dir.config.is_file() and load_config(self.run_dir.config).evaluation.after_training
+    def run_config(self) -> RunConfig | None:
+        """Return the configuration of the run; None if there is no run yet."""
+        return load_config(self.run_dir.config) if self.run_dir.config.is_file() else None
 
     def scores_all(self) -> bool:
         """Return whether every checkpoint is scored; False if there is no run yet."""
-        if not self.run_dir.config.is_file():
-            return False
-        config = load_config(self.run_dir.config)
-        return config.evaluation.after_training or config.checkpoints.every_epochs is not None
+        config = self.run_config()
+        return config is not None and (config.evaluation.after_training or config.checkpoints.every_epochs is not None)
 
     def describe_lack(self) -> str:
         """Return a short reason why there is nothing to score."""

@@ -24,15 +24,10 @@ PROMPT = "the prompt"
 
 @dataclass(frozen=True)
 class Sampling:
-    """Settings for the random choice of the next bytes.
+    """Settings for the random choice of the next bytes."""
 
-    Attributes:
-      length: the largest number of bytes to add. Fewer are added if the model predicts the end of the file.
-      temperature: divides the scores. Below 1, likely bytes become likelier; at 0 the likeliest byte is always chosen.
-      seed: the seed of the random numbers.
-    """
-
-    length: int = 200
+    length: int = 200  # the largest number of bytes to add; fewer if the model predicts the end of the file
+    # It divides the scores. Below 1, likely bytes become likelier; at 0 the likeliest byte is always chosen.
     temperature: float = 0.7
     seed: int = 0
 
@@ -65,9 +60,6 @@ def continue_texts(
 
     Args:
       writer, output: as in `predict`.
-
-    Raises:
-      UserError: the run's examples are not text, or a file is empty or can't be read.
     """
     window = run.spec.window(run.config.model.name)
     prompts = [(str(path), _end_of(path, window)) for path in paths]

@@ -5,18 +5,21 @@ from __future__ import annotations
 import math
 import os
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from ps_cluster.clock import AwakeClock
 from ps_cluster.config import distinguishing_settings, load_config
+from ps_cluster.config.lazy import tf
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.evaluation.checkpoint_folder import CheckpointFolder
 from ps_cluster.evaluation.insight import Insight
 from ps_cluster.evaluation.recomputation import Recomputation
-from ps_cluster.evaluation.scorer import Scored, Scorer, dataset_of, limit_threads
+from ps_cluster.evaluation.scorer import Scorer, dataset_of
 from ps_cluster.files import locks
 from ps_cluster.notices import Notify
+from ps_cluster.quiet_import import import_tensorflow
 from ps_cluster.report.summary import refresh_evaluation
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.checkpoints import Checkpoint, CheckpointError, CheckpointGone, CheckpointUnreadable, EndedMark
@@ -59,7 +62,6 @@ def evaluate(
       data_dir: the folder of the data set; None: use the copy that the run used.
       patience_s: the longest time without any sign of life from the training. Time in which this process was stopped
         does not count.
-      notify: called with each line for the user.
       nice: use one thread and a low priority, to leave the processor to the training.
     Returns:
       The rows of the scores of this call, in order.
@@ -70,12 +72,11 @@ def evaluate(
     """
     if nice:
         os.nice(NICE)
-        limit_threads(1)
-    evaluator = _Evaluator(Path(os.path.realpath(checkpoint_dir)), data_dir, notify)
-    try:
+        import_tensorflow()
+        tf.config.threading.set_intra_op_parallelism_threads(1)
+        tf.config.threading.set_inter_op_parallelism_threads(1)
+    with closing(_Evaluator(Path(os.path.realpath(checkpoint_dir)), data_dir, notify)) as evaluator:
         return evaluator.once() if once else evaluator.follow(patience_s)
-    finally:
-        evaluator.close()
 
 
 class _Evaluator:
@@ -108,7 +109,7 @@ class _Evaluator:
         if step is None or checkpoint is None:
             raise UserError(f"{self._folder.describe_lack()}: train first, or name another with --checkpoint-dir")
         self._report_skipped(step, self._records.steps())
-        self._score(checkpoint, augmented=self._wants_views(checkpoint))
+        self._score(checkpoint, augmented=self._folder.config(checkpoint).evaluation.augment_last)
         while self._recompute_one():
             pass
         self._refresh_summary()
@@ -159,8 +160,7 @@ class _Evaluator:
         try:
             row = self._recomputation.next()
         except OSError as error:
-            if not self._recomputation_off:
-                self._notify(DISK_REFUSES(f"no updates are computed again: {error}"))
+            self._notify(DISK_REFUSES(f"no updates are computed again: {error}"))
             self._recomputation_off = True
             return False
         for problem in row.problems if row else ():
@@ -186,7 +186,8 @@ class _Evaluator:
 
     def _next_step_to_score(self, scored: set[int], has_ended: bool) -> int | None:
         """Return the step to score next: the newest, or the oldest if all checkpoints are to be scored."""
-        if self._folder.scores_after_training() and not has_ended:
+        config = self._folder.run_config()
+        if config and config.evaluation.after_training and not has_ended:
             return None
         if self._folder.scores_all():
             return min((step for step in self._readable_steps() if step not in scored), default=None)
@@ -234,10 +235,13 @@ class _Evaluator:
             self._scorer = Scorer(config, dataset_of(self._folder.run_dir, config, self._data_dir, self._notify))
         started = time.monotonic()
         score = self._scorer.score(checkpoint, augmented=augmented)
+        field = self._scorer.objective.field
+        metrics: dict[str, Any] = {f"test_{field}": score.metric, f"validation_{field}": score.validation_metric}
         row = EvaluationRow(
             time=time.time(),
             step=checkpoint.step,
-            **_metric_fields(score, self._scorer.objective.field),
+            **metrics,
+            augmented_test_accuracy=score.augmented_metric,
             test_loss=score.loss,
             validation_loss=score.validation_loss,
             metrics=dict(score.metrics),
@@ -286,14 +290,11 @@ class _Evaluator:
         why = self._unreadable.get(checkpoints.path_of(self._folder.checkpoints, last), "it is not there")
         return RunFailed(f"the last checkpoint, of step {last}, is not scored: {why}")
 
-    def _wants_views(self, checkpoint: Checkpoint) -> bool:
-        return self._folder.config(checkpoint).evaluation.augment_last
-
     def _score_views(self, step: int) -> None:
         """Score the last checkpoint over augmented views too, if wanted. Write its row again with both scores."""
         is_done = any(row.step == step and row.augmented_test_accuracy is not None for row in self._records.rows())
         checkpoint = None if is_done else self._load(step)
-        if checkpoint is not None and self._wants_views(checkpoint):
+        if checkpoint is not None and self._folder.config(checkpoint).evaluation.augment_last:
             self._score(checkpoint, augmented=True)
 
     def _refresh_summary(self) -> None:
@@ -316,12 +317,6 @@ class _Evaluator:
             f"training has not ended, but '{self._directory}' has had nothing new for {patience_s:g} s: "
             "continue it with run --resume, then evaluate again"
         )
-
-
-def _metric_fields(score: Scored, field: str) -> dict[str, Any]:
-    """Return the fields of a row for the metric. `field`: "accuracy" or "error"."""
-    found = {f"test_{field}": score.metric, f"validation_{field}": score.validation_metric}
-    return found if score.augmented_metric is None else found | {"augmented_test_accuracy": score.augmented_metric}
 
 
 def _score_line(row: EvaluationRow, scorer: Scorer, dataset_kind: str | None, monitor: Monitor) -> str:

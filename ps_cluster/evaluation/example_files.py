@@ -88,9 +88,6 @@ def batches_of(paths: Sequence[Path], run: TrainedRun, *, skip_bad: bool, notify
 
     Args:
       skip_bad: skip and report images that can't be read.
-
-    Raises:
-      UserError: a file does not exist or can't be read.
     """
     pictures = partial(_read_pictures, skip_bad, notify)
 

@@ -46,7 +46,6 @@ def export(
 
     Args:
       check_examples: the largest number of test examples on which the files are compared with the original.
-      notify: called with each line for the user.
 
     Raises:
       UserError: a format can't be written here, or the folder is not empty.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,27 +13,19 @@ from ps_cluster.config.objectives import OBJECTIVES, TEXT, ExampleSpec
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.data.text_rows import texts_of
 from ps_cluster.evaluation.example_files import BATCH_SIZE
-from ps_cluster.evaluation.predictor import Inputs
+from ps_cluster.evaluation.raw_rows import Predictions
 from ps_cluster.evaluation.scorer import spaced
 from ps_cluster.report.terminal import FOLD, RIGHT, megabytes, plain_table
-
-Predictions = Callable[[Inputs], np.ndarray]
 
 
 @dataclass(frozen=True)
 class ExportCheck:
-    """The results of an exported file on the test examples.
+    """The results of an exported file on the test examples."""
 
-    Attributes:
-      metric: the accuracy, or the mean absolute error.
-      same: the share of examples with the same decision as the original; None for a regression.
-      largest, mean: the largest and the mean difference between the file's predictions and those of the original.
-    """
-
-    metric: float
-    same: float | None
-    largest: float
-    mean: float
+    metric: float  # the accuracy, or the mean absolute error
+    same: float | None  # the share of examples with the same decision as the original; None for a regression
+    largest: float  # the largest difference between the file's predictions and those of the original
+    mean: float  # the mean difference
 
 
 def compare(
@@ -66,19 +58,13 @@ def compare(
 
 @dataclass(frozen=True)
 class CheckedModel:
-    """A line of the report: an exported file, or the original.
+    """A line of the report: an exported file, or the original."""
 
-    Attributes:
-      name: the name of the format, or "best model" and its precision.
-      file, bytes: name and size of the file.
-      allowed: the largest allowed difference; None: any.
-    """
-
-    name: str
+    name: str  # of the format, or "best model" and its precision
     file: str
     bytes: int
     compared: ExportCheck
-    allowed: float | None
+    allowed: float | None  # the largest allowed difference; None: any
 
     @property
     def fails(self) -> bool:

@@ -37,10 +37,6 @@ def predict(
       top: the number of classes to write for each example.
       output: the file to write, which appears when it is complete; None: standard output.
       skip_bad: skip images that can't be read.
-      notify: called with each line for the user.
-
-    Raises:
-      UserError: an example can't be read, or there is no example.
     """
     batches = batches_of(paths, run, skip_bad=skip_bad, notify=notify)
     first = next(batches, None)  # mistakes are reported before TensorFlow is imported

@@ -5,8 +5,6 @@ TensorFlow is imported when a predictor is created.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,39 +13,31 @@ import numpy as np
 
 from ps_cluster.config import RunConfig, load_config
 from ps_cluster.config.objectives import ExampleSpec
-from ps_cluster.data.packed import PackedDataset, load_form
+from ps_cluster.data.packed import PackedDataset
 from ps_cluster.data.text_rows import network_inputs
 from ps_cluster.errors import UserError
-from ps_cluster.evaluation.scorer import dataset_of
+from ps_cluster.evaluation.raw_rows import Inputs
+from ps_cluster.evaluation.scorer import dataset_of, form_of
 from ps_cluster.files.values import one_line
 from ps_cluster.models.failures import computing
 from ps_cluster.notices import Notify
-from ps_cluster.quiet_import import without_first_lines
+from ps_cluster.quiet_import import import_tensorflow
 from ps_cluster.runs.run_dir import RunDir
 
 if TYPE_CHECKING:
     import keras
     import tensorflow as tf
 
-
-Inputs = Mapping[str, np.ndarray]
-"""Name of an input → raw examples [B, ...]."""
-
-
 RUNS = Path("runs")
 
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """A run that has a best model.
-
-    Attributes:
-      dataset: the data set; only the form of its examples if `open` was called with `needs_examples=False`.
-    """
+    """A run that has a best model."""
 
     run_dir: RunDir
     config: RunConfig
-    dataset: PackedDataset
+    dataset: PackedDataset  # only the form of its examples if `open` was called with `needs_examples=False`
 
     @classmethod
     def open(
@@ -57,7 +47,6 @@ class TrainedRun:
 
         Args:
           data_dir: the folder of the data set; None: use the copy that the run used.
-          notify: called with each line for the user.
           needs_examples: if False, the form of an example in the run directory is enough, and the data set may be gone.
 
         Raises:
@@ -78,10 +67,7 @@ class TrainedRun:
                 f"by evaluate --once --checkpoint-dir {root}"
             )
         config = load_config(run_dir.config)
-        if not needs_examples and data_dir is None:
-            with suppress(FileNotFoundError):  # a run whose tasks were started by hand does not have this file
-                return cls(run_dir, config, load_form(run_dir.examples))
-        return cls(run_dir, config, dataset_of(run_dir, config, data_dir, notify))
+        return cls(run_dir, config, (dataset_of if needs_examples else form_of)(run_dir, config, data_dir, notify))
 
     @property
     def spec(self) -> ExampleSpec:
@@ -105,8 +91,7 @@ class Predictor:
         Raises:
           UserError: the model can't be loaded, or does not fit the data set.
         """
-        with without_first_lines():
-            import tensorflow  # noqa: F401
+        import_tensorflow()
         from ps_cluster.models.best import load_best
         from ps_cluster.models.saved import in_float32, predicting
 
@@ -138,12 +123,11 @@ class Predictor:
         return found
 
 
-def graph_of(model: keras.Model, spec: ExampleSpec, *, image_dtype: str = "uint8") -> Any:
+def graph_of(model: keras.Model, spec: ExampleSpec) -> Any:
     """Return a graph that takes raw inputs by name, for any number of examples, and returns the model's predictions.
 
     Args:
       model: a model that `predicting` has returned.
-      image_dtype: the dtype of the images that the graph takes, with values from 0 to 255.
     """
     import tensorflow as tf
 
@@ -152,14 +136,11 @@ def graph_of(model: keras.Model, spec: ExampleSpec, *, image_dtype: str = "uint8
     def predictions(**inputs: tf.Tensor) -> tf.Tensor:
         return model(as_arguments(network_inputs(inputs, spec)), training=False)
 
-    return tf.function(predictions, autograph=False).get_concrete_function(**signature_of(spec, image_dtype))
+    return tf.function(predictions, autograph=False).get_concrete_function(**signature_of(spec))
 
 
-def signature_of(spec: ExampleSpec, image_dtype: str = "uint8") -> dict[str, tf.TensorSpec]:
+def signature_of(spec: ExampleSpec) -> dict[str, tf.TensorSpec]:
     """Return name → shape and dtype of each raw input, for any number of examples."""
     import tensorflow as tf
 
-    return {
-        name: tf.TensorSpec([None, *field.shape], image_dtype if field.is_image else field.dtype, name)
-        for name, field in spec.inputs.items()
-    }
+    return {name: tf.TensorSpec([None, *field.shape], field.dtype, name) for name, field in spec.inputs.items()}

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from ps_cluster.config.lazy import keras
 from ps_cluster.runs.rows import TableEncoding
+
+Inputs = Mapping[str, np.ndarray]
+"""Name of an input → raw examples [B, ...]."""
+Predictions = Callable[[Inputs], np.ndarray]
+"""Raw examples → predictions, [B, outputs]."""
 
 NUMBERS, CATEGORIES, TEXTS = "numbers", "categories", "texts"
 RAW_DTYPES = {NUMBERS: "float64", CATEGORIES: "string", TEXTS: "string"}
@@ -44,7 +49,7 @@ def with_encoding(model: Any, encoding: TableEncoding) -> Any:
     return keras.Model(as_arguments(raw), model(as_arguments(encoded)), name=model.name)
 
 
-def as_raw(inputs: Mapping[str, np.ndarray], encoding: TableEncoding) -> dict[str, np.ndarray]:
+def as_raw(inputs: Inputs, encoding: TableEncoding) -> dict[str, np.ndarray]:
     """Convert encoded columns to raw columns that have this encoding. Code 0 becomes a text that is no category."""
     raw: dict[str, np.ndarray] = {}
     if encoding.numbers:

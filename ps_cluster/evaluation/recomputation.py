@@ -118,34 +118,17 @@ class Recomputation:
 
     def _recompute_safely(self, sample: UpdateSample) -> RecomputedRow:
         """Compute an update again. After an error it counts as unchecked, so that the evaluator can continue."""
+        header = sample.header
+        workers = " and ".join(f"worker-{index}" for index in header.workers)
+        findings = _Findings(f"update {header.update} of {workers}")
         try:
-            return self.of(sample)
+            with np.errstate(all="ignore"):  # a diverging training has NaN or infinite values
+                self._compare(sample, findings)
         except UserError:
             raise
         except Exception as error:
             why = one_line(f"{type(error).__name__}: {error}", 300)
-            header = sample.header
-            unchecked = [f"an update that could not be computed again: {why}"]
-            return RecomputedRow(update=header.update, term=header.term, workers=header.workers, unchecked=unchecked)
-
-    def of(self, sample: UpdateSample) -> RecomputedRow:
-        """Compute one sampled update again."""
-        header = sample.header
-        workers = " and ".join(f"worker-{index}" for index in header.workers)
-        findings = _Findings(f"update {header.update} of {workers}")
-        with np.errstate(all="ignore"):  # a diverging training has NaN or infinite values
-            if header.settings != settings_digest(self._config):
-                findings.leave_unchecked("updates from before a resume with other settings")
-            elif all(map(_is_finite, sample.shards)):
-                self._compare_gradients(sample, findings)
-                self._compare_statistics(sample, findings)
-                for index, shard in enumerate(sample.shards):
-                    holder = "worker" if self._mode.shares_steps else "parameter server"
-                    where = f" on {holder} {index}" if len(sample.shards) > 1 else ""
-                    self._compare_given(shard, findings, where)
-                    self._compare_update(sample, index, findings, where)
-            else:
-                findings.leave_unchecked("updates with values that are not finite")
+            findings = _Findings("", unchecked=[f"an update that could not be computed again: {why}"])
         return RecomputedRow(
             update=header.update,
             term=header.term,
@@ -154,6 +137,19 @@ class Recomputation:
             problems=findings.problems,
             unchecked=findings.unchecked,
         )
+
+    def _compare(self, sample: UpdateSample, findings: _Findings) -> None:
+        if sample.header.settings != settings_digest(self._config):
+            return findings.leave_unchecked("updates from before a resume with other settings")
+        if not all(map(_is_finite, sample.shards)):
+            return findings.leave_unchecked("updates with values that are not finite")
+        self._compare_gradients(sample, findings)
+        self._compare_statistics(sample, findings)
+        for index, shard in enumerate(sample.shards):
+            holder = "worker" if self._mode.shares_steps else "parameter server"
+            where = f" on {holder} {index}" if len(sample.shards) > 1 else ""
+            self._compare_given(shard, findings, where)
+            self._compare_update(sample, index, findings, where)
 
     @cached_property
     def _dataset(self) -> PackedDataset:
@@ -205,7 +201,6 @@ class Recomputation:
             f"the statistics that it pushed are not those that are computed again: {_difference_text(pushed, fresh)}"
         )
         findings.note("fresh statistics", _norm(pushed - fresh), tolerance, problem)
-        return None
 
     def _at_positions(self, sample: UpdateSample, vector: np.ndarray) -> list[np.ndarray]:
         """Return the values of a vector of the whole network, [n], at the sampled positions of each shard, [k] each."""
@@ -239,7 +234,6 @@ class Recomputation:
             f"{differ:,} numbers in rows of tables{where} that the worker was given were not those of that version"
         )
         findings.note("given weights", differ, 0.0, problem)
-        return None
 
     def differing_weights(self, shard: SampledShard) -> float:
         """Return the share of a worker's weights that differ from those of the shard at the moment of the pull.
@@ -274,7 +268,6 @@ class Recomputation:
             findings.leave_unchecked(
                 f"the weights after an update: rule {self._config.optimizer.rule} needs whole matrices for them"
             )
-        return None
 
     @property
     def _step_tolerance(self) -> float:

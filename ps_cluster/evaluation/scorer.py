@@ -6,6 +6,7 @@ TensorFlow is imported when the first scorer is created.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -17,17 +18,17 @@ from ps_cluster.config import RunConfig
 from ps_cluster.config.datasets import DATASETS
 from ps_cluster.config.lazy import keras, tf
 from ps_cluster.config.networks import NETWORKS
-from ps_cluster.config.objectives import OBJECTIVES, TARGET, WEIGHT, ExampleSpec, Field
+from ps_cluster.config.objectives import OBJECTIVES, TARGET, WEIGHT, ExampleSpec
 from ps_cluster.data import sources
 from ps_cluster.data.cache import default_cache_dir
-from ps_cluster.data.packed import PackedDataset, fields_of, targets_in
+from ps_cluster.data.packed import PackedDataset, fields_of, load_form, targets_in
 from ps_cluster.data.text_rows import network_inputs
 from ps_cluster.errors import UserError
 from ps_cluster.evaluation.recall import Recall
 from ps_cluster.files.values import finite
 from ps_cluster.models.failures import computing
 from ps_cluster.notices import Notify
-from ps_cluster.quiet_import import without_first_lines
+from ps_cluster.quiet_import import import_tensorflow
 from ps_cluster.runs.checkpoints import KEYED, Checkpoint
 from ps_cluster.runs.predictions import Predictions
 from ps_cluster.runs.run_dir import RunDir
@@ -51,6 +52,14 @@ def dataset_of(run_dir: RunDir, config: RunConfig, data_dir: Path | None, notify
     return found.holding_out(config.evaluation.validation_examples)
 
 
+def form_of(run_dir: RunDir, config: RunConfig, data_dir: Path | None, notify: Notify) -> PackedDataset:
+    """Return the form of the examples from the run directory, even if the data set is gone; else as `dataset_of`."""
+    if data_dir is None:
+        with suppress(FileNotFoundError):  # a run whose tasks were started by hand does not have this file
+            return load_form(run_dir.examples)
+    return dataset_of(run_dir, config, data_dir, notify)
+
+
 @dataclass(frozen=True)
 class Scored:
     """Scores: means over examples of the metric (an accuracy of 0..1, or an error) and the loss; None if not finite."""
@@ -68,15 +77,6 @@ class Scored:
     predictions: Predictions | None = field(default=None, compare=False)
 
 
-def limit_threads(threads: int) -> None:
-    """Limit the threads that TensorFlow uses in this process. Call it before TensorFlow computes anything."""
-    with without_first_lines():
-        import tensorflow  # noqa: F401
-
-    tf.config.threading.set_intra_op_parallelism_threads(threads)
-    tf.config.threading.set_inter_op_parallelism_threads(threads)
-
-
 def spaced(count: int, most: int) -> np.ndarray:
     """Return at most `most` of the numbers 0 .. count - 1, evenly spaced: int64 [n]."""
     wanted = min(count, most)
@@ -88,9 +88,7 @@ class Scorer:
 
     def __init__(self, config: RunConfig, dataset: PackedDataset):
         """Build the network."""
-        with without_first_lines():
-            import tensorflow  # noqa: F401
-
+        import_tensorflow()
         from ps_cluster.models.build import build
         from ps_cluster.models.compiled import CompiledMetrics
         from ps_cluster.models.flat import as_arguments
@@ -180,11 +178,7 @@ class Scorer:
         return Recall(k, self._dataset, lambda inputs: outputs(inputs).numpy())
 
     def model_of(self, checkpoint: Checkpoint) -> Any:
-        """Return the network with the weights of a checkpoint, as it is saved.
-
-        Raises:
-          UserError: the checkpoint belongs to another network.
-        """
+        """Return the network with the weights of a checkpoint, as it is saved."""
         self._assign(checkpoint)
         return self._judge.finished(self._saved)
 
@@ -204,7 +198,7 @@ class Scorer:
 
         spec, variables = self._dataset.spec, self._model.trainable_variables
         judge = judge_of(spec, self._config.training, self._model)
-        chosen = np.unique(np.linspace(0, self._dataset.train_examples - 1, GRADIENT_EXAMPLES).astype(np.int64))
+        chosen = spaced(self._dataset.train_examples, GRADIENT_EXAMPLES)
         rows = {name: self._dataset.rows("train", name, field)[chosen] for name, field in fields_of(spec).items()}
         inputs = {name: rows[name] for name in spec.inputs}
 
@@ -340,10 +334,8 @@ def _make_sums(
         wanted.
     """
 
-    def of_rows(field: Field) -> tf.TensorSpec:
-        return tf.TensorSpec([None, *field.packed.shape], field.packed.dtype)
-
-    fields = {name: of_rows(field) for name, field in fields_of(spec).items() if name != WEIGHT}
+    packed = {name: field.packed for name, field in fields_of(spec).items() if name != WEIGHT}
+    fields = {name: tf.TensorSpec([None, *field.shape], field.dtype) for name, field in packed.items()}
 
     @tf.function(autograph=False, input_signature=[fields])
     def sums(arrays: dict[str, tf.Tensor]) -> BatchSums:

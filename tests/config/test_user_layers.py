@@ -20,7 +20,7 @@ TOYS = Path(__file__).parents[1] / "doors"
 
 def refusal(*arguments) -> str:
     with pytest.raises(UserError) as error:
-        build_config(*arguments)
+        resolve(*arguments)
     assert "\n" not in str(error.value)
     return str(error.value)
 
@@ -130,10 +130,10 @@ def test_code_in_an_extended_file_is_seen_from_that_file_and_may_be_run(tmp_path
 def test_a_variable_wins_over_the_file_and_an_option_over_both(tmp_path):
     file = write(tmp_path / "mine.yaml", "training: {seed: 1}")
     variables = {"PS_CLUSTER__TRAINING__SEED": "2", "PS_CLUSTER__DATA__AUGMENTATION__FLIP": "random", "OTHER": "3"}
-    config = build_config(file, None, None, variables)
+    config = resolve(file, None, None, variables).config
     assert config.training.seed == 2 and config.data.augmentation.flip == "random"
     assert config.data.augmentation.crop_padding_pixels == 2, "beside it the defaults stay"
-    assert build_config(file, {"training.seed": 4}, None, variables).training.seed == 4
+    assert resolve(file, {"training.seed": 4}, None, variables).config.training.seed == 4
 
 
 @pytest.mark.parametrize(

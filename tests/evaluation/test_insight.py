@@ -7,7 +7,7 @@ from ps_cluster.config.datasets import Contents
 from ps_cluster.data.packing import write_packed
 from ps_cluster.evaluation import scorer as evaluation_scorer
 from ps_cluster.evaluation.insight import MOST_VALUES, Insight
-from ps_cluster.evaluation.scorer import GRADIENT_EXAMPLES
+from ps_cluster.evaluation.scorer import GRADIENT_EXAMPLES, spaced
 from ps_cluster.report.prediction_sheet import Answer
 from ps_cluster.runs.checkpoints import Checkpoint, CheckpointMeta
 
@@ -78,7 +78,7 @@ def test_gradient_is_that_of_the_mean_loss_on_examples_of_the_training_set_with_
     scorer = evaluation_scorer.Scorer(build_config(None, values), dataset)
     weights = draw.normal(size=(3, 2)).astype(np.float32)
     scorer.score(Checkpoint(1, {"weights": weights.ravel(), "statistics": np.zeros(0, np.float32)}, CheckpointMeta()))
-    chosen = np.unique(np.linspace(0, 69, GRADIENT_EXAMPLES).astype(int))
+    chosen = spaced(70, GRADIENT_EXAMPLES)
     inputs, wanted = rows["numbers"][chosen], np.eye(2)[rows["target"][chosen]] * 0.8 + 0.1
     outputs = np.exp(inputs @ weights)
     expected = inputs.T @ (outputs / outputs.sum(1, keepdims=True) - wanted) / len(chosen)

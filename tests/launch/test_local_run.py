@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from ps_cluster.cli.main import main
-from ps_cluster.config import build_config, load_config, recipe
+from ps_cluster.config import build_config, load_config, recipe, resolve
 from ps_cluster.config.objectives import Field
 from ps_cluster.config.tasks import Task
 from ps_cluster.data.packed import write_pointer
@@ -67,7 +67,7 @@ def one_task(tmp_path):
     def call(mode, cluster, kind, index=0, *, resume="auto", min_workers=None, values=None):
         given = {"mode.name": mode, "model.precision": "float32", "data.dataset": "synthetic"}
         topology, task = from_tf_config(json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}}))
-        config = build_config(None, given | (values or {}), topology.size)
+        config = resolve(None, given | (values or {}), topology.size).config
         by_hand.run_one_task(
             config, call.root, topology, task,
             options=TaskOptions(resume, min_workers=min_workers), view=make_lines(), notify=call.said.append,
@@ -93,7 +93,7 @@ def test_cluster_has_the_size_that_tf_config_says_and_the_configuration_the_rest
 def test_settings_for_another_cluster_are_refused_by_name(one_task, name):
     topology, task = from_tf_config(json.dumps({"cluster": CLUSTERS["async"], "task": {"type": "chief", "index": 0}}))
     given = {"model.precision": "float32", "data.dataset": "synthetic"}
-    config = build_config(None, given, topology.size).with_values({f"cluster.{name}": 3})
+    config = resolve(None, given, topology.size).config.with_values({f"cluster.{name}": 3})
     with pytest.raises(UserError, match=f"cluster.{name}: got 3, but the cluster of TF_CONFIG has 2: leave it out"):
         by_hand.run_one_task(
             config, one_task.root, topology, task, options=TaskOptions(wait_s=1), view=make_lines(), notify=print
@@ -122,7 +122,7 @@ def test_what_depends_on_the_number_of_workers_is_that_of_tf_config(monkeypatch)
     configs = []
     monkeypatch.setattr(by_hand, "run_one_task", lambda config, *_, **__: configs.append(config))
     found = recipe.FoundRates(mode="sync-ps", workers=5, batch_size_per_worker=128, learning_rate=0.07, momentum=0.1)
-    monkeypatch.setattr(recipe, "read_modes", lambda *_: (found,))
+    monkeypatch.setattr(recipe, "found_rates", lambda *_: (found,))
     cluster = CHIEF | {"ps": ["b:2"], "worker": [f"w{index}:1" for index in range(5)]}
     tf_config = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 4}})
     settings = ("--set", "cluster.straggler=4:2x", "--set", "mode.backup_workers=4")

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from ps_cluster.config.lazy import tf
 from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.config.registry import Registry
 from ps_cluster.errors import UserError
-from ps_cluster.evaluation.raw_rows import RAW_DTYPES, as_raw, with_encoding
+from ps_cluster.evaluation.raw_rows import Inputs, Predictions, as_raw, with_encoding
 from ps_cluster.installation import to_add, to_install
 
 if TYPE_CHECKING:
     import keras
 
-    from ps_cluster.evaluation.predictor import Inputs, TrainedRun
+    from ps_cluster.evaluation.predictor import TrainedRun
 
 
 class Exported:
@@ -58,15 +54,6 @@ class Exported:
         """Convert examples to the inputs of `of_raw_rows`."""
         return inputs if self.encoding is None else as_raw(inputs, self.encoding)
 
-    def raw_signature(self) -> dict[str, tf.TensorSpec]:
-        """Return name → shape and dtype of each input of `of_raw_rows`."""
-        from ps_cluster.evaluation.predictor import signature_of
-
-        signature = signature_of(self.spec)
-        if self.encoding is None:
-            return signature
-        return {name: tf.TensorSpec(one.shape, RAW_DTYPES[name], name) for name, one in signature.items()}
-
 
 class ExportFormat:
     """A format. Subclass it, and write the methods `write` and `load`.
@@ -102,7 +89,7 @@ class ExportFormat:
         """Write the model to `path`, which does not exist yet."""
         raise NotImplementedError
 
-    def load(self, exported: Exported, path: Path) -> Callable[[Inputs], np.ndarray]:
+    def load(self, exported: Exported, path: Path) -> Predictions:
         """Load what was written. Return a function from raw examples to predictions, like a `Predictor`."""
         raise NotImplementedError
 

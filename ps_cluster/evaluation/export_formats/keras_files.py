@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ps_cluster.config.lazy import tf
 from ps_cluster.evaluation.export_formats import Exported, ExportFormat
-
-if TYPE_CHECKING:
-    from ps_cluster.evaluation.predictor import Inputs
+from ps_cluster.evaluation.raw_rows import Inputs, Predictions
 
 
 class KerasFile(ExportFormat):
@@ -24,7 +20,7 @@ class KerasFile(ExportFormat):
     def write(self, exported: Exported, path: Path) -> None:
         exported.of_raw_rows.save(path)
 
-    def load(self, exported: Exported, path: Path) -> Callable[[Inputs], np.ndarray]:
+    def load(self, exported: Exported, path: Path) -> Predictions:
         from ps_cluster.evaluation.predictor import Predictor, graph_of
         from ps_cluster.models.flat import as_arguments
         from ps_cluster.models.saved import load_finished

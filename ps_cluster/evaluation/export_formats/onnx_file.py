@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-import numpy as np
 
 from ps_cluster.evaluation.export_formats import Exported, ExportFormat
-
-if TYPE_CHECKING:
-    from ps_cluster.evaluation.predictor import Inputs
+from ps_cluster.evaluation.raw_rows import Predictions
 
 
 class OnnxFile(ExportFormat):
@@ -29,7 +23,7 @@ class OnnxFile(ExportFormat):
         signature = [as_arguments(signature_of(exported.spec))]
         exported.model.export(path, format="onnx", verbose=False, input_signature=signature)
 
-    def load(self, exported: Exported, path: Path) -> Callable[[Inputs], np.ndarray]:
+    def load(self, exported: Exported, path: Path) -> Predictions:
         import onnxruntime
 
         session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ps_cluster.config.lazy import tf
 from ps_cluster.evaluation.export_formats import Exported, ExportFormat
-
-if TYPE_CHECKING:
-    from ps_cluster.evaluation.predictor import Inputs
+from ps_cluster.evaluation.raw_rows import RAW_DTYPES, Inputs, Predictions
 
 VERSION = "1"  # servers look for folders whose names are numbers, and load the largest number
 
@@ -26,6 +22,7 @@ class SavedModel(ExportFormat):
     takes_raw_rows = True
 
     def write(self, exported: Exported, path: Path) -> None:
+        from ps_cluster.evaluation.predictor import signature_of
         from ps_cluster.models.flat import as_arguments
 
         names = tf.constant(exported.spec.classes)
@@ -40,10 +37,13 @@ class SavedModel(ExportFormat):
 
         module = tf.Module()
         module.model = exported.of_raw_rows  # so that its variables are saved
-        signature = tf.function(serve, autograph=False).get_concrete_function(**exported.raw_signature())
-        tf.saved_model.save(module, str(path / VERSION), signatures={"serving_default": signature})
+        signature = signature_of(exported.spec)
+        if exported.encoding is not None:
+            signature = {name: tf.TensorSpec(one.shape, RAW_DTYPES[name], name) for name, one in signature.items()}
+        graph = tf.function(serve, autograph=False).get_concrete_function(**signature)
+        tf.saved_model.save(module, str(path / VERSION), signatures={"serving_default": graph})
 
-    def load(self, exported: Exported, path: Path) -> Callable[[Inputs], np.ndarray]:
+    def load(self, exported: Exported, path: Path) -> Predictions:
         loaded = tf.saved_model.load(str(path / VERSION))
 
         def predictions(inputs: Inputs) -> np.ndarray:

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-import numpy as np
 
 from ps_cluster.config.lazy import tf
 from ps_cluster.evaluation.export_formats import Exported, ExportFormat
+from ps_cluster.evaluation.raw_rows import Predictions
 from ps_cluster.files.values import Malformed, one_line
 from ps_cluster.quiet_import import without_lines
-
-if TYPE_CHECKING:
-    from ps_cluster.evaluation.predictor import Inputs
 
 # Parts of the compiler's lines, which are dropped because the exception contains the first reason.
 _COMPILER_LINES = ("loc(", "error: ", "note: ")
@@ -38,7 +32,7 @@ class Tflite(ExportFormat):
                 raise Malformed(_why_no_tflite(str(error))) from error
             path.write_bytes(content)
 
-    def load(self, exported: Exported, path: Path) -> Callable[[Inputs], np.ndarray]:
+    def load(self, exported: Exported, path: Path) -> Predictions:
         runner = tf.lite.Interpreter(str(path)).get_signature_runner()
         return lambda inputs: runner(**inputs)[exported.output_name]
 

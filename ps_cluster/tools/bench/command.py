@@ -9,7 +9,17 @@ from typing import Any
 
 import click
 
-from ps_cluster.cli.command_line import FOLDER, LIST, OUTPUT_FILE, CommaList, NameOf, Whole, command, examples, option
+from ps_cluster.cli.command_line import (
+    INPUT_PATH,
+    LIST,
+    OUTPUT_FILE,
+    CommaList,
+    NameOf,
+    Whole,
+    command,
+    examples,
+    option,
+)
 from ps_cluster.cli.options import config_options, overrides, refuse_others
 from ps_cluster.config import build_config
 from ps_cluster.config.networks import NETWORKS
@@ -47,7 +57,7 @@ from ps_cluster.tools.bench import arms
 @option("--straggler", help="Also measure the arms cluster and sync with slow workers, e.g. 2:5x.")
 @option(
     "--ddp-python",
-    type=FOLDER,
+    type=INPUT_PATH,
     help="The Python with PyTorch that runs the arms ddp, ddp_cores, ddp_compiled and torch_single, and those of tables.",
 )
 @option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A setting of all arms; repeatable.")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ps_cluster.cli.command_line import FOLDER, LIST, OUTPUT_FOLDER, Number, Whole, command, examples, option
+from ps_cluster.cli.command_line import INPUT_PATH, LIST, OUTPUT_FOLDER, Number, Whole, command, examples, option
 from ps_cluster.cli.options import (
     config_layers,
     config_options,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     ),
 )
 @trusted_code
-@click.argument("runs", nargs=-1, type=FOLDER, metavar="[RUN_DIR]...")
+@click.argument("runs", nargs=-1, type=INPUT_PATH, metavar="[RUN_DIR]...")
 @option("--modes", type=LIST, help="Modes to compare, separated by commas; default: all modes without local steps.")
 @option("--seeds", type=Whole(1, 100), help="Number of seeds (0, 1, 2, …) that each arm is trained with; default: 3.")
 @option(

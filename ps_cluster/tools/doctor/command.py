@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ps_cluster.cli.command_line import FOLDER, PRINTED_FILE, STDOUT, command, examples, option, write_json_to
+from ps_cluster.cli.command_line import INPUT_PATH, PRINTED_FILE, STDOUT, command, examples, option, write_json_to
 from ps_cluster.report.terminal import print_line
 
 
@@ -14,7 +14,7 @@ from ps_cluster.report.terminal import print_line
     default=True,
     help="Also train a small network on a real cluster, for 10 to 20 s on two cores.",
 )
-@option("--data-dir", type=FOLDER, help="Look for CIFAR-10 in this folder too.")
+@option("--data-dir", type=INPUT_PATH, help="Look for CIFAR-10 in this folder too.")
 @option(
     "--json",
     "json_file",

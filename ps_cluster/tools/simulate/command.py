@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from ps_cluster.cli.command_line import (
-    FOLDER,
+    INPUT_PATH,
     OUTPUT_FILE,
     PRINTED_FILE,
     STDOUT,
@@ -73,14 +73,14 @@ from ps_cluster.tools.simulate.costs import can_simulate, known_costs
 @option(
     "--from",
     "calibrate_from",
-    type=FOLDER,
+    type=INPUT_PATH,
     metavar="RUN_DIR",
     help="Take the costs from this run, best from one with --workers 1.",
 )
 @option(
     "--check",
     "check_run",
-    type=FOLDER,
+    type=INPUT_PATH,
     metavar="RUN_DIR",
     help="Predict this finished run, and compare with what it measured.",
 )

@@ -27,7 +27,7 @@ EPOCHS = SMALL | {"training.steps": None}
 @pytest.fixture(autouse=True)
 def no_rates_found(monkeypatch):
     """As for a network whose recipe has no rates of single modes."""
-    monkeypatch.setattr(recipe, "read_modes", lambda *_: ())
+    monkeypatch.setattr(recipe, "found_rates", lambda *_: ())
 
 
 def plan(**changes):
