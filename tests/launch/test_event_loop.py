@@ -5,7 +5,6 @@ in test_decisions.py.
 """
 
 import itertools
-import json
 import signal
 from collections import Counter
 
@@ -35,14 +34,15 @@ CHIEF, STUCK = Task("chief", 0), Task("worker", 1)
 class Machine:
     """Time, and a cluster in it: its leader writes rows, its workers have ten updates a second each.
 
-    `silent` have none, `stopped` are frozen; `at` says what happens when. Training ends after 2,000 updates.
+    `silent` have none; `at` says what happens when. Training ends after 2,000 updates.
     """
+
+    absent, shards = frozenset(), 1
 
     def __init__(self, run_dir, config, *, at=()):
         self.now = 0.0
         self.at = sorted(dict(at).items())
-        self.silent, self.stopped, self.signals = set(), set(), []
-        self.absent = frozenset(range(config.training_workers, config.most_workers))
+        self.silent, self.signals = set(), []
         self.pids, self.restarts, self.started_at = {}, Counter(), []
         self._config, self.run_dir = config, run_dir
         self._numbers, self._exits, self._updates = itertools.count(100), [], Counter()
@@ -52,13 +52,13 @@ class Machine:
         self.now += seconds
         while self.at and self.at[0][0] <= self.now:
             self.at.pop(0)[1](self)
-        if self.now >= self._next_row and CHIEF in self.pids and CHIEF not in self.stopped:
+        if self.now >= self._next_row and CHIEF in self.pids:
             self._next_row = self.now + 0.5
             self._row()
 
     def _row(self):
         for task in self.pids:
-            if task.type == "worker" and task not in self.silent | self.stopped:
+            if task.type == "worker" and task not in self.silent:
                 self._updates[task.index, self.pids[task]] += 5
         workers = [{"index": i, "pid": pid, "updates": count} for (i, pid), count in self._updates.items()]
         applied = self._updates.total()
@@ -79,33 +79,20 @@ class Machine:
 
     def restart_training(self, *, resume):
         self.started_at.append(self.now)
-        workers = self._config.most_workers
-        ports = itertools.count(4000)
-        self.topology = ClusterTopology.local(
-            self._config.mode_kind.cluster.types, workers, 1,
-            evaluator=False, absent=self.absent, pick_port=lambda: next(ports),
-        )  # fmt: skip
+        ports, types = itertools.count(4000), self._config.mode_kind.cluster.types
+        self.topology = ClusterTopology.local(types, 3, 1, evaluator=False, pick_port=lambda: next(ports))
         self.pids = {task: next(self._numbers) for task in self.topology.tasks}
 
     def restart(self, task):
         self.restarts[task] += 1
         self.silent.discard(task)
-        self.stopped.discard(task)
         self.pids[task] = next(self._numbers)
-
-    shards = 1
-
-    def scale(self, *, start=(), stop=(), grace_s):
-        self.topology = self.topology.with_workers(started=start, stopped=stop)
-        self.absent = self.topology.absent
-        self.pids = {task: pid for task, pid in self.pids.items() if task not in stop}
-        self.pids |= {task: next(self._numbers) for task in start}
 
     def tasks(self, types):
         return [task for task in self.topology.tasks if task.type in types]
 
     def frozen(self):
-        return sorted(self.stopped & self.pids.keys())
+        return []
 
     def poll(self):
         exits, self._exits = self._exits, []
@@ -137,8 +124,8 @@ class View:
 def looped(tmp_path):
     """looped(at={seconds: event}, …) → how it ended; the machine and the notices are looped.machine, looped.notices."""
 
-    def call(*, settings=None, **events):
-        config = build_config(None, {"data.dataset": "synthetic"} | (settings or {}))
+    def call(**events):
+        config = build_config(None, {"data.dataset": "synthetic"})
         run_dir = RunDir.create(tmp_path / "run")
         machine, view = Machine(run_dir, config, **events), View()
         clock, limits, call.requests = AwakeClock(lambda: machine.now), RunLimits(), StopRequests()
@@ -186,31 +173,14 @@ def test_a_silent_worker_that_dies_before_it_is_killed_is_started_again_once(loo
 
     events = {0.2: dies_of_sigusr1} if dies_at == "SIGUSR1" else {dies_at: dies}
     assert looped(at={20: fall_silent} | events).outcome == "completed"
-    assert looped.machine.restarts == {STUCK: 1} and looped.machine.absent == frozenset()
+    assert looped.machine.restarts == {STUCK: 1}
 
 
-def test_a_change_of_the_number_of_workers_is_kept_with_its_update_and_its_time(looped):
-    def asks_for(workers):
-        return lambda machine: machine.run_dir.scale_request("7").write_text(json.dumps({"workers": workers}))
+def test_a_machine_that_stood_still_costs_no_process_its_life(looped):
+    def sleep(machine):
+        machine.now += 8 * 3600
 
-    bounds = {"cluster.min_workers": 1, "cluster.max_workers": 5}
-    assert looped(at={20: asks_for(5), 30: asks_for(1)}, settings=bounds).outcome == "completed"
-    grown, shrunk = looped.loop.scalings
-    assert (grown.before, grown.workers, shrunk.before, shrunk.workers) == (3, 5, 5, 1)
-    assert [change.train_seconds for change in (grown, shrunk)] == pytest.approx([20, 30], abs=0.6)
-    assert 0 < grown.applied < shrunk.applied
-
-
-@pytest.mark.parametrize("frozen_s", [90, 8 * 3600])
-def test_a_machine_that_stood_still_costs_no_process_its_life(looped, frozen_s):
-    """The launcher is thawed first, and for a moment all others still look stopped."""
-
-    def freeze_all(machine):
-        machine.stopped |= machine.pids.keys()
-        machine.now += frozen_s
-        machine.at.append((machine.now + 1.5, lambda machine: machine.stopped.clear()))
-
-    assert looped(at={20: freeze_all, 20.5 + frozen_s: freeze_all}).outcome == "completed"
+    assert looped(at={20: sleep}).outcome == "completed"
     assert looped.machine.signals == [] and looped.notices == []
 
 
