@@ -12,7 +12,7 @@ import pytest
 from ps_cluster.files import locks
 from ps_cluster.files.json_rows import append_row
 from ps_cluster.report.run_list import RUNNING
-from ps_cluster.report.runs_page import IDLE_LOOKS, REWRITE_S, RunsPage, differing_settings, keep_writing
+from ps_cluster.report.runs_page import IDLE_LOOKS, REWRITE_S, RunsPage, keep_writing
 from ps_cluster.report.shown_runs import MOST_POINTS, Point, StalenessShare, read_shown
 from ps_cluster.runs.result_rows import STALENESS_BOUNDS, StalenessBuckets
 from ps_cluster.runs.run_dir import RunDir
@@ -78,19 +78,6 @@ def test_a_row_has_the_numbers_of_its_run_and_the_newest_run_is_first(page, fold
 def test_only_the_settings_that_differ_are_on_the_page(page, folder):
     _, data = written(page, folder)
     assert data["settings"] == [{"key": "training.seed", "values": ["2", "1"], "of": [0, 1]}]
-
-
-def test_a_setting_that_a_run_does_not_have_differs(page, folder):
-    write_run(folder / "third", Fake({"mode.name": "bounded", "mode.max_staleness": 3, "training.seed": 2}))
-    _, data = written(page, folder)
-    (found,) = (one for one in data["settings"] if one["key"] == "mode.max_staleness")
-    assert found["values"] == ["3"] and sorted(found["of"]) == [-1, -1, 0]
-
-
-def test_settings_beyond_what_a_page_holds_are_counted(page):
-    runs = page.look()
-    assert differing_settings(runs)[1] == 0
-    assert differing_settings(runs, most=0) == ([], 1) == differing_settings(runs, most_characters=10)
 
 
 def test_a_curve_has_every_score_and_of_many_some_with_the_last(folder):
