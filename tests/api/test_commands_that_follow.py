@@ -13,7 +13,6 @@ from tests.helpers.processes import assert_none_left
 from tests.helpers.real_cluster import unhurried
 
 PROJECT = Path(__file__).resolve().parents[2]
-SMALL = "--dataset synthetic --workers 2"
 CALLBACKS = """
 import keras
 
@@ -32,7 +31,7 @@ def callbacks():
 def run(folder, *options):
     """Return exit code, output and error of the command `run` in a folder."""
     found = subprocess.run(
-        [sys.executable, str(PROJECT / "cli.py"), "run", *SMALL.split(), *options],
+        [sys.executable, str(PROJECT / "cli.py"), "run", "--dataset", "synthetic", *options],
         cwd=folder, env=os.environ, capture_output=True, text=True, timeout=240,
     )  # fmt: skip
     return found.returncode, found.stdout, found.stderr
@@ -41,7 +40,7 @@ def run(folder, *options):
 @pytest.mark.cluster
 def test_the_whole_way_is_tried_with_two_updates_by_each_worker_and_nothing_is_left(tmp_path):
     """Temporary files, of which none may be left, are looked for after every test of real processes."""
-    code, told, error = run(tmp_path, "--try", "--model", "mlp", "--epochs", "100")
+    code, told, error = run(tmp_path, "--try", "--workers", "2", "--model", "mlp", "--epochs", "100")
     assert code == 0, error
     assert "try: everything worked in" in told and "savedmodel" in told and "test accuracy" in told
     assert "run directory" not in told and not list(tmp_path.iterdir())
@@ -51,8 +50,9 @@ def test_the_whole_way_is_tried_with_two_updates_by_each_worker_and_nothing_is_l
 def test_callbacks_of_a_file_see_an_epoch_and_one_that_fails_ends_the_run_and_is_told_in_one_line(tmp_path):
     (tmp_path / "my.py").write_text(CALLBACKS)
     # An epoch of 40 updates in 4 s leaves the cores to the two processes that score it.
-    epochs = ("--epochs", "1000", "--set", "training.sample=rows:640,1280", *map(str, unhurried(2, 0.2)))
-    code, told, error = run(tmp_path, "--callbacks", "my.py:callbacks", "--model", "mlp", "--run-dir", "one", *epochs)
+    epochs = ("--epochs", "1000", "--set", "training.sample=shard:0/62", *map(str, unhurried(1)))
+    alone = ("--mode", "single", "--model", "mlp", "--run-dir", "one")
+    code, told, error = run(tmp_path, "--callbacks", "my.py:callbacks", *alone, *epochs)
     assert "epoch 0 has ['accuracy', 'loss', 'val_accuracy', 'val_loss']" in told
     last = error.strip().splitlines()[-1]
     assert code == 1 and "my.py:callbacks' raised ZeroDivisionError" in last and "on_epoch_end of epoch 1" in last
@@ -82,7 +82,9 @@ def build(examples):
 def test_a_loss_of_compile_is_not_divided_by_the_number_of_workers_that_wait_for_each_other(tmp_path):
     """Within TensorFlow's strategy of these workers Keras divides it. The proof computes updates again outside of it."""
     (tmp_path / "my.py").write_text(COMPILED)
-    code, _, error = run(tmp_path, "--mode", "sync", "--model", "my.py:build", "--steps", "20", "--run-dir", "one")
+    code, _, error = run(
+        tmp_path, "--mode", "sync", "--workers", "2", "--model", "my.py:build", "--steps", "20", "--run-dir", "one"
+    )
     assert code == 0, error
     assert ps_cluster.Result(tmp_path / "one").summary["proof"]["recomputed"]["updates"] > 0
     assert_none_left(tmp_path)

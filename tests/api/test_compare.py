@@ -62,9 +62,7 @@ def test_a_function_is_the_network_of_all_arms(call, tmp_path):
         ({"seed": 1}, "seed: there is no such argument"),
         ({"arms": ["asynk"]}, "did you mean 'async'"),
         ({"arms": "async"}, "arms: got 'async': give a list of them"),
-        ({"arms": 7}, "arms: got 7: give a list of them"),
         ({"settings": 7}, "settings: got 7: give a mapping"),
-        ({"output": "x" * 300}, "x' is too long a name: give a folder"),
         ({"output": "/dev/null"}, "output: '/dev/null' can't be written"),
     ],
 )

@@ -65,10 +65,6 @@ def test_a_stream_of_many_batches_needs_one_file_for_each_of_its_arrays(tmp_path
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_the_weights_of_a_stream_are_weights_of_examples():
-    assert (arrays(Batches(workers=1))[0]["weight_train"] == 1).all()
-
-
 def test_the_last_examples_are_scored_with_validation_split():
     found, _ = arrays(X, Y, validation_split=0.25)
     assert (found["x_train"] == X[:15]).all() and (found["y_test"] == Y[15:]).all()

@@ -26,10 +26,6 @@ class OfBatches(keras.callbacks.Callback):
 @pytest.mark.parametrize(
     ("callback", "told"),
     [
-        (
-            keras.callbacks.LearningRateScheduler(lambda epoch: 0.1),
-            "LearningRateScheduler can.t be used .*schedule.kind",
-        ),
         (keras.callbacks.ReduceLROnPlateau(), "ReduceLROnPlateau can't be used with a cluster: .*schedule.kind"),
         (keras.callbacks.ModelCheckpoint("{epoch}.keras", save_freq=100), r"acts within an epoch \(save_freq=100\)"),
         (OfBatches(), r"OfBatches acts within an epoch \(on_train_batch_end\), .*use on_epoch_end"),

@@ -88,16 +88,6 @@ def test_a_pickle_that_the_user_has_not_named_is_not_read(tmp_path):
     assert (tmp_path / "ran").exists(), "this test's pickle does what it should not"
 
 
-def test_another_function_gets_another_file(tmp_path):
-    one, same, other = (write_network(make, tmp_path) for make in (_builder(1), _builder(1), _builder(2)))
-    assert one == same != other
-    assert (loaded(one)(), loaded(other)()) == (1, 2)
-
-
-def _builder(number):
-    return lambda: number
-
-
 @pytest.mark.parametrize(
     ("build", "told"),
     [

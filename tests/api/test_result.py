@@ -42,11 +42,6 @@ def test_the_ledger_is_a_data_frame_where_pandas_is(root):
     assert isinstance(ledger, pandas.DataFrame) and ledger["staleness"].tolist() == [0, 1]
 
 
-def test_the_summary_has_the_names_of_the_file(root):
-    summary = ps_cluster.Result(root).summary
-    assert summary["outcome"] == "completed" and summary["train_seconds"] == 20.0 and "schema" in summary
-
-
 def test_a_result_says_in_a_line_what_came_out(root):
     assert repr(ps_cluster.Result(root)) == f"Result('{root}': completed, test accuracy 60.00% at step 2)"
 

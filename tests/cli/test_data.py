@@ -111,12 +111,6 @@ def test_list_shows_a_damaged_copy(cache):
     assert "DAMAGED" in text and "test_image.uint8: No such file" in " ".join(text.split())
 
 
-def test_verify_of_an_empty_cache_says_so(monkeypatch, tmp_path):
-    monkeypatch.setenv("PS_CLUSTER_CACHE", str(tmp_path / "other"))
-    told = run("verify")
-    assert told.exit_code == 0 and "there are no packed copies in" in told.stdout
-
-
 def test_rm_asks_and_removes_nothing_without_a_yes(cache):
     told = run("rm", "cifar10", "synthetic", input="n\n")
     assert told.exit_code == 0 and "Remove these 2 copies?" in told.stdout and "nothing was removed" in told.stdout

@@ -101,25 +101,11 @@ def test_show_prints_the_closing_table_again():
     assert "was killed" in run("show", "runs/killed").stdout
 
 
-def test_show_says_how_the_number_of_workers_changed(folder):
-    change = {"applied": 40, "train_seconds": 9.5, "before": 3, "workers": 5}
-    summary = folder / "good/summary.json"
-    summary.write_text(json.dumps(json.loads(summary.read_text()) | {"scaled": [change]}))
-    assert "3 → 5 at update 40" in run("show", "runs/good").stdout
-    assert "at update" not in run("show", "runs/bad").stdout
-
-
 def test_show_with_page_draws_the_results_and_says_where_they_are(folder):
     told = run("show", "runs/good", "--page")
     page = folder / "good/results/results.html"
     assert told.exit_code == 0 and str(page) in told.stdout and "completed" in told.stdout
     assert "Accuracy over time" in page.read_text() and "No predictions" in page.read_text()
-
-
-def test_a_page_of_a_run_that_goes_on_is_refused(folder):
-    with locks.sole_use(folder / "good", "run directory", print):
-        told = run("show", "runs/good", "--page")
-    assert_one_line(told.exit_code, told.stderr, ["good", "in use"])
 
 
 def test_the_page_of_all_runs_is_written_once_when_none_trains(folder):

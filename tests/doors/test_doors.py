@@ -4,12 +4,10 @@ A user's fault is injected in tests/tools/chaos/test_chaos_cluster.py, into the 
 table is trained on in tests/end_to_end/test_compare.py.
 """
 
-import csv
 import os
 import shutil
 from pathlib import Path
 
-import keras
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -21,85 +19,14 @@ from ps_cluster.config.modes import MODES
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.data import sources
 from ps_cluster.errors import UserError
-from ps_cluster.runs import checkpoints
 from ps_cluster.tools.compare.comparison_plan import planned_runs, read_comparison
-from tests.doors import toy_subclassed
+from tests.helpers.finished_runs import last_arrays, ledger_rows
 from tests.helpers.local_training import train
 from tests.helpers.processes import assert_none_left
 from tests.helpers.real_cluster import finish, start, start_run, summary_of
 
 TOYS = Path(__file__).parent
 STEPS = 40
-
-
-def run(run_dir, *options):
-    """Train with a toy; return the summary and the arrays of the last checkpoint."""
-    finish(start_run(run_dir, "--steps", STEPS, "--workers", 2, *options))
-    assert_none_left(run_dir)
-    summary = summary_of(run_dir)
-    assert summary["updates"]["applied"] == STEPS and summary["proof"]["holds"]
-    return summary, last_arrays(run_dir)
-
-
-def last_arrays(run_dir):
-    folder = run_dir / "checkpoints"
-    return checkpoints.load(checkpoints.path_of(folder, checkpoints.steps(folder)[-1])).arrays
-
-
-@pytest.fixture(scope="module")
-def toys(tmp_path_factory):
-    """A run with a class of network, a loss, a metric, a staleness method, a rule and a schedule of one's own.
-
-    Its folder, and what `run` returns.
-    """
-    run_dir = tmp_path_factory.mktemp("toys") / "run"
-    options = ("--model", f"{TOYS}/toy_subclassed.py:build", "--staleness-method", f"{TOYS}/toy_method.py:Toy")
-    chosen = {
-        "training.class_weights": '{"2": 3.0}',
-        "optimizer.clip_norm": 1.0,
-        "staleness.step": 2.0,
-        "optimizer.rule": f"{TOYS}/toy_rule.py:Toy",
-        "optimizer.value": 0.5,
-        "optimizer.learning_rate": 0.8,
-        "schedule.kind": f"{TOYS}/toy_schedule.py:Toy",
-        "schedule.warmup_fraction": 0.0,
-        "mode.simulate_workers": 10,
-    }
-    settings = (part for name, value in chosen.items() for part in ("--set", f"{name}={value}"))
-    return run_dir, *run(run_dir, *options, *settings)
-
-
-@pytest.mark.cluster
-def test_a_class_of_ones_own_trains_with_its_loss_and_metric_and_is_left_as_a_model_that_keras_loads(toys):
-    run_dir, summary, arrays = toys
-    wanted = 3072 * 16 + 16 + 16 * 10 + 10
-    assert arrays["weights"].size == wanted == sum(ps["parameters"] for ps in summary["parameter_servers"])
-    scores = summary["evaluation"]["history"][-1]
-    assert scores["test_accuracy"] <= scores["compiled"]["top3"] <= 1
-    model = keras.models.load_model(run_dir / "best" / "model.keras", custom_objects={"Toy": toy_subclassed.Toy})
-    assert model.predict(np.zeros([2, 32, 32, 3], np.uint8), verbose=0).shape == (2, 10)
-
-
-@pytest.mark.cluster
-def test_a_staleness_method_of_ones_own_corrects_every_gradient(toys):
-    assert toys[2]["each_toy"].tolist() == [2.0 * STEPS]
-
-
-@pytest.mark.cluster
-def test_two_workers_are_as_stale_as_ten_would_be(toys):
-    staleness = toys[1]["staleness"]
-    assert staleness["histogram"]["8"] > 10 and 6 < staleness["mean"] < 9.5
-
-
-@pytest.mark.cluster
-def test_an_optimizer_rule_of_ones_own_changes_the_weights(toys):
-    assert np.all(toys[2]["weights"] == 0.5)
-
-
-@pytest.mark.cluster
-def test_a_schedule_of_ones_own_gives_every_learning_rate(toys):
-    rows = list(csv.DictReader((toys[0] / "metrics" / "updates.csv").read_text().splitlines()))
-    assert {round(float(row["learning_rate"]), 6) for row in rows} == {0.1}
 
 
 @pytest.mark.parametrize(
@@ -111,18 +38,12 @@ def test_a_schedule_of_ones_own_gives_every_learning_rate(toys):
         ("return Contents.of(part(5), part(2), objective='regression', classes=['a'])", "targets are int64"),
         ("1 / 0", "can't be read: ZeroDivisionError"),
         ("return Contents.of(part(5), {})", "test has no 'x'"),
-        (
-            "return Contents.of(part(5), part(0))",
-            "all test arrays need equally many rows, at least one: there are 0 of x, 0 of target",
-        ),
-        (
-            "return Contents.of(part(5) | {'target': one[:3]}, part(2))",
-            "all train arrays need equally many rows, at least one: there are 5 of x, 3 of target",
-        ),
+        ("return Contents.of(part(5), part(0))", "equally many rows, at least one: there are 0 of x, 0 of target"),
+        ("return Contents.of(part(5) | {'target': one[:3]}, part(2))", "at least one: there are 5 of x, 3 of target"),
         ("return Contents.of(part(5), part(2) | {'x': one})", "test 'x' is int64 [], not float32 [2]"),
         (
             "return Contents.of(part(5), part(2) | {'target': one[:2] + 6})",
-            "a label is 7, but the 2 classes are numbered from 0",
+            "a label is 7, but the 2 classes are numbered",
         ),
         ("return Contents.of(part(5), part(2), objective='regression')", "targets are int64 []"),
         ("return Contents.of(part(5), part(2), objective='guessing')", "objective 'guessing'"),
@@ -142,6 +63,26 @@ def test_a_data_set_that_can_not_be_packed_is_told_in_one_line_before_anything_s
 
 
 @pytest.mark.slow
+def test_a_staleness_method_a_rule_and_a_schedule_of_ones_own_train_a_class_of_ones_own_with_its_loss(
+    tmp_path, untrusted
+):
+    for toy in ("subclassed", "method", "rule", "schedule"):
+        user_code.trust(TOYS / f"toy_{toy}.py")
+    chosen = {
+        "mode.name": "async", "model.name": f"{TOYS}/toy_subclassed.py:build", "optimizer.clip_norm": 1.0,
+        "staleness.method": f"{TOYS}/toy_method.py:Toy", "staleness.step": 2.0, "optimizer.learning_rate": 0.8,
+        "optimizer.rule": f"{TOYS}/toy_rule.py:Toy", "optimizer.value": 0.5,
+        "schedule.kind": f"{TOYS}/toy_schedule.py:Toy", "schedule.warmup_fraction": 0.0,
+    }  # fmt: skip
+    trained, run_dir = train(tmp_path / "here", **chosen), tmp_path / "here" / "run"
+    assert trained.problems == [] and trained.recomputed
+    arrays = last_arrays(run_dir)
+    assert arrays["weights"].size == 3072 * 16 + 16 + 16 * 10 + 10 and np.all(arrays["weights"] == 0.5)
+    assert arrays["each_toy"].tolist() == [2.0 * 24], "the method corrects every gradient"
+    assert {round(float(row["learning_rate"]), 6) for row in ledger_rows(run_dir)} == {0.1}
+
+
+@pytest.mark.slow
 def test_a_mode_of_ones_own_has_its_own_settings_and_a_shard_with_a_state_of_its_own(tmp_path, untrusted):
     user_code.trust(TOYS / "toy_mode.py")
     trained = train(tmp_path / "here", **{"mode.name": f"{TOYS}/toy_mode.py:Toy", "mode.every": 4})
@@ -158,7 +99,9 @@ def test_a_mode_on_images_of_ones_own_is_proved_and_its_slots_go_on_in_a_run_tha
     shutil.copy(TOYS / "toy_sign_mode.py", mode)
     images, network = (("--dataset", f"{TOYS}/toy_images.py:Toy"), ("--model", f"{TOYS}/toy_recipe.py:Toy"))
     options = ("--optimizer", "sgd", "--mode", f"{mode}:Majority")
-    summary, arrays = run(run_dir, *images, *network, *options, "--set", "mode.scale=0.5")
+    finish(start_run(run_dir, "--steps", STEPS, "--workers", 2, *images, *network, *options, "--set", "mode.scale=0.5"))
+    assert_none_left(run_dir)
+    summary, arrays = summary_of(run_dir), last_arrays(run_dir)
     assert_signs_were_recomputed(summary, arrays)
     assert summary["mode"] == f"{mode}:Majority"
     assert (summary["dataset"], summary["dataset_kind"]) == (images[1], "synthetic")
@@ -259,13 +202,6 @@ def test_a_relative_path_is_taken_from_the_file_that_names_it(tmp_path, untruste
     config = build_config(tmp_path / "mine.yaml")
     assert config.schedule.kind == f"{tmp_path}/mine.py:Toy" and config.schedule.factor == 0.5
     assert os.environ[user_code.TRUSTED].splitlines() == [f"{tmp_path}/mine.py"]
-
-
-def test_a_file_in_a_folder_with_a_colon_is_run_as_any_other(tmp_path, untrusted):
-    folder = tmp_path / "runs at 19:30"
-    folder.mkdir()
-    shutil.copy(TOYS / "toy_schedule.py", folder / "mine.py")
-    assert build_config(None, {"schedule.kind": f"{folder}/mine.py:Toy", "schedule.factor": 0.5}).schedule.factor == 0.5
 
 
 def test_a_comparison_takes_modes_of_ones_own_beside_shared_settings(tmp_path, untrusted):

@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from ps_cluster.config import build_config, user_code
-
 pytestmark = pytest.mark.slow
 
 PROJECT = Path(__file__).parents[2]
@@ -77,29 +75,11 @@ def run_in(folder, *arguments):
     return done.stdout.decode()
 
 
-def told_in(folder):
-    return json.loads(run_in(folder, "-c", TOLD, json.dumps(CHOICES)))
-
-
 def test_a_new_class_of_each_kind_is_found_with_its_settings_and_keeps_tensorflow_out_of_the_launcher(project):
-    found = told_in(project(EXAMPLES))
+    found = json.loads(run_in(project(EXAMPLES), "-c", TOLD, json.dumps(CHOICES)))
+    assert len(EXAMPLES) == len(CHOICES) + 1
     assert [values for values in found["chosen"].values() if isinstance(values, str)] == []
     assert found["chosen"]["model.name"]["name"] == "toy"
     assert found["chosen"]["mode.name"] == {"name": "toy", "every": 2}
     assert "toy" in found["faults"] and "--every" in found["options"]
     assert not found["tensorflow"]
-
-
-@pytest.mark.parametrize(("key", "toy"), [("data.dataset", "toy_images"), ("model.name", "toy_recipe")])
-def test_a_class_is_also_taken_from_a_file_of_the_users(key, toy, monkeypatch):
-    monkeypatch.delenv(user_code.TRUSTED, raising=False)
-    file = Path(__file__).parent / f"{toy}.py"
-    user_code.trust(file)
-    section, name = key.split(".")
-    assert getattr(getattr(build_config(None, {key: f"{file}:Toy"}), section), name) == f"{file}:Toy"
-
-
-def test_without_them_their_names_are_unknown():
-    found = told_in(PROJECT)
-    assert all("There are" in error for error in found["chosen"].values()) and len(EXAMPLES) == len(CHOICES) + 1
-    assert "toy" not in found["faults"] and "--every" not in found["options"]

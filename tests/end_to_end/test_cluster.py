@@ -10,24 +10,14 @@ import keras
 import numpy as np
 import pytest
 
-from ps_cluster.runs import checkpoints, phases, tables
+from ps_cluster.runs import phases, tables
 from tests.helpers import held_modes
+from tests.helpers.finished_runs import last_arrays
 from tests.helpers.processes import assert_none_left, wait_until
-from tests.helpers.real_cluster import BEHIND_A_PROXY, finish, rows, small, start, tasks, unhurried
+from tests.helpers.real_cluster import BEHIND_A_PROXY, finish, rows, small, start, summary_of, tasks, unhurried
 
 pytestmark = pytest.mark.cluster
 STEPS = 120
-
-
-def run(run_dir, *options, expected=0, draws=False, env=None):
-    output = finish(start("run", "--run-dir", run_dir, *small(*options, draws=draws), env=env), expected)
-    assert_none_left(run_dir)
-    return output, json.loads((run_dir / "summary.json").read_text())
-
-
-def final_weights(run_dir):
-    folder = run_dir / "checkpoints"
-    return checkpoints.load(checkpoints.path_of(folder, checkpoints.steps(folder)[-1])).arrays["weights"]
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +25,9 @@ def finished(tmp_path_factory):
     """A run of 3 workers and 2 parameter servers, 120 updates, with the evaluator, on a machine behind a proxy."""
     run_dir = tmp_path_factory.mktemp("finished") / "run"
     options = ("--model", "tutorial_cnn", "--workers", 3, "--ps", 2, "--steps", STEPS, "--profile", "--tensorboard")
-    output, summary = run(run_dir, *options, draws=True, env=BEHIND_A_PROXY)
-    return run_dir, output, summary
+    output = finish(start("run", "--run-dir", run_dir, *small(*options, draws=True), env=BEHIND_A_PROXY))
+    assert_none_left(run_dir)
+    return run_dir, output, summary_of(run_dir)
 
 
 def test_all_steps_of_three_workers_are_applied_exactly_once_each(finished):
@@ -123,10 +114,7 @@ def test_tensorboard_finds_the_curves(finished):
     names = " ".join(tags)
     expected = ("loss", "accuracy", "learning_rate", "staleness", "test_accuracy", "predictions", "weights/")
     assert all(word in names for word in expected)
-
-
-def test_link_to_tensorboard_is_told_while_it_trains(finished):
-    assert "TensorBoard: http://127.0.0.1:" in finished[1]
+    assert "TensorBoard: http://127.0.0.1:" in finished[1], "the link is told"
 
 
 def test_resuming_a_completed_run_changes_nothing(finished):
@@ -143,31 +131,29 @@ def test_one_worker_gives_the_same_weights_bit_for_bit_interrupted_and_resumed_o
     options = ("--workers", 1, "--steps", 80, "--no-evaluator", "--seed", 5, *unhurried(workers=1, seconds=0.03))
     evaluator = start("evaluate", "--checkpoint-dir", tmp_path / "whole" / "checkpoints")
     finish(start("run", "--run-dir", tmp_path / "whole", *small(*options)))
-    assert "step 80: test accuracy" in finish(
-        evaluator
-    )  # may take longer than the run, whose processes it is counted among
+    # The evaluator may take longer than the run, whose processes it is counted among.
+    assert "step 80: test accuracy" in finish(evaluator)
     assert_none_left(tmp_path / "whole")
-    summary = json.loads((tmp_path / "whole" / "summary.json").read_text())
+    summary = summary_of(tmp_path / "whole")
     assert summary["evaluation"]["step"] == 80 and (tmp_path / "whole" / "best" / "model.keras").exists()
     parts, mark = tmp_path / "parts", tmp_path / "applied"
     held = held_modes.held({"applied": (0, 20)}, tmp_path)
-    mode = ("--mode", held_modes.mode("asynchronous"))
-    process = start("run", "--run-dir", parts, *small(*options, *mode), env=held)
+    process = start("run", "--run-dir", parts, *small(*options, *held_modes.MODE), env=held)
     wait_until(mark.exists)
     process.send_signal(signal.SIGINT)
     # The chief hears of it while its worker is held.
     wait_until(lambda: any(row["phase"] == "draining" for row in rows(parts)[-1:]))
     mark.with_name("applied.go_on").touch()
     finish(process)
-    summary = json.loads((parts / "summary.json").read_text())
+    summary = summary_of(parts)
     assert summary["outcome"] == "stopped" and 20 < summary["updates"]["applied"] < 80
     assert summary["updates"]["applied"] == summary["updates"]["scheduled"]
     finish(start("run", "--resume", parts, "--code", held_modes.__file__, env=held))
     assert_none_left(parts)
-    resumed = json.loads((parts / "summary.json").read_text())
+    resumed = summary_of(parts)
     assert resumed["outcome"] == "completed" and resumed["updates"]["applied"] == 80
     assert resumed["updates"]["rolled_back"] == 0
-    assert (final_weights(parts) == final_weights(tmp_path / "whole")).all()
+    assert (last_arrays(parts)["weights"] == last_arrays(tmp_path / "whole")["weights"]).all()
 
 
 def test_no_image_is_visited_twice_in_an_epoch_whoever_takes_it(finished):

@@ -43,9 +43,8 @@ def test_workers_killed_or_silent_at_a_point_of_a_step_go_on_with_their_parts_an
     # The silent one works from the beginning: whoever has had no two updates yet is given a minute to have them.
     held = held_modes.held({"before_pull": (0, 20), "applied": (1, 60), "computed": (2, 100)}, marks)
     one_at_once = ("--set", "cluster.steps_per_dispatch=1")
-    mode = ("--mode", held_modes.mode("asynchronous"))
     # Slow enough that the silent worker is found and started again before the others have taken the last step.
-    options = (*unhurried(seconds=0.2)[-2:], *one_at_once, *mode, *own_parts(tmp_path))
+    options = (*unhurried(seconds=0.2)[-2:], *one_at_once, *held_modes.MODE, *own_parts(tmp_path))
     process = start_run(run_dir, "--steps", 360, "--no-evaluator", *options, env=held)
     for point in ("before_pull", "applied", "computed"):
         wait_until(lambda: (marks / point).exists() and len((marks / point).read_text().split()) == 2)

@@ -10,14 +10,8 @@ from tests.helpers.processes import assert_none_left, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.exhaustive]
 STEPS = 20
-SETTINGS = {
-    "model.name": "mlp",
-    "model.precision": "float32",
-    "cluster.workers": 1,
-    "cluster.evaluator": False,
-    "training.steps": STEPS,
-    "training.batch_size_per_worker": 8,
-}
+SETTINGS = {"model.name": "mlp", "model.precision": "float32", "training.batch_size_per_worker": 8}
+SETTINGS |= {"cluster.workers": 1, "cluster.evaluator": False, "training.steps": STEPS}
 
 
 def test_the_pods_of_a_job_set_train_and_end_exact(tmp_path):

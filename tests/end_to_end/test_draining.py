@@ -27,18 +27,9 @@ pytestmark = [pytest.mark.cluster, pytest.mark.exhaustive]
 
 def test_a_run_that_lost_a_ps_for_good_goes_on_drains_at_ctrl_c_and_is_resumed_with_three(tmp_path):
     run_dir, mode = tmp_path / "run", PROJECT / "tests/doors/impatient_mode.py"
-    options = (
-        "--workers",
-        2,
-        "--ps",
-        2,
-        "--steps",
-        200,
-        "--no-evaluator",
-        *ELASTIC,
-        *unhurried(workers=2, seconds=0.2),
-    )
-    process = start_run(run_dir, "--mode", f"{mode}:Impatient", *options, *SNAPSHOTS)
+    size = ("--workers", 2, "--ps", 2, "--steps", 200, "--no-evaluator")
+    options = (*size, *ELASTIC, *unhurried(workers=2, seconds=0.2), *SNAPSHOTS)
+    process = start_run(run_dir, "--mode", f"{mode}:Impatient", *options)
     wait_until(lambda: newest_even(run_dir / "snapshots"))
     lost = tasks(run_dir)["ps", 0]["pid"]
     os.kill(lost, signal.SIGKILL)

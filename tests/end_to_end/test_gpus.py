@@ -13,13 +13,12 @@ from tests.helpers.bad_input import PROJECT, assert_one_line
 from tests.helpers.processes import assert_none_left
 from tests.helpers.real_cluster import start_run
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.exhaustive]
 LOGGED = re.compile(r"own_computation/\S*MatMul\S*: \(\w+\): /job:worker/replica:0/task:(\d)/device:(\S+)")
 SEES = re.compile(r"sees CUDA_VISIBLE_DEVICES=(\S+)")
 TWO = {"CUDA_VISIBLE_DEVICES": "7,9"}
 
 
-@pytest.mark.exhaustive
 @pytest.mark.parametrize("mode", ["async", "sync"])
 def test_each_worker_computes_the_network_on_its_gpu_and_nobody_else_sees_one(mode, tmp_path):
     argv = [sys.executable, "-m", "tests.helpers.second_processor_task", tmp_path / "run", f"mode.name={mode}"]

@@ -13,7 +13,7 @@ from tests.helpers.mutated_task import STEPS
 from tests.helpers.processes import assert_none_left
 from tests.helpers.real_cluster import LIMIT_S, PROJECT, summary_of
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.exhaustive]
 
 
 def test_an_update_that_is_computed_again_with_another_result_fails_the_run(tmp_path):
@@ -37,7 +37,6 @@ def test_an_update_that_is_computed_again_with_another_result_fails_the_run(tmp_
     assert list((run_dir / "metrics" / "samples").glob("disagrees-*")), "the evidence is kept"
 
 
-@pytest.mark.exhaustive
 def test_an_update_without_a_row_fails_the_leader_of_tasks_that_are_started_one_by_one(tmp_path):
     cluster = {"chief": [f"127.0.0.1:{portpicker.pick_unused_port()}"]}
     own = json.dumps({"cluster": cluster, "task": {"type": "chief", "index": 0}})

@@ -1,4 +1,4 @@
-"""Modes `asynchronous` and `bounded` whose workers a test can hold at a point of a step, to kill them there.
+"""Mode `asynchronous`, whose workers a test can hold at a point of a step, to kill them there.
 
 The variable HELD_STEPS says where: "<point>:<worker>:<step id>,…@<folder>". At its first step from that id on, the
 worker writes its index and pid into `folder/point`, and waits until there is a file `folder/point.go_on`. The points
@@ -13,7 +13,6 @@ from pathlib import Path
 from ps_cluster.config.lazy import tf
 from ps_cluster.server.ordering import after
 from ps_cluster.training.modes.asynchronous import Async
-from ps_cluster.training.modes.bounded import Bounded
 from ps_cluster.training.slow_down import sleep
 from ps_cluster.training.worker import WorkerIdentity
 
@@ -27,9 +26,7 @@ def held(points, folder):
     }
 
 
-def mode(name):
-    """Return the name of one of these modes for --mode."""
-    return f"{Path(__file__).resolve()}:{name}"
+MODE = ("--mode", f"{Path(__file__).resolve()}:asynchronous")
 
 
 def hold(point, step):
@@ -82,8 +79,8 @@ class HeldStore:
         return tf.nest.map_structure(partial(after, held_step), messages)
 
 
-class Held:
-    """A mixin for a mode, which holds the workers of this mode."""
+class Held(Async):
+    """Mode `async`, which holds its workers."""
 
     def dispatch(self, store, compute, config, *, repeats):
         def held_compute(step, weights, statistics, limits):
@@ -101,13 +98,4 @@ class Held:
         return run_when_let_go
 
 
-class HeldAsync(Held, Async):
-    pass
-
-
-class HeldBounded(Held, Bounded):
-    pass
-
-
-asynchronous = HeldAsync()
-bounded = HeldBounded()
+asynchronous = Held()

@@ -1,8 +1,7 @@
 """A task without TensorFlow: `scripted_task.py '{"chief": "completes"}' --run-dir … --type … --index …`.
 
 Each behaviour below is a function; the JSON says which one each task type shows. Tests start hundreds of these
-processes. So this file does not import the package, which takes ten times as long as Python itself. The two functions
-that need the package import it themselves.
+processes. So this file does not import the package, which takes ten times as long as Python itself.
 """
 
 import argparse
@@ -14,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-# The names of LAUNCHER_PID and LIFE in process_variables.py. test_launcher.py checks that they are equal.
+# The names of LAUNCHER_PID and LIFE in process_variables.py.
 LAUNCHER_PID, LIFE = "PS_CLUSTER_LAUNCHER_PID", "PS_CLUSTER_LIFE"
 PR_SET_PDEATHSIG = 1
 USUAL = {"chief": "completes", "ps": "serves", "worker": "serves", "evaluator": "scores"}
@@ -29,12 +28,8 @@ def completes(run, task):
 
 def completes_with_a_mistake(run, task):
     run.row("training", 3)
-    proof = {
-        "holds": False,
-        "problems": ["shard 0: 3 gradients were accepted, but there are 2 rows", "and another"],
-        "shards": [],
-    }
-    run.end(completed=True, proof=proof)
+    problems = ["shard 0: 3 gradients were accepted, but there are 2 rows", "and another"]
+    run.end(completed=True, proof={"holds": False, "problems": problems, "shards": []})
 
 
 def trains_until_drained(run, task):
@@ -64,29 +59,8 @@ def killed_once(run, task):
     serves(run, task)
 
 
-def freezes_once(run, task):
-    if task.index == 0 and run.first_time(task):
-        run.wait_for(run.root / "metrics/progress.jsonl")
-        os.kill(os.getpid(), signal.SIGSTOP)
-    (run.root / f"worker-{task.index}-serves").touch()
-    serves(run, task)
-
-
-def one_never_works(run, task):
-    if task.index == 1:
-        fails_while_training(run, task)
-    serves(run, task)
-
-
 def completes_after_restart_of_a_worker(run, task):
     while not (run.root / "worker-0-serves").exists():
-        run.row("training", 0)
-        time.sleep(0.02)
-    completes(run, task)
-
-
-def completes_when_a_worker_is_given_up(run, task):
-    while "training continues" not in (run.root / "logs/launcher.log").read_text():
         run.row("training", 0)
         time.sleep(0.02)
     completes(run, task)
@@ -102,38 +76,6 @@ def completes_second_time(run, task):
     if run.first_time(task):
         ignores_sigterm(run, task)
     completes(run, task)
-
-
-def leaves_a_snapshot_and_dies_once(run, task):
-    if run.first_time(task):
-        run.row("training", 1)
-        run.save_a_snapshot()
-        os.kill(os.getpid(), signal.SIGKILL)
-    if not task.resume:
-        sys.exit("RuntimeError: was not told to resume")
-    completes(run, task)
-
-
-def led_by_the_first(run, task):
-    (completes if task.index == 0 else serves_until_the_end)(run, task)
-
-
-def led_until_drained(run, task):
-    (trains_until_drained if task.index == 0 else serves_until_the_end)(run, task)
-
-
-def serves_until_the_end(run, task):
-    signal.signal(signal.SIGTERM, lambda *_: run.end_as_told(task))
-    serves(run, task)
-
-
-def ends_without_result(run, task):
-    pass
-
-
-def fails_while_training(run, task):
-    run.wait_for(run.root / "metrics/progress.jsonl")
-    sys.exit("RuntimeError: out of luck")
 
 
 def killed_while_training(run, task):
@@ -163,9 +105,8 @@ def finds_its_port_taken_once(run, task):
 
 def scores(run, task):
     run.wait_for(run.root / "checkpoints/ended.json")
-    row = {"time": 0, "step": 1, "test_accuracy": 0.5, "test_loss": 1.0, "train_seconds": 1.0, "examples": 1}
     with (run.root / "metrics/evaluation.jsonl").open("a") as file:
-        file.write(json.dumps(row | {"seconds": 0.1, "best": True}) + "\n")
+        file.write(json.dumps({"time": 0, "step": 1, "test_accuracy": 0.5, "test_loss": 1.0}) + "\n")
 
 
 class Run:
@@ -174,19 +115,8 @@ class Run:
         self.began = time.monotonic()
 
     def row(self, phase, applied):
-        row = {
-            "time": time.time(),
-            "monotonic": time.monotonic(),
-            "life": os.environ.get(LIFE),
-            "times": self.times(applied),
-            "phase": phase,
-            "applied": applied,
-            "scheduled": applied,
-            "total": 3,
-            "examples": applied,
-        }
-        row |= {"examples_per_second": 1.0, "train_seconds": 1.0, "epoch": 0.0, "workers": [], "dispatches": []}
-        row |= dict.fromkeys(("loss", "accuracy", "learning_rate", "staleness_mean"))
+        row = {"time": time.time(), "monotonic": time.monotonic(), "life": os.environ.get(LIFE), "phase": phase}
+        row |= {"times": self.times(applied), "applied": applied, "scheduled": applied, "total": 3}
         with (self.root / "metrics/progress.jsonl").open("a") as file:
             file.write(json.dumps(row) + "\n")
 
@@ -199,35 +129,12 @@ class Run:
 
     def end(self, completed, proof=None):
         updates = dict.fromkeys(("scheduled", "applied"), 3) | dict.fromkeys(("duplicated", "lost", "rolled_back"), 0)
-        result = {
-            "outcome": "completed" if completed else "stopped",
-            "train_seconds": 1.0,
-            "examples_per_second": 1.0,
-            "workers": [],
-        }
-        result |= {"updates": updates | {"replays_refused": 0, "mixed": 0}, "staleness": {}, "parameter_servers": []}
-        result |= {"goodput": 1.0, "rolled_back_seconds": 0.0, "interrupted_seconds": 0.0}
+        result = {"outcome": "completed" if completed else "stopped", "updates": updates}
         result |= {"proof": proof or {"holds": True, "problems": [], "shards": []}}
         (self.root / "metrics/training.json").write_text(json.dumps(result))
         mark = self.root / "checkpoints/ended.json"
         mark.with_suffix(".tmp").write_text('{"last_step": 3, "outcome": "completed"}')
         mark.with_suffix(".tmp").rename(mark)
-
-    def end_as_told(self, task):
-        if not (self.root / "checkpoints/ended.json").exists():
-            (self.root / f"{task.type}-{task.index}-told-too-early").touch()
-        sys.exit()
-
-    @property
-    def snapshot(self):
-        from ps_cluster.runs import checkpoints
-
-        return checkpoints.path_of(self.root / "snapshots", 1)
-
-    def save_a_snapshot(self):
-        from ps_cluster.runs import checkpoints
-
-        checkpoints.save(self.snapshot.parent, checkpoints.Checkpoint(1, {}), keep=1)
 
     def wait_for(self, path):
         while not path.exists():
@@ -249,8 +156,5 @@ if __name__ == "__main__":
     parser.add_argument("--run-dir", type=Path)
     parser.add_argument("--type")
     parser.add_argument("--index", type=int)
-    parser.add_argument("--cores")
-    parser.add_argument("--least-workers")
-    parser.add_argument("--resume", action="store_true")
-    options = parser.parse_args()
+    options, _ = parser.parse_known_args()
     globals()[(USUAL | options.behaviours)[options.type]](Run(options.run_dir), options)

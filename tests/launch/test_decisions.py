@@ -10,9 +10,7 @@ from typing import Any
 
 import pytest
 
-from ps_cluster.config.tasks import Task
 from ps_cluster.installation import PROGRAM
-from ps_cluster.launch.stages import RunLimits, RunStage, StageClock
 from ps_cluster.runs.result_rows import EarlyStop
 from tests.helpers.event_table import (
     ScriptedRun,
@@ -104,11 +102,7 @@ STARTING = {
     ),
     "a port that is taken while training takes all back": Story(
         [BEGINS, (9, port_taken("worker-0"), died("worker-0", code=98))],
-        [
-            "RestartFromSnapshot(worker-0",
-            "starting chief, ps and workers again from the beginning",
-            "RestartTraining(False)",
-        ],
+        taken_back("worker-0"),
     ),
     "a stop before training is at once": Story(
         [(1, ctrl_c)], ["StopAll()", "stopped, 130: stopped at once, before training began"]
@@ -122,9 +116,6 @@ DEATHS = {
     "the next restarts of a worker wait longer": Story(
         [BEGINS, (9, died("worker-0")), (10, died("worker-0")), (10.4,), (10.5,), (11, died("worker-0")), (11.9,), (12,)],
         again("worker-0", 0.5, 1),
-    ),
-    "a worker that lived long enough is started again at once": Story(
-        [BEGINS, (9, died("worker-0")), (29.1, died("worker-0"))], AGAIN * 2
     ),
     "a worker that never comes back is given up with its first cause, and training goes on": Story(
         [BEGINS, (2, died("worker-1", line="first")), *every(9, row(2), died("worker-1"), times=5, since=3)],
@@ -158,11 +149,6 @@ DEATHS = {
         ["RestartFromSnapshot(chief-0", "ps and workers again from the newest snapshot", "RestartTraining(True)"],
         {"snapshot": True},
     ),
-    "a dead single process goes on from the newest snapshot": Story(
-        [BEGINS, (9, died("chief-0"))],
-        ["RestartFromSnapshot(chief-0", "starting chief again from the newest snapshot", "RestartTraining(True)"],
-        {"mode": "single", "snapshot": True},
-    ),
     "a dead synchronous worker takes all workers back": Story(
         [BEGINS, (9, died("worker-1"))],
         ["RestartFromSnapshot(worker-1", "starting workers again from the newest snapshot", "RestartTraining(True)"],
@@ -171,12 +157,6 @@ DEATHS = {
     "a synchronous worker that ends by itself has died": Story(
         [BEGINS, (9, died("worker-1", code=0, line=""))],
         ["RestartFromSnapshot(worker-1", "ended with exit code 0: no output", "RestartTraining(False)"],
-        {"mode": "sync"},
-    ),
-    "a synchronous worker that is given up fails the run": Story(
-        [BEGINS, *every(20, row(1), died("worker-1"), times=6, since=3)],
-        taken_back("worker-1") * 5
-        + ["failed, 1: worker-1 (pid 101) ended with exit code 1: out of luck (log: log) (given up after 5 restarts)"],
         {"mode": "sync"},
     ),
     "a cluster that gets no further is given up with its first cause": Story(
@@ -207,10 +187,6 @@ DEATHS = {
         taken_back("ps-0") + taken_back("ps-1") * 4 + ["failed, 1: ps-0 (pid 101) ended with exit code 1"],
         {"standstill_s": 100, "ps": 2},
     ),
-    "a cluster that gets further each time is never given up": Story(
-        [look for n in range(9) for look in ((20 * n + 1, row(n + 1)), (20 * n + 2, died("ps-0")))],
-        taken_back("ps-0") * 9,
-    ),
     "a cluster that got no further waits before it starts again": Story(
         [BEGINS, (9, died("ps-0")), (10, row(1)), (11, died("ps-0")), (11.4,)],
         [*taken_back("ps-0"), "RestartFromSnapshot(ps-0", "starting chief, ps and workers again in 0.5 s"],
@@ -239,11 +215,6 @@ DEATHS = {
     "a leader that ends without a result fails the run": Story(
         [BEGINS, (9, leader_done("failed"))], ["failed, 1: chief-0 ended without a result (log: /run/logs/chief-0.log)"]
     ),
-    "a synchronous leader that ends without a result fails the run": Story(
-        [BEGINS, (9, leader_done("failed"))],
-        ["failed, 1: worker-0 ended without a result (log: /run/logs/worker-0.log)"],
-        {"mode": "sync"},
-    ),
 }  # fmt: skip
 
 ENDS_THE_LEADER = [ALL_STACKS, "Kill(chief-0)", "stands still"]
@@ -253,10 +224,6 @@ STUCK = {
     "rows without an update are none: the leader is ended, and its death takes all back": Story(
         [BEGINS, (60, row(1)), (62, row(1)), (63, died("chief-0"))],
         [*ENDS_THE_LEADER, *taken_back("chief-0")],
-    ),
-    "what is said of a standstill names the states and the logs": Story(
-        [BEGINS, (62,)],
-        [*ENDS_THE_LEADER[:2], "no update for 60 s (chief-0 running; logs: /run/logs); stacks are in the logs; ending"],
     ),
     "a process that is stopped for a moment is left alone": Story(
         [BEGINS, (9, freezes("ps-0")), (13.5, freezes("ps-0")), (14, freezes("ps-0")), (18.5, freezes("ps-0"))], []
@@ -319,9 +286,6 @@ STOPPING = {
     ),
     "a drain lasts as long as there are updates": Story(
         [BEGINS, (9, ctrl_c), (100, row(2)), (200, row(3)), (320,)], [*ASKED, "DrainLeader(chief-0)"]
-    ),
-    "a drain lasts as long as rows of the ledger's tables are written": Story(
-        [BEGINS, (9, ctrl_c), *[(100 * n + 100, row(1, "writing", n + 1)) for n in range(4)]], [*ASKED, "DrainLeader(chief-0)"]
     ),
     "a drain that does not end is given up": Story(
         [BEGINS, (9, ctrl_c), (129,), (129.1,)],
@@ -412,11 +376,6 @@ SCALING = {
          "AnswerScale(stopped worker-1; other workers take their steps; now 1 worker"],
         FROM_1_TO_4,
     ),
-    "one that was started later is started again when it dies": Story(
-        [BEGINS, (2, scale_to(3)), (3, died("worker-2"))],
-        ["Scale(worker-2, )", "AnswerScale(started worker-2; now 3 workers", *again("worker-2")],
-        FROM_1_TO_4,
-    ),
     "all that work now start again after a ps has died": Story(
         [BEGINS, (2, scale_to(1)), (3, died("ps-0")), (3.5, row(1)), (4, died("worker-0")), (5, scale_to(1))],
         ["Scale(, worker-1)", "AnswerScale(stopped worker-1", *taken_back("ps-0"), *again("worker-0"),
@@ -461,14 +420,6 @@ PATIENCE = {
     "the end of the patience drains, once, and exits as a wanted stop does": Story(
         [BEGINS, *WORSE, (6, scored_with(0.1, 4)), (7, scored_with(0.1, 5)), (8, leader_done("stopped")), (9, evaluator_done)],
         [OUT_OF_PATIENCE, "DrainLeader(chief-0)", "StopTraining(5.0)", "stopped, 0: None"],
-        {"patience": 2},
-    ),
-    "a score that is better in time lets training go on": Story(
-        [BEGINS, *WORSE[:2], (5, scored_with(0.7, 3)), (6, scored_with(0.7, 4))], [], {"patience": 2}
-    ),
-    "a cluster that starts again while it drains is drained again": Story(
-        [BEGINS, *WORSE, (6, died("ps-0")), (9, row(1))],
-        [OUT_OF_PATIENCE, "DrainLeader(chief-0)", *taken_back("ps-0"), "DrainLeader(chief-0)"],
         {"patience": 2},
     ),
     "a patience that ended while the cluster was started again drains as soon as it trains": Story(
@@ -517,10 +468,3 @@ def test_only_a_run_whose_patience_has_run_out_says_that_it_was_stopped_early():
     assert early_stop(*WORSE, stopped) == expected
     assert early_stop((2, ctrl_c), *WORSE, stopped) is None
     assert early_stop(*WORSE, (8, leader_done())) is None  # the last updates were under way already
-
-
-def test_every_stage_has_a_limit():
-    clock = StageClock(RunLimits(), now_s=0)
-    for stage in RunStage:
-        clock.enter(stage, now_s=0)
-        assert clock.overdue(Task("chief", 0), now_s=1) is None and clock.overdue(Task("chief", 0), now_s=1000)

@@ -5,7 +5,6 @@ in test_decisions.py.
 """
 
 import itertools
-import json
 import signal
 from collections import Counter
 
@@ -21,10 +20,11 @@ from ps_cluster.launch.stages import RunLimits
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.report.run_state import TaskState
 from ps_cluster.runs import checkpoints
-from ps_cluster.runs.result_rows import ProgressRow, TrainingResult
+from ps_cluster.runs.result_rows import TrainingResult
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system.stop_signals import StopRequests
 from ps_cluster.system.supervisor import TaskExit
+from tests.helpers.rows import progress_row
 
 pytestmark = pytest.mark.slow
 
@@ -34,17 +34,17 @@ CHIEF, STUCK = Task("chief", 0), Task("worker", 1)
 class Machine:
     """Time, and a cluster in it: its leader writes rows, its workers have ten updates a second each.
 
-    `silent` have none, `stopped` are frozen, `unkillable` survive SIGKILL; `at` says what happens when. Training ends
-    after `ends_after` updates.
+    `silent` have none; `at` says what happens when. Training ends after 2,000 updates.
     """
 
-    def __init__(self, run_dir, config, *, at=(), ends_after=2000):
+    absent, shards = frozenset(), 1
+
+    def __init__(self, run_dir, config, *, at=()):
         self.now = 0.0
         self.at = sorted(dict(at).items())
-        self.silent, self.stopped, self.unkillable, self.signals = set(), set(), set(), []
-        self.absent = frozenset(range(config.training_workers, config.most_workers))
+        self.silent, self.signals = set(), []
         self.pids, self.restarts, self.started_at = {}, Counter(), []
-        self._config, self.run_dir, self._ends_after = config, run_dir, ends_after
+        self._config, self.run_dir = config, run_dir
         self._numbers, self._exits, self._updates = itertools.count(100), [], Counter()
         self._next_row = 0.0
 
@@ -52,28 +52,19 @@ class Machine:
         self.now += seconds
         while self.at and self.at[0][0] <= self.now:
             self.at.pop(0)[1](self)
-        if self.now >= self._next_row and CHIEF in self.pids and CHIEF not in self.stopped:
+        if self.now >= self._next_row and CHIEF in self.pids:
             self._next_row = self.now + 0.5
             self._row()
 
     def _row(self):
         for task in self.pids:
-            if task.type == "worker" and task not in self.silent | self.stopped:
+            if task.type == "worker" and task not in self.silent:
                 self._updates[task.index, self.pids[task]] += 5
         workers = [{"index": i, "pid": pid, "updates": count} for (i, pid), count in self._updates.items()]
         applied = self._updates.total()
-        append_row(
-            self.run_dir.progress,
-            ProgressRow(
-                phase="training",
-                applied=applied,
-                scheduled=applied + 9,
-                train_seconds=self.now,
-                workers=workers,
-                dispatches=[None] * 9,
-            ),
-        )
-        if applied >= self._ends_after:
+        fields = {"train_seconds": self.now, "workers": workers, "dispatches": [None] * 9}
+        append_row(self.run_dir.progress, progress_row(applied, scheduled=applied + 9, **fields))
+        if applied >= 2000:
             self.complete()
 
     def complete(self):
@@ -88,40 +79,20 @@ class Machine:
 
     def restart_training(self, *, resume):
         self.started_at.append(self.now)
-        workers = self._config.most_workers
-        ports = itertools.count(4000)
-        self.topology = ClusterTopology.local(
-            self._config.mode_kind.cluster.types,
-            workers,
-            1,
-            evaluator=False,
-            absent=self.absent,
-            pick_port=lambda: next(ports),
-        )
+        ports, types = itertools.count(4000), self._config.mode_kind.cluster.types
+        self.topology = ClusterTopology.local(types, 3, 1, evaluator=False, pick_port=lambda: next(ports))
         self.pids = {task: next(self._numbers) for task in self.topology.tasks}
 
     def restart(self, task):
         self.restarts[task] += 1
         self.silent.discard(task)
-        self.stopped.discard(task)
         self.pids[task] = next(self._numbers)
-
-    shards = 1
-
-    def give_up(self, worker):
-        self.scale(stop=(worker,), grace_s=0)
-
-    def scale(self, *, start=(), stop=(), grace_s):
-        self.topology = self.topology.with_workers(started=start, stopped=stop)
-        self.absent = self.topology.absent
-        self.pids = {task: pid for task, pid in self.pids.items() if task not in stop}
-        self.pids |= {task: next(self._numbers) for task in start}
 
     def tasks(self, types):
         return [task for task in self.topology.tasks if task.type in types]
 
     def frozen(self):
-        return sorted(self.stopped & self.pids.keys())
+        return []
 
     def poll(self):
         exits, self._exits = self._exits, []
@@ -129,7 +100,7 @@ class Machine:
 
     def signal(self, task, number):
         self.signals.append((round(self.now, 1), task, signal.Signals(number).name))
-        if number == signal.SIGKILL and task in self.pids and task not in self.unkillable:
+        if number == signal.SIGKILL and task in self.pids:
             self.end(task, -number)
 
     def stop(self, types, grace_s):
@@ -153,10 +124,10 @@ class View:
 def looped(tmp_path):
     """looped(at={seconds: event}, …) → how it ended; the machine and the notices are looped.machine, looped.notices."""
 
-    def call(*, mode="async", settings=None, ends_after=2000, **events):
-        config = build_config(None, {"mode.name": mode, "data.dataset": "synthetic"} | (settings or {}))
+    def call(**events):
+        config = build_config(None, {"data.dataset": "synthetic"})
         run_dir = RunDir.create(tmp_path / "run")
-        machine, view = Machine(run_dir, config, ends_after=ends_after, **events), View()
+        machine, view = Machine(run_dir, config, **events), View()
         clock, limits, call.requests = AwakeClock(lambda: machine.now), RunLimits(), StopRequests()
         call.loop = EventLoop(config, machine, run_dir, view, call.requests, limits, clock=clock, sleep=machine.sleep)
         call.machine, call.notices = machine, view.notices
@@ -167,11 +138,6 @@ def looped(tmp_path):
 
 def fall_silent(machine):
     machine.silent.add(STUCK)
-
-
-def fall_silent_for_good(machine):
-    fall_silent(machine)
-    machine.unkillable.add(STUCK)
 
 
 def test_a_wait_for_a_process_is_ended_by_requests_that_stop_the_run_at_once_and_not_by_a_first_one(looped):
@@ -195,7 +161,7 @@ def test_a_silent_worker_leaves_its_stacks_is_killed_and_started_again(looped):
     assert (silent.worker, silent.pid) == (1, 103)
 
 
-@pytest.mark.parametrize("dies_at", [30.0, 30.5, 31.0, "SIGUSR1"])
+@pytest.mark.parametrize("dies_at", [30.5, "SIGUSR1"])
 def test_a_silent_worker_that_dies_before_it_is_killed_is_started_again_once(looped, dies_at):
     def dies(machine):
         if STUCK in machine.pids and STUCK in machine.silent:
@@ -207,56 +173,14 @@ def test_a_silent_worker_that_dies_before_it_is_killed_is_started_again_once(loo
 
     events = {0.2: dies_of_sigusr1} if dies_at == "SIGUSR1" else {dies_at: dies}
     assert looped(at={20: fall_silent} | events).outcome == "completed"
-    assert looped.machine.restarts == {STUCK: 1} and looped.machine.absent == frozenset()
+    assert looped.machine.restarts == {STUCK: 1}
 
 
-def test_a_worker_that_sigkill_does_not_end_is_left_out_and_the_others_start_on_other_ports(looped):
-    assert looped(at={20: fall_silent_for_good}).outcome == "completed"
-    assert looped.machine.absent == {1} and len(looped.machine.started_at) == 2
-    assert looped.machine.started_at[1] < 20 + 10 + 10 + 3
-    assert [worker.index for worker in looped.machine.tasks(("worker",))] == [0, 2]
-    assert (
-        "worker-1 (pid 103) is still there 10 s after SIGKILL; training continues without worker-1" in looped.notices[1]
-    )
+def test_a_machine_that_stood_still_costs_no_process_its_life(looped):
+    def sleep(machine):
+        machine.now += 8 * 3600
 
-
-def test_a_worker_that_is_silent_every_time_is_given_up_in_the_end_and_no_other(looped):
-    def never_works(machine):
-        restart = machine.restart
-        machine.restart = lambda task: (restart(task), machine.silent.add(task))
-        fall_silent(machine)
-
-    assert looped(at={20: never_works}, ends_after=20_000).outcome == "completed"
-    assert looped.machine.absent == {1} and looped.machine.restarts == {STUCK: 5}
-    assert "(given up after 5 restarts); training continues without worker-1" in looped.notices[-1]
-    (change,) = looped.loop.scalings
-    assert (change.before, change.workers) == (3, 2)
-
-
-def test_a_change_of_the_number_of_workers_is_kept_with_its_update_and_its_time(looped):
-    def asks_for(workers):
-        return lambda machine: machine.run_dir.scale_request("7").write_text(json.dumps({"workers": workers}))
-
-    bounds = {"cluster.min_workers": 1, "cluster.max_workers": 5}
-    assert looped(at={20: asks_for(5), 30: asks_for(1)}, settings=bounds).outcome == "completed"
-    grown, shrunk = looped.loop.scalings
-    assert (grown.before, grown.workers, shrunk.before, shrunk.workers) == (3, 5, 5, 1)
-    assert [change.train_seconds for change in (grown, shrunk)] == pytest.approx([20, 30], abs=0.6), (
-        "a row comes each 0.5 s"
-    )
-    assert 0 < grown.applied < shrunk.applied
-
-
-@pytest.mark.parametrize("frozen_s", [90, 8 * 3600])
-def test_a_machine_that_stood_still_costs_no_process_its_life(looped, frozen_s):
-    """The launcher is thawed first, and for a moment all others still look stopped."""
-
-    def freeze_all(machine):
-        machine.stopped |= machine.pids.keys()
-        machine.now += frozen_s
-        machine.at.append((machine.now + 1.5, lambda machine: machine.stopped.clear()))
-
-    assert looped(at={20: freeze_all, 20.5 + frozen_s: freeze_all}).outcome == "completed"
+    assert looped(at={20: sleep}).outcome == "completed"
     assert looped.machine.signals == [] and looped.notices == []
 
 

@@ -201,16 +201,6 @@ def test_an_optimizer_without_a_rule_is_refused_unless_a_rule_is_chosen(of):
     assert with_rule_of_compile(chosen, facts).optimizer.rule == "sgd"
 
 
-def test_nothing_that_was_chosen_for_the_packages_own_network_is_left(of):
-    config, _ = of("plain")
-    assert (config.training.label_smoothing, config.optimizer.weight_decay, config.model.precision) == (0, 0, "float32")
-    assert (config.schedule.kind, config.schedule.warmup_fraction) == ("constant", 0)
-    assert config.optimizer.learning_rate_factors == ()
-    assert (config.data.augmentation.flip, config.data.augmentation.crop_padding_pixels) == ("none", 0)
-    adam, _ = of("plain", **{"optimizer.rule": "adam"})
-    assert (adam.optimizer.learning_rate, adam.optimizer.momentum) == (0.001, 0.9)  # and not 0.5 and 0.6
-
-
 def test_outputs_for_each_class_beside_float_targets_are_told_of_the_objective(tmp_path):
     (tmp_path / "my.py").write_text(BODY)
     y = np.arange(20, dtype=np.float32) % 3

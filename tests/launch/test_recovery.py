@@ -2,7 +2,6 @@ from pathlib import Path
 
 import pytest
 
-from ps_cluster.config.modes import MODES
 from ps_cluster.config.tasks import ON_DEATH, Task
 from ps_cluster.errors import PORT_IN_USE
 from ps_cluster.launch.recovery import Recovery, RestartPolicy
@@ -53,11 +52,6 @@ def test_time_in_which_it_was_silent_is_no_life():
     assert recovery.next_delay_s(death_of("worker-0"), 0, now_s=25.0, silent_s=10.0) == 0.5
 
 
-def test_workers_are_counted_each_by_itself():
-    recovery = Recovery(RunLimits(), ON_DEATH)
-    assert [recovery.next_delay_s(death_of(who), 0, 1.0) for who in ("worker-0", "worker-1")] == [0.0, 0.0]
-
-
 def test_deaths_that_restart_the_cluster_are_counted_together_and_the_first_one_is_told():
     recovery = Recovery(RunLimits(), ON_DEATH)
     for death in [death_of("ps-0"), death_of("worker-1", PORT_IN_USE), *[death_of("chief-0")] * 4]:
@@ -74,22 +68,3 @@ def test_only_deaths_of_its_own_type_say_that_a_parameter_server_is_not_at_fault
     assert not recovery.others_died(Task("ps", 1))
     recovery.next_delay_s(death_of("ps-0"), 0, 1.0)
     assert recovery.others_died(Task("ps", 1))
-
-
-@pytest.mark.parametrize(
-    ("mode", "whole_cluster", "dispensable"),
-    [
-        ("async", False, True),
-        ("bounded", False, True),
-        ("elastic", False, True),
-        ("sync-ps", False, False),
-        ("sync", True, False),
-    ],
-)
-def test_a_worker_is_as_important_as_the_others_wait_for_it(mode, whole_cluster, dispensable):
-    worker = MODES[mode].cluster.on_death["worker"]
-    assert (worker.whole_cluster, worker.dispensable) == (whole_cluster, dispensable)
-
-
-def test_the_evaluator_never_takes_the_cluster_with_it():
-    assert not any(MODES[mode].cluster.on_death["evaluator"].whole_cluster for mode in MODES.names)

@@ -85,8 +85,8 @@ class Training:
         while self.now < end:
             self.see(**options)
             if silent := self.silence.longest():
-                found.append((silent.worker, round(self.now, 1), silent))
-        return [(worker, at) for worker, at, _ in found]
+                found.append((silent.worker, round(self.now, 1)))
+        return found
 
     def restart(self, worker, rate=10.0):
         pid = self.pids[worker]
@@ -114,17 +114,6 @@ def test_the_one_that_has_no_updates_while_others_have_is_found_after_ten_second
     assert training.train(60) == [], "it is told once"
 
 
-def test_what_is_told_of_it_is_how_long_it_was_silent_and_what_it_had_done():
-    training = Training()
-    training.train(20)
-    training.rates[1] = 0
-    silent = None
-    while silent is None:
-        training.see()
-        silent = training.silence.longest()
-    assert (silent.worker, silent.pid, silent.updates) == (1, 101, 200) and 10 < silent.seconds < 11
-
-
 def test_the_deadline_follows_from_what_the_workers_steps_take():
     training = Training()
     training.rates[1] = 0.5  # two seconds a step: it has 20 of them
@@ -149,14 +138,6 @@ def test_who_waits_idle_while_others_work_through_their_last_dispatch_is_not_sil
     assert training.train(60, phase=phase) == [] and training.updates.total() == training.total
 
 
-def test_who_waits_idle_for_a_much_slower_one_is_not_silent():
-    training = Training()
-    training.rates[1] = 0.2
-    training.train(31)
-    training.hand_out_no_more()  # it has some steps left, of five seconds each
-    assert training.train(60) == [] and training.updates.total() == training.total
-
-
 def test_who_has_no_work_until_there_is_room_in_the_ledger_is_not_silent():
     training = Training(size=64)
     training.rates[1] = 0.5
@@ -177,15 +158,6 @@ def test_who_is_held_within_its_last_dispatch_is_found_while_another_goes_on_and
     assert worker == 2 and 25 <= at <= 26
 
 
-def test_who_is_held_when_the_others_have_nearly_done_their_last_steps_is_found():
-    training = Training(size=64, total=3 * 64)
-    training.train(4)
-    training.rates[2] = 0
-    ((worker, at),) = training.train(30)
-    assert worker == 2 and 14 <= at <= 15.5
-    assert training.updates[100] == training.updates[101] == 64
-
-
 def test_a_last_dispatch_without_an_update_might_be_anybodys():
     training = Training(size=64, total=4 * 64)
     training.rates[2] = 12.8
@@ -204,12 +176,6 @@ def test_a_dispatch_that_a_dead_worker_has_left_is_taken_for_nobodys_who_lives()
     assert training.train(90) == []
 
 
-def test_a_step_that_takes_minutes_has_time_for_it():
-    training = Training(**{"cluster.straggler": "1:+100s"})
-    training.rates[1] = 1 / 105
-    assert training.train(3600) == []
-
-
 @pytest.mark.parametrize("mode", ["async", "sync-ps", "bounded", "elastic"])
 def test_what_holds_up_all_counts_against_nobody(mode):
     training = Training(mode)
@@ -218,10 +184,7 @@ def test_what_holds_up_all_counts_against_nobody(mode):
 
 
 @pytest.mark.parametrize("rates", [(0.95, 1.0, 1.05), (0.95, 0.1, 1.05), (0.05, 0.02, 0.05), (10, 0.1, 10)])
-@pytest.mark.parametrize(
-    ("mode", "trained_s"),
-    [*(("async", seconds) for seconds in (39.5, 40, 40.5, 41)), ("bounded", 40), ("elastic", 40.5)],
-)
+@pytest.mark.parametrize(("mode", "trained_s"), [("async", 39.5), ("async", 40), ("bounded", 40), ("elastic", 40.5)])
 def test_nor_where_its_steps_are_longer_than_a_row_and_the_workers_out_of_phase(mode, rates, trained_s):
     training = Training(mode)
     training.rates = dict(enumerate(rates))
@@ -263,13 +226,6 @@ def test_when_all_have_come_to_the_end_the_one_that_stopped_first_is_found():
     training.train(3)
     ((worker, at),) = training.stall(9)
     assert worker == 2 and 30 <= at <= 31
-
-
-def test_when_nothing_is_due_nobody_is_silent():
-    training = Training()
-    training.train(20)
-    training.hand_out_no_more()
-    assert training.train(300) == [] and training.updates.total() == training.total
 
 
 def test_of_two_silent_ones_both_are_found_one_after_the_other():

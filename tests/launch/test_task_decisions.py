@@ -192,14 +192,6 @@ LEADER = {
         CHIEF, [BEGINS, (40, row(2)), (90, row(3)), (120, row(3)), (160,)], [WITH_ALL, *given_up(CHIEF, "failed")],
         ["training stands still: no update for 60 s"], ends_at=(150, 151),
     ),
-    "slow steps are no standstill while the leader says to wait for them": Story(
-        CHIEF, [(1, row(0, wait_s=600)), (500, row(1, wait_s=600)), (564, row(2, wait_s=192)), (770,)],
-        [WITH_ALL, *given_up(CHIEF, "failed")], ends_at=(756, 757),
-    ),
-    "a save that takes long is no standstill while it is told": Story(
-        CHIEF, [BEGINS, (50, row(1, "saving")), (100, row(1, "saving")), (170,)],
-        [WITH_ALL, *given_up(CHIEF, "failed")], ends_at=(160, 161),
-    ),
     "time in which all processes were frozen counts for no limit": Story(
         CHIEF, [BEGINS, (30, all_freeze_for(970)), (1040,)], [WITH_ALL, *given_up(CHIEF, "failed")], ends_at=(1030, 1032),
     ),
@@ -258,7 +250,6 @@ STOPS = {
         CHIEF, [(3, asked_to_stop(TERM))], [EndTask(143)], answers=()
     ),
     "a server ends at once by SIGTERM": Story(PS, [(3, asked_to_stop(TERM))], [AT_ONCE, Kill(PS), EndTask(143)]),
-    "a worker ends at once by Ctrl-C": Story(WORKER, [(3, asked_to_stop(INT))], [AT_ONCE, Kill(WORKER), EndTask(130)]),
 }  # fmt: skip
 
 WORSE = [(2, scored(1, 0.6)), (3, scored(2, 0.5)), (4, scored(3, 0.6))]

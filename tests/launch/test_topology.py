@@ -26,11 +26,6 @@ def test_local_cluster_gives_each_member_a_port_of_its_own_on_the_loopback():
     assert [str(task) for task in topology.tasks] == ["chief-0", "ps-0", "worker-0", "worker-1", "evaluator-0"]
 
 
-def test_real_ports_differ():
-    topology = ClusterTopology.local(MODES["elastic"].cluster.types, 8, 4, evaluator=False)
-    assert len({topology.address(task) for task in topology.tasks}) == 13
-
-
 def test_evaluator_has_no_address_and_stands_in_no_cluster_spec():
     topology = ClusterTopology.local(MODES["async"].cluster.types, 1, 1, evaluator=True)
     assert topology.address(Task("evaluator", 0)) is None
@@ -68,18 +63,10 @@ def test_one_port_on_several_machines_and_several_on_one_are_taken():
     assert from_tf_config(tf_config(cluster))[0].cluster == cluster
 
 
-def test_what_is_written_to_tf_config_is_read_back():
-    topology = ClusterTopology.local(MODES["async"].cluster.types, 2, 2, evaluator=False)
-    assert from_tf_config(topology.tf_config(Task("ps", 1))) == (topology, Task("ps", 1))
-
-
 @pytest.mark.parametrize(
     ("mode", "tasks", "leader", "computing"),
     [
         ("async", ["chief-0", "ps-0", "worker-0", "worker-1"], "chief-0", ["worker-0", "worker-1"]),
-        ("bounded", ["chief-0", "ps-0", "worker-0", "worker-1"], "chief-0", ["worker-0", "worker-1"]),
-        ("sync-ps", ["chief-0", "ps-0", "worker-0", "worker-1"], "chief-0", ["worker-0", "worker-1"]),
-        ("elastic", ["chief-0", "ps-0", "worker-0", "worker-1"], "chief-0", ["worker-0", "worker-1"]),
         ("sync", ["worker-0", "worker-1"], "worker-0", ["worker-0", "worker-1"]),
         ("single", ["chief-0"], "chief-0", ["chief-0"]),
         ("layers", ["chief-0", "worker-0", "worker-1"], "chief-0", ["worker-0", "worker-1"]),
@@ -91,11 +78,6 @@ def test_each_mode_has_its_tasks_its_leader_and_those_that_compute(mode, tasks, 
     assert str(topology.leader) == leader
     assert [str(task) for task in topology.tasks if topology.computes_gradients(task)] == computing
     assert from_tf_config(topology.tf_config(topology.leader))[0].cluster == topology.cluster
-
-
-def test_members_are_in_one_order_whatever_that_of_tf_config():
-    topology, _ = from_tf_config(tf_config(dict(reversed(CLUSTER.items()))))
-    assert topology.types == ("chief", "ps", "worker")
 
 
 @pytest.mark.parametrize(("kind", "is_evaluator"), [("chief", False), ("evaluator", True)])
@@ -129,7 +111,6 @@ def test_keys_that_operators_add_are_ignored():
     ("text", "says"),
     [
         (None, "not set"),
-        ("", "not set"),
         ("{", "not JSON"),
         ("[]", "TF_CONFIG: got []: names with values are needed"),
         (
@@ -137,18 +118,10 @@ def test_keys_that_operators_add_are_ignored():
             "cluster: got nothing; a cluster has either chief, ps and worker, or chief and worker, or only worker",
         ),
         (tf_config({"chief": ["a:1"], "ps": ["c:3"]}), "cluster: got chief, ps; a cluster has either"),
-        (tf_config({"ps": ["b:2"], "worker": ["c:3"]}), "cluster: got ps, worker; a cluster has either"),
-        (tf_config({"ps": ["b:2"], "evaluator": ["e:5"]}), "cluster: got ps; a cluster has either"),
-        (tf_config({"chief": ["a:1", "e:5"]}, "chief", 0), "cluster.chief must be one address"),
         (tf_config({"worker": []}), "cluster.worker: got []: List should have at least 1 item"),
         (tf_config({"worker": ["c:3"]}), "task.index: got 1; the cluster has 1 of type worker"),
         (tf_config({"worker": ["c:3"]}, "chief", 0), "task.type: got 'chief'; it is one of worker, evaluator"),
-        (tf_config(CLUSTER | {"chief": []}), "cluster.chief: got []: List should have at least 1 item"),
         (tf_config(CLUSTER | {"chief": ["a:1", "e:5"]}), "cluster.chief must be one address"),
-        (
-            tf_config(CLUSTER | {"worker": {"0": "c:3"}}),
-            "cluster.worker: got {'0': 'c:3'}: Input should be a valid list",
-        ),
         (tf_config(CLUSTER | {"worker": ["c:3", 7]}), "cluster.worker.1: got 7: Input should be a valid string"),
         (tf_config(CLUSTER | {"worker": ["c:3", "d"]}), "cluster.worker.1: got 'd': is not host:port"),
         (
@@ -157,12 +130,8 @@ def test_keys_that_operators_add_are_ignored():
         ),
         (tf_config(CLUSTER | {"ps": ["a:1"]}), "'a:1' appears twice"),
         (tf_config(CLUSTER | {"master": ["m:1"]}), "cluster.master: there is a chief too"),
-        (tf_config({"master": ["a:1", "e:5"]}, "master", 0), "cluster.chief must be one address"),
-        (tf_config({"worker": ["c:3"]}, "master", 0), "task.type: got 'chief'; it is one of worker, evaluator"),
         (json.dumps({"cluster": CLUSTER}), "TF_CONFIG: 'task' is missing"),
         (tf_config(kind="wroker"), "task.type: got 'wroker'"),
-        (tf_config(kind=["ps"]), "task.type: got ['ps']"),
-        (tf_config(index=2), "task.index: got 2"),
         (tf_config(index=-1), "task.index: got -1"),
         (tf_config(index=True), "task.index: got True"),
         (tf_config(index="0"), "task.index: got '0'"),
@@ -204,12 +173,8 @@ def test_evaluator_found_in_a_cluster_file_is_left_out_and_that_is_said(of_file)
     ("text", "task", "says"),
     [
         ("", ("worker", 0), "{file}: got nothing; a cluster has either chief, ps and worker"),
-        ("chief: [a:1]\nps: [c:3]", ("worker", 0), "{file}: got chief, ps; a cluster has either"),
         ("chief: a:1", ("chief", 0), "{file}: chief: got 'a:1': Input should be a valid list"),
         ("chief: [a:1, b:2]", ("chief", 0), "{file}: chief must be one address, got 2"),
-        ("worker: [c:3, d]", ("worker", 0), "{file}: worker.1: got 'd': is not host:port"),
-        ("worker: [c:3, 7]", ("worker", 0), "{file}: worker.1: got 7: Input should be a valid string"),
-        ("worker: [c:3, c:3]", ("worker", 0), "{file}: 'c:3' appears twice"),
         ("chief: [a:1]\nmaster: [b:1]", ("chief", 0), "{file}: master: there is a chief too"),
         ("worker: [c:3]", ("worker", 1), "--index: got 1; the cluster has 1 of type worker"),
         ("worker: [c:3]", ("chief", 0), "--type: got 'chief'; it is one of worker, evaluator"),

@@ -24,11 +24,6 @@ def test_gaps_of_opposite_sign_do_not_cancel():
     assert Calibration.of(confidence, right, bins=2).overconfidence == 0
 
 
-def test_a_network_that_is_always_sure_and_always_right_has_no_error():
-    assert Calibration.of(np.ones(7, np.float32), np.ones(7, bool)).expected_error == 0
-    assert Calibration.of(np.ones(8), np.arange(8) % 4 == 0).expected_error == pytest.approx(0.75)
-
-
 def test_the_ends_of_the_range_are_in_the_first_and_the_last_bin():
     found = Calibration.of(np.array([0.0, 1.0]), np.array([False, True]))
     assert (found.counts[0], found.counts[-1], found.total) == (1, 1, 2)

@@ -21,7 +21,7 @@ def pixels(source):
     return np.asarray(Image.open(io.BytesIO(base64.b64decode(source.partition(",")[2]))))
 
 
-@pytest.mark.parametrize("size", [(28, 28), (32, 32), (8, 8), (300, 300), (120, 200), (1, 84)])
+@pytest.mark.parametrize("size", [(28, 28), (300, 300), (120, 200), (1, 84)])
 def test_a_picture_is_whole_and_at_most_as_large_as_a_cell(size):
     times = CELL // max(size)
     expected = np.array(size) * times if times else np.round(np.array(size) * CELL / max(size)).astype(int)

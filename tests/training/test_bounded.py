@@ -31,17 +31,17 @@ def push(store, step, worker, pulled):
 
 
 def test_without_staleness_updates_are_made_one_after_the_other_whoever_is_slow():
-    store = store_with(max_staleness=0, steps=45)
+    store = store_with(max_staleness=0, steps=24)
     step = bounded_step(store, lambda worker: 0.01 if worker == 2 else 0.001)
-    run_workers(lambda worker: [step(number, worker) for number in range(worker, 45, 3)])
+    run_workers(lambda worker: [step(number, worker) for number in range(worker, 24, 3)])
     [rows], [counts] = ledger_of(store)
-    assert rows["step"].tolist() == list(range(45)) and counts["version"] == 45
+    assert rows["step"].tolist() == list(range(24)) and counts["version"] == 24
     assert not rows["staleness"].any()
-    assert state_of(store)["weights"] == pytest.approx(START * 0.9**45, rel=1e-5)
+    assert state_of(store)["weights"] == pytest.approx(START * 0.9**24, rel=1e-5)
 
 
-@pytest.mark.parametrize("bound", [1, 4])
-def test_an_update_may_be_as_stale_as_the_bound(bound):
+def test_an_update_may_be_as_stale_as_the_bound():
+    bound = 4
     store = store_with(max_staleness=bound)
     admit(store, 0)
     old = pull(store, 0)
@@ -78,9 +78,7 @@ def test_nobody_waits_for_a_worker_that_the_chief_knows_to_be_gone_as_after_scal
     assert (counts["version"], counts["dropped"]) == (12, 1)
 
 
-@pytest.mark.parametrize(
-    "bounds", [{"max_staleness": 1}, {"max_clock_lag": 1}, {"max_staleness": 1, "max_clock_lag": 1}], ids=str
-)
+@pytest.mark.parametrize("bounds", [{"max_staleness": 1}, {"max_staleness": 1, "max_clock_lag": 1}], ids=str)
 def test_a_worker_that_is_taken_for_dead_stops_nobody_and_its_late_gradient_is_dropped(bounds):
     store = store_with(**bounds)
     admit(store, 0)

@@ -17,14 +17,7 @@ from ps_cluster.training.run_progress import RunProgress
 from ps_cluster.training.step_source import DispatchGraphs
 from tests.helpers.ledgers import rows_of
 
-CONFIG = build_config(
-    overrides={
-        "training.steps": 10_000,
-        "cluster.workers": 1,
-        "cluster.steps_per_dispatch": 2,
-        "cluster.wire": "float32",
-    }
-)
+CONFIG = build_config(overrides={"training.steps": 10_000, "cluster.workers": 1, "cluster.steps_per_dispatch": 2})
 STORE = SimpleNamespace(shards=[None], tick=lambda seconds, **_: None)
 
 

@@ -61,9 +61,9 @@ def equal_shares(store, steps, seconds):
 
 
 def test_who_begins_a_step_has_seen_every_update_that_is_older_than_the_bound():
-    store = store_with(2, steps=45)
-    rows = equal_shares(store, 45, lambda worker: 0.02 if worker == 2 else 0.0)
-    assert not unseen(rows, 2) and clocks(store) == [15, 15, 15]
+    store = store_with(2, steps=24)
+    rows = equal_shares(store, 24, lambda worker: 0.02 if worker == 2 else 0.0)
+    assert not unseen(rows, 2) and clocks(store) == [8, 8, 8]
     assert unseen(rows, 1), "the quick ones go ahead as far as they may"
 
 
@@ -180,10 +180,3 @@ def test_clocks_go_on_behind_a_snapshot_also_with_more_workers():
     run_workers(lambda worker: take(again, worker, 12 + worker), workers=workers)
     found = clocks(again, workers)
     assert found[:3] == [5, 5, 5] and all(clock in (3, 4) for clock in found[3:]), "who is new begins behind the others"
-
-
-def test_both_bounds_hold_where_both_are_given():
-    values = {"mode.name": "bounded", "mode.max_clock_lag": 2, "mode.max_staleness": 1}
-    store = make_store(kind=BoundedShard, values=values, steps=45, rule="sgd")
-    rows = equal_shares(store, 45, lambda worker: 0.01 if worker == 2 else 0.0)
-    assert not unseen(rows, 2) and rows["staleness"].max() <= 1

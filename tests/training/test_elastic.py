@@ -16,14 +16,8 @@ WORKERS, PERIOD, RATE, DECAY = 3, 4, 0.1, 0.5
 FACTORS = np.array([1, 2, 0, 1, 1, 1, 0.5], np.float32)
 NOTHING = np.zeros(0, np.float32)
 START = InitialState(FACTORS, FACTORS, NOTHING, NOTHING)
-CONFIG = build_config(
-    overrides={
-        "mode.name": "elastic",
-        "optimizer.rule": "sgd",
-        "optimizer.weight_decay": DECAY,
-        "mode.local_steps": PERIOD,
-    }
-)
+PLAIN = {"mode.name": "elastic", "optimizer.rule": "sgd"}
+CONFIG = build_config(overrides=PLAIN | {"optimizer.weight_decay": DECAY, "mode.local_steps": PERIOD})
 
 
 def target(batch):
@@ -96,26 +90,14 @@ def test_the_moving_rate_is_beta_over_the_number_of_workers(workers, rate):
     assert moving_rate(CONFIG.with_values({"cluster.workers": workers})) == pytest.approx(rate)
 
 
-def test_a_restored_store_has_every_workers_weights_again_on_two_shards():
-    made = [make_store(2, kind=ElasticShard, values={"mode.name": "elastic"}, rule="sgd") for _ in range(2)]
-    for step in range(2):
-        pulled = pull(made[0], 1)
-        assert pulled.weights.shape == [2, LENGTH]
-        number = tf.constant(step, tf.int64)
-        made[0].push(number, pulled.versions, tf.ones(LENGTH), pulled.statistics, row(worker=1))
-    made[1].restore(state_of(made[0]))
-    for worker in range(WORKERS):
-        assert (pull(made[1], worker).weights.numpy() == pull(made[0], worker).weights.numpy()).all()
-
-
 def test_after_a_resume_with_other_workers_the_new_ones_begin_at_the_centre():
     workers = 5
-    elastic = {"kind": ElasticShard, "values": {"mode.name": "elastic"}, "rule": "sgd"}
     three, others = (
-        make_store(2, **elastic),
-        make_store(2, **elastic | {"values": elastic["values"] | {"cluster.workers": workers}}),
+        make_store(2, kind=ElasticShard, values={"mode.name": "elastic", "cluster.workers": count}, rule="sgd")
+        for count in (WORKERS, workers)
     )
     pulled = pull(three, 1)
+    assert pulled.weights.shape == [2, LENGTH]
     three.push(tf.constant(0, tf.int64), pulled.versions, tf.ones(LENGTH), pulled.statistics, row(worker=1))
     others.restore(state_of(three))
     for worker in range(workers):

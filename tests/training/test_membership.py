@@ -16,11 +16,8 @@ from tests.helpers.fake_time import FakeTime
 PROJECT = Path(__file__).parents[2]
 GONE = tf.errors.UnavailableError(None, None, "Socket closed: /job:worker/replica:0/task:1")
 UNKNOWN = tf.errors.InvalidArgumentError(None, None, "/job:worker/replica:0/task:1/device:CPU:0 unknown device.")
-PS_GONE = tf.errors.UnavailableError(
-    None,
-    None,
-    "Graph execution error: GRPC error information from remote target /job:ps/replica:0/task:0 /job:worker",
-)
+FROM_PS = "Graph execution error: GRPC error information from remote target /job:ps/replica:0/task:0 /job:worker"
+PS_GONE = tf.errors.UnavailableError(None, None, FROM_PS)
 CANCELLED = tf.errors.CancelledError(None, None, "/job:worker")
 WRONG = tf.errors.InvalidArgumentError(None, None, "shapes differ")
 
@@ -172,20 +169,6 @@ def test_at_the_end_nobody_is_waited_for(members):
     members.stop()
     thread.join(10)
     assert not thread.is_alive()
-
-
-def test_that_a_member_was_silent_once_long_ago_does_not_count(members):
-    members.up.discard("a:0")
-    members.up.add("a:2")
-    members.unwelcome[2] = "it differs"
-    fail(members, 2, UNKNOWN)
-    until(lambda: members._silent_since)
-    members.up.discard("a:2")  # nobody wants to come, so nobody looks
-    time.sleep(0.1)
-    members.time.now_s = 3600.0
-    members.up.add("a:2")
-    time.sleep(0.1)
-    assert not members.were_cut
 
 
 def test_a_member_whose_name_is_not_known_any_more_ends_nothing(members):

@@ -58,12 +58,6 @@ def test_what_a_worker_keeps_from_one_exchange_to_the_next_is_counted(values, ve
     assert of_a_worker(values) == of_a_worker({}) + vectors * 4 * 10**6
 
 
-def test_a_mode_without_parameter_servers_and_a_run_without_evaluator_need_less():
-    usual = memory.needed_bytes(config(), 10**6, 0)
-    assert memory.needed_bytes(config(**{"mode.name": "sync"}), 10**6, 0) < usual
-    assert memory.needed_bytes(config(**{"cluster.evaluator": False}), 10**6, 0) < usual
-
-
 def test_what_fits_is_not_talked_about_what_may_not_fit_is_said_and_what_cannot_fit_is_refused():
     some, needs = network(), memory.needed_bytes(config(), 1003, memory.activation_bytes(network(), SPEC, 128))
     assert memory.check_memory(config(), some, SPEC, FreeMemory(needs)) is None
@@ -88,9 +82,8 @@ def test_tables_take_copies_with_their_slots_and_the_advice_is_about_them():
                 "cluster.evaluator": evaluator,
                 "evaluation.recompute_updates": recomputes,
             }
-            of_values[slots, evaluator + evaluator * recomputes] = (
-                memory.table_bytes(config(**values), tables.size) / bytes_of_table
-            )
+            copies = memory.table_bytes(config(**values), tables.size) / bytes_of_table
+            of_values[slots, evaluator + evaluator * recomputes] = copies
     of_evaluator = (0, memory.EVALUATOR_COPIES, memory.EVALUATOR_TABLE_COPIES)
     assert of_values == {
         (slots, which): pytest.approx(

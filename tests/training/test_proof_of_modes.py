@@ -30,7 +30,7 @@ from tests.helpers.waiting import admit, identity
 pytestmark = pytest.mark.slow
 
 WORKERS, UPDATES = 2, 6
-KINDS = [("async", 1), ("async", 2), ("bounded", 1), ("sync-ps", 1), ("elastic", 1), ("elastic", 2), ("sync", 1)]
+KINDS = [("async", 2), ("bounded", 1), ("sync-ps", 1), ("elastic", 2), ("sync", 1)]
 
 
 class Trained:
@@ -81,15 +81,9 @@ class Trained:
 
     def proof(self, folder):
         journals = [write_journal(folder / f"shard-{index}", rows) for index, rows in enumerate(self.rows)]
-        expected = ExpectedRows(
-            self.config.examples_per_step,
-            self.config.mode_kind.most_staleness(self.config),
-            self.rates,
-            self.batches.checksums,
-        )
-        rounds = RoundShape(
-            self.config.steps_per_update, self.config.gradients_per_update, self.config.most_gradients_per_update
-        )
+        config, most = self.config, self.config.mode_kind.most_staleness(self.config)
+        expected = ExpectedRows(config.examples_per_step, most, self.rates, self.batches.checksums)
+        rounds = RoundShape(config.steps_per_update, config.gradients_per_update, config.most_gradients_per_update)
         return audit(journals, self.counts, rounds, self.scheduled, UPDATES, expected)
 
     def put(self, index, place, column, value):
@@ -303,18 +297,12 @@ def test_a_replica_that_differed_is_told_by_every_leader_that_goes_on(tmp_path):
     assert not first["holds"] and run.proof(resume=True)["problems"] == first["problems"]
 
 
-@pytest.mark.parametrize(
-    ("row", "says"),
-    [
-        ({"learning_rate": 0.05}, "step 2 has learning_rate 0.05"),
-        ({"examples": 7}, "step 2 has examples 7"),
-        ({"staleness": 1}, "step 2 has staleness 1, but the bound is 0"),
-    ],
-)
 @eagerly()
-def test_the_rows_of_a_run_are_compared_with_its_settings(tmp_path, row, says):
-    proof = Replicas(tmp_path).proof(row_of=row)
-    assert not proof["holds"] and says in proof["problems"][0]
+def test_the_rows_of_a_run_are_compared_with_its_settings(tmp_path):
+    proof = Replicas(tmp_path).proof(row_of={"learning_rate": 0.05, "examples": 7, "staleness": 1})
+    told = " ".join(proof["problems"])
+    assert not proof["holds"] and "step 2 has learning_rate 0.05" in told and "step 2 has examples 7" in told
+    assert "step 2 has staleness 1, but the bound is 0" in told
 
 
 @eagerly()

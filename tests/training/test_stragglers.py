@@ -38,9 +38,15 @@ def test_gamma_times_vary_by_worker_and_step_and_come_from_the_seed():
     assert seconds("random:gamma", slowest, 5) == seconds("random:gamma", slowest, 5)
 
 
-@pytest.mark.parametrize("text", ["2", "2:x", "2:0.5x", "two:5x", "1:0.2s", "random", "1:5x,2:5x", "1:5x;1:+1s", ""])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2", "2:x", "2:0.5x", "2:1001x", "2:infx", "2:1e400x", "2:+3601s", "02:5x", "\uff12:5x", "2:\uff15x", "two:5x",
+        "1:0.2s", "random", "1:5x,2:5x", "1:5x;1:+1s", "", f"2:{'9' * 400}x", f"{'9' * 400}:2x",
+    ],
+)  # fmt: skip
 def test_what_is_no_straggler_is_refused_with_what_to_write(text):
-    with pytest.raises(ValueError, match=r"write 2:5x|twice|in 1 to 1000"):
+    with pytest.raises(ValueError, match=r"write 2:5x|twice|in 1 to 1000|at most 3600 s|at most 200 characters"):
         parse_stragglers(text)
 
 

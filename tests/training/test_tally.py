@@ -21,8 +21,7 @@ def tally_of(*rows):
     return ours
 
 
-@pytest.mark.parametrize("most", [0, 1, 9, 1000])
-@pytest.mark.parametrize("count", [1, 2, 20, 21, 101, 4321])
+@pytest.mark.parametrize(("count", "most"), [(1, 0), (2, 1), (20, 1), (21, 9), (4321, 1000)])
 def test_the_staleness_is_that_of_numpy_over_all_rows(count, most):
     staleness = np.random.default_rng(count * (most + 1)).integers(0, most + 1, count)
     ours = AppliedTotals()

@@ -1,11 +1,9 @@
 """What TensorBoard will show of a run, read back with TensorBoard's own reader."""
 
 import re
-from io import BytesIO
 
 import numpy as np
 import pytest
-from PIL import Image
 from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
@@ -60,13 +58,6 @@ def test_staleness_of_all_updates_is_a_histogram(tmp_path):
     assert tf.make_ndarray(event.tensor_proto)[:, 2].tolist() == [3.0, 80.0]
 
 
-def test_scores_are_curves_over_the_step_of_the_checkpoint(tmp_path):
-    writer = EvaluationWriter(RunDir(tmp_path))
-    writer.write({"step": 390, "test_accuracy": 0.75, "test_loss": None})
-    writer.close()
-    assert read(tmp_path / "tensorboard" / "evaluation")[1] == {"test_accuracy": [(390, 0.75)]}
-
-
 def test_wide_range_of_staleness_shares_bars_and_no_update_is_missing(tmp_path):
     import tensorflow as tf
 
@@ -90,17 +81,6 @@ def test_values_are_a_histogram_without_those_that_are_not_finite(tmp_path):
     assert events.Tags()["tensors"] == ["weights"]
     (event,) = events.Tensors("weights")
     assert tf.make_ndarray(event.tensor_proto)[:, 2].sum() == 2
-
-
-def test_picture_is_one_for_tensorboard(tmp_path):
-    import tensorflow as tf
-
-    writer = EvaluationWriter(RunDir(tmp_path))
-    writer.write_picture("predictions", Image.new("RGB", (3, 2), "red"), step=7)
-    writer.close()
-    (event,) = read(tmp_path / "tensorboard" / "evaluation")[0].Tensors("predictions")
-    width, height, png = tf.make_ndarray(event.tensor_proto)
-    assert (event.step, width, height, Image.open(BytesIO(png)).getpixel((0, 0))) == (7, b"3", b"2", (255, 0, 0))
 
 
 def test_runs_below_one_folder_stand_beside_each_other_in_hparams_with_settings_and_scores(tmp_path):

@@ -75,8 +75,3 @@ def test_clipping_takes_each_variable_the_whole_or_each_number(setting, expected
     clipped = clipping_of(config(**setting).optimizer, LAYOUT)(tf.cast(GRADIENT, dtype))
     assert clipped.dtype == dtype
     assert tf.cast(clipped, tf.float32).numpy() == pytest.approx(np.asarray(expected), rel=0.01)
-
-
-def test_without_clipping_a_gradient_is_the_same_tensor():
-    gradient = tf.constant(GRADIENT)
-    assert clipping_of(config().optimizer, LAYOUT)(gradient) is gradient

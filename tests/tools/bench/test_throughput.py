@@ -52,11 +52,6 @@ def test_a_ratio_is_taken_within_each_round():
     assert found.keys() == {"single", "cluster", "cluster_to_single"}
 
 
-def test_without_the_cluster_the_first_arm_is_compared_with_the_others():
-    found = throughput.figures([arms.SYNC, arms.SINGLE], {"sync": [90.0], "single": [60.0]})
-    assert found["sync_to_single"].values == [1.5]
-
-
 def test_the_table_has_a_line_for_each_arm_with_the_ratio_of_the_cluster_to_it():
     chosen = [arms.SINGLE, arms.CLUSTER]
     found = throughput.figures(chosen, {"single": [100.0, 200.0, 50.0], "cluster": [90.0, 100.0, 50.0]})

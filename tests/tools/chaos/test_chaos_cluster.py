@@ -11,12 +11,12 @@ import pytest
 
 from ps_cluster.config import user_code
 from ps_cluster.config.tasks import ON_DEATH
-from ps_cluster.runs import checkpoints
 from ps_cluster.tools.chaos.chaos_run import run_chaos
 from ps_cluster.tools.chaos.kind import make_fault
 from ps_cluster.tools.chaos.kinds import FAULTS
 from ps_cluster.tools.chaos.runner import ChaosBounds
 from ps_cluster.tools.chaos.settings import ChaosSettings
+from tests.helpers.finished_runs import last_arrays
 from tests.helpers.processes import assert_none_left, wait_until
 from tests.helpers.real_cluster import finish, start, unhurried
 
@@ -38,6 +38,7 @@ def test_faults_leave_an_exact_ledger_and_the_same_weights(tmp_path):
     user_code.trust(user_code.parse(TOY).file)
     source, tasks = random.Random(0), ChaosSettings(workers=2).topology.tasks
     faults = [replace(make_fault(FAULTS[name], source, tasks, ON_DEATH), pause_s=0.5) for name in INJECTED]
+    options = ("--precision", "float32", "--set", "evaluation.draw_results=false", *unhurried(workers=2))
     settings = ChaosSettings(
         faults=len(faults),
         mode="sync-ps",
@@ -45,13 +46,7 @@ def test_faults_leave_an_exact_ledger_and_the_same_weights(tmp_path):
         workers=2,
         least_cool_down=20,
         # Steps that wait cost little: the undisturbed run repeats all that the disturbed one did meanwhile.
-        more_options=(
-            "--precision",
-            "float32",
-            "--set",
-            "evaluation.draw_results=false",
-            *map(str, unhurried(workers=2)),
-        ),
+        more_options=tuple(map(str, options)),
     )
     lines = []
     code = run_chaos(
@@ -66,13 +61,8 @@ def test_faults_leave_an_exact_ledger_and_the_same_weights(tmp_path):
     assert report["updates"]["scheduled"] == report["updates"]["applied"] > 0
     assert report["updates"]["duplicated"] == report["updates"]["lost"] == 0
     assert [report["accuracy"]["disturbed"]] == report["accuracy"]["undisturbed"]
-    disturbed, undisturbed = (last_weights(tmp_path / "chaos" / name) for name in ("disturbed", "undisturbed"))
-    assert np.array_equal(disturbed, undisturbed)
-
-
-def last_weights(run_dir):
-    folder = run_dir / "checkpoints"
-    return checkpoints.load(checkpoints.path_of(folder, checkpoints.steps(folder)[-1])).arrays["weights"]
+    disturbed, undisturbed = (last_arrays(tmp_path / "chaos" / name) for name in ("disturbed", "undisturbed"))
+    assert np.array_equal(disturbed["weights"], undisturbed["weights"])
 
 
 @pytest.mark.exhaustive

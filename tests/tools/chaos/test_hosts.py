@@ -12,7 +12,7 @@ import pytest
 from ps_cluster.system.private_network import RunNetwork
 from ps_cluster.tools.chaos.hosts import hosts, pids_in
 from tests.helpers.namespaces import as_ordinary_user, as_ourselves, skip_unless_allowed
-from tests.helpers.on_hosts import ask, can_reach, echo, heard, python, reason_against, skip_without_hosts
+from tests.helpers.on_hosts import ask, can_reach, echo, heard, python, skip_without_hosts
 from tests.helpers.processes import wait_until
 
 pytestmark = pytest.mark.slow
@@ -35,7 +35,7 @@ def quickest(pair, size=1):
         server.wait(5)
         return seconds
 
-    return min(once() for _ in range(5))
+    return min(once() for _ in range(3))
 
 
 def test_hosts_reach_each_other_by_name_and_nobody_else_reaches_them(pair):
@@ -155,7 +155,3 @@ def test_the_end_of_the_block_ends_all_processes_on_the_hosts():
         process = machines[1].popen(["/bin/sh", "-c", "setsid sleep 100 & wait"])
         wait_until(lambda: len(pids_in(machines[1].network)) == 2, within_s=5)
     assert process.wait(1) == -signal.SIGKILL
-
-
-def test_where_there_are_no_hosts_the_reason_is_given_in_one_line():
-    assert reason_against() is None or "\n" not in reason_against()

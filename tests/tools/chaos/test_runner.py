@@ -237,13 +237,6 @@ def test_a_run_that_fails_where_it_should_drain_fails():
         FakeRun((3, FakeRun.end)).runner().disturb([fault("hang up")])
 
 
-def test_ctrl_c_ends_every_wait():
-    run = FakeRun()
-    with pytest.raises(Interrupted):
-        run.runner(stop_requested=lambda: run.time > 1020).disturb([fault("kill worker")])
-    assert run.time < 1021
-
-
 def test_no_fault_is_injected_after_the_time_is_over_and_then_the_run_is_drained():
     run = FakeRun((1, FakeRun.new_evaluator))
     runner = run.runner()

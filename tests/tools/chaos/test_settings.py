@@ -13,7 +13,7 @@ from ps_cluster.config.modes import MODES
 from ps_cluster.errors import UserError
 from ps_cluster.tools.chaos.chaos_report import Evidence
 from ps_cluster.tools.chaos.chaos_run import allowed_here, report_of, run_chaos
-from ps_cluster.tools.chaos.kind import LONGEST_PAUSE_S, SHORTEST_PAUSE_S, ChaosFailed
+from ps_cluster.tools.chaos.kind import ChaosFailed
 from ps_cluster.tools.chaos.kinds import FAULTS
 from ps_cluster.tools.chaos.kinds.signals import Signalled
 from ps_cluster.tools.chaos.settings import (
@@ -25,8 +25,7 @@ from ps_cluster.tools.chaos.settings import (
 )
 
 
-@pytest.mark.parametrize("steps", [100, 1234, 20_000])
-def test_both_runs_have_the_same_learning_rate_at_every_step(steps):
+def test_both_runs_have_the_same_learning_rate_at_every_step():
     import tensorflow as tf
 
     from ps_cluster.training.learning_rate import schedule_factor
@@ -35,6 +34,7 @@ def test_both_runs_have_the_same_learning_rate_at_every_step(steps):
         config = build_config(None, {"model.name": "tutorial_cnn"}).with_values(values)
         return float(schedule_factor(config.schedule, tf.constant(step, tf.int64), config.training.steps))
 
+    steps = 1234
     total = steps_with_cool_down(steps, SHORTEST_COOL_DOWN)
     before, after = constant_rate(10 * steps), with_cool_down(steps, total)
     assert all(factor(before, step) == factor(after, step) == 1 for step in (0, 1, steps // 2, steps - 1))
@@ -88,7 +88,6 @@ def test_a_mode_without_parameter_servers_is_given_none():
         (["--mode", "sync-ps", "--ps", "3"], "mode sync-ps works only with 1"),
         (["--mode", "sync", "--ps", "3"], "--ps: got 3: mode sync has no parameter servers"),
         (["--kinds", "kill worker,kill cat"], "'kill cat': did you mean 'kill ps'?"),
-        (["--kinds", "absent.py:Fault"], "--kinds: "),
         (["--mode", "single"], "'single': "),
         (["--mode", "elastic"], "'elastic': "),
     ],
@@ -97,11 +96,6 @@ def test_an_unknown_cluster_or_kind_is_refused_before_anything_starts(options, w
     result = CliRunner().invoke(main, ["chaos", "--run-dir", str(tmp_path / "chaos"), *options])
     assert result.exit_code == 2 and words in result.output and len(result.output.strip().splitlines()) == 1
     assert not (tmp_path / "chaos").exists()
-
-
-def test_a_number_of_faults_and_a_time_together_are_refused():
-    result = CliRunner().invoke(main, ["chaos", "--faults", "3", "--minutes", "1"])
-    assert result.exit_code == 2 and "--faults and --minutes" in result.output
 
 
 def test_a_run_on_hosts_gets_the_faults_of_hosts_and_none_that_need_the_launcher():
@@ -147,15 +141,10 @@ def test_a_plan_is_the_same_for_the_same_seed_and_another_for_another():
 
 @pytest.mark.parametrize("mode", ["async", "sync-ps", "sync"])
 @pytest.mark.parametrize("seed", range(5))
-def test_every_kind_is_in_the_first_twenty_faults(seed, mode):
-    assert {fault.kind for fault in first(20, seed, mode)} == set(possible(mode))
-
-
-@pytest.mark.parametrize("mode", ["async", "sync-ps", "sync"])
-@pytest.mark.parametrize("seed", range(5))
-def test_the_whole_cluster_is_hit_at_most_every_other_time(seed, mode):
-    whole = [fault.whole_cluster for fault in first(40, seed, mode)]
-    assert all(one != next_one for one, next_one in pairwise(whole))
+def test_every_kind_comes_soon_and_the_whole_cluster_is_hit_at_most_every_other_time(seed, mode):
+    faults = first(40, seed, mode)
+    assert {fault.kind for fault in faults[:20]} == set(possible(mode))
+    assert all(one.whole_cluster != following.whole_cluster for one, following in pairwise(faults))
 
 
 class Picky(Signalled):
@@ -186,16 +175,6 @@ def test_victims_are_tasks_of_the_run_and_each_of_them_is_hit_sooner_or_later():
     victims = {victim for fault in first(400, seed=0) for victim in fault.victims}
     expected = ["chief-0", "evaluator-0", "ps-0", "ps-1", "worker-0", "worker-1", "worker-2"]
     assert sorted(map(str, victims)) == expected
-
-
-def test_pauses_are_short():
-    assert all(SHORTEST_PAUSE_S <= fault.pause_s <= LONGEST_PAUSE_S for fault in first(100, seed=0))
-
-
-def test_only_what_hits_the_chief_or_a_parameter_server_or_ends_the_run_takes_the_cluster_along():
-    alone = {kind.name for kind in FAULTS if kind.launched and not kind.whole_cluster(MODES["async"].cluster.on_death)}
-    deaths = {"kill worker", "freeze worker", "kill evaluator", "out of memory", "fork server stopped"}
-    assert alone == deaths | {"throttle", "link cut", "link slow", "out of inodes", "clock set back"}
 
 
 def test_in_mode_sync_the_death_of_a_worker_takes_all_along_and_there_is_no_chief_and_no_ps_to_hit():

@@ -109,7 +109,7 @@ def test_an_update_of_synchronous_training_has_a_gradient_of_every_worker():
         (
             changed(train_seconds=3620.0),
             range(5),
-            "train_seconds of the disturbed run is 3620.0, but the run took 30.0 s",
+            "train_seconds of the disturbed run is 3620.0, but the run took 30.0",
         ),
         (changed(interrupted_seconds=-3600.0), range(5), "interrupted_seconds of the disturbed run is -3600.0"),
     ],

@@ -95,11 +95,6 @@ def test_workers_are_placed_alike_in_all_modes_unless_an_arm_says_otherwise():
     assert [run.config.cluster.pin_workers for run in runs] == [True]
 
 
-def test_what_is_set_for_an_arm_stays_in_it():
-    runs = plan(seeds=1, arms=[*arms("async", **{"mode.simulate_workers": 8}), *arms("async")])
-    assert [run.config.mode.simulate_workers for run in runs] == [8, None]
-
-
 def test_updates_that_see_different_numbers_of_images_are_no_equal_work():
     with pytest.raises(UserError, match="training.steps"):
         plan(seeds=1, arms=arms("async", "sync"), batches=["same_per_worker"])
@@ -110,12 +105,6 @@ def test_updates_that_see_different_numbers_of_images_are_no_equal_work():
 @pytest.mark.parametrize("file", sorted(CONFIG_FOLDER.glob("compare-*.yaml")), ids=lambda file: file.name)
 def test_every_comparison_in_configs_can_be_run(file):
     assert len(planned_runs(read_comparison(file, {}, {}))) >= 5
-
-
-def test_a_batch_that_backup_workers_cant_share_is_refused():
-    changes = PER_UPDATE | {"arms": arms("sync-ps", **{"mode.backup_workers": 1})}
-    with pytest.raises(UserError, match="batch_size_per_worker: got 33"):
-        planned_runs(read_comparison(None, changes, SMALL | {"training.batch_size_per_worker": 33}))
 
 
 @pytest.fixture

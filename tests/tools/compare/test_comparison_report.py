@@ -47,9 +47,8 @@ def fake(mode: str, seed: int, straggler: str = "none", **values) -> Fake:
         seconds *= slow
     scores = ((0.3, seconds / 2, 5000), (accuracy, seconds, 10_000))
     if "rows" not in values:
-        values["rows"] = simulated_rows(
-            mode="async" if mode == "async" else "sync-ps", slow=slow, seed=seed, updates=90
-        )
+        simulated = "async" if mode == "async" else "sync-ps"
+        values["rows"] = simulated_rows(mode=simulated, slow=slow, seed=seed, updates=90)
     settings = {"mode.name": mode, "training.seed": seed, "cluster.straggler": straggler}
     return Fake(settings, scores, train_seconds=seconds, **values)
 
@@ -117,9 +116,8 @@ def judged(roots, target=0.5) -> list[str]:
 def test_every_file_is_there_and_holds_the_same_numbers(written):
     folder = written.page.parent
     plots = {"accuracy-over-time", "accuracy-over-examples"}
-    assert {path.name for path in (folder / "plots").iterdir()} == {
-        f"{n}.{end}" for n in plots for end in ("png", "svg")
-    }
+    files = {f"{name}.{end}" for name in plots for end in ("png", "svg")}
+    assert {path.name for path in (folder / "plots").iterdir()} == files
     report = json.loads((folder / "report.json").read_text())
     rows = list(csv.DictReader(io.StringIO((folder / "rows.csv").read_text())))
     groups = list(csv.DictReader(io.StringIO((folder / "groups.csv").read_text())))
@@ -293,37 +291,11 @@ def test_what_diverged_is_called_so_and_not_compared(tmp_path):
     assert "Diverged: async k=8 (1 of 3 runs), async k=30 (3 of 3 runs)." in noted(staleness_runs(tmp_path / "again"))
 
 
-def test_nothing_is_held_against_a_baseline_that_diverged(tmp_path):
-    roots = written_runs(tmp_path, Fake({"mode.name": "sync"}, broken=2), {"mode.name": "async"})
-    (row,) = differences(roots)
-    assert (row["against"], row["difference"], row["speed_ratio"]) == ("sync 128", "–", "–")
-
-
-def test_the_table_has_no_interval_where_a_run_diverged(tmp_path):
-    groups, _ = groups_and_views(staleness_runs(tmp_path))
-    shown = {one.group.arm: cells(one) for one in findings(groups, 0.5)}
-    assert [shown["async k=30"][key] for key in ("metric", "interval", "seconds")] == ["diverged", "–", "–"]
-    assert [shown["async k=8"][key] for key in ("metric", "interval")] == ["20.50 (1 of 3 diverged)", "–"]
-
-
-def test_no_interval_of_an_accuracy_reaches_out_of_0_to_100_percent(tmp_path):
-    scores = enumerate((0.1, 0.9))
-    roots = written_runs(tmp_path, *(Fake({"training.seed": seed}, ((value, 20.0, 9000),)) for seed, value in scores))
-    [one] = findings(groups_and_views(roots)[0])
-    assert cells(one)["interval"] == "0.00 to 100.00"
-
-
 def test_an_arm_that_did_not_learn_is_named(tmp_path):
     roots = written_runs(tmp_path, {"mode.name": "async"}, {"mode.name": "sync"})
     summary = RunDir(roots[0]).summary
     summary.write_text(json.dumps(json.loads(summary.read_text()) | {"learned": False}))
     assert "Not better than guessing in some run: async." in noted(roots)
-
-
-def test_groups_without_anything_in_common_are_said_to_be_so(tmp_path):
-    settings = [{"training.seed": 0}, {"training.seed": 1}, {"mode.name": "sync", "training.batch_size_per_worker": 64}]
-    roots = written_runs(tmp_path, *settings)
-    assert judged(roots)[0].startswith("Nothing is compared")
 
 
 def test_runs_that_differ_in_much_are_refused_in_a_line_that_fits_into_a_terminal(tmp_path):
@@ -332,22 +304,8 @@ def test_runs_that_differ_in_much_are_refused_in_a_line_that_fits_into_a_termina
     with pytest.raises(UserError) as error:
         write_report([*long, write_run(tmp_path / "other", other)], tmp_path / "report")
     told = str(error.value)
-    assert (
-        "they differ in dataset_kind" in told
-        and "(and 10 more)" in told
-        and "config.yaml" in told
-        and "--force" in told
-    )
+    assert all(part in told for part in ("they differ in dataset_kind", "(and 10 more)", "config.yaml", "--force"))
     assert len(told) <= 300
-
-
-def test_a_baseline_that_is_no_arm_is_refused_before_anything_is_written(tmp_path, no_plots):
-    roots = write_runs(tmp_path / "runs", (0,), ("none",), rows=())
-    with pytest.raises(UserError, match="--baseline: no arm is called 'best': there are sync, async, sync-ps"):
-        write_report(roots, tmp_path / "report", baseline="best")
-    assert not (tmp_path / "report").exists()
-    report = write_report(roots, tmp_path / "report", baseline="async")
-    assert report.tables[-1].rows[0]["against"].startswith("async ")
 
 
 def test_runs_that_diverged_are_crosses_above_the_panel_and_in_no_line(tmp_path):
@@ -470,10 +428,7 @@ def test_a_run_that_diverged_and_ended_before_the_others_is_compared_with_them(t
     ("setting", "value", "named"),
     [
         ("optimizer.rule", "nesterov", "differ in optimizer.rule: adam, nesterov"),
-        ("optimizer.weight_decay", 0.002, "differ in optimizer.weight_decay: 0.0, 0.002"),
-        ("model.activation", "gelu", "differ in model.activation: relu, gelu"),
         ("data.augmentation.flip", "none", "differ in data.augmentation.flip: random, none"),
-        ("schedule.kind", "cosine", "differ in schedule.kind: triangle, cosine"),
         ("checkpoints.every_seconds", 5.0, "differ in checkpoints.every_seconds: auto, 5.0"),
     ],
 )
@@ -525,12 +480,6 @@ def test_workers_of_one_process_are_placed_like_those_of_asynchronous_modes(tmp_
     assert checked(written_runs(tmp_path, *PINNED[1:])) == []
 
 
-def test_learning_rates_are_shown_in_the_table(tmp_path):
-    roots = written_runs(tmp_path, {}, {"optimizer.learning_rate": 0.01})
-    found = findings(groups_and_views(roots)[0])
-    assert [cells(one)["rate"] for one in found] == ["0.003 / 0.9", "0.01 / 0.9"]
-
-
 @pytest.mark.parametrize(
     "own", [{"training.batch_size_per_worker": 96}, {"optimizer.learning_rate": 0.02}], ids=["batch", "rate"]
 )
@@ -567,22 +516,6 @@ def test_a_run_counts_once(tmp_path):
         write_report([root, again], tmp_path / "report")
 
 
-def test_a_target_that_is_no_share_is_refused(tmp_path):
-    with pytest.raises(UserError, match="target_score: got 60: write an accuracy as a share of 1, e.g. 0.6 for 60 %"):
-        write_report([write_run(tmp_path / "run", Fake({}))], tmp_path / "report", target=60)
-    assert not (tmp_path / "report").exists()
-
-
-def test_generated_images_are_said_on_top_of_page_and_table(tmp_path, no_plots):
-    runs = write_runs(tmp_path / "runs", (0,), ("none",), dataset_kind="synthetic", rows=())
-    report = write_report(runs, tmp_path / "report")
-    output = io.StringIO()
-    print_report(report, Console(file=output, width=100))
-    page = report.page.read_text()
-    assert output.getvalue().startswith(GENERATED)
-    assert page.index(GENERATED) < page.index("What was compared")
-
-
 @pytest.mark.parametrize("width", [80, 200])
 def test_the_printed_tables_fit_the_terminal_and_have_a_row_for_each_group(written, width):
     output = io.StringIO()
@@ -596,13 +529,8 @@ def test_the_printed_tables_fit_the_terminal_and_have_a_row_for_each_group(writt
         assert sum(line.startswith("sync ") and "128 / 384" in line for line in tables) == 2 * len(written.tables) - 1
 
 
-def test_every_column_is_in_one_of_the_tables(written):
-    shown = {key for table in written.tables for key in table.columns}
-    assert shown == {key for table in written.tables for row in table.rows for key in row}
-
-
-def test_a_report_on_finished_runs_replaces_nothing_but_another(tmp_path):
-    roots = write_runs(tmp_path / "runs", seeds=(0, 1), stragglers=("none",))
+def test_a_report_on_finished_runs_replaces_nothing_but_another(tmp_path, no_plots):
+    roots = write_runs(tmp_path / "runs", seeds=(0, 1), stragglers=("none",), rows=())
     folder = tmp_path / "report"
     folder.mkdir()
     words = ["compare", *map(str, roots), "--output", str(folder)]

@@ -127,10 +127,3 @@ def test_a_target_is_checked_by_the_metric_of_the_data_set_before_anything_is_tr
     with pytest.raises(UserError, match="target_score: got 60: write an accuracy as a share of 1"):
         comparison_run.train_all(read_comparison(None, {"target_score": 60.0}, fixed), tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def test_settings_that_do_not_fit_the_examples_are_refused_before_anything_is_written(tmp_path):
-    comparison = read_comparison(None, {"seeds": 1}, OWN | {"training.label_smoothing": 0.1})
-    with pytest.raises(UserError, match="training.label_smoothing: got 0.1: a regression has no labels"):
-        comparison_run.train_all(comparison, tmp_path / "out")
-    assert not (tmp_path / "out").exists()

@@ -71,16 +71,6 @@ def test_a_run_without_a_ledger_or_a_count_of_dropped_gradients_is_read(tmp_path
     assert record.examples_per_second == pytest.approx(10_240 / 20)
 
 
-def test_cpu_and_memory_may_be_unknown(tmp_path):
-    run_dir = RunDir(write_run(tmp_path / "run", Fake({})))
-    summary = json.loads(run_dir.summary.read_text())
-    for name in ("cpu_seconds", "peak_memory_bytes"):
-        del summary[name]
-    run_dir.summary.write_text(json.dumps(summary))
-    record = read_record(run_dir.root)
-    assert (record.summary.cpu_seconds, record.summary.peak_memory_bytes) == (None, None)
-
-
 def test_what_is_no_finished_run_is_refused_in_one_line(tmp_path):
     (tmp_path / "empty").mkdir()
     unfinished = RunDir(write_run(tmp_path / "unfinished", Fake({})))

@@ -1,5 +1,6 @@
 """The script for Slurm, run with small stand-ins for `srun`, `scontrol` and the task."""
 
+import itertools
 import subprocess
 import sys
 from dataclasses import replace
@@ -141,9 +142,7 @@ def test_a_job_whose_time_is_over_stops_its_leader_first_and_goes_back_into_the_
     stopped = (process.here / "stopped").read_text().split()
     assert stopped[0] == "chief-0" and set(stopped) >= {"chief-0", "ps-0", "ps-1", "worker-0", "worker-1"}
     assert process.slurm.was_requeued
-    assert all(len(starts(process, name)) == 1 for name in stopped), (
-        "nothing is started again in the place of its successor"
-    )
+    assert all(len(starts(process, name)) == 1 for name in stopped), "nothing is started again beside its successor"
 
 
 def test_a_job_that_is_done_waits_for_the_evaluator_and_stops_what_is_left(slurm):
@@ -154,22 +153,16 @@ def test_a_job_that_is_done_waits_for_the_evaluator_and_stops_what_is_left(slurm
     assert "worker-1" in (process.here / "stopped").read_text()
 
 
-def test_tasks_go_where_slurm_has_room_for_them(slurm):
-    process = slurm({"chief-0": "stay 0"}, nodes=["a", "b", "c"], room="1,2,9", tasks_per_node=None)
+def test_tasks_go_where_slurm_has_room_for_them_with_ports_by_the_number_of_the_job(slurm):
+    process = slurm({"chief-0": "stay 0"}, nodes=["a", "b", "c"], room="1,2,9", tasks_per_node=None, first_port=None)
     wait_until(lambda: starts(process, "chief-0"))
     process.terminate()
     assert finish(process)[0] == 0
     topology, _ = cluster_of((process.here / "chief-0.tf_config").read_text())
-    assert topology.cluster == {"chief": ["a:2222"], "ps": ["b:2223", "b:2224"], "worker": ["c:2225", "c:2226"]}
-
-
-def test_two_jobs_on_a_node_have_ports_of_their_own(slurm):
-    process = slurm({"chief-0": "stay 0"}, first_port=None)
-    wait_until(lambda: starts(process, "chief-0"))
-    process.terminate()
-    assert finish(process)[0] == 0
-    topology, _ = cluster_of((process.here / "chief-0.tf_config").read_text())
-    assert topology.cluster["chief"] == [f"10.0.0.1:{10_000 + 17 * 6}"], "17 is the number of the job"
+    first = 10_000 + 17 * 6  # 17 is the number of the job: two jobs on a node have ports of their own
+    placed = {"chief": ["a"], "ps": ["b", "b"], "worker": ["c", "c"]}
+    ports = itertools.count(first)
+    assert topology.cluster == {kind: [f"{node}:{next(ports)}" for node in nodes] for kind, nodes in placed.items()}
 
 
 def test_no_task_begins_with_a_configuration_that_could_not_be_written_whole(slurm, tmp_path):
@@ -194,11 +187,8 @@ def test_slurm_is_asked_for_the_nodes_that_hold_all_tasks_and_for_the_time_that_
     assert asked["ntasks"] == "6", "not the 8 that two nodes have room for"
     assert "use-min-nodes" not in asked
     assert asked["signal"] == "B:TERM@150" and "requeue" in asked and asked["partition"] == "long"
-
-
-def test_slurm_is_asked_for_as_few_nodes_as_fit_where_nobody_says_how_many_tasks_go_on_each():
     lines = job("/shared/run", "ps-cluster", tasks_per_node=None, cpus=4).script().splitlines()
-    assert {"#SBATCH --ntasks=6", "#SBATCH --nodes=1-6", "#SBATCH --use-min-nodes", "#SBATCH --cpus-per-task=4"} <= {
-        *lines
-    }
-    assert not any("ntasks-per-node" in line for line in lines)
+    few = {"#SBATCH --ntasks=6", "#SBATCH --nodes=1-6", "#SBATCH --use-min-nodes", "#SBATCH --cpus-per-task=4"}
+    assert few <= {*lines} and not any("ntasks-per-node" in line for line in lines), (
+        "where nobody says how many fit on each"
+    )

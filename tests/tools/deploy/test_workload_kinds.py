@@ -56,7 +56,7 @@ def test_command_environment_and_cluster_are_the_same_for_every_kind_up_to_names
     assert seen == expected
 
 
-@pytest.mark.parametrize("changes", [SIZE, {"training.steps": 40}, {"mode.name": "sync"}])
+@pytest.mark.parametrize("changes", [SIZE, {"mode.name": "sync"}])
 def test_the_config_map_is_the_configuration_that_every_task_reads(changes, tmp_path):
     asked = deployment(changes)
     (found,) = [one for one in rendered("jobs", asked) if one["kind"] == "ConfigMap"]
@@ -165,13 +165,6 @@ def test_no_name_is_too_long_where_that_of_the_workload_is_as_long_as_it_may_be(
         names += pods.template["metadata"]["labels"].values()
         names.append(POD_NAMES[kind].format(asked.name, pods.role, pods.count - 1))
     assert max(map(len, names)) <= 63
-
-
-def test_the_leader_has_time_to_drain():
-    grace = {pods.role: pods.template["spec"]["terminationGracePeriodSeconds"] for pods in pods_of(
-        rendered("jobset", deployment())
-    )}  # fmt: skip
-    assert grace["chief"] >= 120 and grace["worker"] == grace["ps"] == 30
 
 
 def test_what_is_given_for_one_type_wins_over_what_is_given_for_all():

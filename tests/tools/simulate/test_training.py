@@ -92,13 +92,6 @@ def test_pinned_workers_share_the_core_that_they_keep_to(costs, cluster):
     assert trained.steps_per_second == pytest.approx(1 + 1 / 5, rel=0.01)
 
 
-def test_a_second_thread_of_a_pinned_worker_stays_on_its_core(costs, cluster):
-    threaded = costs(compute_cv=0.3, worker_cpu_seconds=1.5)
-    pinned, free = (simulate(threaded, cluster(3, cores=4, pinned=pinned), steps=5_000) for pinned in (True, False))
-    assert pinned.steps_per_second == pytest.approx(3 / 1.5, rel=0.02)
-    assert free.steps_per_second == pytest.approx(4 / 1.5, rel=0.02)
-
-
 @pytest.mark.parametrize("cores", [None, 4])
 def test_equal_workers_and_a_free_server_make_updates_as_stale_as_there_are_others(costs, cluster, cores):
     trained = simulate(costs(compute_cv=0.2), cluster(4, cores=cores))
@@ -184,13 +177,6 @@ def test_workers_that_compute_share_the_cores(costs, cluster):
     assert predict(costs(), cluster(5, cores=2)).utilisation["cores"] == pytest.approx(1, rel=0.01)
 
 
-def test_shared_cores_give_the_throughput_of_mean_value_analysis(costs, cluster):
-    """Processor sharing of one core has the queue of an exponential server, whatever the distribution of the work is."""
-    thinking = costs(compute_cv=2.0, push_delay_seconds=9.0)
-    trained = simulate(thinking, cluster(10, cores=1), steps=15_000)
-    assert trained.steps_per_second == pytest.approx(machine_repairman(10, 9.0, 1.0), rel=0.02)
-
-
 @pytest.mark.parametrize("cores", [None, 50])
 def test_a_round_takes_as_long_as_the_slowest_worker(costs, cluster, cores):
     exponential = costs(compute_cv=1.0)
@@ -241,8 +227,3 @@ def test_the_same_seed_gives_the_same_training_and_another_one_does_not(costs, c
 def test_a_straggler_slows_itself_alone(costs, cluster, cores):
     slow = cluster(4, stragglers=parse_stragglers("1:5x;2:+1s"), cores=cores)
     assert simulate(costs(), slow).steps_per_second == pytest.approx(1 + 1 + 1 / 5 + 1 / 2, rel=0.01)
-
-
-def test_machines_that_differ_are_slower_than_the_fastest(costs, cluster):
-    mixed = simulate(costs(), cluster(20, stragglers=parse_stragglers("random:gamma")))
-    assert 1 < mixed.steps_per_second < 20 * 0.95

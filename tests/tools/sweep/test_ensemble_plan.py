@@ -37,11 +37,9 @@ def test_each_member_has_its_own_part_of_the_data():
     [
         ({"seeds": 1}, "from 2 to 32"),
         ({"models": ("mlp", "airbench"), "seeds": 20}, "--members: there would be 40 members"),
-        ({"models": ("mlp", "mlp")}, "a network occurs twice"),
         ({"models": ("mlp", "airbench"), "settings": {"model.name": "mlp"}}, "model.name is also set to 'mlp'"),
         ({"settings": {"training.seed": 3}}, "training.seed: got 3"),
         ({"settings": {"training.sample": "shard:0/2"}}, "training.sample: got 'shard:0/2'"),
-        ({"settings": {"model.name": "alexnet"}}, "alexnet"),
     ],
 )
 def test_members_that_do_not_fit_are_refused_in_one_line(changes, says):

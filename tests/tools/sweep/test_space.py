@@ -39,14 +39,11 @@ def test_a_range_between_whole_numbers_has_only_whole_numbers():
     [
         ("1..0.1", "the first number must be the smaller one"),
         ("0..1:log", "above 0"),
-        ("0..1:1", "from 2 to 100"),
         ("0..1:101", "from 2 to 100"),
         ("a..b", "not a finite number"),
         ("nan..1", "not a finite number"),
-        ("5", "different values"),
         ("5,5", "different values"),
         ("", "different values"),
-        ([], "different values"),
         (list(range(101)), "different values"),
         ("[1, 2", "not YAML"),
         ("0.1..1:lag", "different values"),
@@ -70,9 +67,7 @@ def test_a_grid_has_each_combination_once_and_its_range_must_say_how_many():
     found = [tuple(values.values()) for values in space.grid()]
     assert found == [(b, d) for b in (1, 2, 3) for d in (0, 1)] and space.size_of_grid() == 6
     large = read_space({"a.b": "10000001..10000005:3"})
-    assert large.axes["a.b"].values == (10_000_001, 10_000_003, 10_000_005), (
-        "no digit is lost, and none leaves the range"
-    )
+    assert large.axes["a.b"].values == (10_000_001, 10_000_003, 10_000_005), "no digit is lost"
     with pytest.raises(UserError, match=r"write 1000000\.\.2000000:5$"):
         read_space({"a.b": "1000000..2000000"}).size_of_grid()
     with pytest.raises(UserError, match=r"--vary a\.b: a grid needs the number of values: write 0\.1\.\.1:log:5"):

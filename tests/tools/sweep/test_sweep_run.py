@@ -16,12 +16,8 @@ from ps_cluster.tools.sweep.sweep_run import SweepRun
 from ps_cluster.tools.sweep.trial_book import TrialBook
 
 RATE = "optimizer.learning_rate"
-SETTINGS = {
-    "data.dataset": "synthetic",
-    "model.name": "tutorial_cnn",
-    "model.precision": "float32",
-    "training.epochs": 9,
-}
+SETTINGS = {"data.dataset": "synthetic", "model.name": "tutorial_cnn", "model.precision": "float32"}
+SETTINGS |= {"training.epochs": 9}
 TEST_SCORE = 0.987654
 PRINTED = "printed.txt"
 
