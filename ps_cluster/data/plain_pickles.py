@@ -65,11 +65,19 @@ def _reconstruct(*_: object) -> PickledArray:
     return PickledArray()
 
 
+def _encode(text: str, encoding: str) -> bytes:
+    """Return the bytes that Python 3 has written as text for Python 2."""
+    if encoding != "latin1":
+        raise ValueError(f"bytes in the encoding {encoding!r} are not read, only in latin1")
+    return text.encode("latin1")
+
+
 _STAND_INS = {
     ("numpy", "ndarray"): PickledArray,
     ("numpy", "dtype"): _PickledDtype,
     ("numpy.core.multiarray", "_reconstruct"): _reconstruct,  # written by numpy 1
     ("numpy._core.multiarray", "_reconstruct"): _reconstruct,  # written by numpy 2
+    ("_codecs", "encode"): _encode,
 }
 
 
@@ -78,25 +86,7 @@ class _Refused(pickle.UnpicklingError):
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    def __init__(self, content: bytes):
-        super().__init__(io.BytesIO(content), encoding="bytes")
-        self._bytes_left = len(content)
-
-    def _encode(self, text: str, encoding: str) -> bytes:
-        """Return the bytes that Python 3 has written as text for Python 2.
-
-        A pickle can use one text many times, so more bytes in all than the pickle itself has are refused.
-        """
-        if encoding != "latin1":
-            raise ValueError(f"bytes in the encoding {encoding!r} are not read, only in latin1")
-        self._bytes_left -= len(text)
-        if self._bytes_left < 0:
-            raise Malformed("it asks for more bytes than it has itself")
-        return text.encode("latin1")
-
     def find_class(self, module: str, name: str) -> object:
-        if (module, name) == ("_codecs", "encode"):
-            return self._encode
         if (module, name) not in _STAND_INS:
             raise _Refused(f"its pickle asks for {module}.{name}, which data does not need")
         return _STAND_INS[module, name]
@@ -105,12 +95,14 @@ class _PlainUnpickler(pickle.Unpickler):
 def load_plain(content: bytes) -> object:
     """Unpickle containers, numbers, text and bytes; arrays become `PickledArray`, and Python 2's text becomes bytes.
 
+    A pickle can ask for much more memory than it has itself, so call this within `bounded_memory`.
+
     Raises:
         pickle.UnpicklingError: `content` is no pickle, is damaged, or asks for anything else.
     """
     try:
         _check_operations(content)
-        return _PlainUnpickler(content).load()
+        return _PlainUnpickler(io.BytesIO(content), encoding="bytes").load()
     except _Refused:
         raise
     except Exception as error:  # a damaged pickle can raise almost any exception
@@ -118,20 +110,9 @@ def load_plain(content: bytes) -> object:
 
 
 def _check_operations(content: bytes) -> None:
-    """Check the numbers in a pickle by which the unpickler takes memory unchecked: lengths, and places in its memo.
-
-    Raises:
-        ValueError: an operation exceeds a limit, or is incomplete.
-    """
+    """Raise ValueError if the pickle has too many operations or tuples, or an operation is incomplete."""
     tuples = 0
-    for number, (operation, argument, _) in enumerate(pickletools.genops(content)):
-        if number >= MOST_OPERATIONS:
-            raise Malformed(f"it has more than {MOST_OPERATIONS:,} operations")
-        if operation.name in ("PUT", "BINPUT", "LONG_BINPUT") and not 0 <= (argument or 0) < MOST_OPERATIONS:
-            raise Malformed("it uses a place in the memo that no data needs")
-        if operation.name == "FRAME" and (argument or 0) > len(content):
-            raise Malformed("it has a frame that is longer than itself")
-        if operation.name.startswith(("TUPLE", "FROZENSET")):
-            tuples += 1
-            if tuples > MOST_TUPLES:
-                raise Malformed(f"it has more than {MOST_TUPLES:,} tuples")
+    for number, (operation, _, _) in enumerate(pickletools.genops(content), 1):
+        tuples += operation.name.startswith(("TUPLE", "FROZENSET"))
+        if number > MOST_OPERATIONS or tuples > MOST_TUPLES:
+            raise Malformed(f"it has more than {MOST_OPERATIONS:,} operations, or {MOST_TUPLES:,} tuples")
