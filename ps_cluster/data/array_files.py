@@ -23,12 +23,12 @@ _LOCAL = struct.Struct("<26x2H")  # ends with the lengths of a member's name and
 
 
 class ArrayForm(NamedTuple):
-    """The dtype and shape of an array in a file. `begin`: the offset of its values in the file, in bytes."""
+    """The dtype and shape of an array in a file."""
 
     dtype: np.dtype
     shape: tuple[int, ...]
     order: Literal["C", "F"]
-    begin: int
+    begin: int  # the offset of its values in the file, in bytes
 
 
 def form_of(path: Path, name: str) -> ArrayForm | None:

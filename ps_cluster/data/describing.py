@@ -24,29 +24,21 @@ _MOST_COLUMNS = 100  # a field with more columns is described as a whole
 
 @dataclass(frozen=True)
 class Described:
-    """Statistics of a field, or of one of its columns, over the training examples. They are None if no value is finite.
-
-    Attributes:
-      low, mean, std, high: statistics of the values. For texts, they are of the number of characters.
-      missing: how many values are NaN or infinite; for a column of a table, how many training rows have no value.
-      rows: how many examples were read.
-    """
+    """Statistics of a field, or of one of its columns, over the training examples."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
-    low: float | None
+    low: float | None  # of the values, or of the numbers of characters of texts; None if no value is finite
     mean: float | None
     std: float | None
     high: float | None
-    missing: int
-    rows: int
+    missing: int  # how many values are NaN or infinite; in a table, how many training rows have no value
+    rows: int  # how many examples were read
 
 
 def describe(dataset: PackedDataset, most_bytes: int = MOST_BYTES) -> list[Described]:
-    """Return statistics of each input, the target and the weight.
-
-    Short rows of numbers have statistics for each column.
+    """Return statistics of each input, the target and the weight; of short rows, of each column.
 
     Columns of a table are described by their names, in their units. Their missing values do not count.
     """
@@ -109,13 +101,12 @@ def example_rows(
             names += of_texts
             columns += _texts_apart(chosen, len(of_texts))
         elif name in encoded:
-            names += [column.name for column in encoded[name]]
-            columns += [
-                [column.text(value) for value in chosen[:, index]] for index, column in enumerate(encoded[name])
-            ]
+            for column, values in zip(encoded[name], chosen.T):
+                names.append(column.name)
+                columns.append([column.text(value) for value in values])
         else:
             names.append(name)
-            columns.append([_as_written(row) if dataset.spec.is_text else _text(row) for row in chosen])
+            columns.append([_as_text(row) if dataset.spec.is_text else _first_values(row) for row in chosen])
     return names, [list(row) for row in zip(*columns)]
 
 
@@ -125,8 +116,7 @@ def _texts_apart(codes: np.ndarray, columns: int) -> list[list[str]]:
     return [[_beginning(" · ".join(row)) for row in texts[:, place]] for place in range(columns)]
 
 
-def _as_written(row: np.ndarray) -> str:
-    """Return the first characters of a window of text, on one line."""
+def _as_text(row: np.ndarray) -> str:
     return _beginning(row.tobytes().decode("utf-8", "replace"))
 
 
@@ -135,8 +125,7 @@ def _beginning(text: str) -> str:
     return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]} …"
 
 
-def _text(row: np.ndarray) -> str:
-    """Return the first values of a row."""
+def _first_values(row: np.ndarray) -> str:
     flat = np.asarray(row, np.float64).reshape(-1)
     more = f" … ({len(flat)})" if len(flat) > _MOST_VALUES else ""
     return " ".join(number_text(value) for value in flat[:_MOST_VALUES]) + more
@@ -144,17 +133,13 @@ def _text(row: np.ndarray) -> str:
 
 @dataclass(frozen=True)
 class _Column:
-    """A column. In a table it was encoded as (value - mean) / std, or as codes of `values`, from 1.
-
-    Attributes:
-      missing: how many training rows of the table have no value in it; None if the data are no table.
-    """
+    """A column. In a table it was encoded as (value - mean) / std, or as codes of `values`, from 1."""
 
     name: str
     mean: float = 0.0
     std: float = 1.0
     values: tuple[str, ...] = ()
-    missing: int | None = None
+    missing: int | None = None  # how many training rows of the table have no value in it; None if the data are no table
 
     def text(self, value: float) -> str:
         """Return an encoded value as it was in the table.

@@ -19,14 +19,11 @@ _SEED = 0
 
 
 class Split(NamedTuple):
-    """A split of the examples. `train` and `test`: sorted ids.
+    """A split of the examples."""
 
-    `note`: a line for people that says what was held out.
-    """
-
-    train: np.ndarray
-    test: np.ndarray
-    note: str
+    train: np.ndarray  # sorted ids
+    test: np.ndarray  # sorted ids
+    note: str  # says what was held out
 
 
 def split_of(targets: Targets, share: float) -> Split | None:
@@ -46,11 +43,10 @@ def contents_of(
     output: str = "",
     others: Mapping[str, Targets] = MappingProxyType({}),
 ) -> Contents:
-    """Return the contents of a data set.
+    """Return the contents of a data set from its inputs, weights (name → [N, ...]) and targets.
 
     Args:
       split: what `split_of` returned. The rows of its two parts are made from those of `train` when they are packed.
-      train, test: name → [N, ...], the inputs and weights.
       output: the name of the output that predicts `targets`, if there are other outputs.
       others: name of another output → its targets.
     """

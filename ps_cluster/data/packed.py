@@ -45,31 +45,19 @@ class Unusable(UserError):
 
 @dataclass(frozen=True)
 class PackedDataset:
-    """A validated folder of packed examples.
+    """A validated folder of packed examples."""
 
-    Attributes:
-      name: the name of the data set.
-      kind: "real" or "synthetic".
-      directory: the absolute path of the folder, so that other processes can use it.
-      source: the archive or folder that it was packed from; "" if there is none.
-      validation_examples: how many training examples, the last ones that were packed, are held out. `train_examples`
-        excludes them.
-      notes: lines for a person to read, e.g. what was held out to test on.
-      file_rows: how many training examples, including those held out, come from each of several files, in their order;
-        () if that is not known.
-      checksum: the SHA-256 of the checksums of all files; "" if it is not known.
-    """
-
-    name: str
-    kind: str
-    directory: Path
+    name: str  # of the data set
+    kind: str  # "real" or "synthetic"
+    directory: Path  # absolute, so that other processes can use it
     spec: ExampleSpec
-    train_examples: int
+    train_examples: int  # without those that are held out
     test_examples: int
-    source: str = ""
-    validation_examples: int = 0
-    notes: tuple[str, ...] = ()
-    checksum: str = ""
+    source: str = ""  # the archive or folder that it was packed from, if there is one
+    validation_examples: int = 0  # how many training examples, the last ones that were packed, are held out
+    notes: tuple[str, ...] = ()  # lines for a person to read, e.g. what was held out to test on
+    checksum: str = ""  # the SHA-256 of the checksums of all files; "" if it is not known
+    # How many training examples, including those held out, come from each of several files; () if that is not known.
     file_rows: tuple[int, ...] = ()
 
     def holding_out(self, validation_examples: int) -> PackedDataset:

@@ -33,22 +33,19 @@ def is_picture(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture to decode. `name`: for messages. `open`: opens its file."""
+    """A picture to decode."""
 
-    name: str
-    open: Callable[[], BinaryIO]
+    name: str  # for messages
+    open: Callable[[], BinaryIO]  # opens its file
     label: int = 0
 
 
 class PictureInfo(NamedTuple):
-    """What was found about a picture. `size`: height and width as shown.
+    """What was found about a picture."""
 
-    `wrong`: why it can't be read; "" if it can be.
-    """
-
-    size: tuple[int, int] = (0, 0)
+    size: tuple[int, int] = (0, 0)  # height and width as shown
     grey: bool = False
-    wrong: str = ""
+    wrong: str = ""  # why it can't be read
 
 
 class Size(NamedTuple):

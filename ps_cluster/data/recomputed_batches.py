@@ -27,15 +27,10 @@ _SHUFFLE_ROUNDS = 16
 
 @dataclass(frozen=True)
 class ExampleIds:
-    """The examples of some batches.
+    """The examples of some batches."""
 
-    Attributes:
-      ids: int64 [..., B], indices in the training set.
-      epochs: int64 [..., B], the epoch of each example, from 0.
-    """
-
-    ids: np.ndarray
-    epochs: np.ndarray
+    ids: np.ndarray  # int64 [..., B], indices in the training set
+    epochs: np.ndarray  # int64 [..., B], the epoch of each example, from 0
 
 
 class RecomputedBatches:

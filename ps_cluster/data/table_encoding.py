@@ -18,7 +18,7 @@ MOST_CATEGORIES = 100_000  # of one column
 
 
 class Roles(NamedTuple):
-    """The roles of a table's columns: target, weight, and inputs that are numbers, categories or texts."""
+    """The roles of a table's columns."""
 
     target: str
     weight: str | None

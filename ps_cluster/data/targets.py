@@ -14,17 +14,12 @@ MOST_CLASSES_WITH_GAPS = 100  # up to so many different whole numbers are taken 
 
 
 class Targets(NamedTuple):
-    """Targets as they are packed.
-
-    Attributes:
-      train, test: [N, ...]; test is None if there are no test targets.
-      classes: the names of the classes or labels, if there are any.
-    """
+    """Targets as they are packed, [N, ...]."""
 
     train: np.ndarray
     test: np.ndarray | None
     objective: str
-    classes: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()  # the names of the classes or labels, if there are any
 
 
 def targets_of(train: np.ndarray, test: np.ndarray | None, objective: str = "auto") -> Targets:

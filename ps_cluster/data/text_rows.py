@@ -17,13 +17,10 @@ _AT_ONCE = 2**12  # texts that are read together
 
 
 class Width(NamedTuple):
-    """How much room packed texts need. `characters`: the number of characters of the longest text.
+    """How much room packed texts need."""
 
-    `code`: a dtype that holds the highest code point of all texts.
-    """
-
-    characters: int
-    code: str
+    characters: int  # of the longest text
+    code: str  # a dtype that holds the highest code point of all texts
 
 
 class TextRows(LazyRows):

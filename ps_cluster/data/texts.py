@@ -49,9 +49,9 @@ class OwnTextSettings(TextSettings):
 
 
 class TextFile(NamedTuple):
-    """A file of text. `name`: its path in the folder."""
+    """A file of text."""
 
-    name: str
+    name: str  # its path in the folder
     content: bytes
 
 

@@ -20,21 +20,13 @@ from ps_cluster.private_names import calls_of, functional_of
 
 @dataclass(frozen=True)
 class NetworkPart:
-    """A device's share of a network.
-
-    Attributes:
-      device: the device that computes this part.
-      positions: int64 [k], the positions of its weights in the vector of the whole network.
-      layout: the variables of its weights.
-      statistics: the number of its statistics. The statistics of all parts, end to end, are those of the network.
-      layers: the names of its layers, for the log.
-    """
+    """A device's share of a network."""
 
     device: str
-    positions: np.ndarray
-    layout: FlatLayout
-    statistics: int
-    layers: str
+    positions: np.ndarray  # int64 [k], of its weights in the vector of the whole network
+    layout: FlatLayout  # of its weights
+    statistics: int  # the number of them. Those of all parts, end to end, are those of the network
+    layers: str  # the names of its layers, for the log
 
 
 def on_device(device: str, function: Callable[..., Any], *given: tf.Tensor) -> Any:

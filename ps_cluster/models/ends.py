@@ -134,19 +134,12 @@ class NetworkEnd:
 
 @dataclass(frozen=True)
 class _OutputsGraph:
-    """A network's outputs in a graph.
+    """A network's outputs in a graph."""
 
-    Attributes:
-      tensors: float [B, outputs] each.
-      structure: the same outputs in the structure that the model returns.
-      trainable: names of the graph's placeholders of variables that are trained.
-      adds_losses: whether layers add losses, such as regularisers.
-    """
-
-    tensors: Sequence[tf.Tensor]
-    structure: Any
-    trainable: frozenset[str]
-    adds_losses: bool
+    tensors: Sequence[tf.Tensor]  # float [B, outputs] each
+    structure: Any  # the same outputs in the structure that the model returns
+    trainable: frozenset[str]  # names of the graph's placeholders of variables that are trained
+    adds_losses: bool  # whether layers add losses, such as regularisers
 
     @classmethod
     def of(cls, model: keras.Model, spec: ExampleSpec) -> _OutputsGraph:

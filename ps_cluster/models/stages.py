@@ -25,19 +25,12 @@ from ps_cluster.private_names import calls_of, layers_of
 
 @dataclass(frozen=True)
 class Block:
-    """Layers between two neighbouring places where a network can be cut. They stay on one device.
+    """Layers between two neighbouring places where a network can be cut. They stay on one device."""
 
-    Attributes:
-      layers: their names, in order.
-      weights: how many trainable numbers they have.
-      sends: how many numbers they return for each example.
-      output: the Keras tensor that they return, or a structure of several.
-    """
-
-    layers: tuple[str, ...]
-    weights: int
-    sends: int
-    output: Any
+    layers: tuple[str, ...]  # their names, in order
+    weights: int  # how many trainable numbers they have
+    sends: int  # how many numbers they return for each example
+    output: Any  # the Keras tensor that they return, or a structure of several
 
 
 def blocks_of(model: keras.Model) -> list[Block]:
@@ -100,12 +93,8 @@ class StagedNetwork:
     """
 
     def __init__(self, whole: FlatNetwork, blocks: Sequence[Block], firsts: Sequence[int], devices: Sequence[str]):
-        """Cut a network.
+        """Cut a network before the blocks `firsts`, of which there is one for each of the devices.
 
-        Args:
-          blocks: the blocks of the network.
-          firsts: the index of the first block of each stage.
-          devices: the device of each stage.
         Raises:
           ValueError: the variables of the stages, end to end, are not those of the network.
         """

@@ -33,17 +33,11 @@ LookUp: TypeAlias = Callable[[TableLayer, tf.Tensor], tf.Tensor]
 
 @dataclass(frozen=True)
 class Table:
-    """An embedding layer whose rows travel one by one.
-
-    Attributes:
-      layer: the layer.
-      group: the number of its group.
-      first: the number of its first row within the group.
-    """
+    """An embedding layer whose rows travel one by one."""
 
     layer: TableLayer
-    group: int
-    first: int
+    group: int  # the number of its group
+    first: int  # the number of its first row within the group
 
     @property
     def rows(self) -> int:

@@ -113,10 +113,10 @@ class _Info(BaseModel):
 
 @dataclass(frozen=True)
 class _SplitRows:
-    """The rows of a split. `features`: column → its description by the library. `table`: a table of pyarrow."""
+    """The rows of a split."""
 
-    features: Mapping[str, Mapping[str, Any]]
-    table: Any
+    features: Mapping[str, Mapping[str, Any]]  # column → its description by the library
+    table: Any  # a table of pyarrow
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
@@ -138,10 +138,10 @@ class _SplitRows:
 
 
 class _LabelledSplits(NamedTuple):
-    """The splits to read: "train" and perhaps "test". `target`: the column of labels; None if none is known."""
+    """The splits to read: "train" and perhaps "test"."""
 
     rows: dict[str, _SplitRows]
-    target: str | None
+    target: str | None  # the column of labels, if one is known
     notes: tuple[str, ...]
 
 
