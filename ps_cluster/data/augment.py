@@ -34,9 +34,7 @@ def augment(
 ) -> dict[str, tf.Tensor]:
     """Return the inputs of a batch with its images varied. A variation that the settings turn off costs no time.
 
-    Args:
-      inputs: name → [B, ...], B static; all image inputs get the same variations.
-      settings: the section `data`.
+    `inputs`: name → [B, ...], B static; all image inputs get the same variations. `settings`: the section `data`.
     """
     return {
         name: augment_images(field, rows, batch, settings.augmentation) if field.is_image else rows
@@ -47,13 +45,8 @@ def augment(
 def augment_images(field: Field, images: tf.Tensor, batch: Batch, settings: Augmentation) -> tf.Tensor:
     """Crop and flip images, vary their hue, saturation and contrast, then cut out a square, in this order.
 
-    Args:
-      field: the shape and the mean colour of the images.
-      images: uint8 [B, H, W, C], B static.
-      settings: which variations to apply, and how strongly.
-
-    Returns:
-      [B, H, W, C] with pixels 0..255: uint8, or float32 without rounding if hue, saturation or contrast vary.
+    `images`: uint8 [B, H, W, C], B static. `field`: has their shape and mean colour. The result has pixels 0..255: uint8,
+    or float32 without rounding if hue, saturation or contrast vary.
     """
     batch_size = images.shape[0]
     draw = partial(_uniform, batch.seed, batch.step)
@@ -139,8 +132,8 @@ def adjust_hue_and_saturation(images: tf.Tensor, turns: tf.Tensor, factors: tf.T
 
     Args:
       images: float32 [B, H, W, C], pixels 0..255 (hue and saturation do not depend on the scale).
-      turns: float32 [B], one per image, fractions of the hue circle.
-      factors: float32 [B], one per image; saturation is limited to 1.
+      turns: float32 [B], fractions of the hue circle.
+      factors: float32 [B]; saturation is limited to 1.
     """
     hue, saturation, value = tf.unstack(tf.image.rgb_to_hsv(images), axis=-1)
     hue += turns[:, tf.newaxis, tf.newaxis]
@@ -150,11 +143,9 @@ def adjust_hue_and_saturation(images: tf.Tensor, turns: tf.Tensor, factors: tf.T
 
 
 def adjust_contrast(images: tf.Tensor, factors: tf.Tensor) -> tf.Tensor:
-    """Apply `tf.image.adjust_contrast` around each image's own channel means, with a factor per image.
+    """Apply `tf.image.adjust_contrast` around each image's own channel means, with a factor per image, float32 [B].
 
-    Args:
-      images: float32 [B, H, W, C], pixels 0..255; the result is clipped to this range.
-      factors: float32 [B].
+    `images`: float32 [B, H, W, C], pixels 0..255; the result is clipped to this range.
     """
     height, width, channels = images.shape[1:]
     pixels = tf.reshape(
@@ -166,9 +157,7 @@ def adjust_contrast(images: tf.Tensor, factors: tf.Tensor) -> tf.Tensor:
 
 
 def cut_out(images: tf.Tensor, centres: tf.Tensor, side: int, colour: Sequence[float]) -> tf.Tensor:
-    """Fill a square of each image with a colour.
-
-    It may reach beyond the edge (DeVries & Taylor 2017, arXiv:1708.04552).
+    """Fill a square of each image with a colour. It may reach beyond the edge (DeVries & Taylor 2017, arXiv:1708.04552).
 
     Args:
       images: uint8 or float32 [B, H, W, C], pixels 0..255.
@@ -210,19 +199,12 @@ Views = Mapping[str, tf.Tensor]
 
 
 def mean_over_views(outputs: Callable[[Views], tf.Tensor], inputs: Views) -> tf.Tensor:
-    """Return the weighted mean of the outputs for six views of each image.
+    """Return the weighted mean of the outputs for six views of each image, float32 [B, outputs].
 
     The views are the image, the image shifted by one pixel up and left, the image shifted by one pixel down and right
     (with reflected borders), and the mirror images of these three. The two views without a shift have a weight of 1/4
     each, the other four of 1/8 each. This is the multi-crop evaluation of airbench (Jordan 2024, arXiv:2404.00498,
-    section 3.5).
-
-    Args:
-      outputs: returns the outputs float32 [B, outputs] for inputs.
-      inputs: the only input, an image.
-
-    Returns:
-      float32 [B, outputs].
+    section 3.5). `inputs`: the only input, an image.
     """
     ((name, images),) = inputs.items()
     height, width = images.shape[1:3]

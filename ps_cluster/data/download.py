@@ -111,12 +111,7 @@ class _Transfer:
         return self.file.seek(0, os.SEEK_END)
 
     def attempt(self) -> None:
-        """Download the rest.
-
-        Raises:
-            _Interrupted: another attempt may succeed.
-            DownloadError: another attempt would fail too.
-        """
+        """Download the rest. Raises _Interrupted if another attempt may succeed, and DownloadError if it would fail too."""
         try:
             request = urllib.request.Request(self.url, headers={"User-Agent": "ps_cluster"})
             if self.size:
@@ -175,10 +170,7 @@ def _read(response: http.client.HTTPResponse) -> bytes:
 
 
 def _open(request: urllib.request.Request, timeout_s: float, connect_timeout_s: float) -> http.client.HTTPResponse:
-    """Call urlopen with a limit on the total time.
-
-    The timeout of urlopen itself covers neither name resolution nor several addresses.
-    """
+    """Call urlopen with a limit on the total time, including name resolution and all addresses of a name."""
     answer: queue.SimpleQueue[http.client.HTTPResponse | Exception] = queue.SimpleQueue()
 
     def ask() -> None:

@@ -65,11 +65,7 @@ def contents_of(
 def hold_out(share: float, examples: int, labels: np.ndarray | None = None) -> Split:
     """Return a random split, always by the same seed. In a classification, the same share of each class is held out.
 
-    Args:
-      labels: [examples] whole numbers from 0, in a classification; None for other objectives.
-
-    Raises:
-      Malformed: there are too few examples.
+    `labels`: [examples] whole numbers from 0, in a classification. Raises Malformed if there are too few examples.
     """
     if examples < 2:
         raise Malformed(f"there is only {examples} example: none can be held out to test on")

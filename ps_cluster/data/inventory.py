@@ -99,11 +99,7 @@ def open_copy(directory: Path, *, whole: bool = False) -> Copy:
 
 
 def copies_named(names: Sequence[str], found: Sequence[Copy], cache_dir: Path) -> list[Copy]:
-    """Return the copies that a user names, by the data set or by the folder of the copy.
-
-    Raises:
-      UserError: no copy has one of the names.
-    """
+    """Return the copies that a user names by the data set or by the folder. Raises UserError if there is none of a name."""
     chosen: list[Copy] = []
     for name in names:
         mine = [copy for copy in found if name == copy.directory.name or _has_name(copy, name)]

@@ -20,11 +20,7 @@ class TestSplit(NamedTuple):
 
 
 def choose_test_split(names: Iterable[str], is_labelled: Callable[[str], bool]) -> TestSplit:
-    """Return the first split to test on that has labels.
-
-    Raises:
-      Malformed: there is no split to train on.
-    """
+    """Return the first split to test on that has labels. Raises Malformed if there is no split to train on."""
     there = list(names)
     if TRAIN not in there:
         raise Malformed(f"there is no split '{TRAIN}' among {', '.join(there)}")

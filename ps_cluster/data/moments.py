@@ -81,10 +81,7 @@ class RunningStatistics:
 
     @property
     def field(self) -> Field:
-        """The field with the mean and standard deviation of all rows so far.
-
-        Raises Malformed if they are not finite.
-        """
+        """The field with the mean and standard deviation of all rows so far. Raises Malformed if they are not finite."""
         if not np.any(self._moments.count):
             return self._field
         mean, std = self._moments.mean, self._moments.std

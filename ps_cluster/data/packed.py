@@ -63,8 +63,7 @@ class PackedDataset:
     def holding_out(self, validation_examples: int) -> PackedDataset:
         """Return the same data set with this many training examples held out, on which a model can be chosen.
 
-        Raises:
-            UserError: nothing would be left to train on, or the part that is held out lacks classes.
+        Raises UserError if nothing would be left to train on, or if the part that is held out lacks classes.
         """
         everything = self.train_examples + self.validation_examples
         if validation_examples >= everything:
@@ -104,10 +103,7 @@ class PackedDataset:
         return None if self.spec.weight is None else self.rows(split, WEIGHT, self.spec.weight)
 
     def encoding(self) -> TableEncoding | None:
-        """Return how the columns of a table were encoded; None for other data.
-
-        Raises UserError if the file is damaged.
-        """
+        """Return how the columns of a table were encoded; None for other data. Raises UserError if the file is damaged."""
         try:
             return read_json(self.directory / ENCODING, TableEncoding, MOST_ENCODING_BYTES)
         except FileNotFoundError:
@@ -145,9 +141,7 @@ def read_manifest(directory: Path) -> Manifest:
 def load_packed(directory: Path, *, check_targets: bool = True) -> PackedDataset:
     """Open a packed folder without reading its inputs. `check_targets`: whether to read and check targets and weights.
 
-    Raises:
-        UserError: the manifest is missing or malformed, a file's size differs from it, or a target or a weight is
-            impossible.
+    Raises Unusable if the manifest is missing or malformed, a file's size differs from it, or a target is impossible.
     """
     directory = Path(os.path.realpath(directory))
     try:
@@ -180,10 +174,7 @@ def write_pointer(file: Path, dataset: PackedDataset) -> None:
 
 
 def write_form(folder: Path, dataset: PackedDataset) -> None:
-    """Copy the description of the examples to `folder`: inputs, names of classes, the encoding of a table.
-
-    No examples are copied.
-    """
+    """Copy the description of the examples to `folder`, without examples: inputs, names of classes, the encoding of a table."""
     for name in (MANIFEST, ENCODING):
         if (dataset.directory / name).is_file():
             write_whole(folder / name, (dataset.directory / name).read_bytes())
@@ -192,9 +183,7 @@ def write_form(folder: Path, dataset: PackedDataset) -> None:
 def load_form(folder: Path) -> PackedDataset:
     """Open a description of examples that `write_form` has written. The examples of the data set can't be read.
 
-    Raises:
-      FileNotFoundError: there is no description in `folder`.
-      UserError: the description is damaged.
+    Raises FileNotFoundError if there is none in `folder`, and UserError if it is damaged.
     """
     manifest = read_manifest(folder)
     try:
@@ -204,9 +193,7 @@ def load_form(folder: Path) -> PackedDataset:
 
 
 def load_pointed(file: Path) -> PackedDataset:
-    """Open the data set whose location `write_pointer` wrote to `file`.
-
-    Raises UserError if either is missing or damaged.
+    """Open the data set whose location `write_pointer` wrote to `file`. Raises UserError if either is missing or damaged.
 
     Targets are not checked again: every task of a run calls this, and the launcher has checked them.
     """
@@ -246,8 +233,7 @@ def sizes(spec: ExampleSpec, examples: Mapping[str, int]) -> dict[str, int]:
 def check_values(spec: ExampleSpec, split: str, rows: Mapping[str, Rows]) -> None:
     """Raise ValueError for targets [N, ...] and weights [N] of a split that can't be trained on or scored.
 
-    Args:
-      rows: the arrays of the split, by the names of `fields_of`.
+    `rows`: the arrays of the split, by the names of `fields_of`.
     """
     for name, of_one in spec.targets.items():
         for piece in pieces(rows[name]):

@@ -56,13 +56,10 @@ def write_packed(
     damaged folder of this name is replaced.
 
     Args:
-        source: what the contents were read from, for the manifest.
-        notify: called with lines about the progress, if packing takes long.
-        free_bytes: returns the free space on the disk of a folder, in bytes.
-
+      source: what the contents were read from, for the manifest.
+      notify: called with lines about the progress, if packing takes long.
     Raises:
-        UserError: the arrays do not fit the spec or each other, or the folder can't be written, or the disk has no
-            room.
+      UserError: the arrays do not fit the spec or each other, or the folder can't be written, or the disk has no room.
     """
     directory = Path(os.path.realpath(directory))
     try:

@@ -102,11 +102,7 @@ def unreadable_message(name: str, why: str) -> str:
 def common_size(found: Sequence[PictureInfo], wanted: tuple[int, int] | None) -> Size:
     """Return the shape of the images: the size that is wanted or that all pictures have, in RGB unless all are grey.
 
-    Args:
-      wanted: height and width; None for the size of the pictures.
-
-    Raises:
-      Malformed: no size is wanted, and the pictures have several.
+    `wanted`: height and width. Raises Malformed if no size is wanted, and the pictures have several.
     """
     sizes = Counter(one.size for one in found)
     if wanted is None and len(sizes) > 1:
@@ -137,10 +133,7 @@ def decode_picture(picture: Picture, size: Size) -> np.ndarray:
 
 
 def _open_image(file: BinaryIO) -> Image:
-    """Open a picture of a known format without decoding it.
-
-    Raises Malformed if it has too many pixels, or if its pixels are fractions.
-    """
+    """Open a picture of a known format without decoding it. Raises Malformed for too many pixels, or pixels in fractions."""
     from PIL import Image
 
     warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # reported as an error below

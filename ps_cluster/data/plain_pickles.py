@@ -31,11 +31,7 @@ class PickledArray:
         self._state = state
 
     def to_numpy(self) -> np.ndarray:
-        """Return the array, read-only. It may have any integer type and any shape.
-
-        Raises:
-            ValueError: the array has another type, or its bytes don't fit the shape.
-        """
+        """Return the array of whole numbers, read-only. Raises ValueError for another type, or bytes that don't fit the shape."""
         try:
             _, shape, dtype, column_order, content = self._state or ()
             order: Literal["F", "C"] = "F" if column_order else "C"
@@ -95,10 +91,8 @@ class _PlainUnpickler(pickle.Unpickler):
 def load_plain(content: bytes) -> object:
     """Unpickle containers, numbers, text and bytes; arrays become `PickledArray`, and Python 2's text becomes bytes.
 
-    A pickle can ask for much more memory than it has itself, so call this within `bounded_memory`.
-
-    Raises:
-        pickle.UnpicklingError: `content` is no pickle, is damaged, or asks for anything else.
+    A pickle can ask for much more memory than it has itself, so call this within `bounded_memory`. Raises
+    pickle.UnpicklingError if `content` is no pickle, is damaged, or asks for anything else.
     """
     try:
         _check_operations(content)

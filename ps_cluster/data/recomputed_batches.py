@@ -48,13 +48,11 @@ class RecomputedBatches:
         self._workers = config.cluster.workers
 
     def of_batches(self, batches: np.ndarray, worker: int) -> ExampleIds:
-        """Return the examples of some batches.
+        """Return the examples of some batches, int64 [...].
 
         Args:
-          batches: int64 [...], the numbers of the batches. The first batch of a step has the number step id x batches
-            per step.
-          worker: the index of the worker that trains on them. It matters only if each worker has a part of the
-            examples.
+          batches: their numbers. The first batch of a step has the number step id x batches per step.
+          worker: the index of the worker that trains on them, which matters only if each worker has a part of the examples.
         """
         sample: Sample | Stretch | None = self._sample
         numbers = batches

@@ -57,11 +57,7 @@ def with_samples(
     variations: int,
     seed: int,
 ) -> list[ExampleGroup]:
-    """Return groups of a data set of images, with at most `samples` random samples of each, and variations of these.
-
-    Args:
-      vary: how training varies images; None if it does not.
-    """
+    """Return groups of a data set of images, with at most `samples` random samples of each, and variations of these."""
     draw = np.random.default_rng(seed)
     chosen = [np.sort(draw.choice(one.train_ids, min(samples, one.train_examples), replace=False)) for one in groups]
     ids = np.concatenate(chosen)

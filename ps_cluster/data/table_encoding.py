@@ -48,12 +48,7 @@ class Encoding:
         self._mean, self._std = (np.array([column[of] for column in numbers]) for of in ("mean", "std"))
 
     def arrays(self, table: PiecewiseTable, rows: int, width: Width) -> dict[str, StreamedRows]:
-        """Return the inputs of a table: numbers float32 [N, k], categories int32 [N, m], codes of texts [N, t, c].
-
-        Args:
-          rows: the number of rows, N.
-          width: the number of characters and the dtype of the texts.
-        """
+        """Return the inputs of a table of N rows: numbers float32 [N, k], categories int32 [N, m], codes of texts [N, t, c]."""
         found = {}
         if self.numbers:
             read = partial(_encoded_pieces, table, self.numbers, self._as_numbers)
@@ -73,8 +68,7 @@ class Encoding:
     def encoded(self, table: PiecewiseTable) -> Iterator[dict[str, np.ndarray]]:
         """Yield the inputs of all rows of another table, in pieces.
 
-        Raises:
-          Malformed: a column is missing, or has times where the training had numbers, or numbers where it had times.
+        Raises Malformed if a column is missing, has times where the training had numbers, or numbers where it had times.
         """
         from pyarrow import types
 
@@ -130,13 +124,9 @@ def _encoded_pieces(
 
 
 def learn_encoding(table: PiecewiseTable, kept: np.ndarray | None, roles: Roles) -> Encoding:
-    """Return the encoding of a table, learned in one pass over its training rows.
+    """Return the encoding of a table, learned in one pass over its training rows: those in `kept`, bool [N], or all.
 
-    Args:
-      kept: which rows of the table are training rows, bool [N]; None for all.
-
-    Raises:
-      Malformed: a column has infinite values, or too many categories.
+    Raises Malformed if a column has infinite values, or too many categories.
     """
     import pyarrow
 

@@ -49,8 +49,7 @@ class TableSettings(OwnDataSettings):
 def contents_of_tables(tables: Mapping[str, PiecewiseTable], settings: TableSettings) -> Contents:
     """Return the contents of a data set from its tables: "train", and perhaps "test".
 
-    Raises:
-      Malformed: a column is missing, of a wrong type, or can't be encoded.
+    Raises Malformed if a column is missing, of a wrong type, or can't be encoded.
     """
     roles = _choose_roles(tables["train"].columns, settings)
     _check_same_columns(tables, roles)
@@ -80,12 +79,7 @@ def contents_of_tables(tables: Mapping[str, PiecewiseTable], settings: TableSett
 
 
 def _kept_rows(rows_of_parts: Sequence[int], kept: np.ndarray | None) -> tuple[int, ...]:
-    """Return how many training rows each of several files has; () for a single file.
-
-    Args:
-      rows_of_parts: the number of rows in each file.
-      kept: which rows are training rows, bool [N]; None for all.
-    """
+    """Return how many of the `kept` rows, bool [N] or None for all, each of several files has; () for a single file."""
     if len(rows_of_parts) == 1:
         return ()
     if kept is None:
@@ -115,10 +109,7 @@ def _identifier_notes(table: PiecewiseTable, roles: Roles, settings: TableSettin
 
 
 def columns_without_repeats(table: PiecewiseTable, names: Sequence[str]) -> list[str]:
-    """Return the columns that have no value twice and none missing. A table of few rows has no such columns.
-
-    Only the first rows of a long table are looked at.
-    """
+    """Return the columns that have no value twice and none missing, in the first rows. A short table has no such columns."""
     import pyarrow
     from pyarrow import compute
 
@@ -144,10 +135,7 @@ def _check_not_numbers(
     """Raise Malformed for a column of text that seems to hold numbers, with marks of missing values or a typing error.
 
     Any other column that mixes numbers and texts holds categories, such as codes with one code that is called "other".
-
-    Args:
-      texts: the different values of the column.
-      rows: the number of rows that they were found in.
+    `texts`: the different values of the column, in this number of rows.
     """
     if name in settings.categorical or not table.guesses_types:
         return
@@ -248,10 +236,7 @@ def _target_columns(
 def _targets_in(
     tables: Mapping[str, PiecewiseTable], found: Mapping[str, np.ndarray], name: str, settings: TableSettings
 ) -> Targets:
-    """Return the targets.
-
-    By default text and few different whole numbers are classes; other numbers are a regression.
-    """
+    """Return the targets. By default text and few different whole numbers are classes; other numbers are a regression."""
     import pyarrow
 
     kind = tables["train"].columns[name]

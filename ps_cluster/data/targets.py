@@ -26,10 +26,8 @@ def targets_of(train: np.ndarray, test: np.ndarray | None, objective: str = "aut
     """Return targets [N] or [N, k] as they are packed for an objective.
 
     "auto" chooses classification for one-hot rows, and for targets [N] of whole numbers, of texts, or of 0.0 and 1.0
-    only. It chooses multi-label for other rows of 0 and 1, and regression for other floats.
-
-    Raises:
-      Malformed: the targets do not fit the objective, or there is nothing to learn.
+    only. It chooses multi-label for other rows of 0 and 1, and regression for other floats. Raises Malformed if the
+    targets do not fit the objective, or there is nothing to learn.
     """
     train, test = _without_unit_axis(train), None if test is None else _without_unit_axis(test)
     if objective == "auto":
@@ -102,8 +100,7 @@ def _classification_targets(train: np.ndarray, test: np.ndarray | None) -> Targe
 def _renumbered_classes(found: np.ndarray, train: np.ndarray, test: np.ndarray | None) -> Targets:
     """Return labels for whole numbers that do not run from 0 without gaps, e.g. 1 to 10. Each number names a class.
 
-    Raises:
-      Malformed: there are many different numbers with gaps between them, so they may be numbers to predict.
+    Raises Malformed for many different numbers with gaps between them: they may be numbers to predict.
     """
     first, last = int(found[0]), int(found[-1])
     if len(found) > MOST_CLASSES_WITH_GAPS and last - first >= len(found):

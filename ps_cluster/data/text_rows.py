@@ -48,11 +48,9 @@ def text_field(codes: Field) -> Field:
 
 
 def width_of(name: str, pieces: Iterable[np.ndarray]) -> Width:
-    """Return the width that all texts need. Raises Malformed if a value is no text, or a text is too long.
+    """Return the width that all texts need, which come in consecutive pieces [n, ...]. `name`: of the texts, for messages.
 
-    Args:
-      name: the name of the texts, for messages.
-      pieces: all texts, in consecutive pieces [n, ...].
+    Raises Malformed if a value is no text, or a text is too long.
     """
     longest, highest, first = 1, 0, 0
     for texts in pieces:
@@ -73,11 +71,7 @@ def width_of(name: str, pieces: Iterable[np.ndarray]) -> Width:
 
 
 def codes_of(texts: np.ndarray, characters: int | None = None) -> np.ndarray:
-    """Return the code points of texts [...], uint32 [..., characters].
-
-    Args:
-      characters: the number of places; None for the length of the longest text.
-    """
+    """Return the code points of texts [...], uint32 [..., characters], by default as many as the longest text has."""
     if texts.dtype.kind == "S":
         texts = np.char.decode(texts, "utf-8", "replace")
     elif texts.dtype.kind == "O" and any(isinstance(text, bytes) for text in texts.flat):

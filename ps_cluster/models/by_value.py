@@ -41,9 +41,7 @@ def own_objects(model: keras.Model) -> dict[str, Any]:
 def by_value(content: bytes, objects: Mapping[str, Any]) -> Callable[[ExampleSpec], keras.Model]:
     """Return a function that builds a model, compiled and with its weights, in any process.
 
-    Args:
-      content: the .keras file of the model.
-      objects: the `own_objects` of the model.
+    `content`: the .keras file of the model. `objects`: the `own_objects` of the model.
     """
     return partial(_copy, content=content, objects=dict(objects))
 

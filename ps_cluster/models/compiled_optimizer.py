@@ -18,8 +18,7 @@ from ps_cluster.private_names import attributes_outside_config
 def optimizer_settings(model: keras.Model) -> dict[str, Any]:
     """Return the section `optimizer` that is equivalent to the optimizer of a model's compile(); {} without compile().
 
-    Raises:
-      ValueError: no rule of this package is equivalent. The message says what to set instead.
+    Raises ValueError if no rule of this package is equivalent. The message says what to set instead.
     """
     optimizer = getattr(model, "optimizer", None)
     if optimizer is None:
@@ -61,8 +60,7 @@ def optimizer_settings(model: keras.Model) -> dict[str, Any]:
 def schedule_settings(model: keras.Model) -> dict[str, Any]:
     """Return the section `schedule` that is equivalent to that of a compiled optimizer; {} if its rate is constant.
 
-    Raises:
-      ValueError: the schedule is not one of Keras's.
+    Raises ValueError if the schedule is not one of Keras's.
     """
     rate = getattr(model, "optimizer", None) and model.optimizer.get_config()["learning_rate"]
     if not isinstance(rate, dict):

@@ -52,11 +52,7 @@ def on_device(device: str, function: Callable[..., Any], *given: tf.Tensor) -> A
 
 
 def graph_of(model: keras.Model) -> Any:
-    """Return the functional model of a network: the network itself, or the one inside a Sequential.
-
-    Raises:
-      ValueError: the network is a class of the user.
-    """
+    """Return the functional model of a network: the network itself, or that in a Sequential. Raises ValueError for a class."""
     is_keras_class = type(model).__module__.startswith("keras.")
     graph: Any = functional_of(model) if isinstance(model, keras.Sequential) else model
     if not is_keras_class or calls_of(graph) is None:

@@ -27,11 +27,7 @@ class NetworkEnd:
     """
 
     def __init__(self, model: keras.Model, spec: ExampleSpec, array: str = TARGET):
-        """Keep the model. It is traced only when more than its layers has to be known.
-
-        Args:
-          array: the name of the array whose targets choose the output.
-        """
+        """Keep the model, which is traced only if that is needed. `array`: the array whose targets choose the output."""
         self._model, self._array, self._spec = model, array, spec.targets[array]
         self._of_all = spec
 
@@ -76,13 +72,10 @@ class NetworkEnd:
     def gives_probabilities(self, loss: keras.Loss | None = None) -> bool:
         """Return whether the output consists of probabilities already, so that no activation has to follow.
 
-        A softmax or sigmoid at the end shows this, or the layer `PROBABILITIES`. If there is neither, the loss decides:
-        where Keras compares each number with a label of 0 or 1, the numbers are probabilities, however they are
+        A softmax or sigmoid at the end shows this, or the layer `PROBABILITIES`. If there is neither, its loss of compile()
+        decides: where Keras compares each number with a label of 0 or 1, the numbers are probabilities, however they are
         computed. If several classes have an output each, the loss does not decide. A softmax then follows, after which
         the largest output is still the largest.
-
-        Args:
-          loss: the loss of the output by compile().
         """
         objective = OBJECTIVES[self._spec.objective]
         if not objective.has_accuracy:

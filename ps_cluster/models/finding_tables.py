@@ -26,13 +26,11 @@ def find_tables(
 ) -> Tables:
     """Return the tables of a network: its embeddings of at least `rows_from` rows whose ids depend on no weight.
 
-    A `DynamicEmbedding` that is trained is always a table.
+    A `DynamicEmbedding` that is trained is always a table. Raises UserError if it can't be one.
 
     Args:
       against: the reason why no embedding of this run can be a table; None if there is none.
       say: called with a line for each large embedding that can't be a table. The line gives the reason.
-    Raises:
-      UserError: a DynamicEmbedding can't be a table.
     """
     found = []
     for layer in layers_of(model):

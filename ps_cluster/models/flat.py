@@ -61,10 +61,7 @@ class FlatLayout:
         return tf.concat([tf.reshape(tf.cast(t, tf.float32), [-1]) for t in tensors], axis=0)
 
     def factors(self, rules: Iterable[tuple[str, float]]) -> np.ndarray:
-        """Return float32 [length]: for each weight the factor of the first pattern in its variable's path, or 1.
-
-        In a pattern, `?` stands for any character, and `*` for any number of characters.
-        """
+        """Return float32 [length]: for each weight the factor of the first pattern in its variable's path, or 1."""
         rules = [(f"*{pattern}*", factor) for pattern, factor in rules]
         chosen = [next((factor for glob, factor in rules if fnmatchcase(path, glob)), 1.0) for path in self.paths]
         return np.repeat(np.array(chosen, np.float32), self.sizes)
@@ -115,12 +112,9 @@ def flatten(variables: Sequence[keras.Variable]) -> np.ndarray:
 
 
 def assign(model: keras.Model, weights: np.ndarray, statistics: np.ndarray, keyed: np.ndarray | None = None) -> None:
-    """Copy flat vectors into a model's variables.
+    """Copy flat vectors into a model's variables. Raises ValueError if a length is not that of the model's variables.
 
-    Args:
-      keyed: the state of the tables of keys in a checkpoint (server/keyed_tables.py), int64; None without such tables.
-    Raises:
-      ValueError: a vector's length is not that of the model's variables.
+    `keyed`: the state of the tables of keys in a checkpoint (server/keyed_tables.py), int64; None without such tables.
     """
     for variables, vector, what in (
         (model.trainable_variables, weights, "weights"),
@@ -201,10 +195,7 @@ class FlatNetwork:
         """Return the graph of a step's forward pass, whose result is a `Forward`. Adapt `keep` to the layers' calls.
 
         A layer that is called n times in a step moves its statistics n times. The share of them that a step keeps is
-        then the n-th power of the layer's momentum.
-
-        Args:
-          batch_size: the number of examples; None leaves it open.
+        then the n-th power of the layer's momentum. `batch_size`: None leaves it open.
         """
         inputs = {
             name: tf.TensorSpec([batch_size, *field.shape], field.network_dtype) for name, field in spec.inputs.items()

@@ -63,10 +63,7 @@ class FusedBatchNormalization(keras.layers.BatchNormalization):
     """`keras.layers.BatchNormalization` over the last axis of images, by TensorFlow's fused kernel."""
 
     def call(self, inputs: tf.Tensor, training: bool | None = None, mask: tf.Tensor | None = None) -> tf.Tensor:
-        """Return `inputs` [B, height, width, channels] normalised, in the layer's dtype.
-
-        In all cases for which the kernel is not made, Keras computes the result.
-        """
+        """Return `inputs` [B, height, width, channels] normalised, by Keras in all cases for which the kernel is not made."""
         if inputs.shape.rank != 4 or self.axis not in (-1, 3) or self.renorm or mask is not None:
             return super().call(inputs, training=training, mask=mask)
         training = training and self.trainable

@@ -178,8 +178,7 @@ class LossAndMetric(ABC):
     ) -> tf.Tensor:
         """Return the loss of a batch, []: the mean, or with weights the weighted sum divided by B, as in Keras.
 
-        Args:
-          part: the factors of a micro-batch, by which the mean over the micro-batches becomes the loss of the batch.
+        `part`: the factors of a micro-batch, by which the mean over the micro-batches becomes the loss of the batch.
         """
         losses = self.losses(targets, outputs)
         return tf.reduce_mean(losses if weights is None else losses * weights)

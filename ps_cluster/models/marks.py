@@ -27,11 +27,7 @@ def is_marked(model: keras.Model, mark: str) -> bool:
 
 
 def followed_by(model: keras.Model, layer: keras.Layer, inputs: Mapping[str, Field]) -> keras.Model:
-    """Return a model whose outputs go through one more layer.
-
-    Args:
-      inputs: the fields of the examples. A subclassed model does not know them itself.
-    """
+    """Return a model whose outputs go through one more layer. `inputs`: for a subclassed model, which does not know them."""
     if not getattr(model, "inputs", None):
         given = {name: keras.Input(field.shape, name=name, dtype=field.network_dtype) for name, field in inputs.items()}
         arguments = as_arguments(given)
@@ -56,11 +52,7 @@ def has_units(model: keras.Model) -> bool:
 
 
 def without_units(model: keras.Model) -> keras.Model:
-    """Return a model without the layer `UNITS` at its end, compiled as it was.
-
-    Raises:
-      ValueError: the model has such a layer elsewhere.
-    """
+    """Return a model without the layer `UNITS` at its end, compiled as it was. Raises ValueError if it is elsewhere."""
     if has_units(model) and type(model).__module__.startswith("keras."):
         inputs, outputs = _ends_of(model)
         bare = keras.Model(inputs, keras.tree.map_structure(_before_units, outputs), name=model.name)

@@ -15,13 +15,8 @@ from ps_cluster.private_names import made_by
 def target_names(model: keras.Model, outputs: Any, spec: ExampleSpec) -> list[str]:
     """Return, for each output, the name of the array with its targets, in the order of `keras.tree.flatten`.
 
-    Targets without names belong to the outputs in the order in which the model returns them.
-
-    Args:
-      outputs: the outputs in the structure that the model returns.
-      spec: the form of examples with several targets.
-    Raises:
-      ValueError: an output has no target, or a target no output.
+    Targets without names belong to the outputs in the order in which the model returns them. `outputs`: in the structure
+    that the model returns. Raises ValueError if an output has no target, or a target no output.
     """
     arrays = {one.output: array for array, one in spec.targets.items()}
     names = _output_names(model, outputs)

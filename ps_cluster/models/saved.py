@@ -40,10 +40,8 @@ def in_own_units(model: keras.Model, spec: ExampleSpec) -> keras.Model:
 def load_finished(file: Path, *, compiled: bool = False) -> keras.Model:
     """Return the model of a .keras or .h5 file as it is. Safe mode and errors are as in `load_saved`.
 
-    Args:
-      compiled: whether its loss and metrics are loaded too.
-    Raises:
-      UserError: the file belongs to another user of the machine, and was not named by --code.
+    `compiled`: whether its loss and metrics are loaded too. Raises UserError if the file belongs to another user of the
+    machine, and was not named by --code.
     """
     if untrusted.is_foreign(file) and not user_code.is_trusted(file):
         raise UserError(

@@ -34,12 +34,9 @@ class Block:
 
 
 def blocks_of(model: keras.Model) -> list[Block]:
-    """Return the blocks of a network, in order.
+    """Return the blocks of a network, in order. Raises ValueError for a class of the user, or if a layer makes a mask.
 
     A network can be cut where one tensor of floats crosses, and where no layer with variables is used on both sides.
-
-    Raises:
-      ValueError: the network is a class of the user, or a layer makes a mask.
     """
     graph = graph_of(model)
     for layer in layers_of(model):
@@ -63,10 +60,8 @@ def balanced(blocks: Sequence[Block], parts: int) -> list[int]:
     """Return the index of the first block of each part, for the most balanced way to cut a network.
 
     The most balanced way has the smallest sum of squares, where each part adds the square of its number of weights. If
-    several ways have the same sum, the one that sends least is chosen. Each part has weights.
-
-    Args:
-      parts: the number of parts, which is at most the number of blocks with weights.
+    several ways have the same sum, the one that sends least is chosen. Each part has weights, so there are at most as
+    many parts as blocks with weights.
     """
     until = [0, *accumulate(block.weights for block in blocks)]
     # The end of the parts so far → the cost of the best way to cut up to there, and the first blocks of its parts.

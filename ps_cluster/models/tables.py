@@ -170,13 +170,9 @@ class Tables:
         return Rows(tuple(ids), tuple(places), tuple(sizes), tuple(counts))
 
     def reading(self, values: Sequence[tf.Tensor], rows: Rows) -> LookUp:
-        """Return a function that answers each call with vectors out of pulled rows.
+        """Return a function that answers each call with vectors out of pulled rows: `values`, for each group [u, width].
 
         The layers have to be called in the same order as in the pass from which `rows` was computed.
-
-        Args:
-          values: for each group its distinct rows, [u, width].
-          rows: the numbers of these rows, and which of them each call looks up.
         """
         # One gather and one split for all calls: the gradient of a slice would be as large as all vectors together.
         vectors = [

@@ -26,8 +26,7 @@ _TRAINING_METHODS = ("train_step", "compute_loss", "compute_metrics", "fit")
 def check_network(model: Any, spec: ExampleSpec) -> keras.Model:
     """Check that a user's model can be trained here. Return it, built, and without the units that a run has added.
 
-    Raises:
-      ValueError: it can't be trained here. The message says why.
+    Raises ValueError with the reason if it can't be trained.
     """
     if not isinstance(model, keras.Model):
         returned = "nothing (is there a 'return'?)" if model is None else f"{type(model).__name__}"
@@ -91,8 +90,7 @@ def _check_variables(model: keras.Model) -> None:
 def _check_scores(model: keras.Model, spec: ExampleSpec, scores: tf.Tensor) -> None:
     """Raise ValueError if the loss or the metric takes scores but would get probabilities.
 
-    Args:
-      scores: the output for the target, in the graph of a step.
+    `scores`: the output for the target, in the graph of a step.
     """
     last = last_activation(scores)
     if is_marked(model, PROBABILITIES) and not has_loss(model):

@@ -92,13 +92,9 @@ class WideNetwork(FlatNetwork):
     """
 
     def __init__(self, whole: FlatNetwork, devices: Sequence[str], least_units: int):
-        """Cut a network.
+        """Cut a network. The first device has the layers that stay whole, such as those of fewer than `least_units` units.
 
-        Args:
-          devices: the devices, of which the first one has the layers that stay whole.
-          least_units: layers with fewer units or filters stay whole.
-        Raises:
-          ValueError: the network is a class of the user, has no layer to cut, or a layer uses the weights of another.
+        Raises ValueError for a class of the user, a network without a layer to cut, or a layer with the weights of another.
         """
         model, least = whole.model, max(least_units, len(devices))
         graph_of(model)

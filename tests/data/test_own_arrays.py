@@ -324,7 +324,7 @@ def test_inputs_of_a_network_with_several_are_a_mapping():
         ({"target": LABELS}, None, "x_train has an input called 'target': give it another name, such as 'x1'"),
         ({"a b": LABELS}, None, "x_train has an input called 'a b'"),
         ({"a": LABELS, "b": LABELS[:3]}, None,
-         "the inputs of x_train have 2 different numbers of rows: 'a' has 20, 'b' has 3"),
+         "the inputs of x_train have different numbers of rows: 'a' has 20, 'b' has 3"),
         ({"a": LABELS}, {"b": LABELS[:5]}, "x_train has the inputs a, but x_test differs in 'a'"),
         ({"a": np.array(["x"] * 20)}, {"a": LABELS[:5]}, "the input 'a' is text in one of x_train and x_test, and not in the"),
     ],

@@ -183,10 +183,7 @@ def _read_split(folder: Path) -> _SplitRows:
 
 
 def _path_inside(folder: Path, name: str) -> Path:
-    """Return the path of a file or folder that a file in `folder` names.
-
-    Raises Malformed if it is not directly in `folder`.
-    """
+    """Return the path of a file or folder that a file in `folder` names. Raises Malformed if it is not directly in there."""
     if name != os.path.basename(name) or name in ("", ".", ".."):
         raise Malformed(f"it names '{name:.100}', which is not in its folder")
     return folder / name

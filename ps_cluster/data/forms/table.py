@@ -107,15 +107,9 @@ def _split_of(name: str) -> str:
 def _files_of_splits(
     found: Mapping[str, list[Path]], others: Sequence[Path], folder: Path
 ) -> tuple[dict[str, list[Path]], tuple[str, ...]]:
-    """Return split → files, and lines about files that are not used.
+    """Return split → files, and lines about files that are not used. `found` is as from `_table_files`.
 
-    Args:
-      found: the tables, as `_table_files` returns them.
-      others: the files that are no tables.
-      folder: the folder that all of them are in.
-
-    Raises:
-      Malformed: there are no tables, or there are tables to test on and none to train on.
+    Raises Malformed if there are no tables, or tables to test on and none to train on.
     """
     if not found:
         raise Malformed(f"it has no tables, that is, no files whose names end in {', '.join(TABLES)}")

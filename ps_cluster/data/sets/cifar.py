@@ -62,12 +62,7 @@ class Cifar(ImageDataSet):
                 yield place / name
 
     def read(self, source: Path | None, settings: DataSettings) -> Contents:
-        """Return images uint8 [N, 32, 32, 3] and labels uint8 [N] from an archive or a folder, in the order of batches.
-
-        Raises:
-          NotThisDataSet: it is damaged or incomplete, an array has another shape, or a pickle asks for more than plain
-            data.
-        """
+        """Return images uint8 [N, 32, 32, 3] and labels uint8 [N] from an archive or a folder, in the order of batches."""
         assert source is not None  # it is always read from files
         try:
             with bounded_memory(size_of(source)):

@@ -6,8 +6,8 @@ TensorFlow is not imported before a network is built.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from ps_cluster.config.lazy import keras
 from ps_cluster.config.networks import Network, NetworkSettings
@@ -15,6 +15,8 @@ from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec
 from ps_cluster.config.objectives import Field as ArrayField
 
 UNKNOWN = 127.5  # mean and deviation of pixels for which they are not known, so that values go from -1 to 1
+ADAM: Mapping[str, Any] = {"rule": "adam", "momentum": 0.9, "weight_decay": 0.0, "learning_rate_factors": []}
+"""The section `optimizer` of a recipe with Adam, without its learning rate."""
 
 
 def mean_and_std(field: ArrayField) -> tuple[list[float], list[float]]:
@@ -33,8 +35,7 @@ def scale_and_offset(field: ArrayField) -> tuple[list[float], list[float]]:
 def pixels(image: ArrayField, *, any_size: bool = False) -> list[keras.layers.Layer]:
     """Return the input layer of images `[B, *image.shape]`, 0..255, and a layer that standardises channels, float32.
 
-    Args:
-      any_size: leave height and width open.
+    `any_size`: leave height and width open.
     """
     scale, offset = scale_and_offset(image)
     # TensorFlow broadcasts a row of 96 values over an image several times as fast as one of 3 (1 ms of a step).
@@ -100,6 +101,18 @@ def scores(outputs: int) -> list[keras.layers.Layer]:
     ]
 
 
+def scored(x: keras.KerasTensor, outputs: int) -> keras.KerasTensor:
+    """Return `x` [B, n] after the last layers."""
+    for layer in scores(outputs):
+        x = layer(x)
+    return x
+
+
+def network_of(inputs: Mapping[str, keras.KerasTensor], outputs: keras.KerasTensor, name: str) -> keras.Model:
+    """Return a model, which takes a single input by itself and several by name."""
+    return keras.Model(next(iter(inputs.values())) if len(inputs) == 1 else dict(inputs), outputs, name=name)
+
+
 def fewest_outputs(examples: ExampleSpec) -> int:
     """Return the fewest outputs that the objective allows. For two classes it is 1: the score of the second class."""
     return min(OBJECTIVES[examples.objective].numbers(examples))
@@ -109,11 +122,29 @@ class NetworkOfKeys(Network):
     """A network for examples with categorical columns, which are embedded, and perhaps with numbers."""
 
     scored_at_once = 1000
+    recipe = {
+        "training": {"epochs": 1.0, "label_smoothing": 0.0, "batch_size_per_worker": 512},
+        "optimizer": {**ADAM, "learning_rate": 0.005},
+    }
 
     def check(self, examples: ExampleSpec, settings: Any) -> None:
         """Refuse examples without a categorical column."""
         if not any(field.codes for field in examples.inputs.values()):
             raise ValueError("it takes categorical columns, such as those of data set clicks or of a table")
+
+
+class Columns(NamedTuple):
+    """The inputs of a network of keys, and what becomes of their columns, [B, n] each."""
+
+    inputs: dict[str, keras.KerasTensor]
+    rows: list[keras.KerasTensor]  # the embedding of each categorical column
+    numbers: list[keras.KerasTensor]  # each input of numbers, standardised
+
+    @classmethod
+    def of(cls, examples: ExampleSpec, row_width: int) -> Columns:
+        inputs, fields = inputs_of(examples), examples.inputs.items()
+        rows = [row for name, one in fields if one.codes for row in embeddings(inputs[name], name, one, row_width)]
+        return cls(inputs, rows, [flat_numbers(inputs[name], name, one) for name, one in fields if not one.codes])
 
 
 class ImageNetwork(Network):

@@ -10,7 +10,7 @@ from ps_cluster.config.lazy import keras
 from ps_cluster.config.networks import ActivationSettings, Network
 from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.config.objectives import Field as ArrayField
-from ps_cluster.models.networks import embeddings, flat_numbers, inputs_of, joined, scores
+from ps_cluster.models.networks import ADAM, embeddings, flat_numbers, inputs_of, joined, network_of, scored
 
 
 class MlpSettings(ActivationSettings):
@@ -25,10 +25,8 @@ class Mlp(Network):
     Settings = MlpSettings
     recipe = {
         "training": {"epochs": 20.0, "label_smoothing": 0.0},
-        "optimizer": {
-            "rule": "adam", "learning_rate": 0.001, "momentum": 0.5, "weight_decay": 0.0, "learning_rate_factors": [],
-        },
-    }  # fmt: skip
+        "optimizer": {**ADAM, "learning_rate": 0.001, "momentum": 0.5},
+    }
 
     def build(self, examples: ExampleSpec, settings: MlpSettings) -> keras.Model:
         """Return the network: numbers are flattened and standardised, categories embedded, and dense layers follow."""
@@ -39,10 +37,7 @@ class Mlp(Network):
             x = keras.layers.Dense(units, settings.activation, name=f"dense_{place}")(x)
             if settings.dropout:
                 x = keras.layers.Dropout(settings.dropout)(x)
-        for layer in scores(examples.outputs):
-            x = layer(x)
-        single = len(inputs) == 1
-        return keras.Model(next(iter(inputs.values())) if single else inputs, x, name=self.name)
+        return network_of(inputs, scored(x, examples.outputs), self.name)
 
 
 def _flat(given: keras.KerasTensor, name: str, field: ArrayField) -> Sequence[keras.KerasTensor]:
