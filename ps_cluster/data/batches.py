@@ -56,8 +56,6 @@ def batch_of(
       sample: the part of the training set that is seen; None for all.
       number: the number of the step among the steps that walk through the same sample, int64 []; None: `step`.
     """
-    if batch_size < 1 or examples < 1:
-        raise ValueError(f"batch_size and examples must be at least 1, got {batch_size} and {examples}")
     seen = examples if sample is None else sample.size(examples)
     position = (step if number is None else number) * batch_size + tf.range(batch_size, dtype=tf.int64)
     epochs = position // seen

@@ -23,13 +23,11 @@ class Moments:
 
     What is summed are the distances from the first row. With sums of the values themselves, the difference between the
     mean of squares and the square of the mean would lose its digits if the values are far from 0.
-
-    Attributes:
-      count: how many values were counted, for each place of a row.
     """
 
     def __init__(self) -> None:
         self._origin: np.ndarray | None = None
+        # For each place of a row, how many values were counted, their sum and that of their squares.
         self.count, self._total, self._squares = (np.zeros(()) for _ in range(3))
 
     def add(self, rows: np.ndarray, counted: np.ndarray | None = None) -> None:

@@ -31,7 +31,7 @@ class PickledArray:
         self._state = state
 
     def to_numpy(self) -> np.ndarray:
-        """Return the array of whole numbers, read-only. Raises ValueError for another type, or bytes that don't fit the shape."""
+        """Return the array of whole numbers, read-only. Raises ValueError for another type, or too few bytes."""
         try:
             _, shape, dtype, column_order, content = self._state or ()
             order: Literal["F", "C"] = "F" if column_order else "C"

@@ -28,20 +28,16 @@ class Roles(NamedTuple):
 
 
 class Encoding:
-    """The encoding of columns as numbers.
-
-    Attributes:
-      content: the fields of `TableEncoding` (runs/rows.py), which is stored with a packed table.
-      numbers, categories, texts: the names of the columns of each kind.
-      values: the values of each column of categories. The code of a value is its place, counted from 1.
-    """
+    """The encoding of columns as numbers."""
 
     def __init__(self, content: Mapping[str, Any]):
+        """Keep the fields of `TableEncoding` (runs/rows.py), which is stored with a packed table."""
         import pyarrow
 
         self.content = content
         numbers, categories = content["numbers"], content["categories"]
         self.numbers, self.categories = ([column["name"] for column in part] for part in (numbers, categories))
+        # The values of each column of categories. The code of a value is its place, counted from 1.
         self.values: list[list[str]] = [column["values"] for column in categories]
         self._values = [pyarrow.array(values, pyarrow.string()) for values in self.values]
         self.texts: list[str] = content["texts"]

@@ -15,7 +15,7 @@ import tensorflow as tf
 from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.errors import UserError
 from ps_cluster.models.dynamic_embedding import DynamicEmbedding
-from ps_cluster.models.flat import FlatNetwork
+from ps_cluster.models.flat import Arguments, FlatNetwork
 from ps_cluster.models.tables import NO_TABLES, TableCall, TableLayer, Tables
 from ps_cluster.notices import Notify, ignore
 from ps_cluster.private_names import layers_of
@@ -79,7 +79,8 @@ def _unfit_tables(network: FlatNetwork, spec: ExampleSpec) -> list[tuple[TableLa
 
     @tf.function(autograph=False)
     def forward(inputs: Any, *values: tf.Tensor) -> None:
-        found, unknown = network.calls(inputs, tf.constant([0, 0]), *values)
+        weights, statistics, value = values
+        found, unknown = network.calls(Arguments(weights, statistics, inputs, tf.constant([0, 0])), value)
         calls.extend(found)
         unread.extend(unknown)
         depends.extend(_comes_from(call.ids, values) for call in found)

@@ -59,7 +59,7 @@ def _judge_of_several_targets(
 ) -> LossAndMetric:
     ends = {array: end.of(array) for array in end.arrays}
     judges = {array: _judge_of_output(spec.targets[array], training, one) for array, one in ends.items()}
-    judge = JudgeOfSeveralTargets(judges, judges[TARGET], loss)
+    judge = JudgeOfSeveralTargets(judges, loss)
     losses = loss.by_output(judge.scaled(judge.targets(zero_targets(spec))), end.structure)
     for place, (array, one) in enumerate(ends.items()):
         judges[array].adapt_to(one, {place: losses[place]} if place in losses else {})
@@ -74,17 +74,11 @@ def zero_targets(spec: ExampleSpec, examples: int = 1) -> Any:
 
 
 class LossAndMetric(ABC):
-    """Judges a network's outputs, float32 [B, outputs]. All results are float32.
+    """Judges a network's outputs, float32 [B, outputs]. All results are float32."""
 
-    Attributes:
-      gives_scores: whether outputs that are not probabilities are scores of classes or labels.
-      of_probabilities: whether the outputs are probabilities, not scores.
-      needs_mark: whether only the loss shows that they are probabilities, so that the saved model needs a mark.
-    """
-
-    gives_scores = False
-    of_probabilities = False
-    needs_mark = False
+    gives_scores = False  # whether outputs that are not probabilities are scores of classes or labels
+    of_probabilities = False  # whether the outputs are probabilities, not scores
+    needs_mark = False  # whether only the loss shows that they are probabilities, so that the saved model needs a mark
 
     def __init__(self, spec: ExampleSpec, training: TrainingSettings | None = None):
         """Create a judge for outputs that are scores, or standard deviations. `training`: see `judge_of`."""
@@ -159,7 +153,7 @@ class LossAndMetric(ABC):
 
     def as_probabilities(self, outputs: Any) -> Any:
         """Return outputs as probabilities, in the same structure; for a regression, the saved model's outputs."""
-        return self.final(outputs)
+        return keras.tree.map_structure(self.prediction, outputs)
 
     def finished(self, model: keras.Model) -> keras.Model:
         """Return the model to save. Its last layer says what its outputs are, if no other layer does."""
@@ -219,9 +213,6 @@ class ClassificationJudge(LossAndMetric):
 
     def prediction(self, outputs: tf.Tensor) -> tf.Tensor:
         return outputs if self.of_probabilities else tf.nn.softmax(outputs)
-
-    def as_probabilities(self, outputs: Any) -> Any:
-        return keras.tree.map_structure(self.prediction, outputs)
 
     def outputs_of(self, prediction: tf.Tensor) -> tf.Tensor:
         return prediction if self.of_probabilities else _logarithms(prediction)
@@ -326,9 +317,6 @@ class MultiLabelJudge(LossAndMetric):
 
     def prediction(self, outputs: tf.Tensor) -> tf.Tensor:
         return _clipped(outputs) if self.of_probabilities else tf.sigmoid(outputs)
-
-    def as_probabilities(self, outputs: Any) -> Any:
-        return keras.tree.map_structure(self.prediction, outputs)
 
     def outputs_of(self, prediction: tf.Tensor) -> tf.Tensor:
         return prediction if self.of_probabilities else _log_odds(prediction)
@@ -556,16 +544,11 @@ class JudgeOfSeveralTargets(CompiledJudge):
     each output, in the order of `keras.tree.flatten`.
     """
 
-    def __init__(self, judges: Mapping[str, LossAndMetric], first: LossAndMetric, loss: CompiledLoss):
-        """Create a judge.
-
-        Args:
-          judges: name of an array of targets → the judge of its output, in the order of the outputs.
-          first: the judge that gives metric and prediction.
-        """
-        super().__init__(first, loss)
+    def __init__(self, judges: Mapping[str, LossAndMetric], loss: CompiledLoss):
+        """Create a judge. `judges`: name of an array of targets → the judge of its output, in the order of outputs."""
+        super().__init__(judges[TARGET], loss)
         self._judges = judges
-        self._place = list(judges.values()).index(first)
+        self._place = list(judges).index(TARGET)
 
     def predicting(self, outputs: Any) -> tf.Tensor:
         return keras.tree.flatten(outputs)[self._place]

@@ -81,10 +81,7 @@ def balanced(blocks: Sequence[Block], parts: int) -> list[int]:
 class StagedNetwork:
     """A network in stages, as a function of a vector of weights and a vector of statistics for each stage.
 
-    Attributes:
-      parts: the share of each stage.
-      output_device: the device whose stage returns the outputs.
-      stages: a network for each stage. They share the layers of the whole network, and so its variables.
+    The networks of the stages share the layers of the whole network, and so its variables.
     """
 
     def __init__(self, whole: FlatNetwork, blocks: Sequence[Block], firsts: Sequence[int], devices: Sequence[str]):
@@ -95,7 +92,7 @@ class StagedNetwork:
         """
         graph = graph_of(whole.model)
         tensors = [graph.input, *(blocks[first - 1].output for first in firsts[1:]), graph.output]
-        self.output_device = devices[-1]
+        self.output_device = devices[-1]  # the one whose stage returns the outputs
         self.stages: list[FlatNetwork] = []
         self.parts: list[NetworkPart] = []
         weights = statistics = seeds = 0

@@ -62,19 +62,13 @@ class TableCall(NamedTuple):
 
 
 class Tables:
-    """The tables of a network, in groups of equal width. Each table of keys is a group of its own, after the others.
-
-    Attributes:
-      tables: the tables, in the order of the network's layers.
-      widths: the width of each group.
-      keyed: number of a group → the table of keys that is this group.
-    """
+    """The tables of a network, in groups of equal width. Each table of keys is a group of its own, after the others."""
 
     def __init__(self, layers: Sequence[TableLayer] = ()):
         numbered = [layer for layer in layers if not isinstance(layer, DynamicEmbedding)]
-        self.widths = list(dict.fromkeys(int(layer.output_dim) for layer in numbered))
-        self.tables: list[Table] = []
-        self.keyed: dict[int, DynamicEmbedding] = {}
+        self.widths = list(dict.fromkeys(int(layer.output_dim) for layer in numbered))  # of the groups
+        self.tables: list[Table] = []  # in the order of the network's layers
+        self.keyed: dict[int, DynamicEmbedding] = {}  # number of a group → the table of keys that is this group
         rows = [0] * len(self.widths)
         for layer in layers:
             if isinstance(layer, DynamicEmbedding):
