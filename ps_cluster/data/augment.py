@@ -5,14 +5,14 @@ TensorFlow graph code, for use inside a `tf.function` on a worker: vectorised, w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from functools import partial
 
 import tensorflow as tf
 
 from ps_cluster.config.augmentation import Augmentation
-from ps_cluster.config.datasets import ImageSettings
+from ps_cluster.config.datasets import ImageSettings, Inputs, NetworkOutputs
 from ps_cluster.config.objectives import ExampleSpec, Field
 from ps_cluster.config.schedules import ImageScale
 from ps_cluster.data.batches import Batch
@@ -194,17 +194,13 @@ def _uniform(
     return tf.random.stateless_uniform(shape, tf.random.fold_in(step_seed, int(stream)), low, high, dtype)
 
 
-Views = Mapping[str, tf.Tensor]
-"""Name of an input → images float32 [B, H, W, C], all shown in one way."""
-
-
-def mean_over_views(outputs: Callable[[Views], tf.Tensor], inputs: Views) -> tf.Tensor:
+def mean_over_views(outputs: NetworkOutputs, inputs: Inputs) -> tf.Tensor:
     """Return the weighted mean of the outputs for six views of each image, float32 [B, outputs].
 
     The views are the image, the image shifted by one pixel up and left, the image shifted by one pixel down and right
     (with reflected borders), and the mirror images of these three. The two views without a shift have a weight of 1/4
     each, the other four of 1/8 each. This is the multi-crop evaluation of airbench (Jordan 2024, arXiv:2404.00498,
-    section 3.5). `inputs`: the only input, an image.
+    section 3.5). `inputs`: the only input, images float32 [B, H, W, C].
     """
     ((name, images),) = inputs.items()
     height, width = images.shape[1:3]

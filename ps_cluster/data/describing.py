@@ -99,25 +99,19 @@ def example_rows(
         if field.dtype == TEXT:
             of_texts = [column.name for column in encoded.get(name, [])] or [name]
             names += of_texts
-            columns += _texts_apart(chosen, len(of_texts))
+            apart = texts_of(chosen).reshape(len(chosen), len(of_texts), -1).swapaxes(0, 1)
+            columns += [[_beginning(" · ".join(row)) for row in column] for column in apart]
         elif name in encoded:
             for column, values in zip(encoded[name], chosen.T):
                 names.append(column.name)
                 columns.append([column.text(value) for value in values])
         else:
             names.append(name)
-            columns.append([_as_text(row) if dataset.spec.is_text else _first_values(row) for row in chosen])
+            if dataset.spec.is_text:
+                columns.append([_beginning(row.tobytes().decode("utf-8", "replace")) for row in chosen])
+            else:
+                columns.append([_first_values(row) for row in chosen])
     return names, [list(row) for row in zip(*columns)]
-
-
-def _texts_apart(codes: np.ndarray, columns: int) -> list[list[str]]:
-    """Return the beginnings of texts, column by column. `codes`: code points [N, ..., characters]."""
-    texts = texts_of(codes).reshape(len(codes), columns, -1)
-    return [[_beginning(" · ".join(row)) for row in texts[:, place]] for place in range(columns)]
-
-
-def _as_text(row: np.ndarray) -> str:
-    return _beginning(row.tobytes().decode("utf-8", "replace"))
 
 
 def _beginning(text: str) -> str:

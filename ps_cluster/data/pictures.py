@@ -77,21 +77,20 @@ class Images(LazyRows):
             raise Malformed(unreadable_message(picture.name, _why_unreadable(error))) from error
 
 
-def inspect_picture(picture: Picture, *, wholly: bool = False) -> PictureInfo:
-    """Return information about a picture from its header. `wholly`: decode it too, so that all damage is found."""
-    try:
-        with picture.open() as file, _open_image(file) as image:
-            turned = image.getexif().get(_ORIENTATION) in _SIDEWAYS
-            if wholly:
-                image.load()
-            return PictureInfo(image.size if turned else image.size[::-1], image.mode in _GREY_MODES)
-    except Exception as error:  # a damaged picture can raise almost any exception
-        return PictureInfo(wrong=_why_unreadable(error))
+def inspect_pictures(pictures: Sequence[Picture], *, wholly: bool) -> list[PictureInfo]:
+    """Return information about pictures from their headers. `wholly`: decode them too, so that all damage is found."""
 
+    def inspect(picture: Picture) -> PictureInfo:
+        try:
+            with picture.open() as file, _open_image(file) as image:
+                turned = image.getexif().get(_ORIENTATION) in _SIDEWAYS
+                if wholly:
+                    image.load()
+                return PictureInfo(image.size if turned else image.size[::-1], image.mode in _GREY_MODES)
+        except Exception as error:  # a damaged picture can raise almost any exception
+            return PictureInfo(wrong=_why_unreadable(error))
 
-def inspect_pictures(pictures: Sequence[Picture], *, wholly: bool = False) -> list[PictureInfo]:
-    """Return what `inspect_picture` returns for each picture."""
-    return list(_in_threads(lambda picture: inspect_picture(picture, wholly=wholly), pictures))
+    return list(_in_threads(inspect, pictures))
 
 
 def unreadable_message(name: str, why: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,20 +44,20 @@ class Encoding:
 
     def arrays(self, table: PiecewiseTable, rows: int, width: Width) -> dict[str, StreamedRows]:
         """Return the inputs of a table of N rows: numbers float32 [N, k], categories int32 [N, m], codes of texts [N, t, c]."""
+
+        def streamed(columns: list[str], dtype: str, encode: Callable[[Any], np.ndarray], *more: int) -> StreamedRows:
+            return StreamedRows(dtype, (rows, len(columns), *more), lambda: map(encode, table.batches(columns)))
+
+        def codes(batch: Any) -> np.ndarray:
+            return codes_of(self._as_texts(batch), width.characters).astype(width.code)
+
         found = {}
         if self.numbers:
-            read = partial(_encoded_pieces, table, self.numbers, self._as_numbers)
-            found["numbers"] = StreamedRows("float32", (rows, len(self.numbers)), read)
+            found["numbers"] = streamed(self.numbers, "float32", self._as_numbers)
         if self.categories:
-            read = partial(_encoded_pieces, table, self.categories, self._as_codes)
-            found["categories"] = StreamedRows("int32", (rows, len(self.categories)), read)
+            found["categories"] = streamed(self.categories, "int32", self._as_codes)
         if self.texts:
-
-            def codes(batch: Any) -> np.ndarray:
-                return codes_of(self._as_texts(batch), width.characters).astype(width.code)
-
-            read = partial(_encoded_pieces, table, self.texts, codes)
-            found["texts"] = StreamedRows(width.code, (rows, len(self.texts), width.characters), read)
+            found["texts"] = streamed(self.texts, width.code, codes, width.characters)
         return found
 
     def encoded(self, table: PiecewiseTable) -> Iterator[dict[str, np.ndarray]]:
@@ -83,7 +82,7 @@ class Encoding:
 
     def text_pieces(self, table: PiecewiseTable) -> Iterator[np.ndarray]:
         """Yield the columns of texts in pieces, [B, t] of Python's texts."""
-        yield from _encoded_pieces(table, self.texts, self._as_texts) if self.texts else ()
+        yield from map(self._as_texts, table.batches(self.texts)) if self.texts else ()
 
     def _as_texts(self, batch: Any) -> np.ndarray:
         """Return the columns of texts, [B, t] of Python's texts. A missing text is ""."""
@@ -110,13 +109,6 @@ class Encoding:
             found = pyarrow.compute.index_in(texts, value_set=values)
             codes.append(found.fill_null(-1).to_numpy(zero_copy_only=False))
         return (np.stack(codes, 1) + 1).astype(np.int32)
-
-
-def _encoded_pieces(
-    table: PiecewiseTable, columns: Sequence[str], encode: Callable[[Any], np.ndarray]
-) -> Iterator[np.ndarray]:
-    """Return an iterator over all rows of some columns, encoded, in pieces."""
-    return map(encode, table.batches(columns))
 
 
 def learn_encoding(table: PiecewiseTable, kept: np.ndarray | None, roles: Roles) -> Encoding:

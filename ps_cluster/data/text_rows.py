@@ -27,7 +27,7 @@ class TextRows(LazyRows):
     """Texts as code points [N, ..., characters], padded with 0."""
 
     def __init__(self, texts: Rows, width: Width):
-        super().__init__(np.dtype(width.code), (*_form(texts), width.characters))
+        super().__init__(np.dtype(width.code), (len(texts), *(texts.shape[1:] or (1,)), width.characters))
         self._texts = texts
 
     def __getitem__(self, part: slice | np.ndarray) -> np.ndarray:
@@ -104,10 +104,6 @@ def network_input(rows: tf.Tensor, field: Field) -> tf.Tensor:
         input_values=tf.boolean_mask(codes, used), input_splits=tf.concat([[0], ends], 0), output_encoding="UTF-8"
     )
     return tf.reshape(texts, [-1, *field.shape])
-
-
-def _form(texts: Rows) -> tuple[int, ...]:
-    return (len(texts), *(texts.shape[1:] or (1,)))
 
 
 def text_pieces(rows: Rows) -> Iterator[np.ndarray]:

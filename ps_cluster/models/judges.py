@@ -192,26 +192,43 @@ class ClassificationJudge(LossAndMetric):
         """Return labels int32 [B]."""
         return tf.cast(rows, tf.int32)
 
+    def labels(self, targets: tf.Tensor) -> tf.Tensor:
+        """Return the labels, int32 [B]."""
+        return targets
+
+    def of_each_class(self, outputs: tf.Tensor) -> tf.Tensor:
+        """Return the scores, or the probabilities, of all classes, [B, classes]."""
+        return outputs
+
     def weights(self, targets: tf.Tensor, given: tf.Tensor | None) -> tf.Tensor | None:
         """Return the weights of the examples times those of their classes."""
         given = super().weights(targets, given)
         if self._of_classes is None:
             return given
-        of_labels = tf.gather(self._of_classes, targets)
+        of_labels = tf.gather(self._of_classes, self.labels(targets))
         return of_labels if given is None else given * of_labels
 
     def losses(self, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
         off = self._smoothing / self.outputs
-        smoothed = tf.one_hot(targets, self.outputs, 1 - self._smoothing + off, off)
-        scores = _logarithms(outputs) if self.of_probabilities else outputs
-        return tf.nn.softmax_cross_entropy_with_logits(smoothed, scores)
+        smoothed = tf.one_hot(self.labels(targets), self.outputs, 1 - self._smoothing + off, off)
+        scores = self.of_each_class(outputs)
+        return tf.nn.softmax_cross_entropy_with_logits(
+            smoothed, _logarithms(scores) if self.of_probabilities else scores
+        )
 
     def metric(self, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
-        """Return 1 where the output of the label is the largest. The argmax of NaN is 0, so NaN is excluded first."""
+        """Return 1 where the output of the label is the largest."""
+        return tf.cast(self._predicted(outputs) == self.labels(targets), tf.float32)
+
+    def _predicted(self, outputs: tf.Tensor) -> tf.Tensor:
+        """Return the class with the largest output, int32 [B]; -1 where an output is not finite, as argmax would be 0."""
+        outputs = self.of_each_class(outputs)
         sound = tf.reduce_all(tf.math.is_finite(outputs), axis=-1)
-        return tf.cast(sound & (tf.argmax(outputs, -1, tf.int32) == targets), tf.float32)
+        return tf.where(sound, tf.argmax(outputs, -1, tf.int32), -1)
 
     def prediction(self, outputs: tf.Tensor) -> tf.Tensor:
+        """Return the probabilities of all classes, [B, classes]."""
+        outputs = self.of_each_class(outputs)
         return outputs if self.of_probabilities else tf.nn.softmax(outputs)
 
     def outputs_of(self, prediction: tf.Tensor) -> tf.Tensor:
@@ -228,7 +245,8 @@ class ClassificationJudge(LossAndMetric):
 
     def compared(self, targets: tf.Tensor, outputs: Any) -> Compared | None:
         """Return one-hot labels and probabilities, [B, classes]; for two classes only the second column, [B, 1]."""
-        return _of_second(tf.one_hot(targets, self.outputs)), _of_second(_without_nan(self.prediction(outputs)))
+        truth, predicted = tf.one_hot(self.labels(targets), self.outputs), _without_nan(self.prediction(outputs))
+        return (truth[:, 1:], predicted[:, 1:]) if self.outputs == 2 else (truth, predicted)
 
     def kept(self, targets: tf.Tensor, outputs: tf.Tensor) -> dict[str, tf.Tensor]:
         """Return labels int32 [B] and probabilities float32 [B].
@@ -237,7 +255,14 @@ class ClassificationJudge(LossAndMetric):
         would take too much space. So only those of the predicted class ("confidence") and of the true one ("of_target")
         are kept.
         """
-        return _kept_of_classes(targets, outputs, self.prediction(outputs))
+        labels, predicted = self.labels(targets), self._predicted(outputs)
+        probabilities = tf.where(predicted[:, None] >= 0, self.prediction(outputs), 0.0)
+        return {
+            "target": labels,
+            "predicted": predicted,
+            "confidence": tf.reduce_max(probabilities, axis=-1),
+            "of_target": tf.gather(probabilities, labels, axis=1, batch_dims=1),
+        }
 
 
 class OneOutputJudge(ClassificationJudge):
@@ -265,18 +290,14 @@ class OneOutputJudge(ClassificationJudge):
     def targets(self, rows: tf.Tensor) -> tf.Tensor:
         return tf.cast(rows, tf.float32)[:, None]
 
-    def weights(self, targets: tf.Tensor, given: tf.Tensor | None) -> tf.Tensor | None:
-        return super().weights(_labels(targets), given)
+    def labels(self, targets: tf.Tensor) -> tf.Tensor:
+        return tf.cast(targets[:, 0], tf.int32)
 
-    def losses(self, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
-        return super().losses(_labels(targets), self._of_both(outputs))
-
-    def metric(self, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
-        return super().metric(_labels(targets), self._of_both(outputs))
-
-    def prediction(self, outputs: tf.Tensor) -> tf.Tensor:
-        """Return the probabilities of both classes, [B, 2]."""
-        return super().prediction(self._of_both(outputs))
+    def of_each_class(self, outputs: tf.Tensor) -> tf.Tensor:
+        if not self.of_probabilities:
+            return tf.concat([tf.zeros_like(outputs), outputs], axis=-1)
+        of_second = _clipped(outputs)
+        return tf.concat([1 - of_second, of_second], axis=-1)
 
     def as_probabilities(self, outputs: Any) -> Any:
         return outputs if self.of_probabilities else keras.tree.map_structure(tf.sigmoid, outputs)
@@ -284,19 +305,6 @@ class OneOutputJudge(ClassificationJudge):
     def outputs_of(self, prediction: tf.Tensor) -> tf.Tensor:
         of_first, of_second = tf.split(super().outputs_of(prediction), 2, axis=-1)
         return of_second if self.of_probabilities else of_second - of_first
-
-    def compared(self, targets: tf.Tensor, outputs: Any) -> Compared | None:
-        return targets, _of_second(_without_nan(self.prediction(outputs)))
-
-    def kept(self, targets: tf.Tensor, outputs: tf.Tensor) -> dict[str, tf.Tensor]:
-        return _kept_of_classes(_labels(targets), self._of_both(outputs), self.prediction(outputs))
-
-    def _of_both(self, outputs: tf.Tensor) -> tf.Tensor:
-        """Return the scores, or the probabilities, of both classes, [B, 2]."""
-        if not self.of_probabilities:
-            return tf.concat([tf.zeros_like(outputs), outputs], axis=-1)
-        of_second = _clipped(outputs)
-        return tf.concat([1 - of_second, of_second], axis=-1)
 
 
 class MultiLabelJudge(LossAndMetric):
@@ -337,26 +345,9 @@ class MultiLabelJudge(LossAndMetric):
         return {"target": tf.cast(targets > 0.5, tf.uint8), "prediction": sound}
 
 
-def _of_second(rows: tf.Tensor) -> tf.Tensor:
-    """Return the last column if there are two, [B, 1], else all of them."""
-    return rows[:, 1:] if rows.shape[1] == 2 else rows
-
-
 def _without_nan(probabilities: tf.Tensor) -> tf.Tensor:
     """Replace probabilities that are not finite by 0, because Keras's metrics refuse them."""
     return tf.where(tf.math.is_finite(probabilities), probabilities, 0.0)
-
-
-def _kept_of_classes(labels: tf.Tensor, outputs: tf.Tensor, probabilities: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Return `ClassificationJudge.kept` for labels int32 [B]; `outputs` and `probabilities` float32 [B, classes]."""
-    sound = tf.reduce_all(tf.math.is_finite(outputs), axis=-1)
-    probabilities = tf.where(sound[:, None], probabilities, 0.0)
-    return {
-        "target": labels,
-        "predicted": tf.where(sound, tf.argmax(outputs, -1, tf.int32), -1),
-        "confidence": tf.reduce_max(probabilities, axis=-1),
-        "of_target": tf.gather(probabilities, labels, axis=1, batch_dims=1),
-    }
 
 
 def _logarithms(probabilities: tf.Tensor) -> tf.Tensor:
@@ -370,11 +361,6 @@ def _log_odds(probabilities: tf.Tensor) -> tf.Tensor:
 def _clipped(outputs: tf.Tensor) -> tf.Tensor:
     """Limit probabilities to 0..1, which a network without an activation may leave. What is not finite becomes NaN."""
     return tf.where(tf.math.is_finite(outputs), tf.clip_by_value(outputs, 0.0, 1.0), math.nan)
-
-
-def _labels(targets: tf.Tensor) -> tf.Tensor:
-    """Return labels int32 [B] of targets float32 [B, 1]."""
-    return tf.cast(targets[:, 0], tf.int32)
 
 
 class RegressionJudge(LossAndMetric):

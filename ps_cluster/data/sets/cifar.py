@@ -27,6 +27,7 @@ from ps_cluster.data.plain_pickles import PickledArray, load_plain
 from ps_cluster.files.reading import bounded_memory, open_regular, read_bytes
 from ps_cluster.files.values import reason
 
+_SITE = "https://www.cs.toronto.edu/~kriz"
 _MEMBER_BYTES_MAX = 2**28  # the largest file, with the training images of CIFAR-100, has 156 MB
 _ARCHIVE_BYTES_MAX = 2**29  # decompressed; each of the two archives has 186 MB
 
@@ -92,11 +93,7 @@ class Cifar10(Cifar):
     # As in Keras (datasets/cifar10.py, 3.15) and in torchvision (prototype/datasets/_builtin/cifar.py, 0b02d42); the size as
     # both print it when they download.
     downloads = (
-        Download(
-            f"https://www.cs.toronto.edu/~kriz/{archive}",
-            "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
-            170_498_071,
-        ),
+        Download(f"{_SITE}/{archive}", "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce", 170_498_071),
     )
     batches = (
         *(BatchFile(f"data_batch_{number}", "train", 10_000) for number in range(1, 6)),
@@ -124,11 +121,7 @@ class Cifar100(Cifar):
     # As in Keras (datasets/cifar100.py, 3.15) and in torchvision (prototype/datasets/_builtin/cifar.py, 0b02d42); the size as
     # both print it when they download.
     downloads = (
-        Download(
-            f"https://www.cs.toronto.edu/~kriz/{archive}",
-            "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7",
-            169_001_437,
-        ),
+        Download(f"{_SITE}/{archive}", "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7", 169_001_437),
     )
     batches = (BatchFile("train", "train", 50_000), BatchFile("test", "test", 10_000))
     names_file = "meta"

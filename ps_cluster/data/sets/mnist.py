@@ -80,27 +80,14 @@ class FashionMnist(MnistForm):
     wanted = "a folder with the four files train-images-idx3-ubyte(.gz) and so on"
     # As in torchvision (prototype/datasets/_builtin/mnist.py, 01c11a0) and in TensorFlow Datasets
     # (url_checksums/fashion_mnist.txt, 333639b).
-    downloads = (
-        Download(
-            f"{_KERAS}/train-images-idx3-ubyte.gz",
-            "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
-            26_421_880,
-        ),
-        Download(
-            f"{_KERAS}/train-labels-idx1-ubyte.gz",
-            "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
-            29_515,
-        ),
-        Download(
-            f"{_KERAS}/t10k-images-idx3-ubyte.gz",
-            "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
-            4_422_102,
-        ),
-        Download(
-            f"{_KERAS}/t10k-labels-idx1-ubyte.gz",
-            "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
-            5_148,
-        ),
+    downloads = tuple(
+        Download(f"{_KERAS}/{name}-ubyte.gz", sha256, size_bytes)
+        for name, sha256, size_bytes in (
+            ("train-images-idx3", "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84", 26_421_880),
+            ("train-labels-idx1", "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845", 29_515),
+            ("t10k-images-idx3", "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073", 4_422_102),
+            ("t10k-labels-idx1", "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5", 5_148),
+        )
     )
     recipes = {"airbench": {"model": {"width": 0.5}, "training": {"epochs": 13.0}, "schedule": {"image_scales": []}}}
     folders = ("fashion-mnist", "fashion_mnist", "FashionMNIST", "FashionMNIST/raw")
