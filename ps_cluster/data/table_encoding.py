@@ -9,7 +9,7 @@ import numpy as np
 
 from ps_cluster.data.lazy_rows import StreamedRows
 from ps_cluster.data.moments import Moments
-from ps_cluster.data.table_files import PiecewiseTable
+from ps_cluster.data.table_files import PiecewiseTable, compute, kinds, pyarrow
 from ps_cluster.data.text_rows import Width, codes_of
 from ps_cluster.files.values import Malformed
 
@@ -31,8 +31,6 @@ class Encoding:
 
     def __init__(self, content: Mapping[str, Any]):
         """Keep the fields of `TableEncoding` (runs/rows.py), which is stored with a packed table."""
-        import pyarrow
-
         self.content = content
         numbers, categories = content["numbers"], content["categories"]
         self.numbers, self.categories = ([column["name"] for column in part] for part in (numbers, categories))
@@ -65,14 +63,12 @@ class Encoding:
 
         Raises Malformed if a column is missing, has times where the training had numbers, or numbers where it had times.
         """
-        from pyarrow import types
-
         columns = [*self.numbers, *self.categories, *self.texts]
         if missing := [name for name in columns if name not in table.columns]:
             raise Malformed(f"there is no column '{missing[0]}', which the network was trained on")
         for column in self.content["numbers"]:
             name, kind = column["name"], table.columns[column["name"]]
-            if types.is_temporal(kind) != column["is_time"] and not types.is_string(kind):
+            if kinds.is_temporal(kind) != column["is_time"] and not kinds.is_string(kind):
                 was = "dates or times" if column["is_time"] else "numbers"
                 raise Malformed(f"the column '{name}' is {kind}, but the network was trained on {was}: give those")
         for batch in table.batches(columns):
@@ -86,8 +82,6 @@ class Encoding:
 
     def _as_texts(self, batch: Any) -> np.ndarray:
         """Return the columns of texts, [B, t] of Python's texts. A missing text is ""."""
-        import pyarrow
-
         columns = (batch.column(name).cast(pyarrow.string()).fill_null("") for name in self.texts)
         return np.stack([column.to_numpy(zero_copy_only=False).astype(object) for column in columns], 1)
 
@@ -101,12 +95,10 @@ class Encoding:
 
     def _as_codes(self, batch: Any) -> np.ndarray:
         """Return the columns of categories as codes, int32 [B, m]. A missing or unknown value has the code 0."""
-        import pyarrow.compute
-
         codes = []
         for name, values in zip(self.categories, self._values):
             texts = batch.column(name).cast(pyarrow.string())
-            found = pyarrow.compute.index_in(texts, value_set=values)
+            found = compute.index_in(texts, value_set=values)
             codes.append(found.fill_null(-1).to_numpy(zero_copy_only=False))
         return (np.stack(codes, 1) + 1).astype(np.int32)
 
@@ -116,8 +108,6 @@ def learn_encoding(table: PiecewiseTable, kept: np.ndarray | None, roles: Roles)
 
     Raises Malformed if a column has infinite values, or too many categories.
     """
-    import pyarrow
-
     numbers, categories = roles.numbers, roles.categories
     seen: list[set[str]] = [set() for _ in categories]
     missing = dict.fromkeys([*numbers, *categories], 0)
@@ -139,7 +129,7 @@ def learn_encoding(table: PiecewiseTable, kept: np.ndarray | None, roles: Roles)
                 )
     mean, std = (np.broadcast_to(of, len(numbers)) for of in (moments.mean, moments.std))
     _check_finite(numbers, np.isfinite(mean) & np.isfinite(std))
-    times = [pyarrow.types.is_temporal(table.columns[name]) for name in numbers]
+    times = [kinds.is_temporal(table.columns[name]) for name in numbers]
     columns = zip(numbers, mean.tolist(), np.where(std == 0, 1, std).tolist(), times)
     return Encoding(
         {
@@ -176,12 +166,10 @@ _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 def as_floats(column: Any) -> np.ndarray:
     """Return an array of pyarrow as float64 [B]. Dates and times are in seconds, and a missing value is NaN."""
-    import pyarrow
-
     seconds = 1.0
-    if pyarrow.types.is_temporal(kind := column.type):
-        days = pyarrow.types.is_date32(kind)
-        seconds = 86_400.0 if days else _SECONDS["ms" if pyarrow.types.is_date64(kind) else kind.unit]
+    if kinds.is_temporal(kind := column.type):
+        days = kinds.is_date32(kind)
+        seconds = 86_400.0 if days else _SECONDS["ms" if kinds.is_date64(kind) else kind.unit]
         column = column.cast(pyarrow.int32() if kind.bit_width == 32 else pyarrow.int64())
     numbers: np.ndarray = column.cast(pyarrow.float64(), safe=False).to_numpy(zero_copy_only=False)
     return numbers * seconds

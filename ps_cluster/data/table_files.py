@@ -14,9 +14,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from ps_cluster.config.lazy import Lazy
 from ps_cluster.data.line_files import is_compressed, opened
 from ps_cluster.files.reading import open_regular
 from ps_cluster.files.values import Malformed, one_line, reason
+
+pyarrow, compute, kinds = Lazy("pyarrow"), Lazy("pyarrow.compute"), Lazy("pyarrow.types")
+arrow_csv, arrow_parquet = Lazy("pyarrow.csv"), Lazy("pyarrow.parquet")
 
 Types = Mapping[str, Any]
 """Name of a column → type of pyarrow."""
@@ -24,32 +28,27 @@ Types = Mapping[str, Any]
 
 def widened(kind: Any) -> Any:
     """Return a type for all rows of a column: floats for whole numbers, since later rows may have fractions."""
-    import pyarrow
-
-    return pyarrow.float64() if pyarrow.types.is_integer(kind) else kind
+    return pyarrow.float64() if kinds.is_integer(kind) else kind
 
 
 def _value_type(kind: Any) -> Any:
     """Return the type of the values of a column: text of any kind, and a column without values, are strings."""
-    import pyarrow
-    from pyarrow import types
-
-    if types.is_dictionary(kind):
+    if kinds.is_dictionary(kind):
         return _value_type(kind.value_type)
-    texts = (types.is_null, types.is_large_string, types.is_string_view)
+    texts = (kinds.is_null, kinds.is_large_string, kinds.is_string_view)
     return pyarrow.string() if any(test(kind) for test in texts) else kind
 
 
 def _is_compatible(own: Any, wanted: Any) -> bool:
     """Return whether a column of type `own` can be read as `wanted`. Numbers in one table can't be dates in another."""
-    from pyarrow import types
-
-    if _value_type(own) == wanted or types.is_null(own) or types.is_string(wanted):  # any value can be a name
+    if _value_type(own) == wanted or kinds.is_null(own) or kinds.is_string(wanted):  # any value can be a name
         return True
-    return any(
-        any(test(own) for test in alike) and any(test(wanted) for test in alike)
-        for alike in ((types.is_integer, types.is_floating, types.is_decimal), (types.is_temporal,))
-    )
+    return are_numbers(own, wanted) or (kinds.is_temporal(own) and kinds.is_temporal(wanted))
+
+
+def are_numbers(*found: Any) -> bool:
+    """Return whether all of these types are types of numbers."""
+    return all(kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_decimal(kind) for kind in found)
 
 
 MOST_COLUMNS = 30_000  # pyarrow takes 10 kB for each
@@ -97,8 +96,6 @@ class CsvTable(PiecewiseTable):
 
     def __init__(self, path: Path, types: Types):
         """Read names and types of columns from the beginning of a file. `types`: the types that are known already."""
-        import pyarrow
-
         self._path, self.what = path, f"'{path.name}'"
         with opened(path) as file:
             first = file.readline(_FIRST_LINE_BYTES)
@@ -139,16 +136,14 @@ class CsvTable(PiecewiseTable):
 
     @contextmanager
     def _open(self, types: Mapping[str, Any], columns: Sequence[str] = ()) -> Iterator[Any]:
-        from pyarrow import csv as arrow
-
         with (
             arrow_errors(self.what, self._of_another_type),
             _arrow_file(self._path) as file,
-            arrow.open_csv(
+            arrow_csv.open_csv(
                 file,
-                arrow.ReadOptions(block_size=_BLOCK_BYTES),
-                arrow.ParseOptions(delimiter=self._delimiter, newlines_in_values=True),
-                arrow.ConvertOptions(
+                arrow_csv.ReadOptions(block_size=_BLOCK_BYTES),
+                arrow_csv.ParseOptions(delimiter=self._delimiter, newlines_in_values=True),
+                arrow_csv.ConvertOptions(
                     column_types={name: widened(kind) for name, kind in types.items()},
                     include_columns=list(columns),
                     strings_can_be_null=True,
@@ -201,11 +196,9 @@ class ArrowTable(PiecewiseTable):
           what: the name of the table, for messages.
           read: returns record batches of some columns, in the types of the source.
         """
-        from pyarrow import types
-
         self.what, self._read = what, read
         self.columns = {name: wanted.get(name, _value_type(kind)) for name, kind in own.items()}
-        self.declared: Types = {name: _value_type(kind) for name, kind in own.items() if not types.is_null(kind)}
+        self.declared = {name: _value_type(kind) for name, kind in own.items() if not kinds.is_null(kind)}
         self.untyped = frozenset(own.keys() - self.declared.keys() - wanted.keys())
         for name, kind in own.items():
             if not _is_compatible(kind, found := self.columns[name]):
@@ -222,14 +215,10 @@ class ArrowTable(PiecewiseTable):
 
     def batches(self, columns: Sequence[str]) -> Iterator[Any]:
         """Yield the rows. Raises Malformed for a value that can't have the type of its column."""
-        import pyarrow
-
         for batch in self._read(list(columns)):
             yield pyarrow.RecordBatch.from_arrays([self._typed(batch, name) for name in columns], list(columns))
 
     def _typed(self, batch: Any, name: str) -> Any:
-        import pyarrow
-
         column, kind = batch.column(name), self.columns[name]
         try:
             return column if column.type == kind else column.cast(widened(kind))
@@ -271,16 +260,14 @@ class JoinedTables(PiecewiseTable):
 
 def _parquet_table(path: Path, types: Types) -> ArrowTable:
     """Open a Parquet file. `types`: the types that some columns must have."""
-    from pyarrow.parquet import ParquetFile
-
     what = f"'{path.name}'"
 
     def read(columns: list[str]) -> Iterator[Any]:
         with arrow_errors(what), _arrow_file(path) as file:
-            yield from ParquetFile(file).iter_batches(BATCH_ROWS, columns=columns)
+            yield from arrow_parquet.ParquetFile(file).iter_batches(BATCH_ROWS, columns=columns)
 
     with arrow_errors(what), _arrow_file(path) as file:
-        parquet = ParquetFile(file)
+        parquet = arrow_parquet.ParquetFile(file)
         _check_columns(path, parquet.metadata.num_columns)
         own = {field.name: field.type for field in parquet.schema_arrow}
     return ArrowTable(own, types, what, read)
@@ -293,10 +280,8 @@ def _arrow_file(path: Path) -> Iterator[Any]:
     Arrow's threads may still read when Python ends. With a file object of Python, that would abort the process or keep
     it from ending (apache/arrow#34314, #50482).
     """
-    from pyarrow import CompressedInputStream, OSFile
-
-    with open_regular(path) as file, OSFile(f"/proc/self/fd/{file.fileno()}") as own:
-        yield CompressedInputStream(own, "gzip") if is_compressed(path) else own
+    with open_regular(path) as file, pyarrow.OSFile(f"/proc/self/fd/{file.fileno()}") as own:
+        yield pyarrow.CompressedInputStream(own, "gzip") if is_compressed(path) else own
 
 
 TABLES: Mapping[str, Callable[[Path, Types], PiecewiseTable]] = {
@@ -316,8 +301,6 @@ def open_tables(files: Mapping[str, Sequence[Path]], text: Sequence[str]) -> dic
 
     `text`: columns that are read as text, even if they look like numbers.
     """
-    import pyarrow
-
     types: dict[str, Any] = {name: pyarrow.string() for name in text}
     tables: dict[str, PiecewiseTable] = {}
     for split, parts in files.items():
@@ -345,11 +328,9 @@ def _check_alike(first: PiecewiseTable, later: PiecewiseTable, text: Sequence[st
 
     For separate tables, e.g. one to test on, this is no error: numbers may be names.
     """
-    from pyarrow import types
-
     for name, kind in later.declared.items():
         before = first.declared.get(name, kind)
-        if name not in text and types.is_string(before) and not (types.is_string(kind) or types.is_null(kind)):
+        if name not in text and kinds.is_string(before) and not (kinds.is_string(kind) or kinds.is_null(kind)):
             raise Malformed(_other_type_message(name, later.what, kind, before))
 
 
@@ -373,8 +354,6 @@ def _check_columns(path: Path, columns: int) -> None:
 @contextmanager
 def arrow_errors(what: str, rephrase: Callable[[str], str | None] = lambda text: None) -> Iterator[None]:
     """Raise Malformed for errors of pyarrow in a block. `rephrase`: returns a better message than pyarrow's, or None."""
-    import pyarrow
-
     try:
         yield
     except MemoryError:  # also pyarrow's own, which is an ArrowException too

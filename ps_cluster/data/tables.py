@@ -14,7 +14,16 @@ from ps_cluster.config.datasets import Contents, OwnDataSettings
 from ps_cluster.config.objectives import WEIGHT
 from ps_cluster.data.holding_out import contents_of, split_of
 from ps_cluster.data.table_encoding import Encoding, Roles, as_floats, learn_encoding
-from ps_cluster.data.table_files import ADVICE_FOR_INPUT, ADVICE_FOR_TARGET, PiecewiseTable, wrong_value_message
+from ps_cluster.data.table_files import (
+    ADVICE_FOR_INPUT,
+    ADVICE_FOR_TARGET,
+    PiecewiseTable,
+    are_numbers,
+    compute,
+    kinds,
+    pyarrow,
+    wrong_value_message,
+)  # fmt: skip
 from ps_cluster.data.targets import MOST_CLASSES_WITH_GAPS, Targets, classes_by_name, is_binary, targets_of
 from ps_cluster.data.text_rows import text_field, width_of
 from ps_cluster.errors import did_you_mean
@@ -89,9 +98,7 @@ def _kept_rows(rows_of_parts: Sequence[int], kept: np.ndarray | None) -> tuple[i
 
 def _identifier_notes(table: PiecewiseTable, roles: Roles, settings: TableSettings) -> Iterator[str]:
     """Yield a line about input columns of whole numbers or texts that have a different value in every row."""
-    from pyarrow import types
-
-    whole = [name for name in roles.numbers if types.is_integer(table.columns[name])]
+    whole = [name for name in roles.numbers if kinds.is_integer(table.columns[name])]
     found = columns_without_repeats(
         table, [*whole, *(name for name in roles.categories if name not in settings.categorical)]
     )
@@ -110,9 +117,6 @@ def _identifier_notes(table: PiecewiseTable, roles: Roles, settings: TableSettin
 
 def columns_without_repeats(table: PiecewiseTable, names: Sequence[str]) -> list[str]:
     """Return the columns that have no value twice and none missing, in the first rows. A short table has no such columns."""
-    import pyarrow
-    from pyarrow import compute
-
     parts: dict[str, list[Any]] = {name: [] for name in names}
     rows = 0
     for batch in table.batches(names) if names else ():
@@ -192,17 +196,15 @@ def _choose_roles(columns: Mapping[str, Any], settings: TableSettings) -> Roles:
 
 def _is_category(name: str, kind: Any) -> bool:
     """Return whether a column holds names. Raises Malformed if it holds neither names nor numbers."""
-    from pyarrow import types
-
-    if types.is_dictionary(kind):
+    if kinds.is_dictionary(kind):
         kind = kind.value_type
-    if any(test(kind) for test in (types.is_boolean, types.is_string, types.is_large_string, types.is_null)):
+    if any(test(kind) for test in (kinds.is_boolean, kinds.is_string, kinds.is_large_string, kinds.is_null)):
         return True
-    if types.is_binary(kind):
+    if kinds.is_binary(kind):
         raise Malformed(
             f"the column '{name}' is not text in UTF-8: save the file as UTF-8, or name it in data.leave_out"
         )
-    if not any(test(kind) for test in (types.is_integer, types.is_floating, types.is_decimal, types.is_temporal)):
+    if not are_numbers(kind) and not kinds.is_temporal(kind):
         raise Malformed(f"the column '{name}' is {kind}, neither numbers nor text: name it in data.leave_out")
     return False
 
@@ -237,8 +239,6 @@ def _targets_in(
     tables: Mapping[str, PiecewiseTable], found: Mapping[str, np.ndarray], name: str, settings: TableSettings
 ) -> Targets:
     """Return the targets. By default text and few different whole numbers are classes; other numbers are a regression."""
-    import pyarrow
-
     kind = tables["train"].columns[name]
     is_text = _is_category(name, kind)
     for split, values in found.items():
@@ -253,7 +253,7 @@ def _targets_in(
         _check_not_numbers(tables["train"], name, texts, len(found["train"]), settings)
     objective = settings.objective
     if objective == "auto":
-        train, is_integer = found["train"], not is_text and pyarrow.types.is_integer(kind)
+        train, is_integer = found["train"], not is_text and kinds.is_integer(kind)
         few_whole = is_integer and (train % 1 == 0).all() and len(np.unique(train)) <= MOST_CLASSES_WITH_GAPS
         objective = "classification" if is_text or few_whole or is_binary(train) else "regression"
     if objective == "classification":
@@ -272,8 +272,6 @@ def _targets_in(
 
 def _text_column(table: PiecewiseTable, name: str) -> np.ndarray:
     """Return a whole column as text; "" where it is missing."""
-    import pyarrow
-
     parts = [
         batch.column(name).cast(pyarrow.string()).fill_null("").to_numpy(zero_copy_only=False)
         for batch in table.batches([name])

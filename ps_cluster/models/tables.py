@@ -85,11 +85,6 @@ class Tables:
         return bool(self.tables)
 
     @property
-    def variables(self) -> list[keras.Variable]:
-        """The variable of each table, in the order of `tables`."""
-        return [table.layer.embeddings for table in self.tables]
-
-    @property
     def size(self) -> int:
         """The number of weights in all tables."""
         return sum(table.rows * table.width for table in self.tables)
@@ -100,7 +95,7 @@ class Tables:
         return sum(layer.form.state_size for layer in self.keyed.values())
 
     def is_table(self, variable: keras.Variable) -> bool:
-        return any(variable is own for own in self.variables)
+        return any(variable is table.layer.embeddings for table in self.tables)
 
     def take_values(self) -> tuple[np.ndarray, ...]:
         """Return the rows of each group, float32 [rows, width], and free the layers' variables, which no step reads."""

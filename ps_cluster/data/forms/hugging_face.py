@@ -22,7 +22,7 @@ from ps_cluster.data import library_splits
 from ps_cluster.data.forms import PathForm
 from ps_cluster.data.picture_sets import PictureSettings, contents_of_pictures
 from ps_cluster.data.pictures import Picture
-from ps_cluster.data.table_files import BATCH_ROWS, ArrowTable, Types, arrow_errors
+from ps_cluster.data.table_files import BATCH_ROWS, ArrowTable, Types, arrow_errors, pyarrow
 from ps_cluster.data.tables import TableSettings, contents_of_tables
 from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files.json_files import read_json
@@ -165,8 +165,6 @@ def _open_splits(path: Path, target: str | None) -> _LabelledSplits:
 
 def _read_split(folder: Path) -> _SplitRows:
     """Return the rows of a split. Raises Malformed or UserError if its files are missing or damaged."""
-    import pyarrow
-
     known = read_json(folder / "dataset_info.json", _Info).features
     features = {name: feature for name, feature in known.items() if isinstance(feature, dict)}
     tables = []
