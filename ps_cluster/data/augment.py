@@ -112,7 +112,6 @@ def crop_and_flip(images: tf.Tensor, shifts: tf.Tensor, mirrored: tf.Tensor) -> 
     The same as `tf.pad(..., "REFLECT")`, crop and `tf.image.flip_left_right`, done by a single gather of pixels.
 
     Args:
-      images: [B, H, W, C].
       shifts: int32 [2, B], by how many rows and columns the crop lies below and to the right of the image. They are
         smaller than height and width.
       mirrored: bool [B], which images to mirror left to right.

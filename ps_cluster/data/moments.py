@@ -13,11 +13,6 @@ _MOST_CHANNELS = 4096  # a longer last axis is taken for a signal, not for chann
 _VALUES_AT_ONCE = 2**19  # as float64 they are up to eight times as large
 
 
-def _ignore_overflow() -> np.errstate:
-    """Return a context in which numpy does not warn of overflow. Results that are not finite are refused later."""
-    return np.errstate(invalid="ignore", over="ignore")
-
-
 class Moments:
     """The mean and standard deviation of each place of a row, over all rows so far.
 
@@ -34,7 +29,7 @@ class Moments:
         """Add rows, float64 [B, ...]. `counted`: which values to count, bool of the same shape; None for all."""
         if self._origin is None and len(rows):
             self._origin = np.where(np.isfinite(rows[0]), rows[0], 0.0)
-        with _ignore_overflow():
+        with np.errstate(invalid="ignore", over="ignore"):  # results that are not finite are refused later
             apart = rows - (0.0 if self._origin is None else self._origin)
             if counted is not None:
                 apart = np.where(counted, apart, 0.0)
@@ -50,7 +45,7 @@ class Moments:
     def std(self) -> np.ndarray:
         """The standard deviation of the values; 0 where there are none."""
         count = np.maximum(self.count, 1)
-        with _ignore_overflow():
+        with np.errstate(invalid="ignore", over="ignore"):
             return np.sqrt(np.maximum(self._squares / count - (self._total / count) ** 2, 0))
 
 

@@ -10,7 +10,7 @@ import io
 import pickle
 import pickletools
 import re
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from ps_cluster.files.values import Malformed
 MOST_OPERATIONS = 500_000  # a batch of CIFAR-10 has 30,108, the training images of CIFAR-100 some 250,000
 MOST_TUPLES = 1000  # a batch has 5; hashing deeply nested tuples would overflow the stack
 
-_WHOLE_NUMBERS = re.compile(r"[iu][1248]")
+_WHOLE_NUMBERS = re.compile(r"[<>=|][iu][1248]")
 
 
 class PickledArray:
@@ -42,19 +42,21 @@ class PickledArray:
 
 
 class _PickledDtype:
-    _byte_order = "|"
+    _byte_order: str | bytes = "|"
 
     def __init__(self, code: str | bytes, *_: object) -> None:
-        self._code = code.decode("ascii") if isinstance(code, bytes) else code
+        self._code = code
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        order = state[1]
-        self._byte_order = order.decode("ascii") if isinstance(order, bytes) else order
+        self._byte_order = state[1]
 
     def to_numpy(self) -> np.dtype:
-        if not _WHOLE_NUMBERS.fullmatch(self._code) or self._byte_order not in ("<", ">", "=", "|"):
-            raise ValueError(f"an array of type {self._code!r} is not read: it needs whole numbers")
-        return np.dtype(self._code).newbyteorder(cast(Literal["<", ">", "=", "|"], self._byte_order))
+        order, code = (
+            part.decode("ascii") if isinstance(part, bytes) else part for part in (self._byte_order, self._code)
+        )
+        if not _WHOLE_NUMBERS.fullmatch(order + code):
+            raise ValueError(f"an array of type {code!r} is not read: it needs whole numbers")
+        return np.dtype(order + code)
 
 
 def _reconstruct(*_: object) -> PickledArray:

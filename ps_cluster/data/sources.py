@@ -48,9 +48,7 @@ def resolve(
         the first of several that is on this machine (a packed copy is enough) or can be downloaded, and a notice
         says so if that is the generated set. `data_dir` is the user's copy: the archive, the folder inside it, a
         folder with one of these, or a packed folder.
-      cache_dir: the folder for packed copies and downloads.
       notify: gets one line for each step.
-      progress: gets the progress of a download.
       url: an address to download from instead of the official one. If there are several files, it is the address
         of their folder. The official checksums apply.
     Raises:

@@ -104,13 +104,8 @@ def _identifier_notes(table: PiecewiseTable, roles: Roles, settings: TableSettin
     )
     if found:
         named = one_line(", ".join(f"'{name}'" for name in found), 300)
-        columns, have, like, use, them = (
-            ("columns", "have", "identifiers", "They are used as inputs", "them")
-            if len(found) > 1
-            else ("column", "has", "an identifier", "It is used as an input", "it")
-        )
         yield (
-            f"the {columns} {named} {have} a different value in every row, like {like}. {use}. To leave {them} out: "
+            f"used as inputs, although they have a different value in every row, like identifiers: {named}. To leave them out: "
             f"--set 'data.leave_out=[{one_line(', '.join([*settings.leave_out, *found]), 300)}]'"
         )
 

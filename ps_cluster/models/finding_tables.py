@@ -75,7 +75,7 @@ def _unfit_tables(network: FlatNetwork, spec: ExampleSpec) -> list[tuple[TableLa
     spec_of = tf.TensorSpec
     inputs = {name: spec_of([None, *field.shape], field.network_dtype) for name, field in spec.inputs.items()}
     vectors = spec_of([network.weights.length]), spec_of([network.statistics.length])
-    calls, unread, depends, inner = list[TableCall](), list[keras.Variable](), list[bool](), list[bool]()
+    calls, unread, given = list[TableCall](), list[keras.Variable](), list[tf.Tensor]()
 
     @tf.function(autograph=False)
     def forward(inputs: Any, *values: tf.Tensor) -> None:
@@ -83,20 +83,19 @@ def _unfit_tables(network: FlatNetwork, spec: ExampleSpec) -> list[tuple[TableLa
         found, unknown = network.calls(Arguments(weights, statistics, inputs, tf.constant([0, 0])), value)
         calls.extend(found)
         unread.extend(unknown)
-        depends.extend(_comes_from(call.ids, values) for call in found)
-        inner.extend(call.ids.graph is not values[0].graph for call in found)
+        given.extend(values)
 
-    forward.get_concrete_function(inputs, *vectors, spec_of([]))  # the last one: see `calls`
+    graph = forward.get_concrete_function(inputs, *vectors, spec_of([])).graph  # the last one: see `calls`
     reasons = []
     for table in network.tables.tables:
-        of_table = [index for index, call in enumerate(calls) if call.table is table]
+        ids = [call.ids for call in calls if call.table is table]
         if any(table.layer.embeddings is variable for variable in unread):
             reasons.append((table.layer, "something else reads its weights too"))
-        elif not of_table:
+        elif not ids:
             reasons.append((table.layer, "the network never calls it"))
-        elif any(inner[index] for index in of_table):
+        elif any(of_call.graph is not graph for of_call in ids):
             reasons.append((table.layer, "it is called within a loop or a condition"))
-        elif any(depends[index] for index in of_table):
+        elif any(_comes_from(of_call, given) for of_call in ids):
             reasons.append((table.layer, "its ids depend on weights, so they are not known before the weights are"))
     return reasons
 

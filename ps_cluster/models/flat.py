@@ -290,11 +290,7 @@ class FlatNetwork:
             *zip(self._seeds, states[self._seeds_before :]),
             *self._constants,
         ]
-        with (
-            self.tables.replaced(look_up),
-            PureScope(values, collect_losses=True) as scope,
-            constant_tables(model),
-        ):
+        with self.tables.replaced(look_up), PureScope(values, collect_losses=True) as scope, constant_tables(model):
             # As Keras's `fit`: where `call` has no such argument, dropout and the like do nothing.
             training = {"training": True} if takes_training(model) else {}
             outputs = model(as_arguments(given.inputs), **training)

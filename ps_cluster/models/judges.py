@@ -82,6 +82,7 @@ class LossAndMetric(ABC):
 
     def __init__(self, spec: ExampleSpec, training: TrainingSettings | None = None):
         """Create a judge for outputs that are scores, or standard deviations. `training`: see `judge_of`."""
+        self.of_first: LossAndMetric = self  # the judge of only the output that is the prediction, and its target
         self.outputs = spec.outputs
         self._inputs = spec.inputs
         self._smoothing = training.label_smoothing if training else 0.0
@@ -91,11 +92,6 @@ class LossAndMetric(ABC):
         if losses:
             self.of_probabilities = end.gives_probabilities(losses.get(end.place))
             self.needs_mark = self.of_probabilities and not end.ends_in_probabilities and not end.is_marked
-
-    @property
-    def of_first(self) -> LossAndMetric:
-        """The judge of only the output that is the prediction, and its target."""
-        return self
 
     def predicting(self, outputs: Any) -> tf.Tensor:
         """Return the one of several outputs that is the prediction."""
@@ -164,11 +160,7 @@ class LossAndMetric(ABC):
         return with_mark(model, SCORES, self._inputs) if can_be_marked and not is_marked(model, SCORES) else model
 
     def loss(
-        self,
-        targets: tf.Tensor,
-        outputs: tf.Tensor,
-        weights: tf.Tensor | None = None,
-        part: MicroBatch | None = None,
+        self, targets: tf.Tensor, outputs: tf.Tensor, weights: tf.Tensor | None = None, part: MicroBatch | None = None
     ) -> tf.Tensor:
         """Return the loss of a batch, []: the mean, or with weights the weighted sum divided by B, as in Keras.
 
@@ -462,25 +454,21 @@ class CompiledJudge(LossAndMetric):
     """
 
     def __init__(self, objective: LossAndMetric, loss: CompiledLoss):
-        self._objective = objective
+        self.of_first = objective
         self._loss = loss
 
     @property
-    def of_first(self) -> LossAndMetric:
-        return self._objective
-
-    @property
     def reading(self) -> str:
-        return self._objective.reading
+        return self.of_first.reading
 
     def targets(self, rows: Any) -> Any:
-        return self._objective.targets(rows)
+        return self.of_first.targets(rows)
 
     def weights(self, targets: Any, given: tf.Tensor | None) -> tf.Tensor | None:
-        return self._objective.weights(targets, given)
+        return self.of_first.weights(self._predicted_target(targets), given)
 
     def scaled(self, targets: Any) -> Any:
-        return self._objective.scaled(targets)
+        return self.of_first.scaled(targets)
 
     def loss(
         self, targets: Any, outputs: Any, weights: tf.Tensor | None = None, part: MicroBatch | None = None
@@ -493,31 +481,31 @@ class CompiledJudge(LossAndMetric):
         return tf.fill(examples, self._loss.mean(self.scaled(targets), outputs))
 
     def metric(self, targets: Any, outputs: Any) -> tf.Tensor:
-        return self._objective.metric(self._predicted_target(targets), self.predicting(outputs))
+        return self.of_first.metric(self._predicted_target(targets), self.predicting(outputs))
 
     def prediction(self, outputs: Any) -> tf.Tensor:
-        return self._objective.prediction(self.predicting(outputs))
+        return self.of_first.prediction(self.predicting(outputs))
 
     def further_metrics(self) -> dict[str, keras.Metric]:
-        return self._objective.further_metrics()
+        return self.of_first.further_metrics()
 
     def compared(self, targets: Any, outputs: Any) -> Compared | None:
-        return self._objective.compared(self._predicted_target(targets), self.predicting(outputs))
+        return self.of_first.compared(self._predicted_target(targets), self.predicting(outputs))
 
     def kept(self, targets: Any, outputs: Any) -> dict[str, tf.Tensor]:
-        return self._objective.kept(self._predicted_target(targets), self.predicting(outputs))
+        return self.of_first.kept(self._predicted_target(targets), self.predicting(outputs))
 
     def outputs_of(self, prediction: tf.Tensor) -> tf.Tensor:
-        return self._objective.outputs_of(prediction)
+        return self.of_first.outputs_of(prediction)
 
     def final(self, outputs: Any) -> Any:
-        return self._objective.final(outputs)
+        return self.of_first.final(outputs)
 
     def as_probabilities(self, outputs: Any) -> Any:
-        return self._objective.as_probabilities(outputs)
+        return self.of_first.as_probabilities(outputs)
 
     def finished(self, model: keras.Model) -> keras.Model:
-        return self._objective.finished(model)
+        return self.of_first.finished(model)
 
     def _predicted_target(self, targets: Any) -> tf.Tensor:
         return targets
@@ -541,9 +529,6 @@ class JudgeOfSeveralTargets(CompiledJudge):
 
     def targets(self, rows: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor, ...]:
         return tuple(judge.targets(rows[name]) for name, judge in self._judges.items())
-
-    def weights(self, targets: tuple[tf.Tensor, ...], given: tf.Tensor | None) -> tf.Tensor | None:
-        return super().weights(self._predicted_target(targets), given)
 
     def scaled(self, targets: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, ...]:
         return tuple(judge.scaled(target) for judge, target in zip(self._judges.values(), targets, strict=True))

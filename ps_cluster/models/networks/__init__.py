@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from ps_cluster.config.lazy import keras
 from ps_cluster.config.networks import Network, NetworkSettings
@@ -81,6 +81,15 @@ def embeddings(
     ]
 
 
+def columns_of(
+    examples: ExampleSpec, row_width: int
+) -> tuple[dict[str, keras.KerasTensor], list[keras.KerasTensor], list[keras.KerasTensor]]:
+    """Return the inputs, the embedding of each categorical column, and each input of numbers, standardised."""
+    inputs, fields = inputs_of(examples), examples.inputs.items()
+    rows = [row for name, one in fields if one.codes for row in embeddings(inputs[name], name, one, row_width)]
+    return inputs, rows, [flat_numbers(inputs[name], name, one) for name, one in fields if not one.codes]
+
+
 def dense_layers(x: keras.KerasTensor, units: Sequence[int], name: str) -> keras.KerasTensor:
     """Return `x` [B, n] after dense layers with ReLU, [B, units[-1]]."""
     for place, count in enumerate(units):
@@ -131,20 +140,6 @@ class NetworkOfKeys(Network):
         """Refuse examples without a categorical column."""
         if not any(field.codes for field in examples.inputs.values()):
             raise ValueError("it takes categorical columns, such as those of data set clicks or of a table")
-
-
-class Columns(NamedTuple):
-    """The inputs of a network of keys, and what becomes of their columns, [B, n] each."""
-
-    inputs: dict[str, keras.KerasTensor]
-    rows: list[keras.KerasTensor]  # the embedding of each categorical column
-    numbers: list[keras.KerasTensor]  # each input of numbers, standardised
-
-    @classmethod
-    def of(cls, examples: ExampleSpec, row_width: int) -> Columns:
-        inputs, fields = inputs_of(examples), examples.inputs.items()
-        rows = [row for name, one in fields if one.codes for row in embeddings(inputs[name], name, one, row_width)]
-        return cls(inputs, rows, [flat_numbers(inputs[name], name, one) for name, one in fields if not one.codes])
 
 
 class ImageNetwork(Network):

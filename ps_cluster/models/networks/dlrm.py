@@ -14,7 +14,15 @@ from pydantic import Field
 from ps_cluster.config.lazy import keras
 from ps_cluster.config.networks import NetworkSettings
 from ps_cluster.config.objectives import ExampleSpec
-from ps_cluster.models.networks import Columns, NetworkOfKeys, dense_layers, fewest_outputs, joined, network_of, scored
+from ps_cluster.models.networks import (
+    NetworkOfKeys,
+    columns_of,
+    dense_layers,
+    fewest_outputs,
+    joined,
+    network_of,
+    scored,
+)
 
 
 class DlrmSettings(NetworkSettings):
@@ -37,7 +45,7 @@ class Dlrm(NetworkOfKeys):
 
     def build(self, examples: ExampleSpec, settings: DlrmSettings) -> keras.Model:
         """Return the network. Examples without numbers have no bottom layers."""
-        inputs, rows, numbers = Columns.of(examples, settings.row_width)
+        inputs, rows, numbers = columns_of(examples, settings.row_width)
         units = (*settings.bottom, settings.row_width)
         dense = [dense_layers(joined(numbers), units, "bottom")] if numbers else []
         x = joined([*dense, products_of_pairs([*dense, *rows])], "interaction")

@@ -11,7 +11,7 @@ from pydantic import Field
 from ps_cluster.config.lazy import keras
 from ps_cluster.config.networks import NetworkSettings
 from ps_cluster.config.objectives import ExampleSpec
-from ps_cluster.models.networks import Columns, NetworkOfKeys, dense_layers, fewest_outputs, joined, network_of
+from ps_cluster.models.networks import NetworkOfKeys, columns_of, dense_layers, fewest_outputs, joined, network_of
 
 
 class TwoTowerSettings(NetworkSettings):
@@ -46,7 +46,7 @@ class TwoTower(NetworkOfKeys):
 
     def build(self, examples: ExampleSpec, settings: TwoTowerSettings) -> keras.Model:
         """Return the network. The first tower, that of the users, gets the numbers too."""
-        inputs, rows, numbers = Columns.of(examples, settings.row_width)
+        inputs, rows, numbers = columns_of(examples, settings.row_width)
         first = settings.first_columns or len(rows) // 2
         *hidden, width = settings.tower
         vectors = [
