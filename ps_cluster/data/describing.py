@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -44,7 +44,8 @@ def describe(dataset: PackedDataset, most_bytes: int = MOST_BYTES) -> list[Descr
     """
     found: list[Described] = []
     encoded = _encoded_columns(dataset)
-    for name, field, rows in fields_with_rows(dataset, "train"):
+    for name, field in fields_of(dataset.spec).items():
+        rows = dataset.rows("train", name, field)
         columns = encoded.get(name, [])
         apart = len(field.shape) == 1 and field.shape[0] <= max(_MOST_COLUMNS, len(columns))
         if not columns:
@@ -82,11 +83,6 @@ def _described(columns: Sequence[_Column], field: Field, rows: np.ndarray, most_
     return found
 
 
-def fields_with_rows(dataset: PackedDataset, split: str) -> Iterator[tuple[str, Field, np.ndarray]]:
-    """Yield name, field and rows [N, ...] of each input, the target, and the weight if there is one."""
-    return ((name, field, dataset.rows(split, name, field)) for name, field in fields_of(dataset.spec).items())
-
-
 def example_rows(
     dataset: PackedDataset, which: slice | np.ndarray, split: str = "train"
 ) -> tuple[list[str], list[list[str]]]:
@@ -94,8 +90,8 @@ def example_rows(
     encoded = _encoded_columns(dataset)
     names: list[str] = []
     columns: list[list[str]] = []
-    for name, field, rows in fields_with_rows(dataset, split):
-        chosen = rows[which]
+    for name, field in fields_of(dataset.spec).items():
+        chosen = dataset.rows(split, name, field)[which]
         if field.dtype == TEXT:
             of_texts = [column.name for column in encoded.get(name, [])] or [name]
             names += of_texts

@@ -48,11 +48,8 @@ def arrays_of_lines(
 ) -> dict[str, np.ndarray]:
     """Return the rows of each field, [lines, ...], mapped from temporary files, which vanish when no array uses them.
 
-    Args:
-      parse: returns a value for each field from a line. It raises ValueError, with a short reason, for a bad line.
-      heading: whether the first line names the columns.
-    Raises:
-      Malformed: a line is bad (the message has its number), or there are no lines.
+    `parse` returns a value for each field from a line. It raises ValueError, with a short reason, for a bad line. `heading`:
+    whether the first line names the columns. Raises Malformed, with its number, for a bad line, and if there are no lines.
     """
     files = {name: tempfile.TemporaryFile() for name in fields}  # noqa: SIM115  # mapped arrays outlive this function
     parsed, count = _parsed(file, parse, heading), 0

@@ -27,7 +27,7 @@ _SAMPLED_EXAMPLES = 100  # that are looked at to recognise numbers as pixels
 
 
 def as_contents(found: Any, settings: DataSettings) -> Contents:
-    """Return the contents of a data set from what a user's function returned.
+    """Return the contents of a data set from what a user's function returned. Raises Malformed if they can't be made of it.
 
     Args:
       found: one of these:
@@ -37,9 +37,6 @@ def as_contents(found: Any, settings: DataSettings) -> Contents:
         Arrays may be memory maps. For a network with several inputs, x_train and x_test are mappings: name of an input
         → array. For a network with a target for each output, y_train and y_test are mappings, name of output → array,
         or tuples of arrays in the order of the outputs. The metric of the first output is the one that is reported.
-
-    Raises:
-      Malformed: `found` is something else, or the arrays do not fit each other.
     """
     if isinstance(found, Contents):
         return found

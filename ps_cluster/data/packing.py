@@ -42,13 +42,10 @@ def write_packed(
     """Pack the contents of a data set into `directory`, which appears complete or not at all.
 
     If another process packs the same folder at the same time, both use the copy of the one that finishes first. A
-    damaged folder of this name is replaced.
+    damaged folder of this name is replaced. `source`: what the contents were read from, for the manifest. `notify`: gets
+    lines about the progress, if packing takes long.
 
-    Args:
-      source: what the contents were read from, for the manifest.
-      notify: called with lines about the progress, if packing takes long.
-    Raises:
-      UserError: the arrays do not fit the spec or each other, or the folder can't be written, or the disk has no room.
+    Raises UserError if the arrays do not fit the spec or each other, the folder can't be written, or the disk has no room.
     """
     directory = Path(os.path.realpath(directory))
     try:

@@ -99,11 +99,8 @@ class NetworkEnd:
 
         They give it if the best network for the standardised targets is also the best one for the original targets.
         This depends on the loss, and on whether the network can return any number. Where it is not known, targets stay
-        as they are.
-
-        Args:
-          losses: the losses of compile(), one for each output that has one. Empty for a model that was not compiled,
-            which is trained by the squared error in standard deviations.
+        as they are. `losses`: those of compile(), of the outputs that have one. There are none for a model that was not
+        compiled, which is trained by the squared error in standard deviations.
         """
         if is_marked(self._model, OWN_UNITS):
             return "a saved model returns them in their units"

@@ -64,10 +64,7 @@ class KeyedRows:
     def columns_of(self, keys: tf.Tensor, buckets: tf.Tensor, table: tf.Tensor) -> tf.Tensor:
         """Return the column of each key in its bucket, int64 [k]; -1 if the bucket does not have the key.
 
-        Args:
-          keys: int64 [k].
-          buckets: int64 [k], the index of each key's bucket in `table`.
-          table: int64 [buckets, columns], the keys that the buckets have.
+        `buckets`: int64 [k], the index of each key's bucket in `table`, int64 [buckets, columns], which has the buckets' keys.
         """
         is_there = tf.equal(tf.gather(table, buckets), keys[:, None]) & tf.not_equal(keys, EMPTY)[:, None]
         column = tf.argmax(tf.cast(is_there, tf.int8), axis=1)
