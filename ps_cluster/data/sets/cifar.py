@@ -22,7 +22,6 @@ import numpy as np
 
 from ps_cluster.config.datasets import Contents, DataSettings, Download, ImageDataSet, NotThisDataSet
 from ps_cluster.config.objectives import ExampleSpec, Field
-from ps_cluster.data.cache import size_of
 from ps_cluster.data.plain_pickles import PickledArray, load_plain
 from ps_cluster.files.reading import bounded_memory, open_regular, read_bytes
 from ps_cluster.files.values import reason
@@ -64,6 +63,8 @@ class Cifar(ImageDataSet):
 
     def read(self, source: Path | None, settings: DataSettings) -> Contents:
         """Return images uint8 [N, 32, 32, 3] and labels uint8 [N] from an archive or a folder, in the order of batches."""
+        from ps_cluster.data.cache import size_of  # here, because it imports more than a benchmark of PyTorch has
+
         assert source is not None  # it is always read from files
         try:
             with bounded_memory(size_of(source)):
