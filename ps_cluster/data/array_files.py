@@ -23,12 +23,12 @@ _LOCAL = struct.Struct("<26x2H")  # ends with the lengths of a member's name and
 
 
 class ArrayForm(NamedTuple):
-    """The dtype and shape of an array in a file. `begin`: the offset of its values in the file, in bytes."""
+    """The dtype and shape of an array in a file."""
 
     dtype: np.dtype
     shape: tuple[int, ...]
     order: Literal["C", "F"]
-    begin: int
+    begin: int  # the offset of its values in the file, in bytes
 
 
 def form_of(path: Path, name: str) -> ArrayForm | None:
@@ -49,12 +49,9 @@ def open_folder(folder: Path) -> Mapping[str, np.ndarray]:
 
 
 def open_npz(path: Path) -> Mapping[str, np.ndarray]:
-    """Return the arrays of an .npz file by name.
+    """Return the arrays of an .npz file by name. They are mapped, but compressed ones are read into memory, up to a limit.
 
-    Arrays are mapped, but compressed ones are read into memory, up to a limit.
-
-    Raises:
-      Malformed: the file is damaged, of another kind, or too large.
+    Raises Malformed if the file is damaged, of another kind, or too large.
     """
     try:
         with open_regular(path) as file, zipfile.ZipFile(file) as archive:
@@ -110,11 +107,7 @@ def _check_size(name: str, form: ArrayForm, size: int) -> None:
 
 
 def _form(name: str, file: BinaryIO) -> ArrayForm:
-    """Read the header of an array, and leave the file at its first value.
-
-    Raises:
-      Malformed: it is no header, or the array holds Python objects.
-    """
+    """Read the header of an array, and leave the file at its first value. Raises Malformed for an array of Python objects."""
     start, beginning = file.tell(), io.BytesIO(file.read(_HEADER_BYTES))
     try:
         version = np.lib.format.read_magic(beginning)

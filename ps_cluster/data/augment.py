@@ -5,14 +5,14 @@ TensorFlow graph code, for use inside a `tf.function` on a worker: vectorised, w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from functools import partial
 
 import tensorflow as tf
 
 from ps_cluster.config.augmentation import Augmentation
-from ps_cluster.config.datasets import ImageSettings
+from ps_cluster.config.datasets import ImageSettings, Inputs, NetworkOutputs
 from ps_cluster.config.objectives import ExampleSpec, Field
 from ps_cluster.config.schedules import ImageScale
 from ps_cluster.data.batches import Batch
@@ -34,9 +34,7 @@ def augment(
 ) -> dict[str, tf.Tensor]:
     """Return the inputs of a batch with its images varied. A variation that the settings turn off costs no time.
 
-    Args:
-      inputs: name → [B, ...], B static; all image inputs get the same variations.
-      settings: the section `data`.
+    `inputs`: name → [B, ...], B static; all image inputs get the same variations. `settings`: the section `data`.
     """
     return {
         name: augment_images(field, rows, batch, settings.augmentation) if field.is_image else rows
@@ -47,13 +45,8 @@ def augment(
 def augment_images(field: Field, images: tf.Tensor, batch: Batch, settings: Augmentation) -> tf.Tensor:
     """Crop and flip images, vary their hue, saturation and contrast, then cut out a square, in this order.
 
-    Args:
-      field: the shape and the mean colour of the images.
-      images: uint8 [B, H, W, C], B static.
-      settings: which variations to apply, and how strongly.
-
-    Returns:
-      [B, H, W, C] with pixels 0..255: uint8, or float32 without rounding if hue, saturation or contrast vary.
+    `images`: uint8 [B, H, W, C], B static. `field`: has their shape and mean colour. The result has pixels 0..255: uint8,
+    or float32 without rounding if hue, saturation or contrast vary.
     """
     batch_size = images.shape[0]
     draw = partial(_uniform, batch.seed, batch.step)
@@ -116,13 +109,8 @@ def alternating_flips(ids: tf.Tensor, epochs: tf.Tensor, *, seed: int) -> tf.Ten
 def crop_and_flip(images: tf.Tensor, shifts: tf.Tensor, mirrored: tf.Tensor) -> tf.Tensor:
     """Shift each image, filling its borders by reflection (the outermost pixels are not repeated), then mirror some.
 
-    The same as `tf.pad(..., "REFLECT")`, crop and `tf.image.flip_left_right`, done by a single gather of pixels.
-
-    Args:
-      images: [B, H, W, C].
-      shifts: int32 [2, B], by how many rows and columns the crop lies below and to the right of the image. They are
-        smaller than height and width.
-      mirrored: bool [B], which images to mirror left to right.
+    The same as `tf.pad(..., "REFLECT")`, crop and `tf.image.flip_left_right`, done by a single gather of pixels. `shifts`:
+    int32 [2, B], by how many rows and columns, fewer than the image has, the crop lies below and to the right of the image.
     """
     batch_size, height, width, channels = images.shape
     line = tf.range(width)
@@ -139,8 +127,8 @@ def adjust_hue_and_saturation(images: tf.Tensor, turns: tf.Tensor, factors: tf.T
 
     Args:
       images: float32 [B, H, W, C], pixels 0..255 (hue and saturation do not depend on the scale).
-      turns: float32 [B], one per image, fractions of the hue circle.
-      factors: float32 [B], one per image; saturation is limited to 1.
+      turns: float32 [B], fractions of the hue circle.
+      factors: float32 [B]; saturation is limited to 1.
     """
     hue, saturation, value = tf.unstack(tf.image.rgb_to_hsv(images), axis=-1)
     hue += turns[:, tf.newaxis, tf.newaxis]
@@ -150,11 +138,9 @@ def adjust_hue_and_saturation(images: tf.Tensor, turns: tf.Tensor, factors: tf.T
 
 
 def adjust_contrast(images: tf.Tensor, factors: tf.Tensor) -> tf.Tensor:
-    """Apply `tf.image.adjust_contrast` around each image's own channel means, with a factor per image.
+    """Apply `tf.image.adjust_contrast` around each image's own channel means, with a factor per image, float32 [B].
 
-    Args:
-      images: float32 [B, H, W, C], pixels 0..255; the result is clipped to this range.
-      factors: float32 [B].
+    `images`: float32 [B, H, W, C], pixels 0..255; the result is clipped to this range.
     """
     height, width, channels = images.shape[1:]
     pixels = tf.reshape(
@@ -166,9 +152,7 @@ def adjust_contrast(images: tf.Tensor, factors: tf.Tensor) -> tf.Tensor:
 
 
 def cut_out(images: tf.Tensor, centres: tf.Tensor, side: int, colour: Sequence[float]) -> tf.Tensor:
-    """Fill a square of each image with a colour.
-
-    It may reach beyond the edge (DeVries & Taylor 2017, arXiv:1708.04552).
+    """Fill a square of each image with a colour. It may reach beyond the edge (DeVries & Taylor 2017, arXiv:1708.04552).
 
     Args:
       images: uint8 or float32 [B, H, W, C], pixels 0..255.
@@ -205,24 +189,13 @@ def _uniform(
     return tf.random.stateless_uniform(shape, tf.random.fold_in(step_seed, int(stream)), low, high, dtype)
 
 
-Views = Mapping[str, tf.Tensor]
-"""Name of an input → images float32 [B, H, W, C], all shown in one way."""
-
-
-def mean_over_views(outputs: Callable[[Views], tf.Tensor], inputs: Views) -> tf.Tensor:
-    """Return the weighted mean of the outputs for six views of each image.
+def mean_over_views(outputs: NetworkOutputs, inputs: Inputs) -> tf.Tensor:
+    """Return the weighted mean of the outputs for six views of each image, float32 [B, outputs].
 
     The views are the image, the image shifted by one pixel up and left, the image shifted by one pixel down and right
     (with reflected borders), and the mirror images of these three. The two views without a shift have a weight of 1/4
     each, the other four of 1/8 each. This is the multi-crop evaluation of airbench (Jordan 2024, arXiv:2404.00498,
-    section 3.5).
-
-    Args:
-      outputs: returns the outputs float32 [B, outputs] for inputs.
-      inputs: the only input, an image.
-
-    Returns:
-      float32 [B, outputs].
+    section 3.5). `inputs`: the only input, images float32 [B, H, W, C].
     """
     ((name, images),) = inputs.items()
     height, width = images.shape[1:3]

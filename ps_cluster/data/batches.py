@@ -51,17 +51,11 @@ def batch_of(
 
     Args:
       step: int64 [], from 0.
-      batch_size: examples of one step (B).
       examples: the number of examples in the training set.
       seed: 0 <= seed < 2**63; another seed gives other orders.
       sample: the part of the training set that is seen; None for all.
       number: the number of the step among the steps that walk through the same sample, int64 []; None: `step`.
-
-    Raises:
-      ValueError: `batch_size` or `examples` is below 1.
     """
-    if batch_size < 1 or examples < 1:
-        raise ValueError(f"batch_size and examples must be at least 1, got {batch_size} and {examples}")
     seen = examples if sample is None else sample.size(examples)
     position = (step if number is None else number) * batch_size + tf.range(batch_size, dtype=tf.int64)
     epochs = position // seen
@@ -125,11 +119,7 @@ class BatchRows(NamedTuple):
 
 
 def rows_of(batch: Batch, spec: ExampleSpec, examples: int) -> BatchRows:
-    """Return the rows of a batch, from the files in the working directory of the process that executes the graph.
-
-    Args:
-      examples: the number of examples in the training set.
-    """
+    """Return the rows of a batch, from the files in the working directory of the process that executes the graph."""
     rows = {
         name: tf.gather(map_rows(file_name("train", name, field), field.packed, examples), batch.ids)
         for name, field in fields_of(spec).items()
@@ -139,18 +129,11 @@ def rows_of(batch: Batch, spec: ExampleSpec, examples: int) -> BatchRows:
 
 
 def map_rows(path: str, field: Field, examples: int) -> tf.Tensor:
-    """Map a file of a packed data set, read-only. All processes of a machine share one copy of it, in the page cache.
+    """Map a file of a packed data set, raw rows in C order, read-only: return [examples, *field.shape].
 
-    A relative path is resolved by the process that executes the graph. Every call of the graph maps the file again, so
-    it must stay in place and must never be shortened in place (SIGBUS).
-
-    Args:
-      path: the file, which holds raw rows in C order.
-      field: the dtype and shape of a row.
-      examples: the number of rows, N.
-
-    Returns:
-      [N, *field.shape] in the field's dtype. `tf.gather` reads only the rows that it is asked for.
+    All processes of a machine share one copy of it, in the page cache. `tf.gather` reads only the rows that it is asked
+    for. A relative path is resolved by the process that executes the graph. Every call of the graph maps the file again,
+    so it must stay in place and must never be shortened in place (SIGBUS).
 
     Raises:
       tf.errors.NotFoundError: when executed, if the file is missing.

@@ -17,8 +17,7 @@ from ps_cluster.system.environment import keras_home
 def default_cache_dir() -> Path:
     """Return $PS_CLUSTER_CACHE, else $XDG_CACHE_HOME/ps_cluster, else ~/.cache/ps_cluster.
 
-    Raises:
-      UserError: neither is set, and the user has no home directory, e.g. in a container with an unknown user id.
+    Raises UserError if the user has no home directory either, e.g. in a container with an unknown user id.
     """
     if own := os.environ.get("PS_CLUSTER_CACHE"):
         return Path(os.path.expanduser(own))
@@ -43,10 +42,7 @@ def packed_folder(cache_dir: Path) -> Path:
 
 
 def fingerprint(source: Path) -> str:
-    """Return eight hexadecimal digits that change with a file, or with any of the files of a folder or a pattern.
-
-    Only names, sizes and times of modification are looked at.
-    """
+    """Return eight hexadecimal digits that change with the names, sizes or times of a file, or of the files of a folder."""
     digest = hashlib.sha256()
     for path, status in _files(source):
         digest.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\n".encode(errors="surrogateescape"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -24,35 +24,28 @@ _MOST_COLUMNS = 100  # a field with more columns is described as a whole
 
 @dataclass(frozen=True)
 class Described:
-    """Statistics of a field, or of one of its columns, over the training examples. They are None if no value is finite.
-
-    Attributes:
-      low, mean, std, high: statistics of the values. For texts, they are of the number of characters.
-      missing: how many values are NaN or infinite; for a column of a table, how many training rows have no value.
-      rows: how many examples were read.
-    """
+    """Statistics of a field, or of one of its columns, over the training examples."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
-    low: float | None
+    low: float | None  # of the values, or of the numbers of characters of texts; None if no value is finite
     mean: float | None
     std: float | None
     high: float | None
-    missing: int
-    rows: int
+    missing: int  # how many values are NaN or infinite; in a table, how many training rows have no value
+    rows: int  # how many examples were read
 
 
 def describe(dataset: PackedDataset, most_bytes: int = MOST_BYTES) -> list[Described]:
-    """Return statistics of each input, the target and the weight.
-
-    Short rows of numbers have statistics for each column.
+    """Return statistics of each input, the target and the weight; of short rows, of each column.
 
     Columns of a table are described by their names, in their units. Their missing values do not count.
     """
     found: list[Described] = []
     encoded = _encoded_columns(dataset)
-    for name, field, rows in fields_with_rows(dataset, "train"):
+    for name, field in fields_of(dataset.spec).items():
+        rows = dataset.rows("train", name, field)
         columns = encoded.get(name, [])
         apart = len(field.shape) == 1 and field.shape[0] <= max(_MOST_COLUMNS, len(columns))
         if not columns:
@@ -90,11 +83,6 @@ def _described(columns: Sequence[_Column], field: Field, rows: np.ndarray, most_
     return found
 
 
-def fields_with_rows(dataset: PackedDataset, split: str) -> Iterator[tuple[str, Field, np.ndarray]]:
-    """Yield name, field and rows [N, ...] of each input, the target, and the weight if there is one."""
-    return ((name, field, dataset.rows(split, name, field)) for name, field in fields_of(dataset.spec).items())
-
-
 def example_rows(
     dataset: PackedDataset, which: slice | np.ndarray, split: str = "train"
 ) -> tuple[list[str], list[list[str]]]:
@@ -102,32 +90,24 @@ def example_rows(
     encoded = _encoded_columns(dataset)
     names: list[str] = []
     columns: list[list[str]] = []
-    for name, field, rows in fields_with_rows(dataset, split):
-        chosen = rows[which]
+    for name, field in fields_of(dataset.spec).items():
+        chosen = dataset.rows(split, name, field)[which]
         if field.dtype == TEXT:
             of_texts = [column.name for column in encoded.get(name, [])] or [name]
             names += of_texts
-            columns += _texts_apart(chosen, len(of_texts))
+            apart = texts_of(chosen).reshape(len(chosen), len(of_texts), -1).swapaxes(0, 1)
+            columns += [[_beginning(" · ".join(row)) for row in column] for column in apart]
         elif name in encoded:
-            names += [column.name for column in encoded[name]]
-            columns += [
-                [column.text(value) for value in chosen[:, index]] for index, column in enumerate(encoded[name])
-            ]
+            for column, values in zip(encoded[name], chosen.T):
+                names.append(column.name)
+                columns.append([column.text(value) for value in values])
         else:
             names.append(name)
-            columns.append([_as_written(row) if dataset.spec.is_text else _text(row) for row in chosen])
+            if dataset.spec.is_text:
+                columns.append([_beginning(row.tobytes().decode("utf-8", "replace")) for row in chosen])
+            else:
+                columns.append([_first_values(row) for row in chosen])
     return names, [list(row) for row in zip(*columns)]
-
-
-def _texts_apart(codes: np.ndarray, columns: int) -> list[list[str]]:
-    """Return the beginnings of texts, column by column. `codes`: code points [N, ..., characters]."""
-    texts = texts_of(codes).reshape(len(codes), columns, -1)
-    return [[_beginning(" · ".join(row)) for row in texts[:, place]] for place in range(columns)]
-
-
-def _as_written(row: np.ndarray) -> str:
-    """Return the first characters of a window of text, on one line."""
-    return _beginning(row.tobytes().decode("utf-8", "replace"))
 
 
 def _beginning(text: str) -> str:
@@ -135,8 +115,7 @@ def _beginning(text: str) -> str:
     return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]} …"
 
 
-def _text(row: np.ndarray) -> str:
-    """Return the first values of a row."""
+def _first_values(row: np.ndarray) -> str:
     flat = np.asarray(row, np.float64).reshape(-1)
     more = f" … ({len(flat)})" if len(flat) > _MOST_VALUES else ""
     return " ".join(number_text(value) for value in flat[:_MOST_VALUES]) + more
@@ -144,17 +123,13 @@ def _text(row: np.ndarray) -> str:
 
 @dataclass(frozen=True)
 class _Column:
-    """A column. In a table it was encoded as (value - mean) / std, or as codes of `values`, from 1.
-
-    Attributes:
-      missing: how many training rows of the table have no value in it; None if the data are no table.
-    """
+    """A column. In a table it was encoded as (value - mean) / std, or as codes of `values`, from 1."""
 
     name: str
     mean: float = 0.0
     std: float = 1.0
     values: tuple[str, ...] = ()
-    missing: int | None = None
+    missing: int | None = None  # how many training rows of the table have no value in it; None if the data are no table
 
     def text(self, value: float) -> str:
         """Return an encoded value as it was in the table.

@@ -50,22 +50,16 @@ def download(
     Received bytes stay in `<destination>.part`; the next attempt or call continues from there.
 
     Args:
-        url: an http or https address.
-        destination: the file to write. Its folder is created if it is missing.
-        sha256: the expected digest, in hexadecimal.
-        progress: called after every block.
-        timeout_s: the longest silence of the server during the transfer.
-        connect_timeout_s: the longest wait for the answer to a request, including name resolution.
-        attempts: how many attempts in a row may bring no new bytes.
-        deadline_s: the longest duration of all attempts together.
-        sleep: waits for some seconds between attempts (1, 2, 4, then 8).
-
+      timeout_s: the longest silence of the server during the transfer.
+      connect_timeout_s: the longest wait for the answer to a request, including name resolution.
+      attempts: how many attempts in a row may bring no new bytes.
+      deadline_s: the longest duration of all attempts together.
+      sleep: waits for some seconds between attempts (1, 2, 4, then 8).
     Raises:
-        DownloadError: the server did not answer or refused, or the transfer was interrupted too often, was too slow, or
-            brought another file.
-        OSError: `destination` can't be written.
+      DownloadError: the server did not answer or refused, or the transfer was interrupted too often, was too slow, or
+        brought another file.
+      OSError: `destination` can't be written.
     """
-    destination = Path(destination)
     destination.parent.mkdir(parents=True, exist_ok=True)
     part = destination.with_name(destination.name + ".part")
     with _locked(part) as file:
@@ -111,12 +105,7 @@ class _Transfer:
         return self.file.seek(0, os.SEEK_END)
 
     def attempt(self) -> None:
-        """Download the rest.
-
-        Raises:
-            _Interrupted: another attempt may succeed.
-            DownloadError: another attempt would fail too.
-        """
+        """Download the rest. Raises _Interrupted if another attempt may succeed, and DownloadError if it would fail too."""
         try:
             request = urllib.request.Request(self.url, headers={"User-Agent": "ps_cluster"})
             if self.size:
@@ -175,10 +164,7 @@ def _read(response: http.client.HTTPResponse) -> bytes:
 
 
 def _open(request: urllib.request.Request, timeout_s: float, connect_timeout_s: float) -> http.client.HTTPResponse:
-    """Call urlopen with a limit on the total time.
-
-    The timeout of urlopen itself covers neither name resolution nor several addresses.
-    """
+    """Call urlopen with a limit on the total time, including name resolution and all addresses of a name."""
     answer: queue.SimpleQueue[http.client.HTTPResponse | Exception] = queue.SimpleQueue()
 
     def ask() -> None:

@@ -24,18 +24,12 @@ def is_split(name: str) -> bool:
 
 
 class SplitNames(NamedTuple):
-    """The names of the splits of a data set.
-
-    Attributes:
-      test: the split to test on; None if there is none.
-      unused: further splits that could be tested on.
-      others: names that are not those of a split.
-    """
+    """The names of the splits of a data set."""
 
     train: str
-    test: str | None = None
-    unused: tuple[str, ...] = ()
-    others: tuple[str, ...] = ()
+    test: str | None = None  # the split to test on, if there is one
+    unused: tuple[str, ...] = ()  # further splits that could be tested on
+    others: tuple[str, ...] = ()  # names that are not those of a split
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -51,15 +45,10 @@ class SplitNames(NamedTuple):
 def splits_in(names: Iterable[str]) -> SplitNames | None:
     """Return which of the names are those of splits; None if none is the name of a split to train on."""
     there = sorted(names, key=lambda name: (name != name.lower(), name))  # train before Train
-    train = _first_of(_TRAIN_NAMES, there)
-    if train is None:
-        return None
-    tests = [name for called in _TEST_NAMES for name in there if name.lower() == called]
-    return SplitNames(train, tests[0] if tests else None, tuple(tests[1:]))
-
-
-def _first_of(called: Sequence[str], names: Sequence[str]) -> str | None:
-    return next((name for one in called for name in names if name.lower() == one), None)
+    trains, tests = (
+        [name for wanted in usual for name in there if name.lower() == wanted] for usual in (_TRAIN_NAMES, _TEST_NAMES)
+    )
+    return SplitNames(trains[0], tests[0] if tests else None, tuple(tests[1:])) if trains else None
 
 
 def folders_in(folder: Path) -> list[str]:
@@ -78,9 +67,6 @@ def files_below(folder: Path, left_out: frozenset[str] = _LEFT_BY_PROGRAMS) -> I
     """Yield the files below a folder, sorted by folder and name, without hidden files and folders.
 
     A link to a folder is yielded like a file and not followed, because it may lead to a folder above.
-
-    Args:
-      left_out: the names of other folders to leave out.
     """
     for place, folders, names in os.walk(folder):
         inner = [name for name in folders if name not in left_out and not name.startswith(".")]
@@ -93,12 +79,7 @@ def files_below(folder: Path, left_out: frozenset[str] = _LEFT_BY_PROGRAMS) -> I
 
 
 def not_read(paths: Sequence[Path], root: Path, why: str) -> tuple[str, ...]:
-    """Return one line about files that are not read, or none if there are no such files.
-
-    Args:
-      root: the folder of the data set.
-      why: the reason in a few words, e.g. "no pictures".
-    """
+    """Return one line about files below `root` that are not read for the reason `why`; none if there are no files."""
     if not paths:
         return ()
     return (f"not read ({why}): {endings_of(paths)}, such as '{one_line(str(paths[0].relative_to(root)), 200)}'",)

@@ -19,22 +19,35 @@ _SEED = 0
 
 
 class Split(NamedTuple):
-    """A split of the examples. `train` and `test`: sorted ids.
+    """A split of the examples."""
 
-    `note`: a line for people that says what was held out.
-    """
-
-    train: np.ndarray
-    test: np.ndarray
-    note: str
+    train: np.ndarray  # sorted ids
+    test: np.ndarray  # sorted ids
+    note: str  # says what was held out
 
 
 def split_of(targets: Targets, share: float) -> Split | None:
-    """Return how `hold_out` splits the training examples; None if there are test targets already."""
+    """Return a random split, always by the same seed; None if there are test targets already.
+
+    In a classification, the same share of each class is held out. Raises Malformed if there are too few examples.
+    """
     if targets.test is not None:
         return None
-    labels = targets.train if targets.objective == "classification" else None
-    return hold_out(share, len(targets.train), labels)
+    examples, of_each = len(targets.train), ""
+    if examples < 2:
+        raise Malformed(f"there is only {examples} example: none can be held out to test on")
+    order = np.random.default_rng(_SEED).permutation(examples)
+    if targets.objective == "classification":
+        test, of_each = _held_out_of_each_class(share, order, targets.train), " of each class"
+    else:
+        test = order[: min(examples - 1, max(1, round(share * examples)))]
+    test = np.sort(test)
+    train = np.setdiff1d(np.arange(examples), test, assume_unique=True)
+    note = (
+        f"held out {len(test):,} of {examples:,} examples for testing (data.held_out={share:g}{of_each}, by seed "
+        f"{_SEED}), because no test examples were given"
+    )
+    return Split(train, test, note)
 
 
 def contents_of(
@@ -46,11 +59,10 @@ def contents_of(
     output: str = "",
     others: Mapping[str, Targets] = MappingProxyType({}),
 ) -> Contents:
-    """Return the contents of a data set.
+    """Return the contents of a data set from its inputs, weights (name → [N, ...]) and targets.
 
     Args:
       split: what `split_of` returned. The rows of its two parts are made from those of `train` when they are packed.
-      train, test: name → [N, ...], the inputs and weights.
       output: the name of the output that predicts `targets`, if there are other outputs.
       others: name of another output → its targets.
     """
@@ -64,32 +76,6 @@ def contents_of(
     kinds = {name: TargetKind(one.objective, one.classes) for name, one in others.items()}
     contents = Contents.of(*parts, objective=targets.objective, classes=targets.classes, output=output, others=kinds)
     return contents if split is None else replace(contents, notes=(split.note,))
-
-
-def hold_out(share: float, examples: int, labels: np.ndarray | None = None) -> Split:
-    """Return a random split, always by the same seed. In a classification, the same share of each class is held out.
-
-    Args:
-      labels: [examples] whole numbers from 0, in a classification; None for other objectives.
-
-    Raises:
-      Malformed: there are too few examples.
-    """
-    if examples < 2:
-        raise Malformed(f"there is only {examples} example: none can be held out to test on")
-    order = np.random.default_rng(_SEED).permutation(examples)
-    if labels is None:
-        test = order[: min(examples - 1, max(1, round(share * examples)))]
-    else:
-        test = _held_out_of_each_class(share, order, labels)
-    test = np.sort(test)
-    train = np.setdiff1d(np.arange(examples), test, assume_unique=True)
-    of_each = " of each class" if labels is not None else ""
-    note = (
-        f"held out {len(test):,} of {examples:,} examples for testing (data.held_out={share:g}{of_each}, by seed "
-        f"{_SEED}), because no test examples were given"
-    )
-    return Split(train, test, note)
 
 
 def _held_out_of_each_class(share: float, order: np.ndarray, labels: np.ndarray) -> np.ndarray:

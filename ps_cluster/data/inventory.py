@@ -51,54 +51,35 @@ class Copy:
 
 @dataclass(frozen=True)
 class Entry:
-    """A data set of the package, or one of a user that was packed on this machine.
-
-    Attributes:
-      title: its name in sentences.
-      generated: whether the project generates it.
-      copies: its packed copies, newest first.
-      archives: files and folders that were found and can be packed.
-      downloads: its files elsewhere; empty if it can't be downloaded.
-    """
+    """A data set of the package, or one of a user that was packed on this machine."""
 
     name: str
-    title: str
+    title: str  # its name in sentences
     generated: bool
-    copies: tuple[Copy, ...]
-    archives: tuple[Path, ...] = ()
-    downloads: tuple[Download, ...] = ()
+    copies: tuple[Copy, ...]  # newest first
+    archives: tuple[Path, ...] = ()  # files and folders that were found and can be packed
+    downloads: tuple[Download, ...] = ()  # empty if it can't be downloaded
 
 
 def entries(cache_dir: Path, data_dir: Path | None = None) -> list[Entry]:
     """Return the data sets of the package, then those of users that were packed on this machine.
 
-    Args:
-      data_dir: a folder in which archives are looked for first, before the caches.
+    Archives are looked for in `data_dir` first, then in the caches.
     """
-    found = copies(cache_dir)
-    where = [Path(os.path.expanduser(data_dir))] if data_dir else []
-    listed = [
-        Entry(
-            kind.name,
-            kind.full_name,
-            kind.generated,
-            tuple(copy for copy in found if copy.name == kind.name),
-            tuple(
-                dict.fromkeys(
-                    file for place in (*where, *archive_folders(cache_dir)) for file in kind.candidates(place)
-                )
-            ),
-            kind.downloads,
-        )
-        for kind in DATASETS
-        if kind.offered and not kind.candidates_of
-    ]
-    copies_named = {one.name for one in listed}
-    others = dict.fromkeys(copy.name for copy in found if copy.name not in copies_named)
-    for name in others:
-        mine = tuple(copy for copy in found if copy.name == name)
+    found: dict[str, list[Copy]] = {}
+    for copy in copies(cache_dir):
+        found.setdefault(copy.name, []).append(copy)
+    places = (*([Path(os.path.expanduser(data_dir))] if data_dir else []), *archive_folders(cache_dir))
+    listed = []
+    for kind in DATASETS:
+        if kind.offered and not kind.candidates_of:
+            archives = dict.fromkeys(file for place in places for file in kind.candidates(place))
+            mine = tuple(found.pop(kind.name, ()))
+            listed.append(Entry(kind.name, kind.full_name, kind.generated, mine, tuple(archives), kind.downloads))
+    for name, others in found.items():
         title = DATASETS.own[name].full_name if name in DATASETS.own else name
-        listed.append(Entry(name, title, any(one.dataset and one.dataset.kind == "synthetic" for one in mine), mine))
+        generated = any(one.dataset and one.dataset.kind == "synthetic" for one in others)
+        listed.append(Entry(name, title, generated, tuple(others)))
     return listed
 
 
@@ -118,11 +99,7 @@ def open_copy(directory: Path, *, whole: bool = False) -> Copy:
 
 
 def copies_named(names: Sequence[str], found: Sequence[Copy], cache_dir: Path) -> list[Copy]:
-    """Return the copies that a user names, by the data set or by the folder of the copy.
-
-    Raises:
-      UserError: no copy has one of the names.
-    """
+    """Return the copies that a user names by the data set or by the folder. Raises UserError if there is none of a name."""
     chosen: list[Copy] = []
     for name in names:
         mine = [copy for copy in found if name == copy.directory.name or _has_name(copy, name)]

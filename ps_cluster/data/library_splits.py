@@ -13,21 +13,14 @@ NO_LABEL = -1  # Hugging Face's and TensorFlow's libraries use it where a label 
 
 
 class TestSplit(NamedTuple):
-    """The name of the split to test on. `test`: None if there is none.
+    """The split to test on."""
 
-    `notes`: lines about splits that are passed over.
-    """
-
-    test: str | None
-    notes: tuple[str, ...] = ()
+    test: str | None  # its name, if there is one
+    notes: tuple[str, ...] = ()  # lines about splits that are passed over
 
 
 def choose_test_split(names: Iterable[str], is_labelled: Callable[[str], bool]) -> TestSplit:
-    """Return the first split to test on that has labels.
-
-    Raises:
-      Malformed: there is no split to train on.
-    """
+    """Return the first split to test on that has labels. Raises Malformed if there is no split to train on."""
     there = list(names)
     if TRAIN not in there:
         raise Malformed(f"there is no split '{TRAIN}' among {', '.join(there)}")

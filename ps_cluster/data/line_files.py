@@ -6,9 +6,10 @@ import gzip
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -20,35 +21,35 @@ _MOST_BYTES = 4096  # that are read of a line
 _LINES_AT_ONCE = 2**16
 
 
-def lines_of(file: Path) -> Iterator[bytes]:
-    """Yield the lines of a file, without their line ends. A file whose name ends in .gz is decompressed.
+def is_compressed(file: Path) -> bool:
+    """Return whether a file is compressed by gzip, according to its name."""
+    return file.name.lower().endswith(".gz")
 
-    A line of more than `_MOST_BYTES` is yielded in pieces.
 
-    Raises:
-      Malformed: the file is damaged.
-    """
+@contextmanager
+def opened(file: Path) -> Iterator[BinaryIO | gzip.GzipFile]:
+    """Open a file, which is decompressed if its name ends in .gz. Raises Malformed if its compression is damaged."""
     try:
-        with open_regular(file) as packed, gzip.open(packed) if file.suffix == ".gz" else packed as content:
-            while line := content.readline(_MOST_BYTES):
-                yield line.rstrip(b"\r\n")
+        with open_regular(file) as packed, gzip.open(packed) if is_compressed(file) else packed as content:
+            yield content
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise Malformed(f"'{file.name}' is no gzip file, or it is damaged ({one_line(str(error), 200)})") from error
+
+
+def lines_of(file: Path) -> Iterator[bytes]:
+    """Yield the lines of a file, without their line ends. A line of more than `_MOST_BYTES` is yielded in pieces."""
+    with opened(file) as content:
+        while line := content.readline(_MOST_BYTES):
+            yield line.rstrip(b"\r\n")
 
 
 def arrays_of_lines(
     file: Path, fields: Mapping[str, Field], parse: Callable[[bytes], Sequence[Any]], *, heading: bool = False
 ) -> dict[str, np.ndarray]:
-    """Return the rows of each field, [lines, ...].
+    """Return the rows of each field, [lines, ...], mapped from temporary files, which vanish when no array uses them.
 
-    They are mapped from temporary files, which vanish when no array uses them.
-
-    Args:
-      parse: returns a value for each field from a line. It raises ValueError, with a short reason, for a bad line.
-      heading: whether the first line names the columns.
-
-    Raises:
-      Malformed: a line is bad (the message has its number), or there are no lines.
+    `parse` returns a value for each field from a line. It raises ValueError, with a short reason, for a bad line. `heading`:
+    whether the first line names the columns. Raises Malformed, with its number, for a bad line, and if there are no lines.
     """
     files = {name: tempfile.TemporaryFile() for name in fields}  # noqa: SIM115  # mapped arrays outlive this function
     parsed, count = _parsed(file, parse, heading), 0

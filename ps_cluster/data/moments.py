@@ -13,30 +13,23 @@ _MOST_CHANNELS = 4096  # a longer last axis is taken for a signal, not for chann
 _VALUES_AT_ONCE = 2**19  # as float64 they are up to eight times as large
 
 
-def _ignore_overflow() -> np.errstate:
-    """Return a context in which numpy does not warn of overflow. Results that are not finite are refused later."""
-    return np.errstate(invalid="ignore", over="ignore")
-
-
 class Moments:
     """The mean and standard deviation of each place of a row, over all rows so far.
 
     What is summed are the distances from the first row. With sums of the values themselves, the difference between the
     mean of squares and the square of the mean would lose its digits if the values are far from 0.
-
-    Attributes:
-      count: how many values were counted, for each place of a row.
     """
 
     def __init__(self) -> None:
         self._origin: np.ndarray | None = None
+        # For each place of a row, how many values were counted, their sum and that of their squares.
         self.count, self._total, self._squares = (np.zeros(()) for _ in range(3))
 
     def add(self, rows: np.ndarray, counted: np.ndarray | None = None) -> None:
         """Add rows, float64 [B, ...]. `counted`: which values to count, bool of the same shape; None for all."""
         if self._origin is None and len(rows):
             self._origin = np.where(np.isfinite(rows[0]), rows[0], 0.0)
-        with _ignore_overflow():
+        with np.errstate(invalid="ignore", over="ignore"):  # results that are not finite are refused later
             apart = rows - (0.0 if self._origin is None else self._origin)
             if counted is not None:
                 apart = np.where(counted, apart, 0.0)
@@ -52,7 +45,7 @@ class Moments:
     def std(self) -> np.ndarray:
         """The standard deviation of the values; 0 where there are none."""
         count = np.maximum(self.count, 1)
-        with _ignore_overflow():
+        with np.errstate(invalid="ignore", over="ignore"):
             return np.sqrt(np.maximum(self._squares / count - (self._total / count) ** 2, 0))
 
 
@@ -81,10 +74,7 @@ class RunningStatistics:
 
     @property
     def field(self) -> Field:
-        """The field with the mean and standard deviation of all rows so far.
-
-        Raises Malformed if they are not finite.
-        """
+        """The field with the mean and standard deviation of all rows so far. Raises Malformed if they are not finite."""
         if not np.any(self._moments.count):
             return self._field
         mean, std = self._moments.mean, self._moments.std

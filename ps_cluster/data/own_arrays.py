@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from ps_cluster.data.text_rows import TextRows, is_text, text_field, text_pieces
 from ps_cluster.files.values import Malformed, one_line
 from ps_cluster.runs.rows import DType
 
+T = TypeVar("T")
 REQUIRED = ("x_train", "y_train")
 NAMES = (*REQUIRED, "x_test", "y_test", "weight_train", "weight_test")
 _DTYPES = get_args(DType)
@@ -26,7 +27,7 @@ _SAMPLED_EXAMPLES = 100  # that are looked at to recognise numbers as pixels
 
 
 def as_contents(found: Any, settings: DataSettings) -> Contents:
-    """Return the contents of a data set from what a user's function returned.
+    """Return the contents of a data set from what a user's function returned. Raises Malformed if they can't be made of it.
 
     Args:
       found: one of these:
@@ -36,47 +37,39 @@ def as_contents(found: Any, settings: DataSettings) -> Contents:
         Arrays may be memory maps. For a network with several inputs, x_train and x_test are mappings: name of an input
         → array. For a network with a target for each output, y_train and y_test are mappings, name of output → array,
         or tuples of arrays in the order of the outputs. The metric of the first output is the one that is reported.
-
-    Raises:
-      Malformed: `found` is something else, or the arrays do not fit each other.
     """
     if isinstance(found, Contents):
         return found
     own = settings if isinstance(settings, OwnDataSettings) else OwnDataSettings(dataset=settings.dataset)
-    given = _arrays_by_name(found)
-    unused = [name for name in given if name not in NAMES]
-    if missing := [name for name in REQUIRED if given.get(name) is None]:
-        there = one_line(", ".join(map(str, given)), 300) or "nothing"
+    by_name = _arrays_by_name(found)
+    given = {name: value for name in NAMES if (value := by_name.get(name)) is not None}
+    if missing := [name for name in REQUIRED if name not in given]:
+        there = one_line(", ".join(map(str, by_name)), 300) or "nothing"
         raise Malformed(
             f"{missing[0]} is missing, got {there}: give x_train, y_train, and x_test, y_test if you have them"
         )
-    outputs = {
-        split: _by_output(f"y_{split}", given[f"y_{split}"]) for split in SPLITS if given.get(f"y_{split}") is not None
-    }
+    outputs, weights = _by_split(given, "y", _by_output), _by_split(given, "weight", _checked_rows)
     _check_same("y", "outputs", outputs)
+    inputs = _by_split(given, "x", _inputs)
     first, *further = outputs["train"]
-    arrays = {
-        name: _checked_rows(name, given[name]) for name in NAMES if given.get(name) is not None and name[0] == "w"
-    }
-    arrays |= {f"y_{split}": rows[first] for split, rows in outputs.items()}
-    inputs = {
-        split: _inputs(f"x_{split}", given[f"x_{split}"]) for split in SPLITS if given.get(f"x_{split}") is not None
-    }
-    arrays |= {f"x_{split}": next(iter(fields.values())) for split, fields in inputs.items()}
-    _check_lengths(arrays)
+    _check_lengths(inputs, "y", {split: rows[first] for split, rows in outputs.items()})
+    _check_lengths(inputs, "weight", weights)
+    if "test" in inputs and "test" not in outputs:
+        raise Malformed("there is x_test, but y_test is missing")
     targets = _targets(outputs, first, own.objective)
     others = {name: _targets(outputs, name, "auto") for name in further}
     _check_same("x", "inputs", inputs)
     inputs = _with_texts(inputs)
-    rows = [inputs[split] | _weights(arrays, split) for split in outputs]
+    rows = [inputs[split] | _weights(weights, split, len(outputs[split][first])) for split in outputs]
     held_out = split_of(targets, own.held_out)
     contents = contents_of(targets, held_out, *rows, output=first if others else "", others=others)
     fields = dict(contents.spec.inputs)
     fields |= {name: text_field(fields[name]) for name, rows in inputs["train"].items() if isinstance(rows, TextRows)}
     contents = replace(contents, spec=replace(contents.spec, inputs=fields))
-    notes = (f"not used: {one_line(', '.join(map(str, unused)), 300)}",) if unused else ()
-    hints = (*_notes_on_pixels(inputs["train"]), *_notes_on_labels(targets.classes, np.asarray(arrays["y_train"][:1])))
-    return replace(contents, notes=(*notes, *hints, *contents.notes))
+    unused = [str(name) for name in by_name if name not in NAMES]
+    notes = (f"not used: {one_line(', '.join(unused), 300)}",) if unused else ()
+    of_labels = _notes_on_labels(targets.classes, np.asarray(outputs["train"][first][:1]))
+    return replace(contents, notes=(*notes, *_notes_on_pixels(inputs["train"]), *of_labels, *contents.notes))
 
 
 def is_image(dtype: Any, shape: tuple[int, ...]) -> bool:
@@ -98,11 +91,14 @@ def _arrays_by_name(found: Any) -> Mapping[str, Any]:
     )
 
 
-def _checked_rows(name: str, value: Any) -> Any:
-    """Return an array unchanged, and anything else as an array.
+def _by_split(given: Mapping[str, Any], what: str, read: Callable[[str, Any], T]) -> dict[str, T]:
+    """Return split → what `read` makes of the name and value of e.g. y_train, for the splits that are given."""
+    names = {split: f"{what}_{split}" for split in SPLITS}
+    return {split: read(name, given[name]) for split, name in names.items() if name in given}
 
-    Raises Malformed if it has no rows, or can't be an array.
-    """
+
+def _checked_rows(name: str, value: Any) -> Any:
+    """Return an array unchanged, and anything else as an array. Raises Malformed if that is impossible."""
     refuse_sparse(name, value)
     if isinstance(value, np.ma.MaskedArray):
         raise Malformed(f"{name} is a masked array, and masks are not used: give its values, e.g. {name}.filled(0)")
@@ -117,17 +113,14 @@ def _checked_rows(name: str, value: Any) -> Any:
 
 
 def _as_array(name: str, value: Any) -> np.ndarray:
-    try:
-        is_text = isinstance(value, list | tuple) and value and isinstance(value[0], str)
-        array = np.asarray(
-            value, object if is_text else None
-        )  # as objects, because numpy's own texts all take the width of the longest one
+    is_text = isinstance(value, list | tuple) and value and isinstance(value[0], str)
+    try:  # texts as objects, because numpy's own texts all take the width of the longest one
+        return np.asarray(value, object if is_text else None)
     except Exception as error:  # whatever the value's own class raises
         why = one_line(f"{type(error).__name__}: {error}", 200)
         raise Malformed(
             f"{name} is {type(value).__name__}, which can't become an array: give rows of one shape ({why})"
         ) from error
-    return array
 
 
 def _by_output(name: str, value: Any) -> dict[str, Any]:
@@ -136,17 +129,22 @@ def _by_output(name: str, value: Any) -> dict[str, Any]:
         value = {output_by_place(place): one for place, one in enumerate(value)}
     if not isinstance(value, Mapping):
         return {"": _checked_rows(name, value)}
-    if not value:
-        raise Malformed(f"{name} has no target")
     if unnamed := [key for key in value if not isinstance(key, str) or not re.fullmatch(OUTPUT_NAME, key)]:
         raise Malformed(
             f"{name} has a target for output {one_line(repr(unnamed[0]), 100)}: give the output a name of lower case letters, "
             "digits and _, beginning with a letter"
         )
+    return _arrays_of_one_length(name, "target", value)
+
+
+def _arrays_of_one_length(name: str, what: str, value: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arrays of a mapping. `what`: what each of them is, for messages."""
+    if not value:
+        raise Malformed(f"{name} has no {what}")
     found = {key: _checked_rows(f"{name}['{key}']", one) for key, one in value.items()}
     if len({len(rows) for rows in found.values()}) > 1:
         counts = ", ".join(f"'{key}' has {len(rows):,}" for key, rows in found.items())
-        raise Malformed(f"the targets of {name} have different numbers of rows: {one_line(counts, 300)}")
+        raise Malformed(f"the {what}s of {name} have different numbers of rows: {one_line(counts, 300)}")
     return found
 
 
@@ -179,42 +177,32 @@ def _with_texts(inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, 
     return found
 
 
-def _check_lengths(arrays: Mapping[str, Any]) -> None:
-    """Raise Malformed if one of two arrays that belong together is missing, or if their lengths differ."""
-    for name in NAMES[1:]:
-        x = f"x_{name.rpartition('_')[2]}"
-        if name in arrays and x not in arrays:
-            raise Malformed(f"there is {name}, but {x} is missing")
-        if name in arrays and len(arrays[name]) != len(arrays[x]):
-            raise Malformed(f"{x} has {len(arrays[x]):,} rows, and {name} has {len(arrays[name]):,}")
-    if ("x_test" in arrays) != ("y_test" in arrays):
-        raise Malformed("there is x_test, but y_test is missing")
+def _check_lengths(inputs: Mapping[str, Mapping[str, Any]], what: str, found: Mapping[str, Any]) -> None:
+    """Raise Malformed if a split of `found` has no inputs, or another number of rows than they have."""
+    for split, rows in found.items():
+        if split not in inputs:
+            raise Malformed(f"there is {what}_{split}, but x_{split} is missing")
+        examples = len(next(iter(inputs[split].values())))
+        if len(rows) != examples:
+            raise Malformed(f"x_{split} has {examples:,} rows, and {what}_{split} has {len(rows):,}")
 
 
 def _inputs(name: str, value: Any) -> dict[str, Any]:
-    """Return the inputs in a form that can be packed.
-
-    A single input gets the name "image" or "x", others keep their names.
-    """
+    """Return the inputs in a form that can be packed. A single one is called "image" or "x"; others keep their names."""
     if not isinstance(value, Mapping):
         rows = _checked_rows(name, value)
         shape = rows.shape[1:]
         if not is_image(rows.dtype, shape):
             return {"x": _packable(name, rows)}
         return {"image": rows if len(shape) == 3 else ChangedRows(rows, lambda piece: piece[..., None])}
-    if not value:
-        raise Malformed(f"{name} has no input")
     if reserved := [
         key for key in value if not isinstance(key, str) or key in (TARGET, WEIGHT) or not key.isidentifier()
     ]:
         raise Malformed(
             f"{name} has an input called {one_line(repr(reserved[0]), 100)}: give it another name, such as 'x1'"
         )
-    found = {key: _packable(f"{name}['{key}']", _checked_rows(f"{name}['{key}']", one)) for key, one in value.items()}
-    if len(lengths := {len(rows) for rows in found.values()}) > 1:
-        counts = ", ".join(f"'{key}' has {len(rows):,}" for key, rows in found.items())
-        raise Malformed(f"the inputs of {name} have {len(lengths)} different numbers of rows: {one_line(counts, 300)}")
-    return found
+    found = _arrays_of_one_length(name, "input", value)
+    return {key: _packable(f"{name}['{key}']", rows) for key, rows in found.items()}
 
 
 def _packable(name: str, rows: Any) -> Any:
@@ -243,13 +231,8 @@ def _check_same(axis: str, what: str, found: Mapping[str, Mapping[str, Any]]) ->
 def _notes_on_pixels(inputs: Mapping[str, Any]) -> tuple[str, ...]:
     """Return a line about an input that looks like images, but is not uint8, which networks for images need."""
     ((name, rows), *others) = inputs.items()
-    if (
-        others
-        or name != "x"
-        or rows.dtype == np.uint8
-        or not is_image(np.dtype(np.uint8), rows.shape[1:])
-        or min(rows.shape[1:3]) < 8
-    ):
+    is_shaped = name == "x" and not others and is_image("uint8", rows.shape[1:]) and min(rows.shape[1:3]) >= 8
+    if not is_shaped or rows.dtype == np.uint8:
         return ()
     first = np.asarray(rows[:_SAMPLED_EXAMPLES])
     if not ((first >= 0) & (first <= 255) & (first == np.round(first))).all() or first.max() < 2:
@@ -259,17 +242,11 @@ def _notes_on_pixels(inputs: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _weights(arrays: Mapping[str, Any], split: str) -> dict[str, Any]:
-    """Return the weights float32 [N] of a split by name, if there are any.
-
-    If only the other split has them, they are 1.
-    """
-    if not {"weight_train", "weight_test"} & arrays.keys():
+def _weights(given: Mapping[str, Any], split: str, examples: int) -> dict[str, Any]:
+    """Return the weights float32 [N] of a split by name, if any are given. If only the other split has them, they are 1."""
+    if not given:
         return {}
-    found = arrays.get(f"weight_{split}")
-    if found is None:
-        return {WEIGHT: np.ones(len(arrays[f"x_{split}"]), np.float32)}
-    weights = np.asarray(found[:])
+    weights = np.asarray(given[split][:]) if split in given else np.ones(examples)
     if weights.dtype.kind not in "iuf" or weights.size != len(weights):
         raise Malformed(
             f"weight_{split} is {weights.dtype} {list(weights.shape[1:])}: give one number for each example"

@@ -45,38 +45,25 @@ class Unusable(UserError):
 
 @dataclass(frozen=True)
 class PackedDataset:
-    """A validated folder of packed examples.
+    """A validated folder of packed examples."""
 
-    Attributes:
-      name: the name of the data set.
-      kind: "real" or "synthetic".
-      directory: the absolute path of the folder, so that other processes can use it.
-      source: the archive or folder that it was packed from; "" if there is none.
-      validation_examples: how many training examples, the last ones that were packed, are held out. `train_examples`
-        excludes them.
-      notes: lines for a person to read, e.g. what was held out to test on.
-      file_rows: how many training examples, including those held out, come from each of several files, in their order;
-        () if that is not known.
-      checksum: the SHA-256 of the checksums of all files; "" if it is not known.
-    """
-
-    name: str
-    kind: str
-    directory: Path
+    name: str  # of the data set
+    kind: str  # "real" or "synthetic"
+    directory: Path  # absolute, so that other processes can use it
     spec: ExampleSpec
-    train_examples: int
+    train_examples: int  # without those that are held out
     test_examples: int
-    source: str = ""
-    validation_examples: int = 0
-    notes: tuple[str, ...] = ()
-    checksum: str = ""
+    source: str = ""  # the archive or folder that it was packed from, if there is one
+    validation_examples: int = 0  # how many training examples, the last ones that were packed, are held out
+    notes: tuple[str, ...] = ()  # lines for a person to read, e.g. what was held out to test on
+    checksum: str = ""  # the SHA-256 of the checksums of all files; "" if it is not known
+    # How many training examples, including those held out, come from each of several files; () if that is not known.
     file_rows: tuple[int, ...] = ()
 
     def holding_out(self, validation_examples: int) -> PackedDataset:
         """Return the same data set with this many training examples held out, on which a model can be chosen.
 
-        Raises:
-            UserError: nothing would be left to train on, or the part that is held out lacks classes.
+        Raises UserError if nothing would be left to train on, or if the part that is held out lacks classes.
         """
         everything = self.train_examples + self.validation_examples
         if validation_examples >= everything:
@@ -116,10 +103,7 @@ class PackedDataset:
         return None if self.spec.weight is None else self.rows(split, WEIGHT, self.spec.weight)
 
     def encoding(self) -> TableEncoding | None:
-        """Return how the columns of a table were encoded; None for other data.
-
-        Raises UserError if the file is damaged.
-        """
+        """Return how the columns of a table were encoded; None for other data. Raises UserError if the file is damaged."""
         try:
             return read_json(self.directory / ENCODING, TableEncoding, MOST_ENCODING_BYTES)
         except FileNotFoundError:
@@ -157,9 +141,7 @@ def read_manifest(directory: Path) -> Manifest:
 def load_packed(directory: Path, *, check_targets: bool = True) -> PackedDataset:
     """Open a packed folder without reading its inputs. `check_targets`: whether to read and check targets and weights.
 
-    Raises:
-        UserError: the manifest is missing or malformed, a file's size differs from it, or a target or a weight is
-            impossible.
+    Raises Unusable if the manifest is missing or malformed, a file's size differs from it, or a target is impossible.
     """
     directory = Path(os.path.realpath(directory))
     try:
@@ -192,10 +174,7 @@ def write_pointer(file: Path, dataset: PackedDataset) -> None:
 
 
 def write_form(folder: Path, dataset: PackedDataset) -> None:
-    """Copy the description of the examples to `folder`: inputs, names of classes, the encoding of a table.
-
-    No examples are copied.
-    """
+    """Copy the description of the examples to `folder`, without examples: inputs, names of classes, the encoding of a table."""
     for name in (MANIFEST, ENCODING):
         if (dataset.directory / name).is_file():
             write_whole(folder / name, (dataset.directory / name).read_bytes())
@@ -204,9 +183,7 @@ def write_form(folder: Path, dataset: PackedDataset) -> None:
 def load_form(folder: Path) -> PackedDataset:
     """Open a description of examples that `write_form` has written. The examples of the data set can't be read.
 
-    Raises:
-      FileNotFoundError: there is no description in `folder`.
-      UserError: the description is damaged.
+    Raises FileNotFoundError if there is none in `folder`, and UserError if it is damaged.
     """
     manifest = read_manifest(folder)
     try:
@@ -216,9 +193,7 @@ def load_form(folder: Path) -> PackedDataset:
 
 
 def load_pointed(file: Path) -> PackedDataset:
-    """Open the data set whose location `write_pointer` wrote to `file`.
-
-    Raises UserError if either is missing or damaged.
+    """Open the data set whose location `write_pointer` wrote to `file`. Raises UserError if either is missing or damaged.
 
     Targets are not checked again: every task of a run calls this, and the launcher has checked them.
     """
@@ -258,8 +233,7 @@ def sizes(spec: ExampleSpec, examples: Mapping[str, int]) -> dict[str, int]:
 def check_values(spec: ExampleSpec, split: str, rows: Mapping[str, Rows]) -> None:
     """Raise ValueError for targets [N, ...] and weights [N] of a split that can't be trained on or scored.
 
-    Args:
-      rows: the arrays of the split, by the names of `fields_of`.
+    `rows`: the arrays of the split, by the names of `fields_of`.
     """
     for name, of_one in spec.targets.items():
         for piece in pieces(rows[name]):

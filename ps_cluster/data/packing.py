@@ -18,20 +18,9 @@ from pydantic import ValidationError
 
 from ps_cluster.config.datasets import SPLITS, Contents
 from ps_cluster.config.objectives import TARGET, WEIGHT, Rows, check_rows, target_array
+from ps_cluster.data import packed
 from ps_cluster.data.moments import RunningStatistics
-from ps_cluster.data.packed import (
-    ENCODING,
-    FORMAT,
-    MANIFEST,
-    SPEC_TYPE,
-    PackedDataset,
-    check_values,
-    fields_of,
-    file_name,
-    load_packed,
-    pieces,
-    sizes,
-)
+from ps_cluster.data.packed import PackedDataset, fields_of, load_packed
 from ps_cluster.errors import UserError
 from ps_cluster.files import locks
 from ps_cluster.files.values import Malformed, first_error
@@ -53,16 +42,10 @@ def write_packed(
     """Pack the contents of a data set into `directory`, which appears complete or not at all.
 
     If another process packs the same folder at the same time, both use the copy of the one that finishes first. A
-    damaged folder of this name is replaced.
+    damaged folder of this name is replaced. `source`: what the contents were read from, for the manifest. `notify`: gets
+    lines about the progress, if packing takes long.
 
-    Args:
-        source: what the contents were read from, for the manifest.
-        notify: called with lines about the progress, if packing takes long.
-        free_bytes: returns the free space on the disk of a folder, in bytes.
-
-    Raises:
-        UserError: the arrays do not fit the spec or each other, or the folder can't be written, or the disk has no
-            room.
+    Raises UserError if the arrays do not fit the spec or each other, the folder can't be written, or the disk has no room.
     """
     directory = Path(os.path.realpath(directory))
     try:
@@ -138,13 +121,13 @@ def check_contents(contents: Contents) -> None:
                 f"{', '.join(f'{count} of {name}' for name, count in lengths.items())}"
             )
     for split in SPLITS:
-        check_values(contents.spec, split, contents.arrays[split])
+        packed.check_values(contents.spec, split, contents.arrays[split])
 
 
 def _manifest_of(name: str, kind: str, contents: Contents, source: str) -> Manifest:
     examples = {split: len(contents.arrays[split][TARGET]) for split in SPLITS}
     about = {
-        "format": FORMAT,
+        "format": packed.FORMAT,
         "name": name,
         "kind": kind,
         "train_examples": examples["train"],
@@ -152,9 +135,9 @@ def _manifest_of(name: str, kind: str, contents: Contents, source: str) -> Manif
         "source": source,
         "notes": list(contents.notes),
         "file_rows": list(contents.file_rows),
-        "bytes": sizes(contents.spec, examples),
+        "bytes": packed.sizes(contents.spec, examples),
     }
-    return Manifest.model_validate(SPEC_TYPE.dump_python(contents.spec, mode="json") | about)
+    return Manifest.model_validate(packed.SPEC_TYPE.dump_python(contents.spec, mode="json") | about)
 
 
 def _write_files(directory: Path, contents: Contents, manifest: Manifest, progress: PackingProgress) -> None:
@@ -164,10 +147,8 @@ def _write_files(directory: Path, contents: Contents, manifest: Manifest, progre
     for split in SPLITS:
         for name, field in fields_of(contents.spec).items():
             seen = statistics[name].add if split == "train" else None
-            file, rows = (
-                file_name(split, name, field),
-                checked_pieces(f"{split} '{name}'", contents.arrays[split][name]),
-            )
+            rows = checked_pieces(f"{split} '{name}'", contents.arrays[split][name])
+            file = packed.file_name(split, name, field)
             checksums[file] = _write_rows(directory / file, rows, seen, progress)
     fields = {name: one.field for name, one in statistics.items()}
     inputs = {name: fields[name] for name in contents.spec.inputs}
@@ -176,17 +157,17 @@ def _write_files(directory: Path, contents: Contents, manifest: Manifest, progre
     whole = _manifest_of(manifest.name, manifest.kind, replace(contents, spec=spec), manifest.source)
     if contents.encoding is not None:
         encoding = TableEncoding.model_validate(contents.encoding).model_dump_json().encode() + b"\n"
-        checksums[ENCODING] = hashlib.sha256(encoding).hexdigest()
-        write_whole(directory / ENCODING, encoding)
+        checksums[packed.ENCODING] = hashlib.sha256(encoding).hexdigest()
+        write_whole(directory / packed.ENCODING, encoding)
     whole = whole.model_copy(update={"sha256": checksums})
-    write_whole(directory / MANIFEST, whole.model_dump_json(indent=2) + "\n")
+    write_whole(directory / packed.MANIFEST, whole.model_dump_json(indent=2) + "\n")
 
 
 def checked_pieces(what: str, rows: Rows) -> Iterator[np.ndarray]:
     """Yield rows in pieces, and read each row once. Raises Malformed if one can't be read, or is not finite."""
     at = 0
     try:
-        for piece in pieces(rows):
+        for piece in packed.pieces(rows):
             if piece.dtype.kind == "f" and not (finite := np.isfinite(piece)).all():
                 wrong = int(np.flatnonzero(~finite.reshape(len(piece), -1).all(1))[0])
                 value = piece[wrong][~finite[wrong]].flat[0]

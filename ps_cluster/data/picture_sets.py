@@ -57,14 +57,9 @@ class PictureSettings(OwnImageSettings):
 def contents_of_pictures(
     splits: Mapping[str, Sequence[Picture]], classes: Sequence[str], settings: PictureSettings
 ) -> Contents:
-    """Return the contents of a data set of pictures.
+    """Return the contents of a data set of pictures. `splits`: "train" and perhaps "test" → pictures.
 
-    Args:
-      splits: "train" and perhaps "test" → pictures.
-      classes: the names of the classes, by label.
-
-    Raises:
-      Malformed: a picture can't be read, sizes differ, or the classes can't be learned.
+    Raises Malformed if a picture can't be read, sizes differ, or the classes, whose names are by label, can't be learned.
     """
     if settings.objective not in ("auto", "classification"):
         raise Malformed(

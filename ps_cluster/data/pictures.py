@@ -33,22 +33,19 @@ def is_picture(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture to decode. `name`: for messages. `open`: opens its file."""
+    """A picture to decode."""
 
-    name: str
-    open: Callable[[], BinaryIO]
+    name: str  # for messages
+    open: Callable[[], BinaryIO]  # opens its file
     label: int = 0
 
 
 class PictureInfo(NamedTuple):
-    """What was found about a picture. `size`: height and width as shown.
+    """What was found about a picture."""
 
-    `wrong`: why it can't be read; "" if it can be.
-    """
-
-    size: tuple[int, int] = (0, 0)
+    size: tuple[int, int] = (0, 0)  # height and width as shown
     grey: bool = False
-    wrong: str = ""
+    wrong: str = ""  # why it can't be read
 
 
 class Size(NamedTuple):
@@ -80,21 +77,20 @@ class Images(LazyRows):
             raise Malformed(unreadable_message(picture.name, _why_unreadable(error))) from error
 
 
-def inspect_picture(picture: Picture, *, wholly: bool = False) -> PictureInfo:
-    """Return information about a picture from its header. `wholly`: decode it too, so that all damage is found."""
-    try:
-        with picture.open() as file, _open_image(file) as image:
-            turned = image.getexif().get(_ORIENTATION) in _SIDEWAYS
-            if wholly:
-                image.load()
-            return PictureInfo(image.size if turned else image.size[::-1], image.mode in _GREY_MODES)
-    except Exception as error:  # a damaged picture can raise almost any exception
-        return PictureInfo(wrong=_why_unreadable(error))
+def inspect_pictures(pictures: Sequence[Picture], *, wholly: bool) -> list[PictureInfo]:
+    """Return information about pictures from their headers. `wholly`: decode them too, so that all damage is found."""
 
+    def inspect(picture: Picture) -> PictureInfo:
+        try:
+            with picture.open() as file, _open_image(file) as image:
+                turned = image.getexif().get(_ORIENTATION) in _SIDEWAYS
+                if wholly:
+                    image.load()
+                return PictureInfo(image.size if turned else image.size[::-1], image.mode in _GREY_MODES)
+        except Exception as error:  # a damaged picture can raise almost any exception
+            return PictureInfo(wrong=_why_unreadable(error))
 
-def inspect_pictures(pictures: Sequence[Picture], *, wholly: bool = False) -> list[PictureInfo]:
-    """Return what `inspect_picture` returns for each picture."""
-    return list(_in_threads(lambda picture: inspect_picture(picture, wholly=wholly), pictures))
+    return list(_in_threads(inspect, pictures))
 
 
 def unreadable_message(name: str, why: str) -> str:
@@ -105,11 +101,7 @@ def unreadable_message(name: str, why: str) -> str:
 def common_size(found: Sequence[PictureInfo], wanted: tuple[int, int] | None) -> Size:
     """Return the shape of the images: the size that is wanted or that all pictures have, in RGB unless all are grey.
 
-    Args:
-      wanted: height and width; None for the size of the pictures.
-
-    Raises:
-      Malformed: no size is wanted, and the pictures have several.
+    `wanted`: height and width. Raises Malformed if no size is wanted, and the pictures have several.
     """
     sizes = Counter(one.size for one in found)
     if wanted is None and len(sizes) > 1:
@@ -140,10 +132,7 @@ def decode_picture(picture: Picture, size: Size) -> np.ndarray:
 
 
 def _open_image(file: BinaryIO) -> Image:
-    """Open a picture of a known format without decoding it.
-
-    Raises Malformed if it has too many pixels, or if its pixels are fractions.
-    """
+    """Open a picture of a known format without decoding it. Raises Malformed for too many pixels, or pixels in fractions."""
     from PIL import Image
 
     warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # reported as an error below

@@ -27,51 +27,38 @@ _SHUFFLE_ROUNDS = 16
 
 @dataclass(frozen=True)
 class ExampleIds:
-    """The examples of some batches.
+    """The examples of some batches."""
 
-    Attributes:
-      ids: int64 [..., B], indices in the training set.
-      epochs: int64 [..., B], the epoch of each example, from 0.
-    """
-
-    ids: np.ndarray
-    epochs: np.ndarray
+    ids: np.ndarray  # int64 [..., B], indices in the training set
+    epochs: np.ndarray  # int64 [..., B], the epoch of each example, from 0
 
 
 class RecomputedBatches:
     """The batches of a run, computed only from its settings."""
 
     def __init__(self, config: RunConfig, train_examples: int):
-        self._seed = config.training.seed
-        self._batch_size = config.training.batch_size_per_worker
-        self._batches_per_step = config.batches_per_step
-        self._steps_per_update = config.steps_per_update
-        self._examples = train_examples
-        self._sample = config.sample
-        self._text = config.training.sample
-        self._by_worker = is_by_worker(self._text)
-        self._workers = config.cluster.workers
+        self._config, self._examples = config, train_examples
+        self._batch_size, self._batches_per_step = config.training.batch_size_per_worker, config.batches_per_step
+        self._by_worker = is_by_worker(config.training.sample)
 
     def of_batches(self, batches: np.ndarray, worker: int) -> ExampleIds:
-        """Return the examples of some batches.
+        """Return the examples of some batches, int64 [...].
 
         Args:
-          batches: int64 [...], the numbers of the batches. The first batch of a step has the number step id x batches
-            per step.
-          worker: the index of the worker that trains on them. It matters only if each worker has a part of the
-            examples.
+          batches: their numbers. The first batch of a step has the number step id x batches per step.
+          worker: the index of the worker that trains on them, which matters only if each worker has a part of the examples.
         """
-        sample: Sample | Stretch | None = self._sample
-        numbers = batches
+        config, numbers = self._config, batches
+        sample: Sample | Stretch | None = config.sample
         if self._by_worker:
-            sample = sample_of_worker(self._text, worker, self._workers, getitem)
+            sample = sample_of_worker(config.training.sample, worker, config.cluster.workers, getitem)
             # The number of the batch among those of this worker: each update takes one step of every worker.
             step, within = np.divmod(batches, self._batches_per_step)
-            numbers = step // self._steps_per_update * self._batches_per_step + within
+            numbers = step // config.steps_per_update * self._batches_per_step + within
         seen = self._examples if sample is None else sample.size(self._examples)
         positions = numbers[..., None] * self._batch_size + np.arange(self._batch_size)
         epochs, places = np.divmod(positions, seen)
-        ids = _shuffled(places, _keys(self._seed, epochs), seen)
+        ids = _shuffled(places, _keys(config.training.seed, epochs), seen)
         if isinstance(sample, Stretch):
             ids = sample.first + ids
         elif sample is not None:
@@ -82,9 +69,8 @@ class RecomputedBatches:
     def checksums(self, rows: np.ndarray) -> np.ndarray:
         """Return the checksum of example ids that each row of the ledger must have, int64 [k].
 
-        Args:
-          rows: a structured array [k] of `ledger.ROW`. A row may have fewer examples than a step, because slow workers
-            may take fewer local steps. Its examples are then those of the first batches of the step.
+        `rows`: a structured array [k] of `ledger.ROW`. A row may have fewer examples than a step, because slow workers may take
+        fewer local steps. Its examples are then those of the first batches of the step.
         """
         found = np.zeros(len(rows), np.int64)
         counts = np.clip(rows["examples"].astype(np.int64) // self._batch_size, 0, self._batches_per_step)

@@ -22,13 +22,7 @@ def varied(
 ) -> np.ndarray:
     """Return the images of a step as the network gets them: shifted, mirrored, recoloured, and with a square cut out.
 
-    Args:
-      images: uint8 [B, H, W, C].
-      examples: the ids and epochs of these images.
-      mean: the mean colour, a value for each channel.
-
-    Returns:
-      float32 [B, H, W, C], pixels 0..255.
+    `images`: uint8 [B, H, W, C]; they become float32, pixels 0..255. `mean`: the mean colour, a value for each channel.
     """
 
     def draw(stream: Stream, shape: list[int], low: float, high: float, dtype: tf.DType = tf.float32) -> np.ndarray:
@@ -71,10 +65,7 @@ def varied(
 
 
 def resized(images: np.ndarray, scales: Sequence[ImageScale], progress: float) -> np.ndarray:
-    """Return images float32 [B, H, W, C], scaled down by `scales`.
-
-    `progress`: the share of the steps that is done.
-    """
+    """Return images float32 [B, H, W, C], scaled down by `scales`. `progress`: the share of the steps that is done."""
     scale = next((scale for scale in scales if progress < np.float32(scale.until)), None)
     if scale is None:
         return images

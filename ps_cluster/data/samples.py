@@ -29,18 +29,12 @@ class VariedImage:
 
 @dataclass(frozen=True)
 class ExampleGroup:
-    """A class, a label or a range of the target.
-
-    Attributes:
-      train_ids: the indices of its training examples, int64 [M].
-      test_examples: the number of its test examples.
-      samples: some of its training examples, once they have been drawn.
-    """
+    """A class, a label or a range of the target."""
 
     name: str
-    train_ids: np.ndarray
-    test_examples: int
-    samples: tuple[VariedImage, ...] = ()
+    train_ids: np.ndarray  # int64 [M], the indices of its training examples
+    test_examples: int  # the number of them
+    samples: tuple[VariedImage, ...] = ()  # some of its training examples, once they have been drawn
 
     @property
     def train_examples(self) -> int:
@@ -63,13 +57,7 @@ def with_samples(
     variations: int,
     seed: int,
 ) -> list[ExampleGroup]:
-    """Return groups of a data set of images, with random samples of each group.
-
-    Args:
-      vary: how training varies images; None if it does not.
-      samples: how many samples to draw from each group, if it has as many.
-      variations: how many variations to make of each sample.
-    """
+    """Return groups of a data set of images, with at most `samples` random samples of each, and variations of these."""
     draw = np.random.default_rng(seed)
     chosen = [np.sort(draw.choice(one.train_ids, min(samples, one.train_examples), replace=False)) for one in groups]
     ids = np.concatenate(chosen)

@@ -44,19 +44,16 @@ def resolve(
     """Return the packed copy of a data set. If there is none, the data set is packed first.
 
     Args:
-        settings: the section `data`. A data set that `dataset` names is never replaced by another. `auto` stands for
-            the first of several that is on this machine (a packed copy is enough) or can be downloaded, and a notice
-            says so if that is the generated set. `data_dir` is the user's copy: the archive, the folder inside it, a
-            folder with one of these, or a packed folder.
-        cache_dir: the folder for packed copies and downloads.
-        notify: gets one line for each step.
-        progress: gets the progress of a download.
-        url: an address to download from instead of the official one. If there are several files, it is the address
-            of their folder. The official checksums apply.
-
+      settings: the section `data`. A data set that `dataset` names is never replaced by another. `auto` stands for
+        the first of several that is on this machine (a packed copy is enough) or can be downloaded, and a notice
+        says so if that is the generated set. `data_dir` is the user's copy: the archive, the folder inside it, a
+        folder with one of these, or a packed folder.
+      notify: gets one line for each step.
+      url: an address to download from instead of the official one. If there are several files, it is the address
+        of their folder. The official checksums apply.
     Raises:
-        UserError: `data_dir` has nothing usable (also for `auto`), the data set can't be found or read, or the cache
-            can't be written.
+      UserError: `data_dir` has nothing usable (also for `auto`), the data set can't be found or read, or the cache
+        can't be written.
     """
     kind = DATASETS[settings.dataset]
     kinds = [DATASETS[name] for name in kind.candidates_of or (settings.dataset,)]
@@ -93,10 +90,7 @@ def resolve_for_run(
     notify: Notify,
     progress: Progress = lambda done_bytes, total_bytes: None,
 ) -> PackedDataset:
-    """Return the packed copy that the file `pointer` names, if it is sound; else what `resolve` returns.
-
-    `packed.write_pointer` has written the file when the run began.
-    """
+    """Return the packed copy that the file `pointer` named when the run began, if it is sound; else that of `resolve`."""
     if pointer.is_file():
         try:
             found = packed.load_pointed(pointer)
@@ -239,10 +233,7 @@ class _Search:
             return None
 
     def _packed_path(self, kind: DataSet, *parts: str) -> Path:
-        """Return the folder of a packed copy.
-
-        Its name ends with `parts`, and changes with everything the copy depends on.
-        """
+        """Return the folder of a packed copy. Its name ends with `parts`, and changes with all that the copy depends on."""
         slug = kind.name
         if kind.path is not None:
             slug, parts = kind.path.stem, (_short_hash(kind.name), fingerprint(kind.path), *parts)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ps_cluster.data.lazy_rows import StreamedRows
 from ps_cluster.data.moments import Moments
-from ps_cluster.data.table_files import PiecewiseTable
+from ps_cluster.data.table_files import PiecewiseTable, compute, kinds, pyarrow
 from ps_cluster.data.text_rows import Width, codes_of
 from ps_cluster.files.values import Malformed
 
@@ -18,7 +17,7 @@ MOST_CATEGORIES = 100_000  # of one column
 
 
 class Roles(NamedTuple):
-    """The roles of a table's columns: target, weight, and inputs that are numbers, categories or texts."""
+    """The roles of a table's columns."""
 
     target: str
     weight: str | None
@@ -28,62 +27,48 @@ class Roles(NamedTuple):
 
 
 class Encoding:
-    """The encoding of columns as numbers.
-
-    Attributes:
-      content: the fields of `TableEncoding` (runs/rows.py), which is stored with a packed table.
-      numbers, categories, texts: the names of the columns of each kind.
-      values: the values of each column of categories. The code of a value is its place, counted from 1.
-    """
+    """The encoding of columns as numbers."""
 
     def __init__(self, content: Mapping[str, Any]):
-        import pyarrow
-
+        """Keep the fields of `TableEncoding` (runs/rows.py), which is stored with a packed table."""
         self.content = content
         numbers, categories = content["numbers"], content["categories"]
         self.numbers, self.categories = ([column["name"] for column in part] for part in (numbers, categories))
+        # The values of each column of categories. The code of a value is its place, counted from 1.
         self.values: list[list[str]] = [column["values"] for column in categories]
         self._values = [pyarrow.array(values, pyarrow.string()) for values in self.values]
         self.texts: list[str] = content["texts"]
         self._mean, self._std = (np.array([column[of] for column in numbers]) for of in ("mean", "std"))
 
     def arrays(self, table: PiecewiseTable, rows: int, width: Width) -> dict[str, StreamedRows]:
-        """Return the inputs of a table: numbers float32 [N, k], categories int32 [N, m], codes of texts [N, t, c].
+        """Return the inputs of a table of N rows: numbers float32 [N, k], categories int32 [N, m], codes of texts [N, t, c]."""
 
-        Args:
-          rows: the number of rows, N.
-          width: the number of characters and the dtype of the texts.
-        """
+        def streamed(columns: list[str], dtype: str, encode: Callable[[Any], np.ndarray], *more: int) -> StreamedRows:
+            return StreamedRows(dtype, (rows, len(columns), *more), lambda: map(encode, table.batches(columns)))
+
+        def codes(batch: Any) -> np.ndarray:
+            return codes_of(self._as_texts(batch), width.characters).astype(width.code)
+
         found = {}
         if self.numbers:
-            read = partial(_encoded_pieces, table, self.numbers, self._as_numbers)
-            found["numbers"] = StreamedRows("float32", (rows, len(self.numbers)), read)
+            found["numbers"] = streamed(self.numbers, "float32", self._as_numbers)
         if self.categories:
-            read = partial(_encoded_pieces, table, self.categories, self._as_codes)
-            found["categories"] = StreamedRows("int32", (rows, len(self.categories)), read)
+            found["categories"] = streamed(self.categories, "int32", self._as_codes)
         if self.texts:
-
-            def codes(batch: Any) -> np.ndarray:
-                return codes_of(self._as_texts(batch), width.characters).astype(width.code)
-
-            read = partial(_encoded_pieces, table, self.texts, codes)
-            found["texts"] = StreamedRows(width.code, (rows, len(self.texts), width.characters), read)
+            found["texts"] = streamed(self.texts, width.code, codes, width.characters)
         return found
 
     def encoded(self, table: PiecewiseTable) -> Iterator[dict[str, np.ndarray]]:
         """Yield the inputs of all rows of another table, in pieces.
 
-        Raises:
-          Malformed: a column is missing, or has times where the training had numbers, or numbers where it had times.
+        Raises Malformed if a column is missing, has times where the training had numbers, or numbers where it had times.
         """
-        from pyarrow import types
-
         columns = [*self.numbers, *self.categories, *self.texts]
         if missing := [name for name in columns if name not in table.columns]:
             raise Malformed(f"there is no column '{missing[0]}', which the network was trained on")
         for column in self.content["numbers"]:
             name, kind = column["name"], table.columns[column["name"]]
-            if types.is_temporal(kind) != column["is_time"] and not types.is_string(kind):
+            if kinds.is_temporal(kind) != column["is_time"] and not kinds.is_string(kind):
                 was = "dates or times" if column["is_time"] else "numbers"
                 raise Malformed(f"the column '{name}' is {kind}, but the network was trained on {was}: give those")
         for batch in table.batches(columns):
@@ -93,12 +78,10 @@ class Encoding:
 
     def text_pieces(self, table: PiecewiseTable) -> Iterator[np.ndarray]:
         """Yield the columns of texts in pieces, [B, t] of Python's texts."""
-        yield from _encoded_pieces(table, self.texts, self._as_texts) if self.texts else ()
+        yield from map(self._as_texts, table.batches(self.texts)) if self.texts else ()
 
     def _as_texts(self, batch: Any) -> np.ndarray:
         """Return the columns of texts, [B, t] of Python's texts. A missing text is ""."""
-        import pyarrow
-
         columns = (batch.column(name).cast(pyarrow.string()).fill_null("") for name in self.texts)
         return np.stack([column.to_numpy(zero_copy_only=False).astype(object) for column in columns], 1)
 
@@ -112,34 +95,19 @@ class Encoding:
 
     def _as_codes(self, batch: Any) -> np.ndarray:
         """Return the columns of categories as codes, int32 [B, m]. A missing or unknown value has the code 0."""
-        import pyarrow.compute
-
         codes = []
         for name, values in zip(self.categories, self._values):
             texts = batch.column(name).cast(pyarrow.string())
-            found = pyarrow.compute.index_in(texts, value_set=values)
+            found = compute.index_in(texts, value_set=values)
             codes.append(found.fill_null(-1).to_numpy(zero_copy_only=False))
         return (np.stack(codes, 1) + 1).astype(np.int32)
 
 
-def _encoded_pieces(
-    table: PiecewiseTable, columns: Sequence[str], encode: Callable[[Any], np.ndarray]
-) -> Iterator[np.ndarray]:
-    """Return an iterator over all rows of some columns, encoded, in pieces."""
-    return map(encode, table.batches(columns))
-
-
 def learn_encoding(table: PiecewiseTable, kept: np.ndarray | None, roles: Roles) -> Encoding:
-    """Return the encoding of a table, learned in one pass over its training rows.
+    """Return the encoding of a table, learned in one pass over its training rows: those in `kept`, bool [N], or all.
 
-    Args:
-      kept: which rows of the table are training rows, bool [N]; None for all.
-
-    Raises:
-      Malformed: a column has infinite values, or too many categories.
+    Raises Malformed if a column has infinite values, or too many categories.
     """
-    import pyarrow
-
     numbers, categories = roles.numbers, roles.categories
     seen: list[set[str]] = [set() for _ in categories]
     missing = dict.fromkeys([*numbers, *categories], 0)
@@ -161,7 +129,7 @@ def learn_encoding(table: PiecewiseTable, kept: np.ndarray | None, roles: Roles)
                 )
     mean, std = (np.broadcast_to(of, len(numbers)) for of in (moments.mean, moments.std))
     _check_finite(numbers, np.isfinite(mean) & np.isfinite(std))
-    times = [pyarrow.types.is_temporal(table.columns[name]) for name in numbers]
+    times = [kinds.is_temporal(table.columns[name]) for name in numbers]
     columns = zip(numbers, mean.tolist(), np.where(std == 0, 1, std).tolist(), times)
     return Encoding(
         {
@@ -198,12 +166,10 @@ _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 def as_floats(column: Any) -> np.ndarray:
     """Return an array of pyarrow as float64 [B]. Dates and times are in seconds, and a missing value is NaN."""
-    import pyarrow
-
     seconds = 1.0
-    if pyarrow.types.is_temporal(kind := column.type):
-        days = pyarrow.types.is_date32(kind)
-        seconds = 86_400.0 if days else _SECONDS["ms" if pyarrow.types.is_date64(kind) else kind.unit]
+    if kinds.is_temporal(kind := column.type):
+        days = kinds.is_date32(kind)
+        seconds = 86_400.0 if days else _SECONDS["ms" if kinds.is_date64(kind) else kind.unit]
         column = column.cast(pyarrow.int32() if kind.bit_width == 32 else pyarrow.int64())
     numbers: np.ndarray = column.cast(pyarrow.float64(), safe=False).to_numpy(zero_copy_only=False)
     return numbers * seconds

@@ -5,18 +5,22 @@ from __future__ import annotations
 import codecs
 import contextlib
 import csv
-import gzip
 import io
 import re
-import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, BinaryIO, Protocol
+from typing import Any
 
+from ps_cluster.config.lazy import Lazy
+from ps_cluster.data.line_files import is_compressed, opened
 from ps_cluster.files.reading import open_regular
 from ps_cluster.files.values import Malformed, one_line, reason
+
+pyarrow, compute, kinds = Lazy("pyarrow"), Lazy("pyarrow.compute"), Lazy("pyarrow.types")
+arrow_csv, arrow_parquet = Lazy("pyarrow.csv"), Lazy("pyarrow.parquet")
 
 Types = Mapping[str, Any]
 """Name of a column → type of pyarrow."""
@@ -24,32 +28,27 @@ Types = Mapping[str, Any]
 
 def widened(kind: Any) -> Any:
     """Return a type for all rows of a column: floats for whole numbers, since later rows may have fractions."""
-    import pyarrow
-
-    return pyarrow.float64() if pyarrow.types.is_integer(kind) else kind
+    return pyarrow.float64() if kinds.is_integer(kind) else kind
 
 
 def _value_type(kind: Any) -> Any:
     """Return the type of the values of a column: text of any kind, and a column without values, are strings."""
-    import pyarrow
-    from pyarrow import types
-
-    if types.is_dictionary(kind):
+    if kinds.is_dictionary(kind):
         return _value_type(kind.value_type)
-    texts = (types.is_null, types.is_large_string, types.is_string_view)
+    texts = (kinds.is_null, kinds.is_large_string, kinds.is_string_view)
     return pyarrow.string() if any(test(kind) for test in texts) else kind
 
 
 def _is_compatible(own: Any, wanted: Any) -> bool:
     """Return whether a column of type `own` can be read as `wanted`. Numbers in one table can't be dates in another."""
-    from pyarrow import types
-
-    if _value_type(own) == wanted or types.is_null(own) or types.is_string(wanted):  # any value can be a name
+    if _value_type(own) == wanted or kinds.is_null(own) or kinds.is_string(wanted):  # any value can be a name
         return True
-    return any(
-        any(test(own) for test in alike) and any(test(wanted) for test in alike)
-        for alike in ((types.is_integer, types.is_floating, types.is_decimal), (types.is_temporal,))
-    )
+    return are_numbers(own, wanted) or (kinds.is_temporal(own) and kinds.is_temporal(wanted))
+
+
+def are_numbers(*found: Any) -> bool:
+    """Return whether all of these types are types of numbers."""
+    return all(kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_decimal(kind) for kind in found)
 
 
 MOST_COLUMNS = 30_000  # pyarrow takes 10 kB for each
@@ -62,38 +61,31 @@ _BLOCK_BYTES = 2**24  # of a CSV file that are read together; the types of colum
 BATCH_ROWS = 2**16
 
 
-class PiecewiseTable(Protocol):
-    """A table that is read in pieces.
+class PiecewiseTable(ABC):
+    """A table that is read in pieces."""
 
-    Attributes:
-      what: its name, for messages.
-      columns: name → type of pyarrow.
-      declared: name → type, as the file itself declares it; empty if it declares none.
-      untyped: the columns whose type is not known, because all values that were looked at are missing.
-      parts: the tables that it consists of; the table itself if it is a single one.
-      has_decimal_commas: whether its numbers have decimal commas. Its columns are then separated by semicolons or tabs.
-      guesses_types: whether the types of its columns are guessed from their values, because the file does not declare
-        them.
-    """
-
-    what: str
-    guesses_types: bool
-    columns: dict[str, Any]
-    declared: Types
-    untyped: frozenset[str]
-    has_decimal_commas: bool
+    what: str  # its name, for messages
+    columns: dict[str, Any]  # name → type of pyarrow
+    declared: Types = MappingProxyType({})  # name → type, as the file itself declares it; empty if it declares none
+    untyped: frozenset[str]  # the columns whose type is not known, because all values that were looked at are missing
+    guesses_types = False  # whether types are guessed from values, because the file does not declare them
+    has_decimal_commas = False  # whether its numbers have them. Its columns are then separated by semicolons or tabs
 
     @property
-    def parts(self) -> Sequence[PiecewiseTable]: ...
+    def parts(self) -> Sequence[PiecewiseTable]:
+        """The tables that it consists of; the table itself if it is a single one."""
+        return (self,)
 
+    @abstractmethod
     def place(self, column: str, value: str) -> str:
         """Return the first place at which a column has this text, for messages, e.g. "line 34 of 'cars.csv'"."""
 
+    @abstractmethod
     def batches(self, columns: Sequence[str]) -> Iterator[Any]:
         """Yield record batches of pyarrow, with these columns in this order, from the first row to the last."""
 
 
-class CsvTable:
+class CsvTable(PiecewiseTable):
     """A CSV file whose first line names the columns.
 
     The columns are separated by the comma, semicolon or tab, whichever is most frequent in the first line. A .tsv file
@@ -101,17 +93,11 @@ class CsvTable:
     """
 
     guesses_types = True
-    declared: Types = MappingProxyType({})
 
-    def __init__(self, path: Path, types: Mapping[str, Any]):
-        """Read the names and types of the columns from the beginning of a file.
-
-        `types`: the types that are known already.
-        """
-        import pyarrow
-
+    def __init__(self, path: Path, types: Types):
+        """Read names and types of columns from the beginning of a file. `types`: the types that are known already."""
         self._path, self.what = path, f"'{path.name}'"
-        with self._lines() as file:
+        with opened(path) as file:
             first = file.readline(_FIRST_LINE_BYTES)
             next_lines = file.read(_DECIMALS_BYTES)
         if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
@@ -134,17 +120,13 @@ class CsvTable:
         plain = {pyarrow.null(): pyarrow.string()}
         self.columns = {field.name: plain.get(field.type, field.type) for field in found}
 
-    @property
-    def parts(self) -> Sequence[PiecewiseTable]:
-        return (self,)
-
     def batches(self, columns: Sequence[str]) -> Iterator[Any]:
         with self._open({name: self.columns[name] for name in columns}, columns) as reader:
             yield from reader
 
     def place(self, column: str, value: str) -> str:
         at = self._names.index(column)
-        with self._lines() as file, io.TextIOWrapper(file, "utf-8-sig", "replace", newline="") as text:
+        with opened(self._path) as file, io.TextIOWrapper(file, "utf-8-sig", "replace", newline="") as text:
             rows = csv.reader(text, delimiter=self._delimiter)
             with contextlib.suppress(csv.Error):  # a cell that is too long
                 for row in rows:
@@ -153,30 +135,15 @@ class CsvTable:
         return self.what
 
     @contextmanager
-    def _lines(self) -> Iterator[BinaryIO | io.BufferedReader | gzip.GzipFile]:
-        """Open the text of the file. Raises Malformed for damaged compression."""
-        try:
-            with open_regular(self._path) as file:
-                if not _is_compressed(self._path):
-                    yield file
-                    return
-                with gzip.open(file) as unpacked:
-                    yield unpacked
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise Malformed(f"{self.what} is no gzip file, or it is damaged ({one_line(str(error), 200)})") from error
-
-    @contextmanager
     def _open(self, types: Mapping[str, Any], columns: Sequence[str] = ()) -> Iterator[Any]:
-        from pyarrow import csv as arrow
-
         with (
             arrow_errors(self.what, self._of_another_type),
             _arrow_file(self._path) as file,
-            arrow.open_csv(
+            arrow_csv.open_csv(
                 file,
-                arrow.ReadOptions(block_size=_BLOCK_BYTES),
-                arrow.ParseOptions(delimiter=self._delimiter, newlines_in_values=True),
-                arrow.ConvertOptions(
+                arrow_csv.ReadOptions(block_size=_BLOCK_BYTES),
+                arrow_csv.ParseOptions(delimiter=self._delimiter, newlines_in_values=True),
+                arrow_csv.ConvertOptions(
                     column_types={name: widened(kind) for name, kind in types.items()},
                     include_columns=list(columns),
                     strings_can_be_null=True,
@@ -207,10 +174,7 @@ ADVICE_FOR_TARGET = "fix or remove these rows, or name the column in data.catego
 
 
 def wrong_value_message(column: str, kind: str, value: str, place: str, advice: str = ADVICE_FOR_INPUT) -> str:
-    """Return the message about a value that does not fit its column.
-
-    `kind`: what the column is, e.g. "holds numbers".
-    """
+    """Return the message about a value that does not fit its column. `kind`: what the column is, e.g. "holds numbers"."""
     return f"the column '{column}' {kind}, but has '{one_line(value, 80)}' in {place}: {advice}"
 
 
@@ -220,37 +184,25 @@ def _has_decimal_commas(lines: bytes) -> bool:
     return not all(map(_THOUSANDS.fullmatch, found)) and not _DECIMAL_POINT.search(lines)
 
 
-class ArrowTable:
+class ArrowTable(PiecewiseTable):
     """A table whose source declares the types of its columns."""
 
-    has_decimal_commas = False
-    guesses_types = False
-
     def __init__(self, own: Types, wanted: Types, what: str, read: Callable[[list[str]], Iterator[Any]]):
-        """Choose the types of the columns.
+        """Choose the types of the columns. Raises Malformed if a column can't have the type that is wanted.
 
         Args:
           own: the types that the source declares.
           wanted: the types that some columns must have.
           what: the name of the table, for messages.
           read: returns record batches of some columns, in the types of the source.
-
-        Raises:
-          Malformed: a column can't have the type that is wanted.
         """
-        from pyarrow import types
-
         self.what, self._read = what, read
         self.columns = {name: wanted.get(name, _value_type(kind)) for name, kind in own.items()}
-        self.declared: Types = {name: _value_type(kind) for name, kind in own.items() if not types.is_null(kind)}
+        self.declared = {name: _value_type(kind) for name, kind in own.items() if not kinds.is_null(kind)}
         self.untyped = frozenset(own.keys() - self.declared.keys() - wanted.keys())
         for name, kind in own.items():
             if not _is_compatible(kind, found := self.columns[name]):
                 raise Malformed(_other_type_message(name, what, kind, found))
-
-    @property
-    def parts(self) -> Sequence[PiecewiseTable]:
-        return (self,)
 
     def place(self, column: str, value: str) -> str:
         row = 0
@@ -263,14 +215,10 @@ class ArrowTable:
 
     def batches(self, columns: Sequence[str]) -> Iterator[Any]:
         """Yield the rows. Raises Malformed for a value that can't have the type of its column."""
-        import pyarrow
-
         for batch in self._read(list(columns)):
             yield pyarrow.RecordBatch.from_arrays([self._typed(batch, name) for name in columns], list(columns))
 
     def _typed(self, batch: Any, name: str) -> Any:
-        import pyarrow
-
         column, kind = batch.column(name), self.columns[name]
         try:
             return column if column.type == kind else column.cast(widened(kind))
@@ -280,12 +228,12 @@ class ArrowTable:
             ) from error
 
 
-class JoinedTables:
+class JoinedTables(PiecewiseTable):
     """A table in several files, whose rows follow each other."""
 
     def __init__(self, what: str, parts: Sequence[PiecewiseTable]):
         """Join tables. `what`: their common name, for messages. Raises Malformed if their columns differ."""
-        self.what, self.parts = what, parts
+        self.what, self._parts = what, parts
         self.columns = parts[0].columns
         self.declared, self.untyped = parts[0].declared, parts[0].untyped
         self.has_decimal_commas = any(part.has_decimal_commas for part in parts)
@@ -296,6 +244,10 @@ class JoinedTables:
                     f"{parts[0].what} and {part.what} are not parts of one table: only one of them has the column "
                     f"'{one_line(different[0], 100)}'; give only the file to train on, or call it train, the other test"
                 )
+
+    @property
+    def parts(self) -> Sequence[PiecewiseTable]:
+        return self._parts
 
     def place(self, column: str, value: str) -> str:
         places = ((part, part.place(column, value)) for part in self.parts)
@@ -308,16 +260,14 @@ class JoinedTables:
 
 def _parquet_table(path: Path, types: Types) -> ArrowTable:
     """Open a Parquet file. `types`: the types that some columns must have."""
-    from pyarrow.parquet import ParquetFile
-
     what = f"'{path.name}'"
 
     def read(columns: list[str]) -> Iterator[Any]:
         with arrow_errors(what), _arrow_file(path) as file:
-            yield from ParquetFile(file).iter_batches(BATCH_ROWS, columns=columns)
+            yield from arrow_parquet.ParquetFile(file).iter_batches(BATCH_ROWS, columns=columns)
 
     with arrow_errors(what), _arrow_file(path) as file:
-        parquet = ParquetFile(file)
+        parquet = arrow_parquet.ParquetFile(file)
         _check_columns(path, parquet.metadata.num_columns)
         own = {field.name: field.type for field in parquet.schema_arrow}
     return ArrowTable(own, types, what, read)
@@ -330,14 +280,8 @@ def _arrow_file(path: Path) -> Iterator[Any]:
     Arrow's threads may still read when Python ends. With a file object of Python, that would abort the process or keep
     it from ending (apache/arrow#34314, #50482).
     """
-    from pyarrow import CompressedInputStream, OSFile
-
-    with open_regular(path) as file, OSFile(f"/proc/self/fd/{file.fileno()}") as own:
-        yield CompressedInputStream(own, "gzip") if _is_compressed(path) else own
-
-
-def _is_compressed(path: Path) -> bool:
-    return path.name.lower().endswith(".gz")
+    with open_regular(path) as file, pyarrow.OSFile(f"/proc/self/fd/{file.fileno()}") as own:
+        yield pyarrow.CompressedInputStream(own, "gzip") if is_compressed(path) else own
 
 
 TABLES: Mapping[str, Callable[[Path, Types], PiecewiseTable]] = {
@@ -353,14 +297,10 @@ def ending_of(path: Path) -> str:
 
 
 def open_tables(files: Mapping[str, Sequence[Path]], text: Sequence[str]) -> dict[str, PiecewiseTable]:
-    """Return split → table. In all tables, a column has the type of the first one in which it has a value.
+    """Return split → table, for files by split. In all tables, a column has the type of the first one where it has a value.
 
-    Args:
-      files: split → its files, at least one.
-      text: columns that are read as text, even if they look like numbers.
+    `text`: columns that are read as text, even if they look like numbers.
     """
-    import pyarrow
-
     types: dict[str, Any] = {name: pyarrow.string() for name in text}
     tables: dict[str, PiecewiseTable] = {}
     for split, parts in files.items():
@@ -388,11 +328,9 @@ def _check_alike(first: PiecewiseTable, later: PiecewiseTable, text: Sequence[st
 
     For separate tables, e.g. one to test on, this is no error: numbers may be names.
     """
-    from pyarrow import types
-
     for name, kind in later.declared.items():
         before = first.declared.get(name, kind)
-        if name not in text and types.is_string(before) and not (types.is_string(kind) or types.is_null(kind)):
+        if name not in text and kinds.is_string(before) and not (kinds.is_string(kind) or kinds.is_null(kind)):
             raise Malformed(_other_type_message(name, later.what, kind, before))
 
 
@@ -415,12 +353,7 @@ def _check_columns(path: Path, columns: int) -> None:
 
 @contextmanager
 def arrow_errors(what: str, rephrase: Callable[[str], str | None] = lambda text: None) -> Iterator[None]:
-    """Raise Malformed for errors of pyarrow in a block.
-
-    `rephrase`: returns a better message than pyarrow's, which it gets, or None.
-    """
-    import pyarrow
-
+    """Raise Malformed for errors of pyarrow in a block. `rephrase`: returns a better message than pyarrow's, or None."""
     try:
         yield
     except MemoryError:  # also pyarrow's own, which is an ArrowException too

@@ -14,7 +14,16 @@ from ps_cluster.config.datasets import Contents, OwnDataSettings
 from ps_cluster.config.objectives import WEIGHT
 from ps_cluster.data.holding_out import contents_of, split_of
 from ps_cluster.data.table_encoding import Encoding, Roles, as_floats, learn_encoding
-from ps_cluster.data.table_files import ADVICE_FOR_INPUT, ADVICE_FOR_TARGET, PiecewiseTable, wrong_value_message
+from ps_cluster.data.table_files import (
+    ADVICE_FOR_INPUT,
+    ADVICE_FOR_TARGET,
+    PiecewiseTable,
+    are_numbers,
+    compute,
+    kinds,
+    pyarrow,
+    wrong_value_message,
+)  # fmt: skip
 from ps_cluster.data.targets import MOST_CLASSES_WITH_GAPS, Targets, classes_by_name, is_binary, targets_of
 from ps_cluster.data.text_rows import text_field, width_of
 from ps_cluster.errors import did_you_mean
@@ -49,8 +58,7 @@ class TableSettings(OwnDataSettings):
 def contents_of_tables(tables: Mapping[str, PiecewiseTable], settings: TableSettings) -> Contents:
     """Return the contents of a data set from its tables: "train", and perhaps "test".
 
-    Raises:
-      Malformed: a column is missing, of a wrong type, or can't be encoded.
+    Raises Malformed if a column is missing, of a wrong type, or can't be encoded.
     """
     roles = _choose_roles(tables["train"].columns, settings)
     _check_same_columns(tables, roles)
@@ -80,12 +88,7 @@ def contents_of_tables(tables: Mapping[str, PiecewiseTable], settings: TableSett
 
 
 def _kept_rows(rows_of_parts: Sequence[int], kept: np.ndarray | None) -> tuple[int, ...]:
-    """Return how many training rows each of several files has; () for a single file.
-
-    Args:
-      rows_of_parts: the number of rows in each file.
-      kept: which rows are training rows, bool [N]; None for all.
-    """
+    """Return how many of the `kept` rows, bool [N] or None for all, each of several files has; () for a single file."""
     if len(rows_of_parts) == 1:
         return ()
     if kept is None:
@@ -95,33 +98,20 @@ def _kept_rows(rows_of_parts: Sequence[int], kept: np.ndarray | None) -> tuple[i
 
 def _identifier_notes(table: PiecewiseTable, roles: Roles, settings: TableSettings) -> Iterator[str]:
     """Yield a line about input columns of whole numbers or texts that have a different value in every row."""
-    from pyarrow import types
-
-    whole = [name for name in roles.numbers if types.is_integer(table.columns[name])]
+    whole = [name for name in roles.numbers if kinds.is_integer(table.columns[name])]
     found = columns_without_repeats(
         table, [*whole, *(name for name in roles.categories if name not in settings.categorical)]
     )
     if found:
         named = one_line(", ".join(f"'{name}'" for name in found), 300)
-        columns, have, like, use, them = (
-            ("columns", "have", "identifiers", "They are used as inputs", "them")
-            if len(found) > 1
-            else ("column", "has", "an identifier", "It is used as an input", "it")
-        )
         yield (
-            f"the {columns} {named} {have} a different value in every row, like {like}. {use}. To leave {them} out: "
+            f"used as inputs, although they have a different value in every row, like identifiers: {named}. To leave them out: "
             f"--set 'data.leave_out=[{one_line(', '.join([*settings.leave_out, *found]), 300)}]'"
         )
 
 
 def columns_without_repeats(table: PiecewiseTable, names: Sequence[str]) -> list[str]:
-    """Return the columns that have no value twice and none missing. A table of few rows has no such columns.
-
-    Only the first rows of a long table are looked at.
-    """
-    import pyarrow
-    from pyarrow import compute
-
+    """Return the columns that have no value twice and none missing, in the first rows. A short table has no such columns."""
     parts: dict[str, list[Any]] = {name: [] for name in names}
     rows = 0
     for batch in table.batches(names) if names else ():
@@ -144,10 +134,7 @@ def _check_not_numbers(
     """Raise Malformed for a column of text that seems to hold numbers, with marks of missing values or a typing error.
 
     Any other column that mixes numbers and texts holds categories, such as codes with one code that is called "other".
-
-    Args:
-      texts: the different values of the column.
-      rows: the number of rows that they were found in.
+    `texts`: the different values of the column, in this number of rows.
     """
     if name in settings.categorical or not table.guesses_types:
         return
@@ -204,17 +191,15 @@ def _choose_roles(columns: Mapping[str, Any], settings: TableSettings) -> Roles:
 
 def _is_category(name: str, kind: Any) -> bool:
     """Return whether a column holds names. Raises Malformed if it holds neither names nor numbers."""
-    from pyarrow import types
-
-    if types.is_dictionary(kind):
+    if kinds.is_dictionary(kind):
         kind = kind.value_type
-    if any(test(kind) for test in (types.is_boolean, types.is_string, types.is_large_string, types.is_null)):
+    if any(test(kind) for test in (kinds.is_boolean, kinds.is_string, kinds.is_large_string, kinds.is_null)):
         return True
-    if types.is_binary(kind):
+    if kinds.is_binary(kind):
         raise Malformed(
             f"the column '{name}' is not text in UTF-8: save the file as UTF-8, or name it in data.leave_out"
         )
-    if not any(test(kind) for test in (types.is_integer, types.is_floating, types.is_decimal, types.is_temporal)):
+    if not are_numbers(kind) and not kinds.is_temporal(kind):
         raise Malformed(f"the column '{name}' is {kind}, neither numbers nor text: name it in data.leave_out")
     return False
 
@@ -248,12 +233,7 @@ def _target_columns(
 def _targets_in(
     tables: Mapping[str, PiecewiseTable], found: Mapping[str, np.ndarray], name: str, settings: TableSettings
 ) -> Targets:
-    """Return the targets.
-
-    By default text and few different whole numbers are classes; other numbers are a regression.
-    """
-    import pyarrow
-
+    """Return the targets. By default text and few different whole numbers are classes; other numbers are a regression."""
     kind = tables["train"].columns[name]
     is_text = _is_category(name, kind)
     for split, values in found.items():
@@ -268,7 +248,7 @@ def _targets_in(
         _check_not_numbers(tables["train"], name, texts, len(found["train"]), settings)
     objective = settings.objective
     if objective == "auto":
-        train, is_integer = found["train"], not is_text and pyarrow.types.is_integer(kind)
+        train, is_integer = found["train"], not is_text and kinds.is_integer(kind)
         few_whole = is_integer and (train % 1 == 0).all() and len(np.unique(train)) <= MOST_CLASSES_WITH_GAPS
         objective = "classification" if is_text or few_whole or is_binary(train) else "regression"
     if objective == "classification":
@@ -287,8 +267,6 @@ def _targets_in(
 
 def _text_column(table: PiecewiseTable, name: str) -> np.ndarray:
     """Return a whole column as text; "" where it is missing."""
-    import pyarrow
-
     parts = [
         batch.column(name).cast(pyarrow.string()).fill_null("").to_numpy(zero_copy_only=False)
         for batch in table.batches([name])

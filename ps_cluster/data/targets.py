@@ -14,27 +14,20 @@ MOST_CLASSES_WITH_GAPS = 100  # up to so many different whole numbers are taken 
 
 
 class Targets(NamedTuple):
-    """Targets as they are packed.
-
-    Attributes:
-      train, test: [N, ...]; test is None if there are no test targets.
-      classes: the names of the classes or labels, if there are any.
-    """
+    """Targets as they are packed, [N, ...]."""
 
     train: np.ndarray
     test: np.ndarray | None
     objective: str
-    classes: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()  # the names of the classes or labels, if there are any
 
 
 def targets_of(train: np.ndarray, test: np.ndarray | None, objective: str = "auto") -> Targets:
     """Return targets [N] or [N, k] as they are packed for an objective.
 
     "auto" chooses classification for one-hot rows, and for targets [N] of whole numbers, of texts, or of 0.0 and 1.0
-    only. It chooses multi-label for other rows of 0 and 1, and regression for other floats.
-
-    Raises:
-      Malformed: the targets do not fit the objective, or there is nothing to learn.
+    only. It chooses multi-label for other rows of 0 and 1, and regression for other floats. Raises Malformed if the
+    targets do not fit the objective, or there is nothing to learn.
     """
     train, test = _without_unit_axis(train), None if test is None else _without_unit_axis(test)
     if objective == "auto":
@@ -48,7 +41,10 @@ def classes_by_name(train: np.ndarray, test: np.ndarray | None) -> Targets:
     if len(names) == 1:
         raise Malformed(f"all training examples are of one class, '{_shown(names[0])}': there is nothing to tell apart")
     if len(names) > MOST_CLASSES:
-        raise Malformed(f"the targets have {len(names):,} different texts, more than {MOST_CLASSES:,} classes")
+        raise Malformed(
+            f"the targets have {len(names):,} different values, more than {MOST_CLASSES:,} classes: set "
+            "data.objective=regression if they are numbers to predict"
+        )
     if test is not None and len(strange := np.setdiff1d(test, names)):
         raise Malformed(f"the test targets have the class '{_shown(strange[0])}', which no training example has")
     dtype = label_dtype(len(names))
@@ -80,36 +76,11 @@ def _classification_targets(train: np.ndarray, test: np.ndarray | None) -> Targe
     places = train.shape[1] if _is_one_hot(train) else 0  # rows have a place for a class without examples too
     train, test = _as_whole_numbers(train, "training"), None if test is None else _as_whole_numbers(test, "test")
     found = np.unique(train)
-    if len(found) > MOST_CLASSES:
+    if 1 < len(found) < places:
+        empty = np.setdiff1d(np.arange(places), found)[0]
         raise Malformed(
-            f"the labels are {len(found):,} different whole numbers, more than {MOST_CLASSES:,} classes: set "
-            "data.objective=regression if they are numbers to predict"
+            f"no training example is of class {empty}, of 0 to {places - 1}: remove its column from the one-hot rows"
         )
-    if not places and (found[0] != 0 or found[-1] != len(found) - 1):
-        return _renumbered_classes(found, train, test)
-    highest = max(int(found[-1]), places - 1)
-    if len(found) == 1:
-        raise Malformed(f"all training examples are of one class, {highest}: there is nothing to tell apart")
-    counts = np.bincount(train, minlength=places)
-    if not counts.all():
-        empty = int(np.argmin(counts))
-        raise Malformed(
-            f"no training example is of class {empty}, of 0 to {highest}: remove its column from the one-hot rows"
-        )
-    if test is not None and (test.min() < 0 or test.max() > highest):
-        strange = int(test.min() if test.min() < 0 else test.max())
-        raise Malformed(f"the test targets have the class {strange}, which no training example has")
-    dtype = label_dtype(highest + 1)
-    names = tuple(str(label) for label in range(highest + 1))
-    return Targets(train.astype(dtype), None if test is None else test.astype(dtype), "classification", names)
-
-
-def _renumbered_classes(found: np.ndarray, train: np.ndarray, test: np.ndarray | None) -> Targets:
-    """Return labels for whole numbers that do not run from 0 without gaps, e.g. 1 to 10. Each number names a class.
-
-    Raises:
-      Malformed: there are many different numbers with gaps between them, so they may be numbers to predict.
-    """
     first, last = int(found[0]), int(found[-1])
     if len(found) > MOST_CLASSES_WITH_GAPS and last - first >= len(found):
         raise Malformed(

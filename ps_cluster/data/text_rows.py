@@ -17,20 +17,17 @@ _AT_ONCE = 2**12  # texts that are read together
 
 
 class Width(NamedTuple):
-    """How much room packed texts need. `characters`: the number of characters of the longest text.
+    """How much room packed texts need."""
 
-    `code`: a dtype that holds the highest code point of all texts.
-    """
-
-    characters: int
-    code: str
+    characters: int  # of the longest text
+    code: str  # a dtype that holds the highest code point of all texts
 
 
 class TextRows(LazyRows):
     """Texts as code points [N, ..., characters], padded with 0."""
 
     def __init__(self, texts: Rows, width: Width):
-        super().__init__(np.dtype(width.code), (*_form(texts), width.characters))
+        super().__init__(np.dtype(width.code), (len(texts), *(texts.shape[1:] or (1,)), width.characters))
         self._texts = texts
 
     def __getitem__(self, part: slice | np.ndarray) -> np.ndarray:
@@ -51,11 +48,9 @@ def text_field(codes: Field) -> Field:
 
 
 def width_of(name: str, pieces: Iterable[np.ndarray]) -> Width:
-    """Return the width that all texts need. Raises Malformed if a value is no text, or a text is too long.
+    """Return the width that all texts need, which come in consecutive pieces [n, ...]. `name`: of the texts, for messages.
 
-    Args:
-      name: the name of the texts, for messages.
-      pieces: all texts, in consecutive pieces [n, ...].
+    Raises Malformed if a value is no text, or a text is too long.
     """
     longest, highest, first = 1, 0, 0
     for texts in pieces:
@@ -76,11 +71,7 @@ def width_of(name: str, pieces: Iterable[np.ndarray]) -> Width:
 
 
 def codes_of(texts: np.ndarray, characters: int | None = None) -> np.ndarray:
-    """Return the code points of texts [...], uint32 [..., characters].
-
-    Args:
-      characters: the number of places; None for the length of the longest text.
-    """
+    """Return the code points of texts [...], uint32 [..., characters], by default as many as the longest text has."""
     if texts.dtype.kind == "S":
         texts = np.char.decode(texts, "utf-8", "replace")
     elif texts.dtype.kind == "O" and any(isinstance(text, bytes) for text in texts.flat):
@@ -113,10 +104,6 @@ def network_input(rows: tf.Tensor, field: Field) -> tf.Tensor:
         input_values=tf.boolean_mask(codes, used), input_splits=tf.concat([[0], ends], 0), output_encoding="UTF-8"
     )
     return tf.reshape(texts, [-1, *field.shape])
-
-
-def _form(texts: Rows) -> tuple[int, ...]:
-    return (len(texts), *(texts.shape[1:] or (1,)))
 
 
 def text_pieces(rows: Rows) -> Iterator[np.ndarray]:

@@ -49,9 +49,9 @@ class OwnTextSettings(TextSettings):
 
 
 class TextFile(NamedTuple):
-    """A file of text. `name`: its path in the folder."""
+    """A file of text."""
 
-    name: str
+    name: str  # its path in the folder
     content: bytes
 
 
@@ -82,10 +82,8 @@ def contents_of_texts(texts: Sequence[TextFile], settings: TextSettings, notes: 
     """Return windows of texts: inputs and targets uint8 [N, window], where each target is the byte after its input.
 
     Whole files are held out, chosen by a hash of their names, so that a file stays in its split when others come or go.
-    If that can't come near the share, e.g. with a single large file, the end of the whole text is held out.
-
-    Raises:
-      Malformed: there is too little text for a window in each split.
+    If that can't come near the share, e.g. with a single large file, the end of the whole text is held out. Raises
+    Malformed if there is too little text for a window in each split.
     """
     test = _files_to_hold_out(texts, settings.held_out)
     if test:

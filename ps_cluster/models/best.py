@@ -24,9 +24,6 @@ def load_best(file: Path, settings: NetworkSettings, spec: ExampleSpec) -> keras
     defined in a script or inside a function. Such a network is built again by the code that the user has named, and
     then gets the weights of the file.
 
-    Args:
-      settings: the section `model` of the run.
-      spec: the form of the examples that the run was trained on.
     Raises:
       UserError: the user has not named the code that builds the network.
       Exception: the file is damaged, or is not of this network.
@@ -55,12 +52,8 @@ def build_finished(settings: NetworkSettings, spec: ExampleSpec) -> keras.Model:
 def check_that_it_loads(model: keras.Model, settings: NetworkSettings, spec: ExampleSpec) -> str | None:
     """Save a network and load it again, as the evaluator and `predict` do hours later.
 
-    Args:
-      model: what `build` has returned.
-    Returns:
-      The reason why Keras alone can't load the file, on one line; None if it can.
-    Raises:
-      ValueError: the network can't be saved, or the saved file can't be loaded.
+    Return why Keras alone can't load the file, on one line; None if it can. Raises ValueError if the network can't be
+    saved, or the saved file can't be loaded.
     """
     saved = judge_of(spec, model=model).finished(model)
     with tempfile.TemporaryDirectory(prefix="ps-cluster-saved-") as folder:

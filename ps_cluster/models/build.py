@@ -31,9 +31,8 @@ def build(
     Args:
       settings: the section `model`. With precision "bfloat16" the network computes in bfloat16; variables are always
         float32.
-      spec: the form of the examples that the network takes, and of the target that it has to predict.
-      examples: maps the name of a field to its raw training examples [N, ...]. A network may look at the first
-        `MOST_EXAMPLES` of them. None if the weights are loaded afterwards.
+      examples: name of a field → its raw training examples [N, ...]. A network may look at the first `MOST_EXAMPLES` of
+        them. None if the weights are loaded afterwards.
     Raises:
       UserError: the network can't be built for such examples.
     """

@@ -41,9 +41,7 @@ def own_objects(model: keras.Model) -> dict[str, Any]:
 def by_value(content: bytes, objects: Mapping[str, Any]) -> Callable[[ExampleSpec], keras.Model]:
     """Return a function that builds a model, compiled and with its weights, in any process.
 
-    Args:
-      content: the .keras file of the model.
-      objects: the `own_objects` of the model.
+    `content`: the .keras file of the model. `objects`: the `own_objects` of the model.
     """
     return partial(_copy, content=content, objects=dict(objects))
 
@@ -54,13 +52,9 @@ def _copy(examples: ExampleSpec, *, content: bytes, objects: Mapping[str, Any]) 
         file.write_bytes(content)
         # Safe mode would refuse functions that are stored as code. It would not protect from anything here, because
         # everything in the copy is code that the caller has sent.
-        model = keras.saving.load_model(file, custom_objects=_loadable(objects), safe_mode=False)
+        loadable = {name: _LayerByArguments(one) if _lacks_config(one) else one for name, one in objects.items()}
+        model = keras.saving.load_model(file, custom_objects=loadable, safe_mode=False)
     return in_own_units(model, examples)
-
-
-def _loadable(objects: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the objects, and replace each class that Keras can save but not load by a `_LayerByArguments`."""
-    return {name: _LayerByArguments(one) if _lacks_config(one) else one for name, one in objects.items()}
 
 
 def _lacks_config(kind: Any) -> bool:

@@ -22,8 +22,7 @@ Targets: TypeAlias = tf.Tensor | tuple[tf.Tensor, ...]
 class MicroBatch(NamedTuple):
     """Factors for losses that are not a mean over the examples, if a batch is cut into equal micro-batches.
 
-    If the loss of each micro-batch is multiplied by its factor, the mean over the micro-batches is the loss of the
-    batch.
+    If each micro-batch's loss is multiplied by its factor, the mean over the micro-batches is the loss of the batch.
     """
 
     of_sum: tf.Tensor  # float32 [], the number of micro-batches
@@ -51,9 +50,7 @@ class CompiledLoss:
     def by_output(self, targets: Targets, outputs: Any) -> dict[int, keras.Loss]:
         """Return the losses by the indices of their outputs. Raises ValueError if Keras can't match them.
 
-        Args:
-          targets: the targets of one example, in the form that losses take.
-          outputs: tensors with the shapes of the outputs, in the structure that the model returns.
+        `targets`: those of one example, in the form that losses take. `outputs`: tensors of the shapes of the outputs.
         """
         try:
             with tf.init_scope():
@@ -157,8 +154,7 @@ class CompiledMetrics:
     def update(self, targets: Targets, outputs: Any, probabilities: Any) -> None:
         """Update the metrics with a batch. If this runs in a graph, their variables are created outside of it.
 
-        Args:
-          probabilities: the outputs as probabilities, in the same structure.
+        `probabilities`: the outputs as probabilities, in the same structure.
         """
         if self._metrics is None:
             return

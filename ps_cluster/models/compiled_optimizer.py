@@ -18,32 +18,29 @@ from ps_cluster.private_names import attributes_outside_config
 def optimizer_settings(model: keras.Model) -> dict[str, Any]:
     """Return the section `optimizer` that is equivalent to the optimizer of a model's compile(); {} without compile().
 
-    Raises:
-      ValueError: no rule of this package is equivalent. The message says what to set instead.
+    Raises ValueError if no rule of this package is equivalent. The message says what to set instead.
     """
     optimizer = getattr(model, "optimizer", None)
     if optimizer is None:
         return {}
     kind, values = type(optimizer), optimizer.get_config()
     if kind not in _RULES_OF_KERAS:
-        raise ValueError(_unsupported_message(kind.__name__, "is not known"))
+        raise _unsupported(kind, "is not known")
     rate, schedule = values["learning_rate"], schedule_settings(model)
     for name, usual in _WITHOUT_EFFECT.items():
         if values.get(name, usual) != usual:
-            raise ValueError(_unsupported_message(kind.__name__, f"has {name}={values[name]}"))
+            raise _unsupported(kind, f"has {name}={values[name]}")
     decays = bool(values["weight_decay"])
     if others := [
         name for name in attributes_outside_config(optimizer) if decays or not name.startswith(_EXCLUDED_FROM_DECAY)
     ]:
         why = "exclude_from_weight_decay" if others[0].startswith(_EXCLUDED_FROM_DECAY) else others[0]
-        raise ValueError(_unsupported_message(kind.__name__, f"has {why}, which was set after it was made"))
+        raise _unsupported(kind, f"has {why}, which was set after it was made")
     rule, names = _RULES_OF_KERAS[kind]
     if rule == "momentum":
         rule = "nesterov" if values["nesterov"] and values["momentum"] else "momentum" if values["momentum"] else "sgd"
     if kind is keras.optimizers.Ftrl and schedule:  # Keras would scale all weights with the rate, see `FtrlUpdate`
-        raise ValueError(
-            _unsupported_message(kind.__name__, f"has a schedule ({schedule['function']}) as its learning rate")
-        )
+        raise _unsupported(kind, f"has a schedule ({schedule['function']}) as its learning rate")
     if kind is keras.optimizers.Adagrad:  # Keras adds epsilon inside the root, the rule outside
         values["initial_accumulator_value"] += values["epsilon"]
         values["epsilon"] = SMALLEST_EPSILON
@@ -61,8 +58,7 @@ def optimizer_settings(model: keras.Model) -> dict[str, Any]:
 def schedule_settings(model: keras.Model) -> dict[str, Any]:
     """Return the section `schedule` that is equivalent to that of a compiled optimizer; {} if its rate is constant.
 
-    Raises:
-      ValueError: the schedule is not one of Keras's.
+    Raises ValueError if the schedule is not one of Keras's.
     """
     rate = getattr(model, "optimizer", None) and model.optimizer.get_config()["learning_rate"]
     if not isinstance(rate, dict):
@@ -85,25 +81,19 @@ def _plain(value: Any) -> Any:
 
 # Keras's class → the equivalent rule ("momentum" stands for sgd, momentum or nesterov), and its setting → Keras's
 # setting.
-_ADAM = {"momentum": "beta_1", "beta_2": "beta_2", "epsilon": "epsilon"}
+def _same(*names: str) -> dict[str, str]:
+    return dict(zip(names, names))
+
+
+_ADAM = {"momentum": "beta_1"} | _same("beta_2", "epsilon")
+_FTRL = {"l1": "l1_regularization_strength", "l2": "l2_regularization_strength"}
 _RULES_OF_KERAS: dict[type[keras.Optimizer], tuple[str, dict[str, str]]] = {
-    keras.optimizers.SGD: ("momentum", {"momentum": "momentum"}),
+    keras.optimizers.SGD: ("momentum", _same("momentum")),
     keras.optimizers.Adam: ("adam", _ADAM),
     keras.optimizers.AdamW: ("adam", _ADAM),
-    keras.optimizers.RMSprop: ("rmsprop", {"momentum": "momentum", "rho": "rho", "epsilon": "epsilon"}),
-    keras.optimizers.Adagrad: (
-        "adagrad",
-        {"initial_accumulator_value": "initial_accumulator_value", "epsilon": "epsilon"},
-    ),
-    keras.optimizers.Ftrl: (
-        "ftrl",
-        {
-            "learning_rate_power": "learning_rate_power",
-            "initial_accumulator_value": "initial_accumulator_value",
-            "l1": "l1_regularization_strength",
-            "l2": "l2_regularization_strength",
-        },
-    ),
+    keras.optimizers.RMSprop: ("rmsprop", _same("momentum", "rho", "epsilon")),
+    keras.optimizers.Adagrad: ("adagrad", _same("initial_accumulator_value", "epsilon")),
+    keras.optimizers.Ftrl: ("ftrl", _FTRL | _same("learning_rate_power", "initial_accumulator_value")),
 }
 _EXCLUDED_FROM_DECAY = "_exclude_from_weight_decay"  # without decay, nothing is excluded from it
 # Keras's settings that no rule of this package has → the value at which they have no effect.
@@ -113,9 +103,9 @@ _WITHOUT_EFFECT = {
 }  # fmt: skip
 
 
-def _unsupported_message(name: str, why: str) -> str:
+def _unsupported(kind: type[keras.Optimizer], why: str) -> ValueError:
     rules = ", ".join(rule for rule in RULES.names if rule != COMPILED)
-    return (
-        f"the optimizer of its compile() ({name}) {why}, and no rule here does the same: set optimizer.rule ({rules}) "
-        "and optimizer.learning_rate"
+    return ValueError(
+        f"the optimizer of its compile() ({kind.__name__}) {why}, and no rule here does the same: set optimizer.rule "
+        f"({rules}) and optimizer.learning_rate"
     )

@@ -20,21 +20,13 @@ from ps_cluster.private_names import calls_of, functional_of
 
 @dataclass(frozen=True)
 class NetworkPart:
-    """A device's share of a network.
-
-    Attributes:
-      device: the device that computes this part.
-      positions: int64 [k], the positions of its weights in the vector of the whole network.
-      layout: the variables of its weights.
-      statistics: the number of its statistics. The statistics of all parts, end to end, are those of the network.
-      layers: the names of its layers, for the log.
-    """
+    """A device's share of a network."""
 
     device: str
-    positions: np.ndarray
-    layout: FlatLayout
-    statistics: int
-    layers: str
+    positions: np.ndarray  # int64 [k], of its weights in the vector of the whole network
+    layout: FlatLayout  # of its weights
+    statistics: int  # the number of them. Those of all parts, end to end, are those of the network
+    layers: str  # the names of its layers, for the log
 
 
 def on_device(device: str, function: Callable[..., Any], *given: tf.Tensor) -> Any:
@@ -60,11 +52,7 @@ def on_device(device: str, function: Callable[..., Any], *given: tf.Tensor) -> A
 
 
 def graph_of(model: keras.Model) -> Any:
-    """Return the functional model of a network: the network itself, or the one inside a Sequential.
-
-    Raises:
-      ValueError: the network is a class of the user.
-    """
+    """Return the functional model of a network: the network itself, or that in a Sequential. Raises ValueError for a class."""
     is_keras_class = type(model).__module__.startswith("keras.")
     graph: Any = functional_of(model) if isinstance(model, keras.Sequential) else model
     if not is_keras_class or calls_of(graph) is None:

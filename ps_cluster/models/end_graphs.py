@@ -44,17 +44,11 @@ def activation_name(tensor: tf.Tensor) -> str:
 
 
 class Reach(NamedTuple):
-    """Describes how the trained weights of a network can change its outputs.
+    """Describes how the trained weights of a network can change its outputs."""
 
-    Attributes:
-      any_scale: whether the weights can multiply the outputs by any number.
-      any_place: whether the weights can add any number to the outputs.
-      unscaled: whether no constant multiplies the outputs. A constant may set the units of the outputs.
-    """
-
-    any_scale: bool
-    any_place: bool = False
-    unscaled: bool = True
+    any_scale: bool  # whether the weights can multiply the outputs by any number
+    any_place: bool = False  # whether the weights can add any number to the outputs
+    unscaled: bool = True  # whether no constant, which may set their units, multiplies the outputs
 
 
 def reach_of(tensor: tf.Tensor, trainable: frozenset[str]) -> Reach:

@@ -1,4 +1,4 @@
-"""Find out what the outputs of a network are: scores or probabilities, and in which units a regression's values are."""
+"""Find out what the outputs of a network are: scores or probabilities, in which units, and each for which target."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from ps_cluster.config.objectives import OBJECTIVES, TARGET, ExampleSpec
+from ps_cluster.config.objectives import OBJECTIVES, TARGET, ExampleSpec, is_by_place
 from ps_cluster.models.end_graphs import activation_name, last_activation, reach_of
 from ps_cluster.models.flat import as_arguments
 from ps_cluster.models.keras_losses import loss_takes_probabilities, takes_any_units
-from ps_cluster.models.marks import OWN_UNITS, PROBABILITIES, is_marked
-from ps_cluster.models.outputs import target_names
-from ps_cluster.private_names import wrapped_by
+from ps_cluster.models.marks import MARKS, OWN_UNITS, PROBABILITIES, is_marked
+from ps_cluster.private_names import made_by, wrapped_by
 
 
 class NetworkEnd:
@@ -27,11 +26,7 @@ class NetworkEnd:
     """
 
     def __init__(self, model: keras.Model, spec: ExampleSpec, array: str = TARGET):
-        """Keep the model. It is traced only when more than its layers has to be known.
-
-        Args:
-          array: the name of the array whose targets choose the output.
-        """
+        """Keep the model, which is traced only if that is needed. `array`: the array whose targets choose the output."""
         self._model, self._array, self._spec = model, array, spec.targets[array]
         self._of_all = spec
 
@@ -76,13 +71,10 @@ class NetworkEnd:
     def gives_probabilities(self, loss: keras.Loss | None = None) -> bool:
         """Return whether the output consists of probabilities already, so that no activation has to follow.
 
-        A softmax or sigmoid at the end shows this, or the layer `PROBABILITIES`. If there is neither, the loss decides:
-        where Keras compares each number with a label of 0 or 1, the numbers are probabilities, however they are
+        A softmax or sigmoid at the end shows this, or the layer `PROBABILITIES`. If there is neither, its loss of compile()
+        decides: where Keras compares each number with a label of 0 or 1, the numbers are probabilities, however they are
         computed. If several classes have an output each, the loss does not decide. A softmax then follows, after which
         the largest output is still the largest.
-
-        Args:
-          loss: the loss of the output by compile().
         """
         objective = OBJECTIVES[self._spec.objective]
         if not objective.has_accuracy:
@@ -107,11 +99,8 @@ class NetworkEnd:
 
         They give it if the best network for the standardised targets is also the best one for the original targets.
         This depends on the loss, and on whether the network can return any number. Where it is not known, targets stay
-        as they are.
-
-        Args:
-          losses: the losses of compile(), one for each output that has one. Empty for a model that was not compiled,
-            which is trained by the squared error in standard deviations.
+        as they are. `losses`: those of compile(), of the outputs that have one. There are none for a model that was not
+        compiled, which is trained by the squared error in standard deviations.
         """
         if is_marked(self._model, OWN_UNITS):
             return "a saved model returns them in their units"
@@ -134,19 +123,12 @@ class NetworkEnd:
 
 @dataclass(frozen=True)
 class _OutputsGraph:
-    """A network's outputs in a graph.
+    """A network's outputs in a graph."""
 
-    Attributes:
-      tensors: float [B, outputs] each.
-      structure: the same outputs in the structure that the model returns.
-      trainable: names of the graph's placeholders of variables that are trained.
-      adds_losses: whether layers add losses, such as regularisers.
-    """
-
-    tensors: Sequence[tf.Tensor]
-    structure: Any
-    trainable: frozenset[str]
-    adds_losses: bool
+    tensors: Sequence[tf.Tensor]  # float [B, outputs] each
+    structure: Any  # the same outputs in the structure that the model returns
+    trainable: frozenset[str]  # names of the graph's placeholders of variables that are trained
+    adds_losses: bool  # whether layers add losses, such as regularisers
 
     @classmethod
     def of(cls, model: keras.Model, spec: ExampleSpec) -> _OutputsGraph:
@@ -163,3 +145,38 @@ class _OutputsGraph:
         handles = {id(variable.value.handle) for variable in model.trainable_variables}
         trainable = {inner.name for outer, inner in graph.graph.captures if id(outer) in handles}
         return cls(graph.outputs, graph.structured_outputs, frozenset(trainable), bool(losses))
+
+
+def target_names(model: keras.Model, outputs: Any, spec: ExampleSpec) -> list[str]:
+    """Return, for each output, the name of the array with its targets, in the order of `keras.tree.flatten`.
+
+    Targets without names belong to the outputs in the order in which the model returns them. `outputs`: in the structure
+    that the model returns. Raises ValueError if an output has no target, or a target no output.
+    """
+    arrays = {one.output: array for array, one in spec.targets.items()}
+    names = _output_names(model, outputs)
+    if is_by_place(list(arrays)) and not isinstance(outputs, Mapping) and len(arrays) == len(names):
+        return list(arrays.values())
+    if sorted(arrays) != sorted(names):
+        found = ", ".join(name or "one without a name" for name in names)
+        raise ValueError(
+            f"its outputs are {found}, and the data has targets for {', '.join(arrays)}: give y as a dictionary with a "
+            "target for each output, by its name"
+        )
+    return [arrays[name] for name in names]
+
+
+def _output_names(model: keras.Model, outputs: Any) -> list[str]:
+    """Return the name of each output: its key, or the name of the layer that made it; "" if it has neither."""
+    if isinstance(outputs, Mapping) and not any(keras.tree.is_nested(output) for output in outputs.values()):
+        found: list[str] = keras.tree.flatten({name: name for name in outputs})
+        return found
+    count = len(keras.tree.flatten(outputs))
+    made = getattr(model, "outputs", None) or []
+    return [_layer_name(output) for output in made] if len(made) == count else [""] * count
+
+
+def _layer_name(output: keras.KerasTensor) -> str:
+    """Return the name of the layer that made an output. Marks of this package are skipped."""
+    layer, given = made_by(output)
+    return _layer_name(given[0]) if layer.name in MARKS else str(layer.name)

@@ -52,9 +52,8 @@ def reason_of(error: BaseException) -> str:
 def failure_of_computation(error: BaseException, *, anywhere: bool = False) -> str | None:
     """Return what failed in the user's own computation, and where, on one line; None for any other error.
 
-    Args:
-      anywhere: if True, only the user's computation was running, so every failure is a failure of that computation. If
-        False, the operations of the user's computation are recognised by their scope.
+    `anywhere`: whether only the user's computation was running, so that its operations need not be recognised by their
+    scope.
     """
     text = str(error)
     if getattr(error, "error_code", None) not in _SAME_AGAIN or not (anywhere or COMPUTATION in text):

@@ -15,7 +15,7 @@ import tensorflow as tf
 from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.errors import UserError
 from ps_cluster.models.dynamic_embedding import DynamicEmbedding
-from ps_cluster.models.flat import FlatNetwork
+from ps_cluster.models.flat import Arguments, FlatNetwork
 from ps_cluster.models.tables import NO_TABLES, TableCall, TableLayer, Tables
 from ps_cluster.notices import Notify, ignore
 from ps_cluster.private_names import layers_of
@@ -26,13 +26,11 @@ def find_tables(
 ) -> Tables:
     """Return the tables of a network: its embeddings of at least `rows_from` rows whose ids depend on no weight.
 
-    A `DynamicEmbedding` that is trained is always a table.
+    A `DynamicEmbedding` that is trained is always a table. Raises UserError if it can't be one.
 
     Args:
       against: the reason why no embedding of this run can be a table; None if there is none.
       say: called with a line for each large embedding that can't be a table. The line gives the reason.
-    Raises:
-      UserError: a DynamicEmbedding can't be a table.
     """
     found = []
     for layer in layers_of(model):
@@ -77,27 +75,27 @@ def _unfit_tables(network: FlatNetwork, spec: ExampleSpec) -> list[tuple[TableLa
     spec_of = tf.TensorSpec
     inputs = {name: spec_of([None, *field.shape], field.network_dtype) for name, field in spec.inputs.items()}
     vectors = spec_of([network.weights.length]), spec_of([network.statistics.length])
-    calls, unread, depends, inner = list[TableCall](), list[keras.Variable](), list[bool](), list[bool]()
+    calls, unread, given = list[TableCall](), list[keras.Variable](), list[tf.Tensor]()
 
     @tf.function(autograph=False)
     def forward(inputs: Any, *values: tf.Tensor) -> None:
-        found, unknown = network.calls(inputs, tf.constant([0, 0]), *values)
+        weights, statistics, value = values
+        found, unknown = network.calls(Arguments(weights, statistics, inputs, tf.constant([0, 0])), value)
         calls.extend(found)
         unread.extend(unknown)
-        depends.extend(_comes_from(call.ids, values) for call in found)
-        inner.extend(call.ids.graph is not values[0].graph for call in found)
+        given.extend(values)
 
-    forward.get_concrete_function(inputs, *vectors, spec_of([]))  # the last one: see `calls`
+    graph = forward.get_concrete_function(inputs, *vectors, spec_of([])).graph  # the last one: see `calls`
     reasons = []
     for table in network.tables.tables:
-        of_table = [index for index, call in enumerate(calls) if call.table is table]
+        ids = [call.ids for call in calls if call.table is table]
         if any(table.layer.embeddings is variable for variable in unread):
             reasons.append((table.layer, "something else reads its weights too"))
-        elif not of_table:
+        elif not ids:
             reasons.append((table.layer, "the network never calls it"))
-        elif any(inner[index] for index in of_table):
+        elif any(of_call.graph is not graph for of_call in ids):
             reasons.append((table.layer, "it is called within a loop or a condition"))
-        elif any(depends[index] for index in of_table):
+        elif any(_comes_from(of_call, given) for of_call in ids):
             reasons.append((table.layer, "its ids depend on weights, so they are not known before the weights are"))
     return reasons
 

@@ -61,10 +61,7 @@ class FlatLayout:
         return tf.concat([tf.reshape(tf.cast(t, tf.float32), [-1]) for t in tensors], axis=0)
 
     def factors(self, rules: Iterable[tuple[str, float]]) -> np.ndarray:
-        """Return float32 [length]: for each weight the factor of the first pattern in its variable's path, or 1.
-
-        In a pattern, `?` stands for any character, and `*` for any number of characters.
-        """
+        """Return float32 [length]: for each weight the factor of the first pattern in its variable's path, or 1."""
         rules = [(f"*{pattern}*", factor) for pattern, factor in rules]
         chosen = [next((factor for glob, factor in rules if fnmatchcase(path, glob)), 1.0) for path in self.paths]
         return np.repeat(np.array(chosen, np.float32), self.sizes)
@@ -115,12 +112,9 @@ def flatten(variables: Sequence[keras.Variable]) -> np.ndarray:
 
 
 def assign(model: keras.Model, weights: np.ndarray, statistics: np.ndarray, keyed: np.ndarray | None = None) -> None:
-    """Copy flat vectors into a model's variables.
+    """Copy flat vectors into a model's variables. Raises ValueError if a length is not that of the model's variables.
 
-    Args:
-      keyed: the state of the tables of keys in a checkpoint (server/keyed_tables.py), int64; None without such tables.
-    Raises:
-      ValueError: a vector's length is not that of the model's variables.
+    `keyed`: the state of the tables of keys in a checkpoint (server/keyed_tables.py), int64; None without such tables.
     """
     for variables, vector, what in (
         (model.trainable_variables, weights, "weights"),
@@ -144,6 +138,17 @@ def as_arguments(inputs: Mapping[str, Any]) -> Any:
     return next(iter(inputs.values())) if len(inputs) == 1 else dict(inputs)
 
 
+class Arguments(NamedTuple):
+    """What the result of a forward pass depends on."""
+
+    weights: tf.Tensor  # [n] in any float dtype
+    statistics: tf.Tensor  # float32 [m]
+    inputs: Mapping[str, tf.Tensor]  # name → raw examples [B, ...]
+    # int32 [2], the random state of dropout and the like. Keras would keep it in a variable of the layer, which depends
+    # on the steps that the process ran before. As an argument, it depends only on the step id.
+    random_state: tf.Tensor
+
+
 class Forward(NamedTuple):
     """The result of a forward pass in training mode."""
 
@@ -156,16 +161,8 @@ class FlatNetwork:
     """A Keras model as a pure function of flat vectors. Its own variables are never read or written.
 
     A batch changes the statistics s to `keep` * s + fresh, elementwise. The fresh part depends only on the batch, so
-    it can be applied to other statistics than those that the step was given.
-
-    Attributes:
-      model: the Keras model.
-      keep: float32 [m], see `kept_shares`. Before `trace` it takes each layer to be called once in a step.
-      tables: the embedding tables. Their variables are not among the n weights: a step gets only the rows that it
-        needs.
-      variables: the trainable variables that are not tables.
-      weights: the layout of `variables` in the vector [n].
-      all_weights: the layout of all trainable variables in a checkpoint.
+    it can be applied to other statistics than those that the step was given. The variables of embedding tables are not
+    among the n weights: a step gets only the rows that it needs.
     """
 
     def __init__(
@@ -183,10 +180,11 @@ class FlatNetwork:
         self._computing = with_fused_layers(model)
         self.tables = tables
         self.variables = [v for v in model.trainable_variables if not tables.is_table(v)]
-        self.weights, self.all_weights = FlatLayout.of(self.variables), FlatLayout.of(model.trainable_variables)
+        self.weights = FlatLayout.of(self.variables)  # [n]
+        self.all_weights = FlatLayout.of(model.trainable_variables)  # in a checkpoint
         self._trained = [v for v in self._computing.trainable_variables if not tables.is_table(v)]
-        self.statistics = FlatLayout.of(statistics_of(model))
-        self.keep = kept_shares(model)
+        self.statistics = FlatLayout.of(statistics_of(model))  # [m]
+        self.keep = kept_shares(model)  # [m]. Before `trace` it takes each layer to be called once in a step
         self._seeds = seeds_of(self._computing)
         self._statistics = statistics_of(self._computing)
         self._calls = [1] * len(self._statistics)
@@ -201,10 +199,7 @@ class FlatNetwork:
         """Return the graph of a step's forward pass, whose result is a `Forward`. Adapt `keep` to the layers' calls.
 
         A layer that is called n times in a step moves its statistics n times. The share of them that a step keeps is
-        then the n-th power of the layer's momentum.
-
-        Args:
-          batch_size: the number of examples; None leaves it open.
+        then the n-th power of the layer's momentum. `batch_size`: None leaves it open.
         """
         inputs = {
             name: tf.TensorSpec([batch_size, *field.shape], field.network_dtype) for name, field in spec.inputs.items()
@@ -214,7 +209,7 @@ class FlatNetwork:
 
         @tf.function(autograph=False)
         def forward(weights: Any, statistics: Any, inputs: Any, random_state: Any) -> Forward:
-            return self._forward(weights, statistics, inputs, random_state, any_rows)
+            return self._forward(Arguments(weights, statistics, inputs, random_state), any_rows)
 
         graph = forward.get_concrete_function(*vectors, inputs, tf.TensorSpec([2], tf.int32))
         self.keep = kept_shares(self.model) ** np.repeat(np.array(self._calls, np.float32), self.statistics.sizes)
@@ -237,37 +232,23 @@ class FlatNetwork:
         random_state: tf.Tensor,
         rows: Rows = NO_ROWS,
     ) -> Forward:
-        """Run the forward pass in training mode.
+        """Run the forward pass in training mode with these `Arguments`.
 
-        Args:
-          weights: [n] in any float dtype; with tables, followed by the rows of each group, one after the other.
-          statistics: float32 [m].
-          inputs: name → raw examples [B, ...].
-          random_state: int32 [2], the random state of dropout and the like. Keras would keep it in a variable of the
-            layer, which depends on the steps that the process ran before. As an argument, it depends only on the step
-            id.
-          rows: which rows of the tables follow the weights, see `rows_of`.
-        Raises:
-          ValueError: the forward pass depends on something else than these arguments, see `PureScope`.
+        With tables, the weights are followed by the rows of each group, one after the other. `rows` says which rows
+        they are, see `rows_of`. Raises ValueError if the forward pass depends on something else, see `PureScope`.
         """
         dense, *of_groups = self.split_rows(weights, rows)
-        return self._forward(dense, statistics, inputs, random_state, self.tables.reading(of_groups, rows))
+        look_up = self.tables.reading(of_groups, rows)
+        return self._forward(Arguments(dense, statistics, inputs, random_state), look_up)
 
-    def _forward(
-        self,
-        weights: tf.Tensor,
-        statistics: tf.Tensor,
-        inputs: Mapping[str, tf.Tensor],
-        random_state: tf.Tensor,
-        look_up: LookUp,
-    ) -> Forward:
-        scope, outputs, losses = self._run(weights, statistics, inputs, random_state, look_up)
+    def _forward(self, given: Arguments, look_up: LookUp) -> Forward:
+        scope, outputs, losses = self._run(given, look_up)
         scope.check(self._computing)
         self._calls = [scope.times(variable) for variable in self._statistics]
         if self._to_float32:
             outputs = keras.tree.map_structure(_in_float32, outputs)
         after = self.statistics.join([scope.after(variable) for variable in self._statistics])
-        return Forward(outputs, after - self.keep * statistics, losses)
+        return Forward(outputs, after - self.keep * given.statistics, losses)
 
     def split_rows(self, vector: tf.Tensor, rows: Rows) -> list[tf.Tensor]:
         """Return the parts of a vector of weights and rows: [n], and [u, width] of each group."""
@@ -287,52 +268,32 @@ class FlatNetwork:
         if not self.tables:
             return NO_ROWS
         weights, statistics = tf.zeros([self.weights.length]), tf.zeros([self.statistics.length])
-        calls, _ = self.calls(inputs, random_state, weights, statistics, value=tf.constant(0.0))
+        calls, _ = self.calls(Arguments(weights, statistics, inputs, random_state), tf.constant(0.0))
         return self.tables.rows_of(calls, servers)
 
-    def calls(
-        self,
-        inputs: Mapping[str, tf.Tensor],
-        random_state: tf.Tensor,
-        weights: tf.Tensor,
-        statistics: tf.Tensor,
-        value: tf.Tensor,
-    ) -> tuple[list[TableCall], list[keras.Variable]]:
+    def calls(self, given: Arguments, value: tf.Tensor) -> tuple[list[TableCall], list[keras.Variable]]:
         """Return the calls of tables in a forward pass, in order, and the variables that it reads but was not given.
 
-        Args:
-          value: [], the value of all numbers that the calls return. The other arguments are as for `forward`.
+        `value`: [], the value of all numbers that the calls return.
         """
         calls: list[TableCall] = []
-        look_up = self.tables.recording(calls, value)
-        scope, *_ = self._run(weights, statistics, inputs, random_state, look_up)
+        scope, *_ = self._run(given, self.tables.recording(calls, value))
         return calls, scope.unknown
 
-    def _run(
-        self,
-        weights: tf.Tensor,
-        statistics: tf.Tensor,
-        inputs: Mapping[str, tf.Tensor],
-        random_state: tf.Tensor,
-        look_up: LookUp,
-    ) -> tuple[PureScope, Any, list[tf.Tensor]]:
+    def _run(self, given: Arguments, look_up: LookUp) -> tuple[PureScope, Any, list[tf.Tensor]]:
         """Run the forward pass in a scope; return the scope, the outputs, and the losses of layers."""
         model = self._computing
-        states = seed_states(random_state, self._seeds_before + len(self._seeds))
+        states = seed_states(given.random_state, self._seeds_before + len(self._seeds))
         values = [
-            *zip(self._trained, self.values_of(weights)),
-            *zip(self._statistics, self.statistics.split(statistics)),
+            *zip(self._trained, self.values_of(given.weights)),
+            *zip(self._statistics, self.statistics.split(given.statistics)),
             *zip(self._seeds, states[self._seeds_before :]),
             *self._constants,
         ]
-        with (
-            self.tables.replaced(look_up),
-            PureScope(values, collect_losses=True) as scope,
-            constant_tables(model),
-        ):
+        with self.tables.replaced(look_up), PureScope(values, collect_losses=True) as scope, constant_tables(model):
             # As Keras's `fit`: where `call` has no such argument, dropout and the like do nothing.
             training = {"training": True} if takes_training(model) else {}
-            outputs = model(as_arguments(inputs), **training)
+            outputs = model(as_arguments(given.inputs), **training)
             losses = [tf.reduce_sum(tf.cast(loss, tf.float32)) for loss in model.losses]
         return scope, outputs, losses
 

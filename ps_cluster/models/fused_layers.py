@@ -63,10 +63,7 @@ class FusedBatchNormalization(keras.layers.BatchNormalization):
     """`keras.layers.BatchNormalization` over the last axis of images, by TensorFlow's fused kernel."""
 
     def call(self, inputs: tf.Tensor, training: bool | None = None, mask: tf.Tensor | None = None) -> tf.Tensor:
-        """Return `inputs` [B, height, width, channels] normalised, in the layer's dtype.
-
-        In all cases for which the kernel is not made, Keras computes the result.
-        """
+        """Return `inputs` [B, height, width, channels] normalised, by Keras in all cases for which the kernel is not made."""
         if inputs.shape.rank != 4 or self.axis not in (-1, 3) or self.renorm or mask is not None:
             return super().call(inputs, training=training, mask=mask)
         training = training and self.trainable
@@ -159,7 +156,6 @@ def kernel_gradient(images: tf.Tensor, upstream: tf.Tensor, shape: Sequence[int]
     Args:
       images: [B, height, width, channels], the input of the convolution.
       upstream: [B, height, width, filters], the gradient of its output, in the same dtype.
-      shape: (rows, columns, channels, filters)
     """
     rows, columns, channels, filters = shape
     height, width = tf.unstack(tf.shape(images)[1:3])

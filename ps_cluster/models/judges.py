@@ -59,7 +59,7 @@ def _judge_of_several_targets(
 ) -> LossAndMetric:
     ends = {array: end.of(array) for array in end.arrays}
     judges = {array: _judge_of_output(spec.targets[array], training, one) for array, one in ends.items()}
-    judge = JudgeOfSeveralTargets(judges, judges[TARGET], loss)
+    judge = JudgeOfSeveralTargets(judges, loss)
     losses = loss.by_output(judge.scaled(judge.targets(zero_targets(spec))), end.structure)
     for place, (array, one) in enumerate(ends.items()):
         judges[array].adapt_to(one, {place: losses[place]} if place in losses else {})
@@ -74,20 +74,15 @@ def zero_targets(spec: ExampleSpec, examples: int = 1) -> Any:
 
 
 class LossAndMetric(ABC):
-    """Judges a network's outputs, float32 [B, outputs]. All results are float32.
+    """Judges a network's outputs, float32 [B, outputs]. All results are float32."""
 
-    Attributes:
-      gives_scores: whether outputs that are not probabilities are scores of classes or labels.
-      of_probabilities: whether the outputs are probabilities, not scores.
-      needs_mark: whether only the loss shows that they are probabilities, so that the saved model needs a mark.
-    """
-
-    gives_scores = False
-    of_probabilities = False
-    needs_mark = False
+    gives_scores = False  # whether outputs that are not probabilities are scores of classes or labels
+    of_probabilities = False  # whether the outputs are probabilities, not scores
+    needs_mark = False  # whether only the loss shows that they are probabilities, so that the saved model needs a mark
 
     def __init__(self, spec: ExampleSpec, training: TrainingSettings | None = None):
         """Create a judge for outputs that are scores, or standard deviations. `training`: see `judge_of`."""
+        self.of_first: LossAndMetric = self  # the judge of only the output that is the prediction, and its target
         self.outputs = spec.outputs
         self._inputs = spec.inputs
         self._smoothing = training.label_smoothing if training else 0.0
@@ -97,11 +92,6 @@ class LossAndMetric(ABC):
         if losses:
             self.of_probabilities = end.gives_probabilities(losses.get(end.place))
             self.needs_mark = self.of_probabilities and not end.ends_in_probabilities and not end.is_marked
-
-    @property
-    def of_first(self) -> LossAndMetric:
-        """The judge of only the output that is the prediction, and its target."""
-        return self
 
     def predicting(self, outputs: Any) -> tf.Tensor:
         """Return the one of several outputs that is the prediction."""
@@ -159,7 +149,7 @@ class LossAndMetric(ABC):
 
     def as_probabilities(self, outputs: Any) -> Any:
         """Return outputs as probabilities, in the same structure; for a regression, the saved model's outputs."""
-        return self.final(outputs)
+        return keras.tree.map_structure(self.prediction, outputs)
 
     def finished(self, model: keras.Model) -> keras.Model:
         """Return the model to save. Its last layer says what its outputs are, if no other layer does."""
@@ -170,16 +160,11 @@ class LossAndMetric(ABC):
         return with_mark(model, SCORES, self._inputs) if can_be_marked and not is_marked(model, SCORES) else model
 
     def loss(
-        self,
-        targets: tf.Tensor,
-        outputs: tf.Tensor,
-        weights: tf.Tensor | None = None,
-        part: MicroBatch | None = None,
+        self, targets: tf.Tensor, outputs: tf.Tensor, weights: tf.Tensor | None = None, part: MicroBatch | None = None
     ) -> tf.Tensor:
         """Return the loss of a batch, []: the mean, or with weights the weighted sum divided by B, as in Keras.
 
-        Args:
-          part: the factors of a micro-batch, by which the mean over the micro-batches becomes the loss of the batch.
+        `part`: the factors of a micro-batch, by which the mean over the micro-batches becomes the loss of the batch.
         """
         losses = self.losses(targets, outputs)
         return tf.reduce_mean(losses if weights is None else losses * weights)
@@ -199,30 +184,44 @@ class ClassificationJudge(LossAndMetric):
         """Return labels int32 [B]."""
         return tf.cast(rows, tf.int32)
 
+    def labels(self, targets: tf.Tensor) -> tf.Tensor:
+        """Return the labels, int32 [B]."""
+        return targets
+
+    def of_each_class(self, outputs: tf.Tensor) -> tf.Tensor:
+        """Return the scores, or the probabilities, of all classes, [B, classes]."""
+        return outputs
+
     def weights(self, targets: tf.Tensor, given: tf.Tensor | None) -> tf.Tensor | None:
         """Return the weights of the examples times those of their classes."""
         given = super().weights(targets, given)
         if self._of_classes is None:
             return given
-        of_labels = tf.gather(self._of_classes, targets)
+        of_labels = tf.gather(self._of_classes, self.labels(targets))
         return of_labels if given is None else given * of_labels
 
     def losses(self, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
         off = self._smoothing / self.outputs
-        smoothed = tf.one_hot(targets, self.outputs, 1 - self._smoothing + off, off)
-        scores = _logarithms(outputs) if self.of_probabilities else outputs
-        return tf.nn.softmax_cross_entropy_with_logits(smoothed, scores)
+        smoothed = tf.one_hot(self.labels(targets), self.outputs, 1 - self._smoothing + off, off)
+        scores = self.of_each_class(outputs)
+        return tf.nn.softmax_cross_entropy_with_logits(
+            smoothed, _logarithms(scores) if self.of_probabilities else scores
+        )
 
     def metric(self, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
-        """Return 1 where the output of the label is the largest. The argmax of NaN is 0, so NaN is excluded first."""
+        """Return 1 where the output of the label is the largest."""
+        return tf.cast(self._predicted(outputs) == self.labels(targets), tf.float32)
+
+    def _predicted(self, outputs: tf.Tensor) -> tf.Tensor:
+        """Return the class with the largest output, int32 [B]; -1 where an output is not finite, as argmax would be 0."""
+        outputs = self.of_each_class(outputs)
         sound = tf.reduce_all(tf.math.is_finite(outputs), axis=-1)
-        return tf.cast(sound & (tf.argmax(outputs, -1, tf.int32) == targets), tf.float32)
+        return tf.where(sound, tf.argmax(outputs, -1, tf.int32), -1)
 
     def prediction(self, outputs: tf.Tensor) -> tf.Tensor:
+        """Return the probabilities of all classes, [B, classes]."""
+        outputs = self.of_each_class(outputs)
         return outputs if self.of_probabilities else tf.nn.softmax(outputs)
-
-    def as_probabilities(self, outputs: Any) -> Any:
-        return keras.tree.map_structure(self.prediction, outputs)
 
     def outputs_of(self, prediction: tf.Tensor) -> tf.Tensor:
         return prediction if self.of_probabilities else _logarithms(prediction)
@@ -238,7 +237,8 @@ class ClassificationJudge(LossAndMetric):
 
     def compared(self, targets: tf.Tensor, outputs: Any) -> Compared | None:
         """Return one-hot labels and probabilities, [B, classes]; for two classes only the second column, [B, 1]."""
-        return _of_second(tf.one_hot(targets, self.outputs)), _of_second(_without_nan(self.prediction(outputs)))
+        truth, predicted = tf.one_hot(self.labels(targets), self.outputs), _without_nan(self.prediction(outputs))
+        return (truth[:, 1:], predicted[:, 1:]) if self.outputs == 2 else (truth, predicted)
 
     def kept(self, targets: tf.Tensor, outputs: tf.Tensor) -> dict[str, tf.Tensor]:
         """Return labels int32 [B] and probabilities float32 [B].
@@ -247,7 +247,14 @@ class ClassificationJudge(LossAndMetric):
         would take too much space. So only those of the predicted class ("confidence") and of the true one ("of_target")
         are kept.
         """
-        return _kept_of_classes(targets, outputs, self.prediction(outputs))
+        labels, predicted = self.labels(targets), self._predicted(outputs)
+        probabilities = tf.where(predicted[:, None] >= 0, self.prediction(outputs), 0.0)
+        return {
+            "target": labels,
+            "predicted": predicted,
+            "confidence": tf.reduce_max(probabilities, axis=-1),
+            "of_target": tf.gather(probabilities, labels, axis=1, batch_dims=1),
+        }
 
 
 class OneOutputJudge(ClassificationJudge):
@@ -275,18 +282,14 @@ class OneOutputJudge(ClassificationJudge):
     def targets(self, rows: tf.Tensor) -> tf.Tensor:
         return tf.cast(rows, tf.float32)[:, None]
 
-    def weights(self, targets: tf.Tensor, given: tf.Tensor | None) -> tf.Tensor | None:
-        return super().weights(_labels(targets), given)
+    def labels(self, targets: tf.Tensor) -> tf.Tensor:
+        return tf.cast(targets[:, 0], tf.int32)
 
-    def losses(self, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
-        return super().losses(_labels(targets), self._of_both(outputs))
-
-    def metric(self, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
-        return super().metric(_labels(targets), self._of_both(outputs))
-
-    def prediction(self, outputs: tf.Tensor) -> tf.Tensor:
-        """Return the probabilities of both classes, [B, 2]."""
-        return super().prediction(self._of_both(outputs))
+    def of_each_class(self, outputs: tf.Tensor) -> tf.Tensor:
+        if not self.of_probabilities:
+            return tf.concat([tf.zeros_like(outputs), outputs], axis=-1)
+        of_second = _clipped(outputs)
+        return tf.concat([1 - of_second, of_second], axis=-1)
 
     def as_probabilities(self, outputs: Any) -> Any:
         return outputs if self.of_probabilities else keras.tree.map_structure(tf.sigmoid, outputs)
@@ -294,19 +297,6 @@ class OneOutputJudge(ClassificationJudge):
     def outputs_of(self, prediction: tf.Tensor) -> tf.Tensor:
         of_first, of_second = tf.split(super().outputs_of(prediction), 2, axis=-1)
         return of_second if self.of_probabilities else of_second - of_first
-
-    def compared(self, targets: tf.Tensor, outputs: Any) -> Compared | None:
-        return targets, _of_second(_without_nan(self.prediction(outputs)))
-
-    def kept(self, targets: tf.Tensor, outputs: tf.Tensor) -> dict[str, tf.Tensor]:
-        return _kept_of_classes(_labels(targets), self._of_both(outputs), self.prediction(outputs))
-
-    def _of_both(self, outputs: tf.Tensor) -> tf.Tensor:
-        """Return the scores, or the probabilities, of both classes, [B, 2]."""
-        if not self.of_probabilities:
-            return tf.concat([tf.zeros_like(outputs), outputs], axis=-1)
-        of_second = _clipped(outputs)
-        return tf.concat([1 - of_second, of_second], axis=-1)
 
 
 class MultiLabelJudge(LossAndMetric):
@@ -328,9 +318,6 @@ class MultiLabelJudge(LossAndMetric):
     def prediction(self, outputs: tf.Tensor) -> tf.Tensor:
         return _clipped(outputs) if self.of_probabilities else tf.sigmoid(outputs)
 
-    def as_probabilities(self, outputs: Any) -> Any:
-        return keras.tree.map_structure(self.prediction, outputs)
-
     def outputs_of(self, prediction: tf.Tensor) -> tf.Tensor:
         return prediction if self.of_probabilities else _log_odds(prediction)
 
@@ -350,26 +337,9 @@ class MultiLabelJudge(LossAndMetric):
         return {"target": tf.cast(targets > 0.5, tf.uint8), "prediction": sound}
 
 
-def _of_second(rows: tf.Tensor) -> tf.Tensor:
-    """Return the last column if there are two, [B, 1], else all of them."""
-    return rows[:, 1:] if rows.shape[1] == 2 else rows
-
-
 def _without_nan(probabilities: tf.Tensor) -> tf.Tensor:
     """Replace probabilities that are not finite by 0, because Keras's metrics refuse them."""
     return tf.where(tf.math.is_finite(probabilities), probabilities, 0.0)
-
-
-def _kept_of_classes(labels: tf.Tensor, outputs: tf.Tensor, probabilities: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Return `ClassificationJudge.kept` for labels int32 [B]; `outputs` and `probabilities` float32 [B, classes]."""
-    sound = tf.reduce_all(tf.math.is_finite(outputs), axis=-1)
-    probabilities = tf.where(sound[:, None], probabilities, 0.0)
-    return {
-        "target": labels,
-        "predicted": tf.where(sound, tf.argmax(outputs, -1, tf.int32), -1),
-        "confidence": tf.reduce_max(probabilities, axis=-1),
-        "of_target": tf.gather(probabilities, labels, axis=1, batch_dims=1),
-    }
 
 
 def _logarithms(probabilities: tf.Tensor) -> tf.Tensor:
@@ -383,11 +353,6 @@ def _log_odds(probabilities: tf.Tensor) -> tf.Tensor:
 def _clipped(outputs: tf.Tensor) -> tf.Tensor:
     """Limit probabilities to 0..1, which a network without an activation may leave. What is not finite becomes NaN."""
     return tf.where(tf.math.is_finite(outputs), tf.clip_by_value(outputs, 0.0, 1.0), math.nan)
-
-
-def _labels(targets: tf.Tensor) -> tf.Tensor:
-    """Return labels int32 [B] of targets float32 [B, 1]."""
-    return tf.cast(targets[:, 0], tf.int32)
 
 
 class RegressionJudge(LossAndMetric):
@@ -489,25 +454,21 @@ class CompiledJudge(LossAndMetric):
     """
 
     def __init__(self, objective: LossAndMetric, loss: CompiledLoss):
-        self._objective = objective
+        self.of_first = objective
         self._loss = loss
 
     @property
-    def of_first(self) -> LossAndMetric:
-        return self._objective
-
-    @property
     def reading(self) -> str:
-        return self._objective.reading
+        return self.of_first.reading
 
     def targets(self, rows: Any) -> Any:
-        return self._objective.targets(rows)
+        return self.of_first.targets(rows)
 
     def weights(self, targets: Any, given: tf.Tensor | None) -> tf.Tensor | None:
-        return self._objective.weights(targets, given)
+        return self.of_first.weights(self._predicted_target(targets), given)
 
     def scaled(self, targets: Any) -> Any:
-        return self._objective.scaled(targets)
+        return self.of_first.scaled(targets)
 
     def loss(
         self, targets: Any, outputs: Any, weights: tf.Tensor | None = None, part: MicroBatch | None = None
@@ -520,31 +481,31 @@ class CompiledJudge(LossAndMetric):
         return tf.fill(examples, self._loss.mean(self.scaled(targets), outputs))
 
     def metric(self, targets: Any, outputs: Any) -> tf.Tensor:
-        return self._objective.metric(self._predicted_target(targets), self.predicting(outputs))
+        return self.of_first.metric(self._predicted_target(targets), self.predicting(outputs))
 
     def prediction(self, outputs: Any) -> tf.Tensor:
-        return self._objective.prediction(self.predicting(outputs))
+        return self.of_first.prediction(self.predicting(outputs))
 
     def further_metrics(self) -> dict[str, keras.Metric]:
-        return self._objective.further_metrics()
+        return self.of_first.further_metrics()
 
     def compared(self, targets: Any, outputs: Any) -> Compared | None:
-        return self._objective.compared(self._predicted_target(targets), self.predicting(outputs))
+        return self.of_first.compared(self._predicted_target(targets), self.predicting(outputs))
 
     def kept(self, targets: Any, outputs: Any) -> dict[str, tf.Tensor]:
-        return self._objective.kept(self._predicted_target(targets), self.predicting(outputs))
+        return self.of_first.kept(self._predicted_target(targets), self.predicting(outputs))
 
     def outputs_of(self, prediction: tf.Tensor) -> tf.Tensor:
-        return self._objective.outputs_of(prediction)
+        return self.of_first.outputs_of(prediction)
 
     def final(self, outputs: Any) -> Any:
-        return self._objective.final(outputs)
+        return self.of_first.final(outputs)
 
     def as_probabilities(self, outputs: Any) -> Any:
-        return self._objective.as_probabilities(outputs)
+        return self.of_first.as_probabilities(outputs)
 
     def finished(self, model: keras.Model) -> keras.Model:
-        return self._objective.finished(model)
+        return self.of_first.finished(model)
 
     def _predicted_target(self, targets: Any) -> tf.Tensor:
         return targets
@@ -557,25 +518,17 @@ class JudgeOfSeveralTargets(CompiledJudge):
     each output, in the order of `keras.tree.flatten`.
     """
 
-    def __init__(self, judges: Mapping[str, LossAndMetric], first: LossAndMetric, loss: CompiledLoss):
-        """Create a judge.
-
-        Args:
-          judges: name of an array of targets → the judge of its output, in the order of the outputs.
-          first: the judge that gives metric and prediction.
-        """
-        super().__init__(first, loss)
+    def __init__(self, judges: Mapping[str, LossAndMetric], loss: CompiledLoss):
+        """Create a judge. `judges`: name of an array of targets → the judge of its output, in the order of outputs."""
+        super().__init__(judges[TARGET], loss)
         self._judges = judges
-        self._place = list(judges.values()).index(first)
+        self._place = list(judges).index(TARGET)
 
     def predicting(self, outputs: Any) -> tf.Tensor:
         return keras.tree.flatten(outputs)[self._place]
 
     def targets(self, rows: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor, ...]:
         return tuple(judge.targets(rows[name]) for name, judge in self._judges.items())
-
-    def weights(self, targets: tuple[tf.Tensor, ...], given: tf.Tensor | None) -> tf.Tensor | None:
-        return super().weights(self._predicted_target(targets), given)
 
     def scaled(self, targets: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, ...]:
         return tuple(judge.scaled(target) for judge, target in zip(self._judges.values(), targets, strict=True))

@@ -27,24 +27,16 @@ class KeyedRows:
     """The form of a table whose rows are found by their keys.
 
     The places are numbered: way w of bucket b is place b * ways + w.
-
-    Attributes:
-      name: the name of the layer.
-      buckets, ways: the number of buckets, and of places in each bucket.
-      width: how many numbers a row has.
-      seed, scale: initial values are uniform between -scale and scale.
-      admit_after: a key gets its row when it is pushed for the `admit_after`-th time.
-      expire_after: a row ends after this many versions without an update; None: rows do not expire.
     """
 
-    name: str
+    name: str  # of the layer
     buckets: int
-    ways: int
-    width: int
+    ways: int  # places in each bucket
+    width: int  # how many numbers a row has
     seed: int
-    scale: float
-    admit_after: int = 1
-    expire_after: int | None = None
+    scale: float  # initial values are uniform between -scale and scale
+    admit_after: int = 1  # a key gets its row when it is pushed for the `admit_after`-th time
+    expire_after: int | None = None  # a row ends after this many versions without an update; None: rows do not expire
 
     @property
     def places(self) -> int:
@@ -72,10 +64,7 @@ class KeyedRows:
     def columns_of(self, keys: tf.Tensor, buckets: tf.Tensor, table: tf.Tensor) -> tf.Tensor:
         """Return the column of each key in its bucket, int64 [k]; -1 if the bucket does not have the key.
 
-        Args:
-          keys: int64 [k].
-          buckets: int64 [k], the index of each key's bucket in `table`.
-          table: int64 [buckets, columns], the keys that the buckets have.
+        `buckets`: int64 [k], the index of each key's bucket in `table`, int64 [buckets, columns], which has the buckets' keys.
         """
         is_there = tf.equal(tf.gather(table, buckets), keys[:, None]) & tf.not_equal(keys, EMPTY)[:, None]
         column = tf.argmax(tf.cast(is_there, tf.int8), axis=1)
@@ -91,16 +80,10 @@ class KeyedRows:
 
 @dataclass(frozen=True)
 class KeyedPart:
-    """A server's part of a keyed table at the start: the buckets whose number modulo `servers` is its index.
+    """A server's part of a keyed table at the start: the buckets whose number modulo `servers` is its index."""
 
-    Attributes:
-      form: the form of the whole table.
-      keys: int64 [places of the part]; EMPTY where there is no row.
-      index, servers: the index of the server, and the number of servers.
-    """
-
-    form: KeyedRows
-    keys: np.ndarray
+    form: KeyedRows  # of the whole table
+    keys: np.ndarray  # int64 [places of the part]; EMPTY where there is no row
     index: int = 0
     servers: int = 1
 

@@ -22,17 +22,13 @@ _TABLE = "lookup_table"  # the attribute of Keras's layers
 @contextlib.contextmanager
 def constant_tables(model: keras.Model) -> Iterator[None]:
     """Let the layers of a model use constants instead of their tables within the block."""
-    layers = [
-        layer for layer in layers_of(model) if isinstance(layer, keras.layers.StringLookup | keras.layers.IntegerLookup)
-    ]
-    tables = [layer.lookup_table for layer in layers]
-    try:
-        for layer, table in zip(layers, tables, strict=True):
-            vars(layer)[_TABLE] = ConstantTable(layer.name, table)
+    with contextlib.ExitStack() as stack:
+        for layer in layers_of(model):
+            if isinstance(layer, keras.layers.StringLookup | keras.layers.IntegerLookup):
+                own, table = vars(layer), layer.lookup_table
+                own[_TABLE] = ConstantTable(layer.name, table)
+                stack.callback(own.__setitem__, _TABLE, table)
         yield
-    finally:
-        for layer, table in zip(layers, tables, strict=True):
-            vars(layer)[_TABLE] = table
 
 
 class ConstantTable:

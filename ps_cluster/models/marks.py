@@ -22,16 +22,12 @@ MARKS = (UNITS, OWN_UNITS, SCORES, PROBABILITIES)
 
 
 def is_marked(model: keras.Model, mark: str) -> bool:
-    """Return whether a model has the layer `OWN_UNITS`, `SCORES` or `PROBABILITIES`."""
-    return any(isinstance(layer, keras.layers.Activation) and layer.name == mark for layer in layers_of(model))
+    """Return whether a model has one of the layers `MARKS`."""
+    return any(layer.name == mark for layer in layers_of(model))
 
 
 def followed_by(model: keras.Model, layer: keras.Layer, inputs: Mapping[str, Field]) -> keras.Model:
-    """Return a model whose outputs go through one more layer.
-
-    Args:
-      inputs: the fields of the examples. A subclassed model does not know them itself.
-    """
+    """Return a model whose outputs go through one more layer. `inputs`: for a subclassed model, which does not know them."""
     if not getattr(model, "inputs", None):
         given = {name: keras.Input(field.shape, name=name, dtype=field.network_dtype) for name, field in inputs.items()}
         arguments = as_arguments(given)
@@ -50,23 +46,14 @@ def with_mark(model: keras.Model, name: str, inputs: Mapping[str, Field]) -> ker
     return keras.Sequential([start, *model.layers, mark], name=model.name)
 
 
-def has_units(model: keras.Model) -> bool:
-    """Return whether a model has the layer `UNITS`."""
-    return any(map(_is_units, layers_of(model)))
-
-
 def without_units(model: keras.Model) -> keras.Model:
-    """Return a model without the layer `UNITS` at its end, compiled as it was.
-
-    Raises:
-      ValueError: the model has such a layer elsewhere.
-    """
-    if has_units(model) and type(model).__module__.startswith("keras."):
+    """Return a model without the layer `UNITS` at its end, compiled as it was. Raises ValueError if it is elsewhere."""
+    if is_marked(model, UNITS) and type(model).__module__.startswith("keras."):
         inputs, outputs = _ends_of(model)
         bare = keras.Model(inputs, keras.tree.map_structure(_before_units, outputs), name=model.name)
         copy_compiled(model, to=bare)
         model = bare
-    if has_units(model):
+    if is_marked(model, UNITS):
         raise ValueError(
             f"it contains the layer '{UNITS}' of a saved regression, but the outputs that are trained have to be in "
             "standard deviations: leave out the last layer of the saved model (docs/extending.md#your-own-network)"
@@ -76,11 +63,7 @@ def without_units(model: keras.Model) -> keras.Model:
 
 def _before_units(output: keras.KerasTensor) -> keras.KerasTensor:
     layer, given = made_by(output)
-    return given[0] if _is_units(layer) else output
-
-
-def _is_units(layer: keras.Layer) -> bool:
-    return isinstance(layer, keras.layers.Rescaling) and layer.name == UNITS
+    return given[0] if layer.name == UNITS else output
 
 
 def _ends_of(model: keras.Model) -> tuple[Any, Any]:

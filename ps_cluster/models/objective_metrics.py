@@ -19,8 +19,7 @@ MOST_COLLECTED = 2**20  # how many numbers of truth are collected before the met
 def further_metrics(judge: LossAndMetric, compiled: CompiledMetrics) -> dict[str, keras.Metric]:
     """Return new metrics of an objective by name, without those whose name or class a metric of compile() has.
 
-    Args:
-      compiled: the metrics of compile(), which have to be built.
+    `compiled`: the metrics of compile(), which have to be built.
     """
     of_user = compiled.metrics
     taken = {*of_user, *(type(metric) for metric in of_user.values())}

@@ -27,9 +27,7 @@ def seed_states(random_state: tf.Tensor, count: int) -> list[tf.Tensor]:
     """Return a state, int64 [2], for each of `count` SeedGenerators: a different one for each generator and step.
 
     A generator adds 1 to the second number at each draw. So the second numbers of different steps are far apart.
-
-    Args:
-      random_state: int32 [2], the seed of the run and the step id.
+    `random_state`: int32 [2], the seed of the run and the step id.
     """
     if not count:
         return []

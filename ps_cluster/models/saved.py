@@ -12,7 +12,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.files import untrusted
 from ps_cluster.models import dynamic_embedding as dynamic_embedding  # registers its layer with Keras
 from ps_cluster.models.ends import NetworkEnd
-from ps_cluster.models.marks import OWN_UNITS, followed_by, has_units, is_marked, with_mark
+from ps_cluster.models.marks import OWN_UNITS, UNITS, followed_by, is_marked, with_mark
 from ps_cluster.private_names import copy_compiled, layers_of
 
 
@@ -30,7 +30,7 @@ def load_saved(file: Path, spec: ExampleSpec) -> keras.Model:
 
 def in_own_units(model: keras.Model, spec: ExampleSpec) -> keras.Model:
     """Return a user's model. A regression without a mark is marked as one that returns the target's units."""
-    if not OBJECTIVES[spec.objective].has_units or has_units(model) or is_marked(model, OWN_UNITS):
+    if not OBJECTIVES[spec.objective].has_units or is_marked(model, UNITS) or is_marked(model, OWN_UNITS):
         return model
     marked = with_mark(model, OWN_UNITS, spec.inputs)
     copy_compiled(model, to=marked)
@@ -40,10 +40,8 @@ def in_own_units(model: keras.Model, spec: ExampleSpec) -> keras.Model:
 def load_finished(file: Path, *, compiled: bool = False) -> keras.Model:
     """Return the model of a .keras or .h5 file as it is. Safe mode and errors are as in `load_saved`.
 
-    Args:
-      compiled: whether its loss and metrics are loaded too.
-    Raises:
-      UserError: the file belongs to another user of the machine, and was not named by --code.
+    `compiled`: whether its loss and metrics are loaded too. Raises UserError if the file belongs to another user of the
+    machine, and was not named by --code.
     """
     if untrusted.is_foreign(file) and not user_code.is_trusted(file):
         raise UserError(

@@ -25,28 +25,18 @@ from ps_cluster.private_names import calls_of, layers_of
 
 @dataclass(frozen=True)
 class Block:
-    """Layers between two neighbouring places where a network can be cut. They stay on one device.
+    """Layers between two neighbouring places where a network can be cut. They stay on one device."""
 
-    Attributes:
-      layers: their names, in order.
-      weights: how many trainable numbers they have.
-      sends: how many numbers they return for each example.
-      output: the Keras tensor that they return, or a structure of several.
-    """
-
-    layers: tuple[str, ...]
-    weights: int
-    sends: int
-    output: Any
+    layers: tuple[str, ...]  # their names, in order
+    weights: int  # how many trainable numbers they have
+    sends: int  # how many numbers they return for each example
+    output: Any  # the Keras tensor that they return, or a structure of several
 
 
 def blocks_of(model: keras.Model) -> list[Block]:
-    """Return the blocks of a network, in order.
+    """Return the blocks of a network, in order. Raises ValueError for a class of the user, or if a layer makes a mask.
 
     A network can be cut where one tensor of floats crosses, and where no layer with variables is used on both sides.
-
-    Raises:
-      ValueError: the network is a class of the user, or a layer makes a mask.
     """
     graph = graph_of(model)
     for layer in layers_of(model):
@@ -70,10 +60,8 @@ def balanced(blocks: Sequence[Block], parts: int) -> list[int]:
     """Return the index of the first block of each part, for the most balanced way to cut a network.
 
     The most balanced way has the smallest sum of squares, where each part adds the square of its number of weights. If
-    several ways have the same sum, the one that sends least is chosen. Each part has weights.
-
-    Args:
-      parts: the number of parts, which is at most the number of blocks with weights.
+    several ways have the same sum, the one that sends least is chosen. Each part has weights, so there are at most as
+    many parts as blocks with weights.
     """
     until = [0, *accumulate(block.weights for block in blocks)]
     # The end of the parts so far → the cost of the best way to cut up to there, and the first blocks of its parts.
@@ -93,25 +81,18 @@ def balanced(blocks: Sequence[Block], parts: int) -> list[int]:
 class StagedNetwork:
     """A network in stages, as a function of a vector of weights and a vector of statistics for each stage.
 
-    Attributes:
-      parts: the share of each stage.
-      output_device: the device whose stage returns the outputs.
-      stages: a network for each stage. They share the layers of the whole network, and so its variables.
+    The networks of the stages share the layers of the whole network, and so its variables.
     """
 
     def __init__(self, whole: FlatNetwork, blocks: Sequence[Block], firsts: Sequence[int], devices: Sequence[str]):
-        """Cut a network.
+        """Cut a network before the blocks `firsts`, of which there is one for each of the devices.
 
-        Args:
-          blocks: the blocks of the network.
-          firsts: the index of the first block of each stage.
-          devices: the device of each stage.
         Raises:
           ValueError: the variables of the stages, end to end, are not those of the network.
         """
         graph = graph_of(whole.model)
         tensors = [graph.input, *(blocks[first - 1].output for first in firsts[1:]), graph.output]
-        self.output_device = devices[-1]
+        self.output_device = devices[-1]  # the one whose stage returns the outputs
         self.stages: list[FlatNetwork] = []
         self.parts: list[NetworkPart] = []
         weights = statistics = seeds = 0

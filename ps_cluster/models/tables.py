@@ -33,17 +33,11 @@ LookUp: TypeAlias = Callable[[TableLayer, tf.Tensor], tf.Tensor]
 
 @dataclass(frozen=True)
 class Table:
-    """An embedding layer whose rows travel one by one.
-
-    Attributes:
-      layer: the layer.
-      group: the number of its group.
-      first: the number of its first row within the group.
-    """
+    """An embedding layer whose rows travel one by one."""
 
     layer: TableLayer
-    group: int
-    first: int
+    group: int  # the number of its group
+    first: int  # the number of its first row within the group
 
     @property
     def rows(self) -> int:
@@ -68,19 +62,13 @@ class TableCall(NamedTuple):
 
 
 class Tables:
-    """The tables of a network, in groups of equal width. Each table of keys is a group of its own, after the others.
-
-    Attributes:
-      tables: the tables, in the order of the network's layers.
-      widths: the width of each group.
-      keyed: number of a group → the table of keys that is this group.
-    """
+    """The tables of a network, in groups of equal width. Each table of keys is a group of its own, after the others."""
 
     def __init__(self, layers: Sequence[TableLayer] = ()):
         numbered = [layer for layer in layers if not isinstance(layer, DynamicEmbedding)]
-        self.widths = list(dict.fromkeys(int(layer.output_dim) for layer in numbered))
-        self.tables: list[Table] = []
-        self.keyed: dict[int, DynamicEmbedding] = {}
+        self.widths = list(dict.fromkeys(int(layer.output_dim) for layer in numbered))  # of the groups
+        self.tables: list[Table] = []  # in the order of the network's layers
+        self.keyed: dict[int, DynamicEmbedding] = {}  # number of a group → the table of keys that is this group
         rows = [0] * len(self.widths)
         for layer in layers:
             if isinstance(layer, DynamicEmbedding):
@@ -97,11 +85,6 @@ class Tables:
         return bool(self.tables)
 
     @property
-    def variables(self) -> list[keras.Variable]:
-        """The variable of each table, in the order of `tables`."""
-        return [table.layer.embeddings for table in self.tables]
-
-    @property
     def size(self) -> int:
         """The number of weights in all tables."""
         return sum(table.rows * table.width for table in self.tables)
@@ -112,7 +95,7 @@ class Tables:
         return sum(layer.form.state_size for layer in self.keyed.values())
 
     def is_table(self, variable: keras.Variable) -> bool:
-        return any(variable is own for own in self.variables)
+        return any(variable is table.layer.embeddings for table in self.tables)
 
     def take_values(self) -> tuple[np.ndarray, ...]:
         """Return the rows of each group, float32 [rows, width], and free the layers' variables, which no step reads."""
@@ -176,13 +159,9 @@ class Tables:
         return Rows(tuple(ids), tuple(places), tuple(sizes), tuple(counts))
 
     def reading(self, values: Sequence[tf.Tensor], rows: Rows) -> LookUp:
-        """Return a function that answers each call with vectors out of pulled rows.
+        """Return a function that answers each call with vectors out of pulled rows: `values`, for each group [u, width].
 
         The layers have to be called in the same order as in the pass from which `rows` was computed.
-
-        Args:
-          values: for each group its distinct rows, [u, width].
-          rows: the numbers of these rows, and which of them each call looks up.
         """
         # One gather and one split for all calls: the gradient of a slice would be as large as all vectors together.
         vectors = [

@@ -13,10 +13,10 @@ from ps_cluster.config.objectives import OBJECTIVES, TARGET, ExampleSpec
 from ps_cluster.errors import UserError
 from ps_cluster.models.compiled import CompiledLoss, CompiledMetrics, has_loss
 from ps_cluster.models.end_graphs import last_activation
+from ps_cluster.models.ends import target_names
 from ps_cluster.models.flat import FlatNetwork, as_arguments
 from ps_cluster.models.judges import judge_of, zero_targets
 from ps_cluster.models.marks import PROBABILITIES, is_marked, without_units
-from ps_cluster.models.outputs import target_names
 from ps_cluster.private_names import layers_of, own_weights_of
 
 # Methods of a model that decide how it is trained, and are not called here.
@@ -26,8 +26,7 @@ _TRAINING_METHODS = ("train_step", "compute_loss", "compute_metrics", "fit")
 def check_network(model: Any, spec: ExampleSpec) -> keras.Model:
     """Check that a user's model can be trained here. Return it, built, and without the units that a run has added.
 
-    Raises:
-      ValueError: it can't be trained here. The message says why.
+    Raises ValueError with the reason if it can't be trained.
     """
     if not isinstance(model, keras.Model):
         returned = "nothing (is there a 'return'?)" if model is None else f"{type(model).__name__}"
@@ -91,8 +90,7 @@ def _check_variables(model: keras.Model) -> None:
 def _check_scores(model: keras.Model, spec: ExampleSpec, scores: tf.Tensor) -> None:
     """Raise ValueError if the loss or the metric takes scores but would get probabilities.
 
-    Args:
-      scores: the output for the target, in the graph of a step.
+    `scores`: the output for the target, in the graph of a step.
     """
     last = last_activation(scores)
     if is_marked(model, PROBABILITIES) and not has_loss(model):

@@ -37,12 +37,7 @@ _SUMS_OVER_WEIGHTS = (type(None), keras.regularizers.L1, keras.regularizers.L2, 
 
 
 class DividedLayer(keras.layers.Layer):
-    """A layer whose units or filters are on several devices.
-
-    Attributes:
-      ends: part p has the units ends[p] .. ends[p + 1] - 1.
-      parts: for each device a layer of the class that was cut, with the weights of its units.
-    """
+    """A layer whose units or filters are on several devices: part p has the units ends[p] .. ends[p + 1] - 1."""
 
     def __init__(self, whole: keras.layers.Layer, devices: Sequence[str]):
         # Without autocast this layer gets weights in their own dtype. Each part casts them and its input on its device.
@@ -84,21 +79,12 @@ class DividedLayer(keras.layers.Layer):
 
 
 class WideNetwork(FlatNetwork):
-    """A network whose wide layers are in parts, as a function of a flat vector of weights for each device.
-
-    Attributes:
-      parts: the share of each device.
-      output_device: the device that returns the outputs: the first one.
-    """
+    """A network whose wide layers are in parts, as a function of a flat vector of weights for each device."""
 
     def __init__(self, whole: FlatNetwork, devices: Sequence[str], least_units: int):
-        """Cut a network.
+        """Cut a network. The first device has the layers that stay whole, such as those of fewer than `least_units` units.
 
-        Args:
-          devices: the devices, of which the first one has the layers that stay whole.
-          least_units: layers with fewer units or filters stay whole.
-        Raises:
-          ValueError: the network is a class of the user, has no layer to cut, or a layer uses the weights of another.
+        Raises ValueError for a class of the user, a network without a layer to cut, or a layer with the weights of another.
         """
         model, least = whole.model, max(least_units, len(devices))
         graph_of(model)

@@ -79,12 +79,6 @@ def test_a_step_has_the_same_batch_in_any_order_of_steps():
     np.testing.assert_array_equal(ids_of_steps(shuffled, **settings), ids_of_steps(steps, **settings)[shuffled])
 
 
-@pytest.mark.parametrize(("batch_size", "examples"), [(0, 10), (4, 0), (-1, 10)])
-def test_an_empty_batch_or_set_is_refused_with_its_numbers(batch_size, examples):
-    with pytest.raises(ValueError, match=f"got {batch_size} and {examples}"):
-        batch_of(tf.constant(0, tf.int64), batch_size=batch_size, examples=examples, seed=0)
-
-
 @pytest.fixture
 def split(tmp_path, monkeypatch):
     """77 examples, so that no file is a multiple of 64 bytes long; found by relative paths."""

@@ -173,18 +173,18 @@ def npy(array: np.ndarray) -> bytes:
 @pytest.mark.parametrize(
     ("members", "told"),
     [
-        ({}, "it lacks x_train.npy"),
-        ({"x_train": bytes(10**8)}, "x_train.npy has 100,000,000 bytes"),
-        ({"x_train": b"no array"}, "magic string"),
-        ({"x_train": npy(np.zeros((10, 28, 28), np.uint8))}, "x_train.npy is uint8 [10, 28, 28]"),
-        ({"x_train": npy(np.array([print], object))}, "Object arrays"),
+        ({}, "it lacks x_train"),
+        ({"x_train": bytes(10**8)}, "x_train.npy is no array"),
+        ({"x_train": b"no array"}, "x_train.npy is no array"),
+        ({"x_train": npy(np.zeros((10, 28, 28), np.uint8))}, "x_train is uint8 [10, 28, 28]"),
+        ({"x_train": npy(np.array([print], object))}, "holds Python objects"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_damaged_archive_is_told_in_one_line_and_runs_nothing(tmp_path, members, told):
     assert told in refusal("mnist", zipped(tmp_path / "mnist.npz", **members))
     (tmp_path / "mnist.npz").write_bytes(b"<html>")
-    assert "not a zip file" in refusal("mnist", tmp_path / "mnist.npz")
+    assert "is no .npz file" in refusal("mnist", tmp_path / "mnist.npz")
 
 
 def test_all_files_of_a_data_set_are_downloaded_then_packed_and_removed(four_files, tmp_path, monkeypatch):

@@ -178,13 +178,13 @@ def test_a_memory_map_is_packed_without_being_read_into_memory(tmp_path):
             "the labels are 150 different whole numbers from 0 to 298: number the classes from 0 without gaps, or set "
             "data.objective=regression if they are numbers to predict",
         ),
-        (arrays(y=LABELS * 0), "all training examples are of one class, 0: there is nothing to tell apart"),
+        (arrays(y=LABELS * 0), "all training examples are of one class, '0': there is nothing to tell apart"),
         (arrays(y=np.array(["a"] * 20)), "all training examples are of one class, 'a'"),
         (arrays(y=np.ones(20)), "all training targets are 1.0: there is nothing to learn"),
         (arrays(y=np.where(LABELS == 3, np.nan, 1.0)), "a training target is nan, which is not a finite number"),
         (
             with_test(y_test=np.array([0, 1, 2, 3, 9])),
-            "the test targets have the class 9, which no training example has",
+            "the test targets have the class '9', which no training example has",
         ),
         (
             with_test(y=np.array(list("abcd") * 5), y_test=np.array(list("abcde"))),
@@ -324,7 +324,7 @@ def test_inputs_of_a_network_with_several_are_a_mapping():
         ({"target": LABELS}, None, "x_train has an input called 'target': give it another name, such as 'x1'"),
         ({"a b": LABELS}, None, "x_train has an input called 'a b'"),
         ({"a": LABELS, "b": LABELS[:3]}, None,
-         "the inputs of x_train have 2 different numbers of rows: 'a' has 20, 'b' has 3"),
+         "the inputs of x_train have different numbers of rows: 'a' has 20, 'b' has 3"),
         ({"a": LABELS}, {"b": LABELS[:5]}, "x_train has the inputs a, but x_test differs in 'a'"),
         ({"a": np.array(["x"] * 20)}, {"a": LABELS[:5]}, "the input 'a' is text in one of x_train and x_test, and not in the"),
     ],

@@ -466,11 +466,11 @@ def test_a_column_with_another_value_in_each_row_is_named_with_the_way_to_leave_
     _, told = packed(table(text, None), target="label", objective="classification")
     (line,) = (line for line in told if "like identifiers" in line)
     assert line == (
-        "the columns 'id', 'who' have a different value in every row, like identifiers. They are used as inputs. "
+        "used as inputs, although they have a different value in every row, like identifiers: 'id', 'who'. "
         "To leave them out: --set 'data.leave_out=[id, who]'"
     )
     settings = {"target": "label", "objective": "classification", "leave_out": ["id"], "categorical": ["who"]}
-    assert not any("like an identifier" in line for line in packed(table(text, None), **settings)[1])
+    assert not any("like identifiers" in line for line in packed(table(text, None), **settings)[1])
 
 
 @pytest.mark.parametrize(
@@ -486,5 +486,7 @@ def test_a_column_with_another_value_in_each_row_is_named_with_the_way_to_leave_
 def test_only_whole_numbers_that_are_all_different_look_like_identifiers(table, values, is_named):
     text = "a,b\n" + "\n".join(f"{value},{place % 7}" for place, value in enumerate(values))
     _, told = packed(table(text, None), target="b")
-    one = "the column 'a' has a different value in every row, like an identifier. It is used as an input. To leave it out: "
+    one = (
+        "used as inputs, although they have a different value in every row, like identifiers: 'a'. To leave them out: "
+    )
     assert any(line.startswith(one) for line in told) == is_named

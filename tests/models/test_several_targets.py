@@ -117,7 +117,7 @@ def test_outputs_that_do_not_fit_their_targets_are_told_by_name(tmp_path, y, bui
             {**Y, "size": Y["size"][:50]},
             "the targets of y_train have different numbers of rows: 'kind' has 60, 'size' has 50",
         ),
-        ({**Y, "flag": np.zeros(60, int)}, "output 'flag': all training examples are of one class, 0"),
+        ({**Y, "flag": np.zeros(60, int)}, "output 'flag': all training examples are of one class, '0'"),
     ],
 )
 def test_targets_that_do_not_fit_each_other_are_told_by_name(tmp_path, y, told):

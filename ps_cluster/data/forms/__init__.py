@@ -12,10 +12,7 @@ from ps_cluster.data.picture_sets import PictureSettings
 
 
 class PathForm(Form, DataSet):
-    """A form and its data sets, which are copies of it that have a path.
-
-    The data sets hold no images unless a subclass says so.
-    """
+    """A form and its data sets, which are copies of it that have a path. They hold no images unless a subclass says so."""
 
     recipe: Mapping[str, Any] = NO_IMAGES
     version = 2

@@ -35,22 +35,12 @@ class CriteoSettings(DataSettings):
 
 
 def key_of(value: bytes, rows: int) -> int:
-    """Return the key of a hexadecimal value, from 1 to rows - 1, or 0 for an empty value.
-
-    It is the same on every machine.
-
-    Raises:
-      ValueError: the value is not hexadecimal.
-    """
+    """Return the key of a hexadecimal value, from 1 to rows - 1, or 0 for an empty value. It is the same on every machine."""
     return 1 + (int(value, 16) * _GOLDEN % 2**64 >> 32) % (rows - 1) if value else MISSING
 
 
 def number_of(value: bytes) -> float:
-    """Return log(1 + x) of a whole number x. A negative or missing number counts as 0, as in Naumov et al. 2019.
-
-    Raises:
-      ValueError: the value is not a whole number.
-    """
+    """Return log(1 + x) of a whole number x. A negative or missing number counts as 0, as in Naumov et al. 2019."""
     return math.log1p(max(int(value), 0)) if value else 0.0
 
 

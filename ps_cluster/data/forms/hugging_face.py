@@ -22,7 +22,7 @@ from ps_cluster.data import library_splits
 from ps_cluster.data.forms import PathForm
 from ps_cluster.data.picture_sets import PictureSettings, contents_of_pictures
 from ps_cluster.data.pictures import Picture
-from ps_cluster.data.table_files import BATCH_ROWS, ArrowTable, Types, arrow_errors
+from ps_cluster.data.table_files import BATCH_ROWS, ArrowTable, Types, arrow_errors, pyarrow
 from ps_cluster.data.tables import TableSettings, contents_of_tables
 from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files.json_files import read_json
@@ -113,10 +113,10 @@ class _Info(BaseModel):
 
 @dataclass(frozen=True)
 class _SplitRows:
-    """The rows of a split. `features`: column → its description by the library. `table`: a table of pyarrow."""
+    """The rows of a split."""
 
-    features: Mapping[str, Mapping[str, Any]]
-    table: Any
+    features: Mapping[str, Mapping[str, Any]]  # column → its description by the library
+    table: Any  # a table of pyarrow
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
@@ -138,10 +138,10 @@ class _SplitRows:
 
 
 class _LabelledSplits(NamedTuple):
-    """The splits to read: "train" and perhaps "test". `target`: the column of labels; None if none is known."""
+    """The splits to read: "train" and perhaps "test"."""
 
     rows: dict[str, _SplitRows]
-    target: str | None
+    target: str | None  # the column of labels, if one is known
     notes: tuple[str, ...]
 
 
@@ -165,8 +165,6 @@ def _open_splits(path: Path, target: str | None) -> _LabelledSplits:
 
 def _read_split(folder: Path) -> _SplitRows:
     """Return the rows of a split. Raises Malformed or UserError if its files are missing or damaged."""
-    import pyarrow
-
     known = read_json(folder / "dataset_info.json", _Info).features
     features = {name: feature for name, feature in known.items() if isinstance(feature, dict)}
     tables = []
@@ -183,10 +181,7 @@ def _read_split(folder: Path) -> _SplitRows:
 
 
 def _path_inside(folder: Path, name: str) -> Path:
-    """Return the path of a file or folder that a file in `folder` names.
-
-    Raises Malformed if it is not directly in `folder`.
-    """
+    """Return the path of a file or folder that a file in `folder` names. Raises Malformed if it is not directly in there."""
     if name != os.path.basename(name) or name in ("", ".", ".."):
         raise Malformed(f"it names '{name:.100}', which is not in its folder")
     return folder / name

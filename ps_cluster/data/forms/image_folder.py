@@ -103,9 +103,7 @@ def _split_folders(path: Path) -> SplitNames:
 class _ClassFolders:
     """The folders of a split, one for each class.
 
-    A picture in a sub-folder belongs to the class around that sub-folder.
-
-    Keras's `image_dataset_from_directory` reads sub-folders in the same way.
+    A picture in a sub-folder belongs to the class around it, as in Keras's `image_dataset_from_directory`.
     """
 
     def __init__(self, root: Path, folder: Path):

@@ -24,11 +24,11 @@ _MOST_KEYS = (
 
 
 class _Published(NamedTuple):
-    """A published form of ratings. `first_line`: a pattern for the first line. `heading`: whether that is a heading."""
+    """A published form of ratings."""
 
     separator: bytes
-    first_line: re.Pattern[bytes]
-    heading: bool = False
+    first_line: re.Pattern[bytes]  # fits the first line
+    heading: bool = False  # whether that is a heading
 
 
 _FORMS = {

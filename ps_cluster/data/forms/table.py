@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -79,13 +79,22 @@ def _table_files(folder: Path) -> dict[str, list[Path]]:
     Files whose names begin with "_" are skipped: some programs write notes about the other files into them.
     """
     found: dict[str, list[Path]] = {}
-    for name in files_in(folder):
-        if not name.startswith("_") and ending_of(folder / name):
-            found.setdefault(_split_of(name) or name, []).append(folder / name)
-    for name in filter(is_split, folders_in(folder)):
-        parts = [one for inner in _table_files(folder / name).values() for one in inner]
-        found.setdefault(name, []).extend(sorted(parts))
-    return {name: files for name, files in found.items() if files}
+    for split, file in _files_and_splits(folder):
+        if ending_of(file):
+            found.setdefault(split or _split_of(file.name) or file.name, []).append(file)
+    return found
+
+
+def _other_files(folder: Path) -> list[Path]:
+    """Return the files that are no tables, in a folder and in its folders of splits."""
+    return [file for _, file in _files_and_splits(folder) if not ending_of(file)]
+
+
+def _files_and_splits(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the files of a folder, after "", and those of its folders of splits, each after the name of its split."""
+    yield from (("", folder / name) for name in files_in(folder) if not name.startswith("_"))
+    for split in filter(is_split, folders_in(folder)):
+        yield from ((split, file) for _, file in _files_and_splits(folder / split))
 
 
 def _by_split(files: Sequence[Path]) -> dict[str, list[Path]]:
@@ -107,15 +116,9 @@ def _split_of(name: str) -> str:
 def _files_of_splits(
     found: Mapping[str, list[Path]], others: Sequence[Path], folder: Path
 ) -> tuple[dict[str, list[Path]], tuple[str, ...]]:
-    """Return split → files, and lines about files that are not used.
+    """Return split → files, and lines about files that are not used. `found` is as from `_table_files`.
 
-    Args:
-      found: the tables, as `_table_files` returns them.
-      others: the files that are no tables.
-      folder: the folder that all of them are in.
-
-    Raises:
-      Malformed: there are no tables, or there are tables to test on and none to train on.
+    Raises Malformed if there are no tables, or tables to test on and none to train on.
     """
     if not found:
         raise Malformed(f"it has no tables, that is, no files whose names end in {', '.join(TABLES)}")
@@ -163,10 +166,3 @@ def _without_copies(folder: Path, files: Sequence[Path]) -> tuple[list[Path], tu
 
 def _without_ending(file: Path) -> Path:
     return file.parent / file.name[: -len(ending_of(file))]
-
-
-def _other_files(folder: Path) -> list[Path]:
-    """Return the files that are no tables, in a folder and in its folders of splits."""
-    names = [name for name in files_in(folder) if not name.startswith("_") and not ending_of(folder / name)]
-    inner = [file for name in folders_in(folder) if is_split(name) for file in _other_files(folder / name)]
-    return [*(folder / name for name in names), *inner]

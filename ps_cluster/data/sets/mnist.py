@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import gzip
-import io
 import math
 import os
 import struct
-import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 
 from ps_cluster.config.datasets import Contents, DataSettings, Download, ImageDataSet, NotThisDataSet
+from ps_cluster.data.array_files import open_npz
 from ps_cluster.files.reading import open_regular
 from ps_cluster.files.values import reason
 
 _KERAS = "https://storage.googleapis.com/tensorflow/tf-keras-datasets"
-_HEADER_BYTES_MAX = 10_000
 _BYTES = 0x08  # the type code of uint8 in an IDX file, the only one in these sets
 _GZIP = b"\x1f\x8b"
 MNIST_ROWS = {"train": 60_000, "test": 10_000}
@@ -28,19 +25,12 @@ IDX_BEGINNING = {"train": "train", "test": "t10k"}  # the beginnings of the name
 
 
 class MnistForm(ImageDataSet):
-    """A data set in the form of MNIST.
+    """A data set in the form of MNIST."""
 
-    Attributes:
-      keras_archive: the name of its archive in Keras; "" if there is none.
-      folders: where its IDX files may be in a folder with several data sets.
-      classes: the names of the ten classes.
-      in_equal_parts: whether all classes have equally many images, which tells the data sets of this form apart.
-    """
-
-    keras_archive = ""
-    folders: tuple[str, ...] = ()
-    classes: tuple[str, ...] = ()
-    in_equal_parts = False
+    keras_archive = ""  # the name of its archive in Keras, if there is one
+    folders: tuple[str, ...] = ()  # where its IDX files may be in a folder with several data sets
+    classes: tuple[str, ...] = ()  # the names of the ten classes
+    in_equal_parts = False  # whether all classes have equally many images, which tells the data sets of this form apart
 
     def candidates(self, place: Path) -> Iterator[Path]:
         """Yield every archive and every folder of IDX files that `place` is or contains, best first. Opens nothing."""
@@ -54,16 +44,12 @@ class MnistForm(ImageDataSet):
                 yield place / name
 
     def read(self, source: Path | None, settings: DataSettings) -> Contents:
-        """Return images uint8 [N, 28, 28, 1] and labels uint8 [N] from four IDX files in a folder, or Keras's archive.
-
-        Raises:
-          NotThisDataSet: it is damaged, incomplete, or another data set.
-        """
+        """Return images uint8 [N, 28, 28, 1] and labels uint8 [N] from four IDX files in a folder, or Keras's archive."""
         assert source is not None  # it is always read from files
         try:
             arrays = _from_folder(source) if source.is_dir() else _from_archive(source)
             self._check_counts(arrays["train"]["target"])
-        except (OSError, EOFError, zlib.error, zipfile.BadZipFile, ValueError) as error:
+        except (OSError, EOFError, zlib.error, ValueError) as error:
             raise NotThisDataSet(f"'{source}' is not {self.title} ({reason(error)}); give {self.wanted}") from error
         return Contents.of(arrays["train"], arrays["test"], classes=self.classes)
 
@@ -94,27 +80,14 @@ class FashionMnist(MnistForm):
     wanted = "a folder with the four files train-images-idx3-ubyte(.gz) and so on"
     # As in torchvision (prototype/datasets/_builtin/mnist.py, 01c11a0) and in TensorFlow Datasets
     # (url_checksums/fashion_mnist.txt, 333639b).
-    downloads = (
-        Download(
-            f"{_KERAS}/train-images-idx3-ubyte.gz",
-            "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
-            26_421_880,
-        ),
-        Download(
-            f"{_KERAS}/train-labels-idx1-ubyte.gz",
-            "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
-            29_515,
-        ),
-        Download(
-            f"{_KERAS}/t10k-images-idx3-ubyte.gz",
-            "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
-            4_422_102,
-        ),
-        Download(
-            f"{_KERAS}/t10k-labels-idx1-ubyte.gz",
-            "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
-            5_148,
-        ),
+    downloads = tuple(
+        Download(f"{_KERAS}/{name}-ubyte.gz", sha256, size_bytes)
+        for name, sha256, size_bytes in (
+            ("train-images-idx3", "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84", 26_421_880),
+            ("train-labels-idx1", "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845", 29_515),
+            ("t10k-images-idx3", "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073", 4_422_102),
+            ("t10k-labels-idx1", "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5", 5_148),
+        )
     )
     recipes = {"airbench": {"model": {"width": 0.5}, "training": {"epochs": 13.0}, "schedule": {"image_scales": []}}}
     folders = ("fashion-mnist", "fashion_mnist", "FashionMNIST", "FashionMNIST/raw")
@@ -156,27 +129,20 @@ def _from_folder(folder: Path) -> dict[str, dict[str, np.ndarray]]:
 
 
 def _from_archive(path: Path) -> dict[str, dict[str, np.ndarray]]:
-    with open_regular(path) as file, zipfile.ZipFile(file) as archive:
-        return {
-            split: {
-                "image": _array(archive, f"x_{split}.npy", (rows, 28, 28))[..., None],
-                "target": _array(archive, f"y_{split}.npy", (rows,)),
-            }
-            for split, rows in MNIST_ROWS.items()
+    arrays = open_npz(path)
+    return {
+        split: {
+            "image": _checked(arrays, f"x_{split}", (rows, 28, 28))[..., None],
+            "target": _checked(arrays, f"y_{split}", (rows,)),
         }
+        for split, rows in MNIST_ROWS.items()
+    }
 
 
-def _array(archive: zipfile.ZipFile, name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Return an array of the archive, uint8 of this shape. Larger arrays and Python objects are refused unread."""
-    try:
-        info = archive.getinfo(name)
-    except KeyError as error:
-        raise ValueError(f"it lacks {name}") from error
-    most = int(np.prod(shape)) + _HEADER_BYTES_MAX
-    if info.file_size > most:
-        raise ValueError(f"{name} has {info.file_size:,} bytes, more than {most:,}")
-    with archive.open(info) as member:
-        array = np.lib.format.read_array(member, allow_pickle=False, max_header_size=_HEADER_BYTES_MAX)
+def _checked(arrays: Mapping[str, np.ndarray], name: str, shape: tuple[int, ...]) -> np.ndarray:
+    if name not in arrays:
+        raise ValueError(f"it lacks {name}")
+    array = arrays[name]
     if array.dtype != np.uint8 or array.shape != shape:
         raise ValueError(f"{name} is {array.dtype} {list(array.shape)} instead of uint8 {list(shape)}")
     return array
@@ -185,36 +151,23 @@ def _array(archive: zipfile.ZipFile, name: str, shape: tuple[int, ...]) -> np.nd
 def read_idx(path: Path, shape: tuple[int, ...]) -> np.ndarray:
     """Return the array in an IDX file, uint8 of this shape. The file may be compressed by gzip.
 
-    A longer file is read only up to the first byte that is too many.
-
-    The format is described at http://yann.lecun.com/exdb/mnist, "File formats".
-
-    Raises:
-      OSError: the file can't be read, or its compression is damaged.
-      EOFError: it is cut short.
-      ValueError: it has another format, type or shape, or more data.
+    The format is described at http://yann.lecun.com/exdb/mnist, "File formats". Raises ValueError for another format, type,
+    shape or length.
     """
+    header, size = struct.Struct(f">HBB{len(shape)}I"), math.prod(shape)
     with open_regular(path) as file:
-        packed = file.read(2) == _GZIP
+        is_packed = file.read(2) == _GZIP
         file.seek(0)
-        with gzip.open(file) if packed else io.BufferedReader(file) as stream:  # type: ignore[type-var]
-            return _read_idx(stream, shape)  # type: ignore[arg-type]
-
-
-def _read_idx(stream: BinaryIO, shape: tuple[int, ...]) -> np.ndarray:
-    header = struct.Struct(f">HBB{len(shape)}I")
-    beginning = stream.read(header.size)
-    if len(beginning) < header.size:
-        raise EOFError("it is cut short")
-    zero, code, dimensions, *found = header.unpack(beginning)
+        content = (gzip.GzipFile(fileobj=file) if is_packed else file).read(header.size + size + 1)
+    if len(content) < header.size:
+        raise ValueError("it is cut short")
+    zero, code, dimensions, *found = header.unpack_from(content)
     if (zero, code, dimensions) != (0, _BYTES, len(shape)):
         raise ValueError(f"it is no IDX file of bytes in {len(shape)} dimensions")
     if tuple(found) != shape:
         raise ValueError(f"its array has the shape {found} instead of {list(shape)}")
-    size = math.prod(shape)
-    content = stream.read(size + 1)
-    if len(content) < size:
-        raise EOFError("it is cut short")
-    if len(content) > size:
-        raise ValueError("it is longer than its header says")
-    return np.frombuffer(content, np.uint8).reshape(shape)
+    if len(content) != header.size + size:
+        raise ValueError(
+            "it is cut short" if len(content) < header.size + size else "it is longer than its header says"
+        )
+    return np.frombuffer(content, np.uint8, offset=header.size).reshape(shape)

@@ -18,10 +18,7 @@ class PackedArrays(DataSet):
 
 
 class PackedImages(ImageDataSet):
-    """Images in arrays.
-
-    They are varied only if the settings say so, because a mirrored picture may mean something else.
-    """
+    """Images in arrays. They are varied only if the settings say so: a mirrored picture may mean something else."""
 
     name = "packed_images"
     title = "images of your own"

@@ -62,9 +62,7 @@ SYNTHETIC_SPEC = ExampleSpec(SPEC.inputs, SPEC.target, classes=SYNTHETIC_CLASSES
 def generate(train_examples: int = TRAIN_EXAMPLES, test_examples: int = TEST_EXAMPLES, seed: int = 0) -> Contents:
     """Return the whole set. Equal arguments give equal sets on one version of numpy.
 
-    Returns:
-        Images uint8 [N, 32, 32, 3] and labels uint8 [N] in 0..9. Classes are equally frequent (to within one image) and
-        shuffled.
+    Images are uint8 [N, 32, 32, 3], and labels uint8 [N] in 0..9, equally frequent (to within one image) and shuffled.
     """
     train_rng, test_rng = (np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(2))
     train, test = _generate_split(train_examples, train_rng), _generate_split(test_examples, test_rng)
@@ -113,10 +111,7 @@ def _shape_coverage(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 def blended_distance(
     labels: np.ndarray, others: np.ndarray, part: np.ndarray, u: np.ndarray, v: np.ndarray
 ) -> np.ndarray:
-    """Return the distance to an outline between those of two classes.
-
-    `part`: the weight of `others`, float32 [B, 1, 1].
-    """
+    """Return the distance to an outline between those of two classes. `part`: the weight of `others`, float32 [B, 1, 1]."""
     distance: np.ndarray = (1 - part) * distance_outside(labels, u, v) + part * distance_outside(others, u, v)
     return distance
 

@@ -6,7 +6,7 @@ TensorFlow is not imported before a network is built.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ps_cluster.config.lazy import keras
@@ -15,6 +15,8 @@ from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec
 from ps_cluster.config.objectives import Field as ArrayField
 
 UNKNOWN = 127.5  # mean and deviation of pixels for which they are not known, so that values go from -1 to 1
+ADAM: Mapping[str, Any] = {"rule": "adam", "momentum": 0.9, "weight_decay": 0.0, "learning_rate_factors": []}
+"""The section `optimizer` of a recipe with Adam, without its learning rate."""
 
 
 def mean_and_std(field: ArrayField) -> tuple[list[float], list[float]]:
@@ -33,8 +35,7 @@ def scale_and_offset(field: ArrayField) -> tuple[list[float], list[float]]:
 def pixels(image: ArrayField, *, any_size: bool = False) -> list[keras.layers.Layer]:
     """Return the input layer of images `[B, *image.shape]`, 0..255, and a layer that standardises channels, float32.
 
-    Args:
-      any_size: leave height and width open.
+    `any_size`: leave height and width open.
     """
     scale, offset = scale_and_offset(image)
     # TensorFlow broadcasts a row of 96 values over an image several times as fast as one of 3 (1 ms of a step).
@@ -80,6 +81,15 @@ def embeddings(
     ]
 
 
+def columns_of(
+    examples: ExampleSpec, row_width: int
+) -> tuple[dict[str, keras.KerasTensor], list[keras.KerasTensor], list[keras.KerasTensor]]:
+    """Return the inputs, the embedding of each categorical column, and each input of numbers, standardised."""
+    inputs, fields = inputs_of(examples), examples.inputs.items()
+    rows = [row for name, one in fields if one.codes for row in embeddings(inputs[name], name, one, row_width)]
+    return inputs, rows, [flat_numbers(inputs[name], name, one) for name, one in fields if not one.codes]
+
+
 def dense_layers(x: keras.KerasTensor, units: Sequence[int], name: str) -> keras.KerasTensor:
     """Return `x` [B, n] after dense layers with ReLU, [B, units[-1]]."""
     for place, count in enumerate(units):
@@ -100,6 +110,18 @@ def scores(outputs: int) -> list[keras.layers.Layer]:
     ]
 
 
+def scored(x: keras.KerasTensor, outputs: int) -> keras.KerasTensor:
+    """Return `x` [B, n] after the last layers."""
+    for layer in scores(outputs):
+        x = layer(x)
+    return x
+
+
+def network_of(inputs: Mapping[str, keras.KerasTensor], outputs: keras.KerasTensor, name: str) -> keras.Model:
+    """Return a model, which takes a single input by itself and several by name."""
+    return keras.Model(next(iter(inputs.values())) if len(inputs) == 1 else dict(inputs), outputs, name=name)
+
+
 def fewest_outputs(examples: ExampleSpec) -> int:
     """Return the fewest outputs that the objective allows. For two classes it is 1: the score of the second class."""
     return min(OBJECTIVES[examples.objective].numbers(examples))
@@ -109,6 +131,10 @@ class NetworkOfKeys(Network):
     """A network for examples with categorical columns, which are embedded, and perhaps with numbers."""
 
     scored_at_once = 1000
+    recipe = {
+        "training": {"epochs": 1.0, "label_smoothing": 0.0, "batch_size_per_worker": 512},
+        "optimizer": {**ADAM, "learning_rate": 0.005},
+    }
 
     def check(self, examples: ExampleSpec, settings: Any) -> None:
         """Refuse examples without a categorical column."""

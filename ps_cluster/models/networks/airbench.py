@@ -101,8 +101,7 @@ def _make_partial_identity(model: keras.Model) -> None:
 def _whiten(model: keras.Model, image: ArrayField, images: np.ndarray) -> None:
     """Set the 2x2 convolution to the eigenvectors of the patches' covariance and their negatives (Jordan 2024, 3.2).
 
-    Args:
-      images: uint8 [N, *image.shape].
+    `images`: uint8 [N, *image.shape].
     """
     kernel = model.get_layer("whiten").kernel
     size = 4 * image.shape[-1]

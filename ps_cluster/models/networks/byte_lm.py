@@ -11,6 +11,7 @@ from pydantic import Field
 from ps_cluster.config.lazy import keras
 from ps_cluster.config.networks import Network, NetworkSettings
 from ps_cluster.config.objectives import BYTES, ExampleSpec
+from ps_cluster.models.networks import ADAM
 
 
 class ByteLmSettings(NetworkSettings):
@@ -27,10 +28,8 @@ class ByteLm(Network):
     Settings = ByteLmSettings
     recipe = {
         "training": {"epochs": 1.0, "label_smoothing": 0.0, "batch_size_per_worker": 16},
-        "optimizer": {
-            "rule": "adam", "learning_rate": 0.001, "momentum": 0.9, "weight_decay": 0.0, "learning_rate_factors": [],
-        },
-    }  # fmt: skip
+        "optimizer": {**ADAM, "learning_rate": 0.001},
+    }
 
     def check(self, examples: ExampleSpec, settings: ByteLmSettings) -> None:
         examples.window(self.name)

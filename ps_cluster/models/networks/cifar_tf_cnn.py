@@ -5,7 +5,7 @@ from __future__ import annotations
 from ps_cluster.config.lazy import keras
 from ps_cluster.config.networks import ActivationSettings
 from ps_cluster.config.objectives import ExampleSpec
-from ps_cluster.models.networks import ImageNetwork, pixels, scores
+from ps_cluster.models.networks import ADAM, ImageNetwork, pixels, scores
 
 
 class CifarTfCnn(ImageNetwork):
@@ -14,9 +14,7 @@ class CifarTfCnn(ImageNetwork):
     worker_mb = 260
     recipe = {
         "training": {"epochs": 12.0, "label_smoothing": 0.1},
-        "optimizer": {
-            "rule": "adam", "learning_rate": 0.0005, "momentum": 0.9, "weight_decay": 0.0, "learning_rate_factors": [],
-        },
+        "optimizer": {**ADAM, "learning_rate": 0.0005},
         "modes": [  # docs/results.md, "Rates by mode"
             {
                 "mode": "async", "workers": 3, "batch_size_per_worker": 128,

@@ -16,13 +16,12 @@ from ps_cluster.config.networks import NetworkSettings
 from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.models.networks import (
     NetworkOfKeys,
+    columns_of,
     dense_layers,
-    embeddings,
     fewest_outputs,
-    flat_numbers,
-    inputs_of,
     joined,
-    scores,
+    network_of,
+    scored,
 )
 
 
@@ -43,24 +42,15 @@ class DlrmSettings(NetworkSettings):
 class Dlrm(NetworkOfKeys):
     name = "dlrm"
     Settings = DlrmSettings
-    recipe = {
-        "training": {"epochs": 1.0, "label_smoothing": 0.0, "batch_size_per_worker": 512},
-        "optimizer": {
-            "rule": "adam", "learning_rate": 0.005, "momentum": 0.9, "weight_decay": 0.0, "learning_rate_factors": [],
-        },
-    }  # fmt: skip
 
     def build(self, examples: ExampleSpec, settings: DlrmSettings) -> keras.Model:
         """Return the network. Examples without numbers have no bottom layers."""
-        inputs, fields, width = inputs_of(examples), examples.inputs.items(), settings.row_width
-        rows = [row for name, one in fields if one.codes for row in embeddings(inputs[name], name, one, width)]
-        numbers = [flat_numbers(inputs[name], name, one) for name, one in fields if not one.codes]
-        dense = [dense_layers(joined(numbers), (*settings.bottom, width), "bottom")] if numbers else []
+        inputs, rows, numbers = columns_of(examples, settings.row_width)
+        units = (*settings.bottom, settings.row_width)
+        dense = [dense_layers(joined(numbers), units, "bottom")] if numbers else []
         x = joined([*dense, products_of_pairs([*dense, *rows])], "interaction")
         x = dense_layers(x, settings.top, "top")
-        for layer in scores(fewest_outputs(examples)):
-            x = layer(x)
-        return keras.Model(next(iter(inputs.values())) if len(inputs) == 1 else inputs, x, name=self.name)
+        return network_of(inputs, scored(x, fewest_outputs(examples)), self.name)
 
 
 def products_of_pairs(vectors: Sequence[keras.KerasTensor]) -> keras.KerasTensor:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from pydantic import Field
 
 from ps_cluster.config.lazy import keras
 from ps_cluster.config.networks import ActivationSettings, Network
 from ps_cluster.config.objectives import ExampleSpec
-from ps_cluster.config.objectives import Field as ArrayField
-from ps_cluster.models.networks import embeddings, flat_numbers, inputs_of, joined, scores
+from ps_cluster.models.networks import ADAM, embeddings, flat_numbers, inputs_of, joined, network_of, scored
 
 
 class MlpSettings(ActivationSettings):
@@ -25,26 +22,19 @@ class Mlp(Network):
     Settings = MlpSettings
     recipe = {
         "training": {"epochs": 20.0, "label_smoothing": 0.0},
-        "optimizer": {
-            "rule": "adam", "learning_rate": 0.001, "momentum": 0.5, "weight_decay": 0.0, "learning_rate_factors": [],
-        },
-    }  # fmt: skip
+        "optimizer": {**ADAM, "learning_rate": 0.001, "momentum": 0.5},
+    }
 
     def build(self, examples: ExampleSpec, settings: MlpSettings) -> keras.Model:
         """Return the network: numbers are flattened and standardised, categories embedded, and dense layers follow."""
         inputs = inputs_of(examples)
-        parts = [part for name, field in examples.inputs.items() for part in _flat(inputs[name], name, field)]
+        parts: list[keras.KerasTensor] = []
+        for name, field in examples.inputs.items():
+            given = inputs[name]
+            parts += embeddings(given, name, field) if field.codes else [flat_numbers(given, name, field)]
         x = joined(parts)
         for place, units in enumerate(settings.hidden):
             x = keras.layers.Dense(units, settings.activation, name=f"dense_{place}")(x)
             if settings.dropout:
                 x = keras.layers.Dropout(settings.dropout)(x)
-        for layer in scores(examples.outputs):
-            x = layer(x)
-        single = len(inputs) == 1
-        return keras.Model(next(iter(inputs.values())) if single else inputs, x, name=self.name)
-
-
-def _flat(given: keras.KerasTensor, name: str, field: ArrayField) -> Sequence[keras.KerasTensor]:
-    """Return an input as parts, float32 [B, n] each: standardised numbers, or an embedding for each code."""
-    return embeddings(given, name, field) if field.codes else [flat_numbers(given, name, field)]
+        return network_of(inputs, scored(x, examples.outputs), self.name)

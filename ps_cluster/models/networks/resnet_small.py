@@ -5,7 +5,7 @@ from __future__ import annotations
 from ps_cluster.config.lazy import keras
 from ps_cluster.config.networks import ActivationSettings
 from ps_cluster.config.objectives import ExampleSpec
-from ps_cluster.models.networks import ImageNetwork, pixels, scores
+from ps_cluster.models.networks import ImageNetwork, pixels, scored
 
 
 class ResnetSmall(ImageNetwork):
@@ -36,9 +36,7 @@ class ResnetSmall(ImageNetwork):
                 stride = 2 if group and not block else 1
                 x = _residual(x, filters, stride, activation, f"group{group}_block{block}")
         x = layers.GlobalAveragePooling2D()(x)
-        for layer in scores(examples.outputs):
-            x = layer(x)
-        return keras.Model(given, x, name="resnet_small")
+        return keras.Model(given, scored(x, examples.outputs), name="resnet_small")
 
 
 def _residual(x: keras.KerasTensor, filters: int, stride: int, activation: str, name: str) -> keras.KerasTensor:

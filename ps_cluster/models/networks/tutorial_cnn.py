@@ -8,7 +8,9 @@ from __future__ import annotations
 from ps_cluster.config.lazy import keras
 from ps_cluster.config.networks import ActivationSettings, UsualScore
 from ps_cluster.config.objectives import ExampleSpec
-from ps_cluster.models.networks import ImageNetwork, pixels, scores
+from ps_cluster.models.networks import ADAM, ImageNetwork, pixels, scores
+
+_CLIPPED = {"momentum": 0.9, "beta_2": 0.9, "global_clip_norm": 0.5}
 
 
 class TutorialCnn(ImageNetwork):
@@ -20,28 +22,14 @@ class TutorialCnn(ImageNetwork):
     recipe = {
         "data": {"augmentation": {"flip": "random"}},
         "training": {"epochs": 15.0, "label_smoothing": 0.0},
-        "optimizer": {
-            "rule": "adam", "learning_rate": 0.001, "momentum": 0.9, "weight_decay": 0.0, "learning_rate_factors": [],
-        },
+        "optimizer": {**ADAM, "learning_rate": 0.001},
         "modes": [
-            {
-                "mode": "async", "workers": 3, "batch_size_per_worker": 128,
-                "learning_rate": 0.003, "momentum": 0.9, "beta_2": 0.9, "global_clip_norm": 0.5,
-            },
-            {
-                "mode": "async", "workers": 3, "batch_size_per_worker": 384,
-                "learning_rate": 0.002, "momentum": 0.9, "beta_2": 0.9, "global_clip_norm": 0.5,
-            },
+            {"mode": "async", "workers": 3, "batch_size_per_worker": 128, "learning_rate": 0.003, **_CLIPPED},
+            {"mode": "async", "workers": 3, "batch_size_per_worker": 384, "learning_rate": 0.002, **_CLIPPED},
             {"mode": "bounded", "workers": 3, "batch_size_per_worker": 128, "learning_rate": 0.001, "momentum": 0.5},
             {"mode": "bounded", "workers": 3, "batch_size_per_worker": 384, "learning_rate": 0.001, "momentum": 0.5},
-            {
-                "mode": "sync", "workers": 3, "batch_size_per_worker": 128,
-                "learning_rate": 0.008, "momentum": 0.9, "beta_2": 0.9, "global_clip_norm": 0.5,
-            },
-            {
-                "mode": "sync-ps", "workers": 3, "batch_size_per_worker": 128,
-                "learning_rate": 0.008, "momentum": 0.9, "beta_2": 0.9, "global_clip_norm": 0.5,
-            },
+            {"mode": "sync", "workers": 3, "batch_size_per_worker": 128, "learning_rate": 0.008, **_CLIPPED},
+            {"mode": "sync-ps", "workers": 3, "batch_size_per_worker": 128, "learning_rate": 0.008, **_CLIPPED},
             {"mode": "single", "workers": 1, "batch_size_per_worker": 128, "learning_rate": 0.004, "momentum": 0.5},
             {"mode": "single", "workers": 1, "batch_size_per_worker": 384, "learning_rate": 0.008, "momentum": 0.9},
         ],

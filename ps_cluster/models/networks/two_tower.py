@@ -11,15 +11,7 @@ from pydantic import Field
 from ps_cluster.config.lazy import keras
 from ps_cluster.config.networks import NetworkSettings
 from ps_cluster.config.objectives import ExampleSpec
-from ps_cluster.models.networks import (
-    NetworkOfKeys,
-    dense_layers,
-    embeddings,
-    fewest_outputs,
-    flat_numbers,
-    inputs_of,
-    joined,
-)
+from ps_cluster.models.networks import NetworkOfKeys, columns_of, dense_layers, fewest_outputs, joined, network_of
 
 
 class TwoTowerSettings(NetworkSettings):
@@ -39,12 +31,6 @@ class TwoTowerSettings(NetworkSettings):
 class TwoTower(NetworkOfKeys):
     name = "two_tower"
     Settings = TwoTowerSettings
-    recipe = {
-        "training": {"epochs": 1.0, "label_smoothing": 0.0, "batch_size_per_worker": 512},
-        "optimizer": {
-            "rule": "adam", "learning_rate": 0.005, "momentum": 0.9, "weight_decay": 0.0, "learning_rate_factors": [],
-        },
-    }  # fmt: skip
 
     def check(self, examples: ExampleSpec, settings: TwoTowerSettings) -> None:
         super().check(examples, settings)
@@ -60,11 +46,7 @@ class TwoTower(NetworkOfKeys):
 
     def build(self, examples: ExampleSpec, settings: TwoTowerSettings) -> keras.Model:
         """Return the network. The first tower, that of the users, gets the numbers too."""
-        inputs, fields = inputs_of(examples), examples.inputs.items()
-        rows = [
-            row for name, one in fields if one.codes for row in embeddings(inputs[name], name, one, settings.row_width)
-        ]
-        numbers = [flat_numbers(inputs[name], name, one) for name, one in fields if not one.codes]
+        inputs, rows, numbers = columns_of(examples, settings.row_width)
         first = settings.first_columns or len(rows) // 2
         *hidden, width = settings.tower
         vectors = [
@@ -73,4 +55,4 @@ class TwoTower(NetworkOfKeys):
         ]
         product = keras.layers.Dot(axes=1, name="product")(vectors)
         scores = keras.layers.Activation("linear", dtype="float32", name="scores")(product)
-        return keras.Model(next(iter(inputs.values())) if len(inputs) == 1 else inputs, scores, name=self.name)
+        return network_of(inputs, scores, self.name)
