@@ -20,9 +20,10 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from ps_cluster.config.lazy import tf
-from ps_cluster.server.leftovers import VARIABLE, first_term_of, note, term_of
+from ps_cluster.server.leftovers import VARIABLE, note, terms_of
 from ps_cluster.server.ordering import after
 from ps_cluster.server.shard import APPLIED
+from ps_cluster.server.wire import as_bytes
 
 _SAVES_BITS = 40  # the lower bits of a save's number, which count the saves; the bits above are the leader's term
 
@@ -156,7 +157,7 @@ class WorkerState:
             state = tf.cond(
                 is_whole, lambda: tf.ensure_shape(tf.io.parse_tensor(content, tf.uint8), [size]), lambda: begun
             )
-            is_of_this_training = self._number_of_saves(state) >= first_term_of(self._name) * 2**_SAVES_BITS
+            is_of_this_training = self._number_of_saves(state) >= terms_of(self._name)[1] * 2**_SAVES_BITS
             return tf.where(is_of_this_training, state, begun)
 
         return tf.cond(tf.size(tf.io.matching_files(name)) > 0, parsed, lambda: begun)
@@ -180,13 +181,11 @@ class WorkerState:
             states, counts = self._written(step)
             last = saves.read_value()
             first, second = (tf.equal(count, last) for count in counts)
-            state, is_there = tf.where(first, *states), tf.logical_or(first, second)
+            is_there = (first | second) & ~self._refused.read_value()
+            state = tf.where(first, *states)
             return tf.cond(is_there, lambda: self._assign(state), lambda: tf.constant(0, tf.int64))
 
-        def restore_if_written() -> tf.Tensor:
-            return tf.cond(self._refused.read_value(), lambda: tf.constant(0, tf.int64), restore)
-
-        settled: tf.Tensor = tf.cond(is_applied, save, restore_if_written)
+        settled: tf.Tensor = tf.cond(is_applied, save, restore)
         return settled
 
     def save(self, needed: Sequence[Any]) -> tf.Operation:
@@ -200,7 +199,7 @@ class WorkerState:
         with tf.control_dependencies(needed):
             before = self._saves.read_value()
             refused_before = self._refused.read_value()
-            term = term_of(self._name) * 2**_SAVES_BITS
+            term = terms_of(self._name)[0] * 2**_SAVES_BITS
         with tf.control_dependencies([before]):
             number = self._saves.assign(term + (before + 1) % 2**_SAVES_BITS)
         with tf.control_dependencies([number]):
@@ -230,7 +229,7 @@ def _bytes_of(variable: tf.Variable) -> int:
 
 
 def _joined_bytes(values: Iterable[np.ndarray | tf.Tensor]) -> tf.Tensor:
-    return tf.concat([tf.reshape(tf.bitcast(value, tf.uint8), [-1]) for value in values], 0)
+    return tf.concat([as_bytes(value) for value in values], 0)
 
 
 def _from_bytes(part: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
@@ -260,17 +259,11 @@ def _print(*words: Any) -> tf.Tensor:
 
 
 class SentVector(NamedTuple):
-    """The vector that is pushed instead of a gradient, and its remainder.
+    """The vector that is pushed instead of a gradient, and its remainder."""
 
-    Attributes:
-      vector: float32 [n].
-      remainders: float32 [2], the norms of the remainder before this push and of the remainder after it.
-      settle: keeps the new remainder of each shard that has applied the push.
-    """
-
-    vector: tf.Tensor
-    remainders: tf.Tensor
-    settle: Settle
+    vector: tf.Tensor  # float32 [n]
+    remainders: tf.Tensor  # float32 [2], the norms of the remainder before this push and of the remainder after it
+    settle: Settle  # keeps the new remainder of each shard that has applied the push
 
 
 class ErrorFeedback:
@@ -292,14 +285,12 @@ class ErrorFeedback:
         *,
         name: str,
     ):
-        """Create the error feedback of a worker.
+        """Create the error feedback of a worker. `files` and `name` are those of its `WorkerState`.
 
         Args:
           rounded: (vector float32 [n], seed int32 [2]) → the vector that is sent, float32 [n].
           lengths: the number of weights in each shard to which pushes go. Their sum is n.
           seed: the seed of random rounding.
-          files: the files of the `WorkerState`.
-          name: the name of the `WorkerState`.
         """
         self._rounded, self._lengths, self._seed, self._files = rounded, list(lengths), seed, files
         self._name = name
