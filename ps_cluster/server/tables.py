@@ -74,6 +74,14 @@ class TableShard:
         """The slots of the rows, and the sum of their gradients if it is kept: name → float32 [rows, width]."""
         return self._rule.slots | ({} if self._sum is None else {"sum": self._sum})
 
+    def use_keys(self, keys: tf.Tensor, gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the places of the rows to change, int64 [v], and their gradients, [v x width].
+
+        Args:
+          keys: int64 [u], distinct places, or keys. gradient: [u x width].
+        """
+        return keys, gradient
+
     def keys_at(self, places: tf.Tensor) -> tf.Tensor:
         """Return the keys of the rows at some places, int64 [u]; int64 [0] if rows have no keys."""
         return tf.zeros([0], tf.int64)

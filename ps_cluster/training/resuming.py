@@ -46,7 +46,8 @@ def newest_checkpoint(config: RunConfig, run_dir: RunDir, dataset: PackedDataset
         do = "begin a new run" if run_dir.has_trained else f"begin it again with --run-dir {run_dir.root}"
         raise UserError(f"run directory '{run_dir.root}' holds no checkpoint to resume from: {do}")
     before, progress = _state_of(checkpoint, run_dir)
-    _check_same_work(config, dataset, checkpoint, before)
+    _check_same(_work(before), _work(config))
+    _check_same(checkpoint.meta.data or {}, facts_of_data(dataset))
     begun = _begun(checkpoint, progress, before, run_dir)
     if begun > (total := config.total_updates(dataset.train_examples)):
         raise UserError(
@@ -153,12 +154,6 @@ def _are_rows(table: np.ndarray) -> bool:
     except Malformed:
         return False
     return True
-
-
-def _check_same_work(config: RunConfig, dataset: PackedDataset, found: Checkpoint, before: RunConfig) -> None:
-    """Raise UserError if the data differs, or if a setting differs that decides what step ids and shards mean."""
-    _check_same(_work(before), _work(config))
-    _check_same(found.meta.data or {}, facts_of_data(dataset))
 
 
 def _work(config: RunConfig) -> dict[str, Any]:

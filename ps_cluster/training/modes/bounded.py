@@ -260,8 +260,7 @@ class Bounded(DefaultMode):
         return bounded_graph(store, compute, config, repeats=repeats)
 
     def most_staleness(self, config: RunConfig) -> int | None:
-        settings = BoundedSettings.of(config)
-        return settings.bounds[0]
+        return BoundedSettings.of(config).bounds[0]
 
     def label(self, config: RunConfig) -> str:
         bounds = zip(("s", "lag"), BoundedSettings.of(config).bounds, strict=True)
