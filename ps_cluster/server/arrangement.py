@@ -20,20 +20,13 @@ BLOCK_NUMBERS = 2**21
 
 
 class RowRange(NamedTuple):
-    """A part of a shard's vector: every `step`-th row of a range of the network's vector.
+    """A part of a shard's vector: every `step`-th row of a range of the network's vector."""
 
-    Attributes:
-      begin, end: the range, which consists of rows.
-      width: the number of weights in a row.
-      first: the index of the first row in the range that belongs to the part.
-      step: the distance between two rows of the part, in rows.
-    """
-
-    begin: int
+    begin: int  # the range from `begin` to `end` consists of rows
     end: int
-    width: int = 1
-    first: int = 0
-    step: int = 1
+    width: int = 1  # the number of weights in a row
+    first: int = 0  # the index of the first row in the range that belongs to the part
+    step: int = 1  # the distance between two rows of the part, in rows
 
     @property
     def size(self) -> int:

@@ -232,11 +232,7 @@ class ParameterShard:
         return self.pull_message.last(message[: len(message) - len(self.tables)])[-1]
 
     def _answer(
-        self,
-        worker: tf.Tensor,
-        step: tf.Tensor,
-        outcome: tf.Tensor | int = APPLIED,
-        places: Sequence[tf.Tensor] = (),
+        self, worker: tf.Tensor, step: tf.Tensor, outcome: tf.Tensor | int = APPLIED, places: Sequence[tf.Tensor] = ()
     ) -> list[tf.Tensor]:
         """Return the answer to a pull that follows a push with this outcome. Call it in the critical section."""
         (weights, statistics), version = self.values_for(worker)
@@ -397,11 +393,7 @@ class ParameterShard:
             return self.apply_gradient(gradient, rate, push.fresh, share)
 
     def apply_mean(
-        self,
-        gradient: tf.Tensor,
-        learning_rate: tf.Tensor,
-        fresh: tf.Tensor,
-        rows: PushedRows = NOTHING_PUSHED,
+        self, gradient: tf.Tensor, learning_rate: tf.Tensor, fresh: tf.Tensor, rows: PushedRows = NOTHING_PUSHED
     ) -> tf.Tensor:
         """Apply the means of a round's gradients, float32 [n], and `fresh`, float32 [m]; return the new version."""
         change = partial(self.apply_gradient, gradient, learning_rate, fresh)

@@ -256,12 +256,7 @@ class ParameterStore:
         return list(zip(tf.unstack(versions), dense, tf.split(fresh, self._statistic_lengths), pushed, strict=True))
 
     def tick(
-        self,
-        seconds: float,
-        *,
-        last_step: int,
-        longest_update_s: float = 0.0,
-        present: Collection[int] | None = None,
+        self, seconds: float, *, last_step: int, longest_update_s: float = 0.0, present: Collection[int] | None = None
     ) -> None:
         """Tell the shards that time has passed, and let waiting workers try again. See `ParameterShard.tick`.
 

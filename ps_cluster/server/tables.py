@@ -18,15 +18,10 @@ from ps_cluster.server.update_rules.row_rule import RowUpdate
 
 
 class PushedRows(NamedTuple):
-    """The gradients of rows in a push. Each field has a tensor for each group of tables, and is empty without tables.
+    """The gradients of rows in a push. Each field has a tensor for each group of tables, and is empty without tables."""
 
-    Attributes:
-      places: int64 [u], the distinct places of the rows in the shard's part of the group, or their keys.
-      gradients: [u x width], in the wire's dtype.
-    """
-
-    places: Sequence[tf.Tensor] = ()
-    gradients: Sequence[tf.Tensor] = ()
+    places: Sequence[tf.Tensor] = ()  # int64 [u], the distinct places of the rows in the shard's part, or their keys
+    gradients: Sequence[tf.Tensor] = ()  # [u x width], in the wire's dtype
 
 
 NOTHING_PUSHED = PushedRows()

@@ -18,13 +18,7 @@ import tensorflow as tf
 
 from ps_cluster.config.tasks import WORKER, Task
 from ps_cluster.notices import Notify
-from ps_cluster.private_names import (
-    CLOSURE_ERRORS,
-    is_ps_failure,
-    is_worker_failure,
-    server_def,
-    update_server_def,
-)
+from ps_cluster.private_names import CLOSURE_ERRORS, is_ps_failure, is_worker_failure, server_def, update_server_def
 from ps_cluster.runs.run_dir import say
 from ps_cluster.system.connections import cut
 from ps_cluster.system.probes import working

@@ -30,13 +30,7 @@ from ps_cluster.data.text_rows import network_input
 from ps_cluster.models.build import build
 from ps_cluster.models.dynamic_embedding import DynamicEmbedding
 from ps_cluster.models.flat import FlatNetwork, as_arguments, statistics_of
-from ps_cluster.models.judges import (
-    ClassificationJudge,
-    MultiLabelJudge,
-    NextByteJudge,
-    RegressionJudge,
-    judge_of,
-)
+from ps_cluster.models.judges import ClassificationJudge, MultiLabelJudge, NextByteJudge, RegressionJudge, judge_of
 from ps_cluster.models.keyed_rows import EMPTY
 from ps_cluster.models.pure import seed_states, seeds_of
 from ps_cluster.private_names import layers_of
@@ -55,17 +49,11 @@ class RecomputedGradient:
 
 @dataclass(frozen=True)
 class _Examples:
-    """The examples of a batch.
+    """The examples of a batch."""
 
-    Attributes:
-      inputs: name → [B, ...] in the dtype of the network.
-      target: [B, ...], rows of the packed data set; with several targets, name → [B, ...].
-      weights: float32 [B], or None.
-    """
-
-    inputs: dict[str, np.ndarray]
-    target: np.ndarray | dict[str, np.ndarray]
-    weights: np.ndarray | None
+    inputs: dict[str, np.ndarray]  # name → [B, ...] in the dtype of the network
+    target: np.ndarray | dict[str, np.ndarray]  # [B, ...], as in the packed data; with several targets by name
+    weights: np.ndarray | None  # float32 [B]
 
     def split(self, parts: int) -> list[_Examples]:
         """Return micro-batches of equal size."""

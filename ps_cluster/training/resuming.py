@@ -17,13 +17,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.files.values import Malformed
 from ps_cluster.notices import Notify
 from ps_cluster.runs import checkpoints, journal, step_set
-from ps_cluster.runs.checkpoints import (
-    ACCEPTED_STEPS,
-    Checkpoint,
-    CheckpointError,
-    ProgressState,
-    StatesUnreadable,
-)
+from ps_cluster.runs.checkpoints import ACCEPTED_STEPS, Checkpoint, CheckpointError, ProgressState, StatesUnreadable
 from ps_cluster.runs.journal import JournalDamaged
 from ps_cluster.runs.ledger import COLUMNS, COUNTS, check_values, rows_of
 from ps_cluster.runs.resharding import LEDGER, is_consistent_cut

@@ -134,12 +134,7 @@ def _mean(vectors: Sequence[tf.Tensor]) -> tf.Tensor:
 
 
 def cut_by_layers(
-    config: RunConfig,
-    settings: LayersSettings,
-    dataset: PackedDataset,
-    network: FlatNetwork,
-    device: str,
-    workers: int,
+    config: RunConfig, settings: LayersSettings, dataset: PackedDataset, network: FlatNetwork, device: str, workers: int
 ) -> SplitStep:
     """Cut a network between its layers. See `SplitNetwork.cut`."""
     tf.config.set_soft_device_placement(settings.soft_placement)
@@ -161,12 +156,7 @@ def cut_by_layers(
 
 
 def cut_by_width(
-    config: RunConfig,
-    settings: WidthSettings,
-    dataset: PackedDataset,
-    network: FlatNetwork,
-    device: str,
-    workers: int,
+    config: RunConfig, settings: WidthSettings, dataset: PackedDataset, network: FlatNetwork, device: str, workers: int
 ) -> SplitStep:
     """Cut the wide layers of a network by their units. See `SplitNetwork.cut`."""
     devices = devices_of(config, {}, names_of_all_devices())

@@ -67,19 +67,14 @@ class StepResult:
 
 
 GoesOn: TypeAlias = "Callable[[], tf.Tensor]"
-"""Returns whether a period of local steps continues, bool []."""
+"""Is called after each local step, and returns whether the period continues, bool []."""
 
 
 class PeriodLimits(NamedTuple):
-    """The conditions that may end a period of local steps early.
+    """The conditions that may end a period of local steps early."""
 
-    Attributes:
-      batches: int64 [], the number of the period's batches to take; None: all of them.
-      goes_on: is called after each local step, and returns whether the period continues; None: it always continues.
-    """
-
-    batches: tf.Tensor | None = None
-    goes_on: GoesOn | None = None
+    batches: tf.Tensor | None = None  # int64 [], the number of the period's batches to take; None: all of them
+    goes_on: GoesOn | None = None  # None: the period always continues
 
 
 WHOLE_PERIOD = PeriodLimits()

@@ -174,8 +174,7 @@ class BoundedShard(WaitingShard):
     def refuse_or_apply(self, push: Push) -> tf.Tensor:
         now = self.version.read_value()
         too_stale = tf.logical_or(
-            now - push.version > self._max_staleness,
-            self._clocks.sparse_read(push.worker) < self._lowest_clock(),
+            now - push.version > self._max_staleness, self._clocks.sparse_read(push.worker) < self._lowest_clock()
         )
 
         def take() -> tf.Tensor:
