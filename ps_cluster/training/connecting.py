@@ -7,6 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from ps_cluster.config.lazy import tf
@@ -32,29 +33,29 @@ CONNECT_EVERY_S = 0.2
 TELL_WITHIN_S = 10.0
 
 
+@dataclass(frozen=True)
 class TaskAdmission:
     """Compares the fingerprint of a new task, sends it the leader's term, and frees what earlier leaders left in it.
 
     Under a launcher, tasks need none of this.
     """
 
-    def __init__(self, leading: LeaderStart, fingerprint: CompatibilityFingerprint):
-        self._leading = leading
-        self._fingerprint = fingerprint
+    leading: LeaderStart
+    fingerprint: CompatibilityFingerprint
 
     def __call__(self, task: Task) -> str | None:
         """Return why a task can't take part, on one line; None if it can. Raises tf.errors.OpError if the task is gone."""
-        if not self._leading.alone:
+        if not self.leading.alone:
             return None
         with tf.device(device_name(task)):
             text = tf.io.read_file(AGREEMENT).numpy()
         try:
-            reason = self._fingerprint.difference(CompatibilityFingerprint.from_json(text), at=str(task))
+            reason = self.fingerprint.difference(CompatibilityFingerprint.from_json(text), at=str(task))
         except Malformed as error:
             reason = f"its {AGREEMENT} {error}"
         if reason is None:
-            free_leftovers(device_name(task), self._leading.term)
-        tell(task, LeaderMessage(term=self._leading.term, refused=reason))
+            free_leftovers(device_name(task), self.leading.term)
+        tell(task, LeaderMessage(term=self.leading.term, refused=reason))
         return reason
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -266,6 +267,7 @@ class SentVector(NamedTuple):
     settle: Settle  # keeps the new remainder of each shard that has applied the push
 
 
+@dataclass(frozen=True)
 class ErrorFeedback:
     """Adds to a push the remainder that earlier pushes of this worker left out.
 
@@ -276,38 +278,25 @@ class ErrorFeedback:
     If a worker dies between a push and the write of its file, its next push adds the old remainder a second time.
     """
 
-    def __init__(
-        self,
-        rounded: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
-        lengths: Sequence[int],
-        seed: int,
-        files: Sequence[str] = (),
-        *,
-        name: str,
-    ):
-        """Create the error feedback of a worker. `files` and `name` are those of its `WorkerState`.
-
-        Args:
-          rounded: (vector float32 [n], seed int32 [2]) → the vector that is sent, float32 [n].
-          lengths: the number of weights in each shard to which pushes go. Their sum is n.
-          seed: the seed of random rounding.
-        """
-        self._rounded, self._lengths, self._seed, self._files = rounded, list(lengths), seed, files
-        self._name = name
+    rounded: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]  # as `ParameterStore.rounded`
+    lengths: Sequence[int]  # the number of weights in each shard to which pushes go; their sum is n
+    seed: int  # of random rounding
+    files: Sequence[str] = ()  # the files of the `WorkerState`
+    name: str = field(kw_only=True)  # the name of the `WorkerState`
 
     def __call__(self, step: tf.Tensor, gradient: tf.Tensor) -> SentVector:
         """Return the vector to push for the gradient [n] of a step (int64 [])."""
-        state = WorkerState(self._name, "the remainder of earlier pushes", self._files)
-        left_out = state.variable("vector", np.zeros(sum(self._lengths), np.float32), changes=True)
+        state = WorkerState(self.name, "the remainder of earlier pushes", self.files)
+        left_out = state.variable("vector", np.zeros(sum(self.lengths), np.float32), changes=True)
         with tf.control_dependencies([state.load(step, [gradient])]):
             before = left_out.read_value()
         wanted = tf.cast(gradient, tf.float32) + before
-        sent = self._rounded(wanted, tf.stack([np.int32(self._seed), tf.cast(step, tf.int32)]))
+        sent = self.rounded(wanted, tf.stack([np.int32(self.seed), tf.cast(step, tf.int32)]))
         rest = wanted - sent
 
         def settle(outcomes: tf.Tensor) -> list[tf.Tensor]:
-            applied = tf.unstack(tf.equal(outcomes, APPLIED), len(self._lengths))
-            parts = zip(applied, tf.split(rest, self._lengths), tf.split(before, self._lengths), strict=True)
+            applied = tf.unstack(tf.equal(outcomes, APPLIED), len(self.lengths))
+            parts = zip(applied, tf.split(rest, self.lengths), tf.split(before, self.lengths), strict=True)
             kept = tf.concat([tf.where(*part) for part in parts], 0)
 
             def keep() -> tf.Tensor:
