@@ -33,6 +33,7 @@ DRAIN_TIMEOUT_S = 60.0
 # The chief hands out this many seconds of work ahead of the updates that it has seen applied, so that no worker waits for the
 # chief's next look.
 AHEAD_S = 1.0
+P = ParamSpec("P")
 
 
 def train(job: TrainingJob, build: Build = build) -> None:
@@ -72,9 +73,6 @@ def train(job: TrainingJob, build: Build = build) -> None:
     outcome = session.end(stopped=drain.is_set(), goes_on=leading.alone and not drain.for_good)
     membership.stop()
     tell_end(leading, [*servers, *membership.tasks], outcome, drain)
-
-
-P = ParamSpec("P")
 
 
 class BackgroundPoller(Generic[P]):
