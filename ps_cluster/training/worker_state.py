@@ -182,11 +182,13 @@ class WorkerState:
             states, counts = self._written(step)
             last = saves.read_value()
             first, second = (tf.equal(count, last) for count in counts)
-            is_there = (first | second) & ~self._refused.read_value()
-            state = tf.where(first, *states)
+            state, is_there = tf.where(first, *states), tf.logical_or(first, second)
             return tf.cond(is_there, lambda: self._assign(state), lambda: tf.constant(0, tf.int64))
 
-        settled: tf.Tensor = tf.cond(is_applied, save, restore)
+        def restore_if_written() -> tf.Tensor:  # after a refusal the files may not be readable either
+            return tf.cond(self._refused.read_value(), lambda: tf.constant(0, tf.int64), restore)
+
+        settled: tf.Tensor = tf.cond(is_applied, save, restore_if_written)
         return settled
 
     def save(self, needed: Sequence[Any]) -> tf.Operation:
