@@ -148,7 +148,7 @@ METHODS = {
     ),
     "abort_collective_ops": (
         ["code", "message"],
-        "It ends an all-reduce that waits for a lost worker. Without it, end the process (os._exit) in all_reduce._give_up.",
+        "It ends an all-reduce that waits for a lost worker. Without it, end the process (os._exit) in all_reduce.train.",
     ),
     "wait_at_barrier": (
         ["barrier_id", "timeout_in_ms"],

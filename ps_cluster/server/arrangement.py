@@ -1,16 +1,17 @@
 """Describe where the weights of each shard are in the vector of the whole network.
 
-A shard's vector is a sequence of parts. Without an arrangement, the shards are contiguous parts of the network's
-vector. With embedding tables and k parameter servers, a shard has a range of the other weights, then every k-th row of
-each table. A part of this kind is described by a few numbers, because a list of positions would take twice as much
-memory as the tables.
+A shard's vector is a sequence of parts. Mostly it is a single part, a range of the network's vector. With embedding
+tables and k parameter servers, a shard has a range of the other weights, then every k-th row of each table. A part of
+this kind is described by a few numbers, because a list of positions would take twice as much memory as the tables. In
+modes layers and width the parts are lists.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from itertools import accumulate
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -18,52 +19,32 @@ import numpy as np
 BLOCK_NUMBERS = 2**21
 
 
-class Part(Protocol):
-    """A part of a shard's vector. `n` is the length of the network's vector."""
-
-    @property
-    def size(self) -> int:
-        """The number of weights."""
-
-    def take(self, vector: np.ndarray) -> np.ndarray:
-        """Return the weights of this part from the network's vector, [..., n] → [..., size]."""
-
-    def put(self, vector: np.ndarray, values: np.ndarray) -> None:
-        """Write the weights of this part, [..., size], into the network's vector, [..., n]."""
-
-    def positions(self, places: np.ndarray) -> np.ndarray:
-        """Return the positions in the network's vector, int64 [k], for places in the part, int64 [k]."""
-
-
 class RowRange(NamedTuple):
-    """Every `step`-th row of a range of the network's vector.
+    """A part of a shard's vector: every `step`-th row of a range of the network's vector."""
 
-    Attributes:
-      begin, end: the range, which consists of rows.
-      width: the number of weights in a row.
-      first: the index of the first row in the range that belongs to the part.
-      step: the distance between two rows of the part, in rows.
-    """
-
-    begin: int
+    begin: int  # the range from `begin` to `end` consists of rows
     end: int
-    width: int = 1
-    first: int = 0
-    step: int = 1
+    width: int = 1  # the number of weights in a row
+    first: int = 0  # the index of the first row in the range that belongs to the part
+    step: int = 1  # the distance between two rows of the part, in rows
 
     @property
     def size(self) -> int:
+        """The number of weights in the part."""
         rows = (self.end - self.begin) // self.width
         return max(0, -(-(rows - self.first) // self.step)) * self.width
 
     def take(self, vector: np.ndarray) -> np.ndarray:
+        """Return the weights of this part from the network's vector, [..., n] → [..., size]."""
         return self._view(vector).reshape(*vector.shape[:-1], -1)
 
     def put(self, vector: np.ndarray, values: np.ndarray) -> None:
+        """Write the weights of this part, [..., size], into the network's vector, [..., n]."""
         view = self._view(vector)
         view[...] = values.reshape(view.shape)
 
     def positions(self, places: np.ndarray) -> np.ndarray:
+        """Return the positions in the network's vector, int64 [k], for places in the part, int64 [k]."""
         rows = self.first + places // self.width * self.step
         found: np.ndarray = self.begin + rows * self.width + places % self.width
         return found
@@ -76,7 +57,7 @@ class RowRange(NamedTuple):
 
 @dataclass(frozen=True)
 class Listed:
-    """A part that lists its positions in the network's vector, int64 [size]."""
+    """A part that lists its positions in the network's vector, int64 [size]. Its methods are those of `RowRange`."""
 
     listed: np.ndarray
 
@@ -96,18 +77,15 @@ class Listed:
         return found
 
 
+Part: TypeAlias = RowRange | Listed
+
+
 class BlockPart(NamedTuple):
-    """The numbers of a block that belong to one shard.
+    """The numbers of a block that belong to one shard."""
 
-    Attributes:
-      shard: the shard's index.
-      place: the place of the first of these numbers in the shard's vector. The others follow it.
-      rows: where the numbers are in the block.
-    """
-
-    shard: int
-    place: int
-    rows: RowRange
+    shard: int  # the shard's index
+    place: int  # the place of the first of these numbers in the shard's vector. The others follow it
+    rows: RowRange  # where the numbers are in the block
 
 
 class Block(NamedTuple):
@@ -142,7 +120,10 @@ class Arrangement:
 
     def cut(self, vector: np.ndarray) -> list[np.ndarray]:
         """Return the vector of each shard, [..., size], cut from the network's vector. This reverses `joined`."""
-        return [np.concatenate([part.take(vector) for part in parts], axis=-1) for parts in self._of_shards]
+        taken = [[part.take(vector) for part in parts] for parts in self._of_shards]
+        return [
+            pieces[0] if len(pieces) == 1 else np.concatenate(pieces, axis=-1) for pieces in taken
+        ]  # without a copy
 
     def blocks(self, most: int = BLOCK_NUMBERS) -> Iterator[Block]:
         """Yield consecutive blocks of at most about `most` numbers, which together are the network's vector.
@@ -167,16 +148,16 @@ class Arrangement:
                         pieces.append(BlockPart(shard, place + before * width, rows))
                 yield Block(low, high, pieces)
 
-    def positions(self, shard: int, places: np.ndarray | None = None) -> np.ndarray:
-        """Return the positions in the network's vector, int64 [k], for places in a shard's vector.
-
-        Args:
-          places: int64 [k]; None: all places, in order.
-        """
-        places = np.arange(self.sizes[shard]) if places is None else places
+    def positions(self, shard: int, places: np.ndarray) -> np.ndarray:
+        """Return the positions in the network's vector, int64 [k], for places in a shard's vector, int64 [k]."""
         ends, found = self._ends[shard], np.empty(len(places), np.int64)
         number = np.searchsorted(ends, places, side="right")
         for index, part in enumerate(self._of_shards[shard]):
             chosen = number == index
             found[chosen] = part.positions(places[chosen] - (ends[index] - part.size))
         return found
+
+
+def contiguous(lengths: Sequence[int]) -> Arrangement:
+    """Return the arrangement in which shards of these lengths follow one another in the network's vector."""
+    return Arrangement([[RowRange(end - length, end)] for length, end in zip(lengths, accumulate(lengths))])

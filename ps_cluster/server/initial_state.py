@@ -14,29 +14,17 @@ from ps_cluster.server.update_rules.rule import Matrix
 
 @dataclass(frozen=True)
 class InitialState:
-    """The initial values of a store, or of one of its shards. All vectors are float32.
+    """The initial values of a store, or of one of its shards. All vectors are float32."""
 
-    Attributes:
-      weights: [n].
-      factors: [n], the learning-rate factors.
-      statistics: [m].
-      keep: [m], the share of the statistics s that a step keeps: s becomes keep * s + fresh.
-      matrices: the places of the matrices among the weights.
-      tables: the rows of each group of embedding tables, [rows, width].
-      keyed: for each group whose rows are found by their keys, its form and its keys.
-      session: the leader's session, see server/leftovers.py.
-      index: the number of the shard, from 0.
-    """
-
-    weights: np.ndarray
-    factors: np.ndarray
-    statistics: np.ndarray
-    keep: np.ndarray
-    matrices: tuple[Matrix, ...] = ()
-    tables: tuple[np.ndarray, ...] = ()
-    keyed: Mapping[int, KeyedPart] = field(default_factory=dict)
-    session: str = field(default_factory=new_session)
-    index: int = 0
+    weights: np.ndarray  # [n]
+    factors: np.ndarray  # [n], the learning-rate factors
+    statistics: np.ndarray  # [m]
+    keep: np.ndarray  # [m], the share of the statistics s that a step keeps: s becomes keep * s + fresh
+    matrices: tuple[Matrix, ...] = ()  # the places of the matrices among the weights
+    tables: tuple[np.ndarray, ...] = ()  # the rows of each group of embedding tables, [rows, width]
+    keyed: Mapping[int, KeyedPart] = field(default_factory=dict)  # the groups whose rows are found by their keys
+    session: str = field(default_factory=new_session)  # the leader's session, see server/leftovers.py
+    index: int = 0  # the number of the shard, from 0
 
     def split(self, shards: int) -> list[InitialState]:
         """Return the state of each shard, with contiguous parts of all vectors.

@@ -61,7 +61,6 @@ class KeptRows:
         )
 
     def keep_after(self) -> tf.Operation:
-        """Keep the rows and slots after the update."""
         return _keep(self._after, self._now(tf.io.parse_tensor(self._places.read_value(), tf.int64)))
 
     def _now(self, places: tf.Tensor) -> tf.Tensor:

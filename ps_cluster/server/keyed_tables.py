@@ -19,24 +19,18 @@ import numpy as np
 from ps_cluster.config.lazy import tf
 from ps_cluster.config.optimizer_rules import RuleSettings
 from ps_cluster.models.keyed_rows import EMPTY, KeyedPart
-from ps_cluster.server.tables import PushedRows, TableShard
+from ps_cluster.server.tables import TableShard
 
 # The last use of an empty place. A row that the table had at the start has -1, so it counts as older than any update.
 _NEVER = -2
 
 
 class _Entries(NamedTuple):
-    """Distinct keys, and where they are in the shard. Each field is int64 [k].
+    """Distinct keys, and where they are in the shard. Each field is int64 [k]."""
 
-    Attributes:
-      keys: the keys.
-      buckets: their buckets, by the number within the shard.
-      columns: their columns in the buckets; -1 if a key is not there.
-    """
-
-    keys: tf.Tensor
-    buckets: tf.Tensor
-    columns: tf.Tensor
+    keys: tf.Tensor  # the keys
+    buckets: tf.Tensor  # their buckets, by the number within the shard
+    columns: tf.Tensor  # their columns in the buckets; -1 if a key is not there
 
     @property
     def cells(self) -> tf.Tensor:
@@ -112,13 +106,7 @@ class KeyedTableShard(TableShard):
         return tf.reshape(tf.cast(tf.tensor_scatter_nd_update(rows, others, initial), dtype), [-1])
 
     def use_keys(self, keys: tf.Tensor, gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Record that an update uses some keys, and give a row to each key that is admitted.
-
-        Args:
-          keys: int64 [u], distinct. gradient: [u x width].
-        Returns:
-          The places of the keys that now have a row, int64 [v], and their gradients, [v x width].
-        """
+        """Record that an update uses some keys, and give a row to each key that is admitted. See `TableShard.use_keys`."""
         form, now = self.form, self._version.read_value()
         found, is_there = self._find(keys)
         seen = tf.where(is_there, tf.gather_nd(self.sightings, found.cells), 0) + 1
@@ -213,12 +201,3 @@ class KeyedTableShard(TableShard):
         places = self._places(entries)
         rows = self.rows.scatter_update(tf.IndexedSlices(self.form.initial(entries.keys), places))
         return tf.group(rows, self._rule.reset(places))
-
-
-def with_places(tables: list[TableShard], rows: PushedRows) -> PushedRows:
-    """Return pushed rows with places instead of keys. The keys count as used: see `KeyedTableShard.use_keys`."""
-    found = [
-        table.use_keys(places, gradient) if isinstance(table, KeyedTableShard) else (places, gradient)
-        for table, places, gradient in zip(tables, rows.places, rows.gradients, strict=True)
-    ]
-    return PushedRows([places for places, _ in found], [gradient for _, gradient in found])

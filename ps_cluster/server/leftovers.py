@@ -39,16 +39,13 @@ def new_session(term: int = 0, since: int | None = None) -> str:
     return f"term-{term:06d}-since-{term if since is None else since:06d}-{uuid.uuid4().hex}"
 
 
-def term_of(name: str) -> int:
-    """Return the term of the leader that a name belongs to; 0 if the name does not begin with a leader's session."""
-    match = _TERM.match(name)
-    return int(match[1]) if match else 0
+def terms_of(name: str) -> tuple[int, int]:
+    """Return the term of the leader to which a name belongs, and that of the leader that began the training.
 
-
-def first_term_of(name: str) -> int:
-    """As `term_of`, but return the term of the leader that began the training to which the name belongs."""
+    Both are 0 if the name does not begin with a leader's session.
+    """
     match = _TERM.match(name)
-    return int(match[2]) if match else 0
+    return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
 def note(kind: str, names: Sequence[str]) -> tf.Tensor:
@@ -74,7 +71,7 @@ def free_leftovers(device: str, term: int) -> list[str]:
         kept, freed = [], []
         for entry in entries:
             kind, _, name = entry.partition(" ")
-            if term_of(name) < term:
+            if terms_of(name)[0] < term:
                 _free(kind, name)
                 freed.append(name)
             else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ps_cluster.config.lazy import tf
 from ps_cluster.config.schema import LookaheadSettings
+from ps_cluster.server.ordering import after
 
 
 class Lookahead:
@@ -29,27 +30,19 @@ class Lookahead:
         """Return the operations to run after the update that made `version` (int64 [])."""
         if not self._every:
             return []
-        due, is_last = tf.equal(version % self._every, 0), tf.equal(version, self._total)
-        return [
-            tf.cond(
-                due,
-                lambda: self._return_to_slow(version),
-                lambda: tf.cond(is_last, lambda: self._end_with_slow(version), lambda: version),
-            )
-        ]
+        is_due, is_last = tf.equal(version % self._every, 0), tf.equal(version, self._total)
+        slow = self.slots["slow"]
 
-    def _end_with_slow(self, version: tf.Tensor) -> tf.Tensor:
-        with tf.control_dependencies([version]):
-            ended = self._weights.assign(self.slots["slow"].read_value(), read_value=False)
-        with tf.control_dependencies([ended]):
-            return tf.identity(version)
+        def return_to_slow() -> tf.Tensor:
+            progress = tf.cast(version, tf.float32) / self._total
+            decay = self._decay**self._every * progress**3
+            with tf.control_dependencies([version]):
+                fast, slow_before = self._weights.read_value(), slow.read_value()
+            mean = fast + decay * (slow_before - fast)
+            return after([variable.assign(mean, read_value=False) for variable in (self._weights, slow)], version)
 
-    def _return_to_slow(self, version: tf.Tensor) -> tf.Tensor:
-        progress = tf.cast(version, tf.float32) / self._total
-        decay = self._decay**self._every * progress**3
-        with tf.control_dependencies([version]):
-            fast, slow = self._weights.read_value(), self.slots["slow"].read_value()
-        mean = fast + decay * (slow - fast)
-        assigned = [variable.assign(mean, read_value=False) for variable in (self._weights, self.slots["slow"])]
-        with tf.control_dependencies(assigned):
-            return tf.identity(version)
+        def end_with_slow() -> tf.Tensor:
+            with tf.control_dependencies([version]):
+                return after([self._weights.assign(slow.read_value(), read_value=False)], version)
+
+        return [tf.cond(is_due, return_to_slow, lambda: tf.cond(is_last, end_with_slow, lambda: version))]

@@ -6,6 +6,7 @@ import math
 
 from ps_cluster.config.lazy import tf
 from ps_cluster.runs.ledger import RATE_RETURNS_OVER, TAKES_PART_FOR
+from ps_cluster.server.ordering import after
 
 NEVER = math.inf
 
@@ -50,19 +51,6 @@ class RateOfMoreWorkers:
         begun = self._begun.read_value()
         ever = tf.reduce_sum(tf.cast(ages < NEVER, tf.float32))
         take_part = tf.reduce_sum(tf.cast(ages < TAKES_PART_FOR * tf.maximum(begun, ever), tf.float32))
-        factor = factor_of_rate(begun, take_part, self._factor.read_value())
-        kept = [self._ages.assign(ages, read_value=False), self._factor.assign(factor, read_value=False)]
-        with tf.control_dependencies(kept):
-            return tf.identity(factor)
-
-
-def factor_of_rate(begun: tf.Tensor, workers: tf.Tensor, before: tf.Tensor) -> tf.Tensor:
-    """Return the factor of the learning rate of an update, float32 []; see `RateOfMoreWorkers`.
-
-    Args:
-      begun: float32 [], the number of workers with which training began.
-      workers: float32 [], the number of workers that take part now.
-      before: float32 [], the factor of the previous update.
-    """
-    suits = tf.square(tf.minimum(1.0, begun / workers))
-    return tf.minimum(suits, before * (1 + 1 / RATE_RETURNS_OVER))
+        suits = tf.square(tf.minimum(1.0, begun / take_part))
+        factor = tf.minimum(suits, self._factor.read_value() * (1 + 1 / RATE_RETURNS_OVER))
+        return after([self._ages.assign(ages, read_value=False), self._factor.assign(factor, read_value=False)], factor)

@@ -154,34 +154,28 @@ class UpdateSamples:
 
         return tf.cond(place >= 0, keep, lambda: tf.constant(0))
 
-    def place_of_push(self, update: tf.Tensor, worker: tf.Tensor, version: tf.Tensor) -> tf.Tensor:
-        """Return the place of a push whose pull was kept, int64 []; -1 for all other pushes.
-
-        Args:
-          update, worker, version: int64 []. The version is the one that the worker has pulled.
-        """
-        is_given = tf.equal(self._armed.read_value(), update) & tf.equal(self._stages.read_value(), _GIVEN)
-        is_the_same = tf.reduce_all(tf.equal(self._pulled_by.read_value(), tf.stack([version, worker])), axis=1)
-        return _first(is_given & is_the_same)
-
     def keep_change(
         self,
-        place: tf.Tensor,
+        update: tf.Tensor,
         worker: tf.Tensor,
+        version: tf.Tensor,
         gradient: tf.Tensor,
         fresh: tf.Tensor,
         change: Callable[[], tf.Tensor],
         rows: PushedRows = NOTHING_PUSHED,
     ) -> tf.Tensor:
-        """Run `change`, keep its inputs and its result at a place, and return the new version, int64 [].
+        """Run `change`; return the new version, int64 []. If the pull was kept, keep the inputs and the result too.
 
         Args:
-          place: int64 []; -1: nothing is kept.
+          update, worker, version: int64 []. The version is the one that the worker has pulled.
           gradient: float32 [n], as received.
           fresh: float32 [m], as in `Push`.
           change: changes the weights, and returns the new version, int64 [].
           rows: the gradients of rows of embedding tables, as received.
         """
+        is_given = tf.equal(self._armed.read_value(), update) & tf.equal(self._stages.read_value(), _GIVEN)
+        is_the_same = tf.reduce_all(tf.equal(self._pulled_by.read_value(), tf.stack([version, worker])), axis=1)
+        place = _first(is_given & is_the_same)
         is_kept = place >= 0
 
         def before() -> tf.Tensor:
@@ -207,11 +201,11 @@ class UpdateSamples:
             )
 
         with tf.control_dependencies([tf.cond(is_kept, before, lambda: tf.constant(0))]):
-            version = change()
-        with tf.control_dependencies([version]):
+            changed = change()
+        with tf.control_dependencies([changed]):
             kept = tf.cond(is_kept, after, lambda: tf.constant(0))
         with tf.control_dependencies([kept]):
-            return tf.identity(version)
+            return tf.identity(changed)
 
     def _positions(self, place: tf.Tensor) -> tf.Tensor:
         """Return the positions of the weights that are kept at a place, int64 [count]."""
@@ -279,44 +273,23 @@ class UpdateSamples:
     def take(self, place: int) -> SampledShard | None:
         """Return the update that was kept at a place, and disarm the place; None if no update is complete there."""
         (
-            update,
-            stage,
-            pulled,
-            given,
-            given_statistics,
-            at_pull,
-            numbers_at_pull,
-            before,
-            after,
-            statistics,
-            numbers,
-            positions,
-            *of_tables,
-        ) = (value.numpy() for value in self._take(tf.constant(place, tf.int64)))
+            update, stage, (version, worker), given, given_statistics, at_pull, numbers_at_pull, before, after,
+            (fresh, statistics_before, statistics_after), numbers, positions, *of_tables,
+        ) = (value.numpy() for value in self._take(tf.constant(place, tf.int64)))  # fmt: skip
         if stage != _CHANGED:
             return None
         gradient, *state_before = before
-        fresh, statistics_before, statistics_after = statistics
         names = ["weights", *self._slots]
-        version, worker = pulled.tolist()
         shard = SampledShard(
-            update=int(update),
-            worker=worker,
-            version=version,
-            positions=positions,
-            given=given.astype(np.float32),
-            given_positions=np.arange(self._length),
-            given_statistics=given_statistics,
+            update=int(update), worker=int(worker), version=int(version), positions=positions,
+            given=given.astype(np.float32), given_positions=np.arange(self._length), given_statistics=given_statistics,
             at_pull=dict(zip(["weights", *self._of_pull], at_pull))
             | dict(zip(self._pull_numbers, numbers_at_pull[:, None])),
-            rows_at_pull=np.zeros(0, np.float32),
-            gradient=gradient,
+            rows_at_pull=np.zeros(0, np.float32), gradient=gradient,
             before=dict(zip(names, state_before)) | dict(zip(self._numbers, numbers[0][:, None])),
             after=dict(zip(names, after)) | dict(zip(self._numbers, numbers[1][:, None])),
-            fresh=fresh,
-            statistics_before=statistics_before,
-            statistics_after=statistics_after,
-        )
+            fresh=fresh, statistics_before=statistics_before, statistics_after=statistics_after,
+        )  # fmt: skip
         first, each = self._length, len(of_tables) // max(1, len(self._rows))
         for index, (kept, table) in enumerate(zip(self._rows, self._state.tables)):
             shard = kept.added_to(shard, index, first, of_tables[index * each :][:each])

@@ -15,8 +15,9 @@ done: TensorFlow cancels an operation that waits for inputs, but never one whose
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from ps_cluster.runs.checkpoints import ONE_PER_SHARD
 from ps_cluster.runs.ledger import WORKER_COLUMNS
 from ps_cluster.server.capabilities import Capabilities
 from ps_cluster.server.initial_state import InitialState
-from ps_cluster.server.keyed_tables import KeyedTableShard, with_places
+from ps_cluster.server.keyed_tables import KeyedTableShard
 from ps_cluster.server.leftovers import LOCK
 from ps_cluster.server.lookahead import Lookahead
 from ps_cluster.server.ordering import after, now_after
@@ -92,6 +93,7 @@ class ParameterShard:
       history: the weights and statistics of past versions.
       checkpoint: reads the state of the shard, and restores it.
       samples: the sampled updates that the shard keeps; None if updates are not sampled.
+      pull_message, push_message: the layout of the answer to a pull, and of a push, without rows of tables.
     """
 
     capabilities = Capabilities()
@@ -142,8 +144,8 @@ class ParameterShard:
         self.codec = codec_of(config, self.length)
         is_sent = device.startswith("/job:ps")  # otherwise the shard is in this process
         numbers = (tf.int64, 3 + self.capabilities.limits_batches)
-        self._pull_message = MessageLayout((weights, statistics, numbers), is_sent)
-        self._push_message = MessageLayout((*self.codec.fields, statistics, (tf.int64, 3), columns), is_sent)
+        self.pull_message = MessageLayout((weights, statistics, numbers), is_sent)
+        self.push_message = MessageLayout((*self.codec.fields, statistics, (tf.int64, 3), columns), is_sent)
 
     def keep_samples(self) -> None:
         """Create the places for sampled updates, see `UpdateSamples`. Call it before any graph of the shard is built.
@@ -167,16 +169,6 @@ class ParameterShard:
     def parameters(self) -> int:
         """The number of weights that the shard holds, including those in rows of embedding tables."""
         return self.length + sum(table.size for table in self.tables)
-
-    @property
-    def push_bytes(self) -> int:
-        """The number of bytes of a push, without rows of tables and without the headers of network protocols."""
-        return self._push_message.bytes
-
-    @property
-    def pull_bytes(self) -> int:
-        """The number of bytes of the answer to a pull."""
-        return self._pull_message.bytes
 
     def tick(
         self, seconds: tf.Tensor, longest_update_s: tf.Tensor, last_step: tf.Tensor, is_present: tf.Tensor
@@ -224,7 +216,7 @@ class ParameterShard:
         `limits_batches` the number of batches that the worker may take; and the outcome of the push, if the answer is
         to an exchange.
         """
-        return self._pull_message.unpack(message[: len(message) - len(self.tables)])
+        return self.pull_message.unpack(message[: len(message) - len(self.tables)])
 
     def read_rows(self, message: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
         """Return the rows in an answer, [u x width] of each group of tables."""
@@ -237,14 +229,10 @@ class ParameterShard:
 
     def outcome(self, message: Sequence[tf.Tensor]) -> tf.Tensor:
         """Return the outcome of an exchange's push, int64 []: REFUSED, APPLIED or DROPPED."""
-        return self._pull_message.last(message[: len(message) - len(self.tables)])[-1]
+        return self.pull_message.last(message[: len(message) - len(self.tables)])[-1]
 
     def _answer(
-        self,
-        worker: tf.Tensor,
-        step: tf.Tensor,
-        outcome: tf.Tensor | int = APPLIED,
-        places: Sequence[tf.Tensor] = (),
+        self, worker: tf.Tensor, step: tf.Tensor, outcome: tf.Tensor | int = APPLIED, places: Sequence[tf.Tensor] = ()
     ) -> list[tf.Tensor]:
         """Return the answer to a pull that follows a push with this outcome. Call it in the critical section."""
         (weights, statistics), version = self.values_for(worker)
@@ -259,12 +247,12 @@ class ParameterShard:
         numbers = [version, tf.cast(self.has(step), tf.int64)]
         numbers += [self.batches_for(worker)] if self.capabilities.limits_batches else []
         numbers += [tf.cast(outcome, tf.int64)]
-        return [*self._pull_message.pack([weights, statistics, tf.stack(numbers)]), *rows]
+        return [*self.pull_message.pack([weights, statistics, tf.stack(numbers)]), *rows]
 
     def _outcome_alone(self, outcome: tf.Tensor) -> list[tf.Tensor]:
         """Return the answer to a push that no pull follows."""
         nothing = tf.zeros([1 + self.capabilities.limits_batches + 1], tf.int64)
-        message = self._pull_message.short(tf.concat([nothing, [tf.cast(outcome, tf.int64)]], 0))
+        message = self.pull_message.short(tf.concat([nothing, [tf.cast(outcome, tf.int64)]], 0))
         return [*message, *(tf.zeros([0], self.wire) for _ in self.tables)]
 
     def would_accept(self, version: tf.Tensor) -> tf.Tensor:
@@ -339,10 +327,10 @@ class ParameterShard:
         Args:
           ids: the step, the version that was pulled for it, and the worker's next step, int64 [] each.
         """
-        message = self._push_message.pack([*self.codec.encode(gradient), fresh, tf.stack(ids), columns])
+        message = self.push_message.pack([*self.codec.encode(gradient), fresh, tf.stack(ids), columns])
         sent_rows = PushedRows(self._sent(rows.places), self._sent(rows.gradients))
         with tf.device(self.device):
-            *sent, fresh, numbers, columns = self._push_message.unpack(message)
+            *sent, fresh, numbers, columns = self.push_message.unpack(message)
             return Push(numbers[0], numbers[1], self.codec.decode(sent), fresh, columns, sent_rows), numbers[2]
 
     def execute_push(self, push: Push) -> tf.Tensor:
@@ -382,16 +370,16 @@ class ParameterShard:
         """Apply a push and write its row into the ledger; return APPLIED."""
         arrival = Arrival(push.worker, push.version, self.version.read_value())
         factor = tf.ones([]) if self._rate_factor is None else self._rate_factor.factor(push.worker)
-        push = replace(push, rows=with_places(self.tables, push.rows))
-        version = self._sampled(push, lambda: self.change(push, arrival, factor))
-        return after([self.record(push, version, arrival.staleness, factor)], APPLIED)
-
-    def _sampled(self, push: Push, change: Callable[[], tf.Tensor]) -> tf.Tensor:
-        """Run `change` and return the version that it makes; keep the change if the update is a sampled one."""
+        used = [table.use_keys(*pushed) for table, *pushed in zip(self.tables, *push.rows, strict=True)]
+        push = replace(push, rows=PushedRows([places for places, _ in used], [gradient for _, gradient in used]))
+        change = partial(self.change, push, arrival, factor)
         if self.samples is None:
-            return change()
-        place = self.samples.place_of_push(push.step, push.worker, push.version)
-        return self.samples.keep_change(place, push.worker, push.gradient, push.fresh, change, push.rows)
+            version = change()
+        else:
+            version = self.samples.keep_change(
+                push.step, push.worker, push.version, push.gradient, push.fresh, change, push.rows
+            )
+        return after([self.record(push, version, arrival.staleness, factor)], APPLIED)
 
     def change(self, push: Push, arrival: Arrival, factor: tf.Tensor) -> tf.Tensor:
         """Change the weights and statistics by a push; return the new version, int64 [].
@@ -405,21 +393,15 @@ class ParameterShard:
             return self.apply_gradient(gradient, rate, push.fresh, share)
 
     def apply_mean(
-        self,
-        gradient: tf.Tensor,
-        learning_rate: tf.Tensor,
-        fresh: tf.Tensor,
-        rows: PushedRows = NOTHING_PUSHED,
+        self, gradient: tf.Tensor, learning_rate: tf.Tensor, fresh: tf.Tensor, rows: PushedRows = NOTHING_PUSHED
     ) -> tf.Tensor:
         """Apply the means of a round's gradients, float32 [n], and `fresh`, float32 [m]; return the new version."""
+        change = partial(self.apply_gradient, gradient, learning_rate, fresh)
         if self.samples is None:
             with tf.control_dependencies(self._apply_rows(rows, learning_rate, None)):
-                return self.apply_gradient(gradient, learning_rate, fresh)
+                return change()
         version, all_workers = self.version.read_value(), tf.constant(ALL_WORKERS, tf.int64)
-        place = self.samples.place_of_push(version, all_workers, version)
-        return self.samples.keep_change(
-            place, all_workers, gradient, fresh, lambda: self.apply_gradient(gradient, learning_rate, fresh)
-        )
+        return self.samples.keep_change(version, all_workers, version, gradient, fresh, change)
 
     def _apply_rows(self, rows: PushedRows, learning_rate: tf.Tensor, share: tf.Tensor | None) -> list[tf.Operation]:
         """Change rows of embedding tables. Call it before `apply_gradient`, which counts the update."""

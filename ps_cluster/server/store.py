@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
@@ -25,7 +26,7 @@ from ps_cluster.runs.changed_vector import ChangedVector, ranges_of
 from ps_cluster.runs.checkpoints import BY_SHARD, CHANGED, KEYED, ONE_PER_SHARD, is_by_weight
 from ps_cluster.runs.ledger import rows_of
 from ps_cluster.runs.update_samples import SampledShard
-from ps_cluster.server.arrangement import BLOCK_NUMBERS, Arrangement, Block, BlockPart
+from ps_cluster.server.arrangement import BLOCK_NUMBERS, Arrangement, Block, BlockPart, contiguous
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.keyed_tables import KeyedTableShard
 from ps_cluster.server.shard import NO_STEP, ParameterShard
@@ -81,8 +82,8 @@ class ParameterStore:
           parts: the initial values of each shard.
           total_steps: step ids are 0 .. total_steps - 1.
           shard_class: the class of the shards, which decides what pulls and pushes do.
-          arrangement: where the weights of each shard are in the network's vector; None if the shards are contiguous
-            parts of it.
+          arrangement: where the weights of each shard are in the network's vector; None if the shards follow one
+            another.
           layout: the path and shape of each variable in the vectors, for checkpoints.
         """
         self.layout = list(layout)
@@ -112,7 +113,9 @@ class ParameterStore:
         self._pool = ThreadPoolExecutor(min(len(parts), MOST_AT_ONCE), thread_name_prefix="shards")
         self._weight_lengths = [len(part.weights) for part in parts]
         self._statistic_lengths = [len(part.statistics) for part in parts]
-        self._arrangement = arrangement
+        self._arrangement = arrangement or contiguous(self._weight_lengths)
+        # The number of weights of each shard; empty if the shards do not follow one another in the network's vector.
+        self.lengths = [] if arrangement else self._weight_lengths
 
     def pull(
         self,
@@ -184,11 +187,7 @@ class ParameterStore:
         return self.shards[0].capabilities.drops
 
     def rounded(self, vector: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-        """Return a vector rounded to the values that the shards receive, float32 [n].
-
-        Args:
-          vector: float32 [n]. seed: int32 [2], for random rounding.
-        """
+        """Return a vector rounded to the values that the shards receive, float32 [n]. See `Codec.rounded`."""
         parts = zip(self.shards, tf.split(vector, self._weight_lengths), strict=True)
         return tf.concat([shard.codec.rounded(part, seed + index) for index, (shard, part) in enumerate(parts)], 0)
 
@@ -204,19 +203,18 @@ class ParameterStore:
         """Send one step's result to every shard. Each shard applies its part once.
 
         Args:
-          step: int64 [], the step id. versions: int64 [ps], as pulled.
+          step, fresh, columns: as in `Push`.
+          versions: int64 [ps], as pulled.
           gradient: [n] in the wire's dtype, or in float32 if pushes are compressed; then the gradients of the rows.
-          fresh: float32 [m], the step's part of the new statistics, see `Push`.
-          columns: float64 [len(WORKER_COLUMNS)], the worker's part of the step's row in the ledger.
           rows: the rows of embedding tables that the step has pulled.
         Returns:
           int32 [ps]: APPLIED, REFUSED (the shard already had this step) or DROPPED (the push came too late).
         """
-        parts = zip(self._pushes, *self._cut(versions, gradient, fresh, rows), strict=True)
+        parts = zip(self._pushes, self._cut(versions, gradient, fresh, rows), strict=True)
         return tf.stack(
             [
                 push(step, version, part, part_of_fresh, columns, pushed)
-                for push, version, part, part_of_fresh, pushed in parts
+                for push, (version, part, part_of_fresh, pushed) in parts
             ]
         )
 
@@ -236,16 +234,16 @@ class ParameterStore:
         The answers also hold the outcome of the push, see `outcomes`.
         """
         cut, following_places = self._cut(versions, gradient, fresh, rows), self._places(next_rows)
-        parts = zip(self._exchanges, *cut, following_places, strict=True)
+        parts = zip(self._exchanges, cut, following_places, strict=True)
         return [
             exchange(step, version, part, part_of_fresh, columns, following, pushed, places)
-            for exchange, version, part, part_of_fresh, pushed, places in parts
+            for exchange, (version, part, part_of_fresh, pushed), places in parts
         ]
 
     def _cut(
         self, versions: tf.Tensor, gradient: tf.Tensor, fresh: tf.Tensor, rows: Rows
-    ) -> tuple[list[tf.Tensor], list[tf.Tensor], list[tf.Tensor], list[PushedRows]]:
-        """Return version, gradient, `fresh` and gradients of rows, each as a list with an item for each shard."""
+    ) -> list[tuple[tf.Tensor, tf.Tensor, tf.Tensor, PushedRows]]:
+        """Return for each shard its version, gradient, `fresh` and gradients of rows."""
         sizes = [counts * table.width for counts, table in zip(rows.counts, self.shards[0].tables)]
         lengths = tf.concat([self._weight_lengths, *sizes], 0)
         servers = len(self.shards)
@@ -255,23 +253,16 @@ class ParameterStore:
         pushed = [
             PushedRows(places, parts[servers + server :: servers]) for server, places in enumerate(self._places(rows))
         ]
-        return tf.unstack(versions), dense, tf.split(fresh, self._statistic_lengths), pushed
+        return list(zip(tf.unstack(versions), dense, tf.split(fresh, self._statistic_lengths), pushed, strict=True))
 
     def tick(
-        self,
-        seconds: float,
-        *,
-        last_step: int,
-        longest_update_s: float = 0.0,
-        present: Collection[int] | None = None,
+        self, seconds: float, *, last_step: int, longest_update_s: float = 0.0, present: Collection[int] | None = None
     ) -> None:
-        """Tell the shards that time has passed, and let waiting workers try again.
+        """Tell the shards that time has passed, and let waiting workers try again. See `ParameterShard.tick`.
 
         Args:
           seconds: the seconds to count. If the chief's last look at the ledgers took long, these are fewer than have
             passed, because the chief saw no pushes during that look.
-          last_step: the last step id that the chief hands out; NO_END as long as more may follow.
-          longest_update_s: the longest time that an update of a healthy worker takes.
           present: the workers that take part; None: all of them.
         """
         times = [tf.constant(value, tf.float64) for value in (seconds, longest_update_s)]
@@ -347,20 +338,9 @@ class ParameterStore:
         taken = self._on_all(lambda shard: shard.samples.take(place) if shard.samples else None)
         return [shard and self._in_network(index, shard) for index, shard in enumerate(taken)]
 
-    @property
-    def lengths(self) -> list[int]:
-        """The number of weights of each shard; empty if the shards are not contiguous parts of the network's vector."""
-        return self._weight_lengths if self._arrangement is None else []
-
     def _in_network(self, index: int, shard: SampledShard) -> SampledShard:
         """Return a shard's record with its positions translated from the shard's vectors to those of the network."""
-
-        def positions(places: np.ndarray) -> np.ndarray:
-            if self._arrangement is not None:
-                return self._arrangement.positions(index, places)
-            found: np.ndarray = places + sum(self._weight_lengths[:index])
-            return found
-
+        positions = partial(self._arrangement.positions, index)
         return replace(shard, positions=positions(shard.positions), given_positions=positions(shard.given_positions))
 
     def _on_all(self, call: Callable[..., _Answer], *arguments: Sequence[Any]) -> list[_Answer]:
@@ -379,7 +359,11 @@ class ParameterStore:
           UserError: the arrays belong to another network, optimizer or number of parameter servers.
         """
         shapes = [shard.checkpoint.shapes for shard in self.shards]
-        expected = {name: self._size(name, [by_name[name] for by_name in shapes]) for name in shapes[0]}
+        # The number of shards, or rank and length of vectors.
+        expected = {
+            name: (len(shapes),) if _is_by_shard(name) else (len(shape), sum(of_shard[name][-1] for of_shard in shapes))
+            for name, shape in shapes[0].items()
+        }
         sizes = {
             name: array.shape[:1] if _is_by_shard(name) else (array.ndim, array.shape[-1])
             for name, array in arrays.items()
@@ -389,14 +373,13 @@ class ParameterStore:
                 f"the checkpoint does not fit this configuration: its arrays have the sizes {sizes}, not {expected}"
             )
         parts = {
-            name: self._parts(name, array, [by_name[name] for by_name in shapes]) for name, array in arrays.items()
+            name: list(array[:])
+            if _is_by_shard(name)
+            else self._parts(name, array, [of_shard[name][-1] for of_shard in shapes])
+            for name, array in arrays.items()
         }
         for index, shard in enumerate(self.shards):
             shard.checkpoint.restore({name: cut[index] for name, cut in parts.items()})
-
-    def _size(self, name: str, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-        """Return the sizes that a checkpoint's array must have: the number of shards, or rank and length of vectors."""
-        return (len(shapes),) if _is_by_shard(name) else (len(shapes[0]), sum(shape[-1] for shape in shapes))
 
     def _joined(self, states: Sequence[dict[str, Any]]) -> dict[str, np.ndarray | Pieces]:
         """Return the arrays of a checkpoint, from the state of each shard."""
@@ -408,15 +391,14 @@ class ParameterStore:
                     joined[name] = self._in_pieces(arrays)
                 else:
                     joined[CHANGED], joined[name] = self._changed_in_pieces(arrays)
-            elif (arrangement := self._arrangement_of(name)) is not None:
-                joined[name] = arrangement.joined(arrays)
+            elif _is_by_shard(name):
+                joined[name] = _stacked(arrays)
             else:
-                joined[name] = _stacked(arrays) if _is_by_shard(name) else np.concatenate(arrays, axis=-1)
+                joined[name] = self._arrangement_of(name, [array.shape[-1] for array in arrays]).joined(arrays)
         return joined
 
     def _in_pieces(self, vectors: Sequence[VectorOnServer]) -> Pieces:
         """Return the network's vector, float32 [n], which is read from the servers block by block."""
-        assert self._arrangement is not None, "there are tables"
         arrangement, ahead = self._arrangement, BLOCK_NUMBERS // len(vectors)
 
         def block(block: Block) -> np.ndarray:
@@ -432,7 +414,6 @@ class ParameterStore:
 
     def _changed_in_pieces(self, vectors: Sequence[VectorOnServer]) -> tuple[np.ndarray, Pieces]:
         """Return the ranges of the network's vector that have changed, int64 [k, 2], and their numbers, float32 [n]."""
-        assert self._arrangement is not None, "there are tables"
         blocks, ahead = self._arrangement.blocks, BLOCK_NUMBERS // len(vectors)
 
         def changed(block: Block) -> tuple[list[tuple[VectorOnServer, int, int]], np.ndarray, int]:
@@ -456,18 +437,13 @@ class ParameterStore:
         shape = (int((ranges[:, 1] - ranges[:, 0]).sum()),)
         return ranges, Pieces(shape, np.dtype(np.float32), lambda: map(values, blocks()))
 
-    def _parts(
-        self, name: str, array: np.ndarray | ChangedVector, shapes: Sequence[tuple[int, ...]]
-    ) -> list[np.ndarray]:
-        """Return the parts of a checkpoint's array for shards with these shapes. This reverses `_joined`.
+    def _parts(self, name: str, array: np.ndarray | ChangedVector, lengths: Sequence[int]) -> list[np.ndarray]:
+        """Return the parts of a checkpoint's array for shards with these numbers of elements. This reverses `_joined`.
 
         If there are embedding tables, this method itself restores their rows, so that the parts have no rows.
         """
-        if _is_by_shard(name):
-            return list(array[:])
-        if (arrangement := self._arrangement_of(name)) is None:
-            return np.split(array[:], np.cumsum([shape[-1] for shape in shapes])[:-1], axis=-1)
-        if name == KEYED or not self.shards[0].tables:
+        arrangement = self._arrangement_of(name, lengths)
+        if arrangement is not self._arrangement or not self.shards[0].tables:
             return arrangement.cut(array[:])
         dense = [np.empty(length, np.float32) for length in self._weight_lengths]
         for block in arrangement.blocks():
@@ -479,11 +455,11 @@ class ParameterStore:
                     self.shards[shard].checkpoint.restore_piece(name, place, values)
         return dense
 
-    def _arrangement_of(self, name: str) -> Arrangement | None:
-        """Return where each shard's numbers are in an array of a checkpoint; None if the shards follow one another."""
-        if self._arrangement is None or not (name == KEYED or is_by_weight(name)):
-            return None
-        return self._arrangement.keyed if name == KEYED else self._arrangement
+    def _arrangement_of(self, name: str, lengths: Sequence[int]) -> Arrangement:
+        """Return where each shard's numbers are in an array of a checkpoint. `lengths`: how many each shard has."""
+        if name == KEYED and self._arrangement.keyed is not None:
+            return self._arrangement.keyed
+        return self._arrangement if is_by_weight(name) else contiguous(lengths)
 
 
 def _check_state(shard: ParameterShard) -> None:

@@ -18,15 +18,10 @@ from ps_cluster.server.update_rules.row_rule import RowUpdate
 
 
 class PushedRows(NamedTuple):
-    """The gradients of rows in a push. Each field has a tensor for each group of tables, and is empty without tables.
+    """The gradients of rows in a push. Each field has a tensor for each group of tables, and is empty without tables."""
 
-    Attributes:
-      places: int64 [u], the distinct places of the rows in the shard's part of the group, or their keys.
-      gradients: [u x width], in the wire's dtype.
-    """
-
-    places: Sequence[tf.Tensor] = ()
-    gradients: Sequence[tf.Tensor] = ()
+    places: Sequence[tf.Tensor] = ()  # int64 [u], the distinct places of the rows in the shard's part, or their keys
+    gradients: Sequence[tf.Tensor] = ()  # [u x width], in the wire's dtype
 
 
 NOTHING_PUSHED = PushedRows()
@@ -73,6 +68,14 @@ class TableShard:
     def slots(self) -> dict[str, tf.Variable]:
         """The slots of the rows, and the sum of their gradients if it is kept: name → float32 [rows, width]."""
         return self._rule.slots | ({} if self._sum is None else {"sum": self._sum})
+
+    def use_keys(self, keys: tf.Tensor, gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the places of the rows to change, int64 [v], and their gradients, [v x width].
+
+        Args:
+          keys: int64 [u], distinct places, or keys. gradient: [u x width].
+        """
+        return keys, gradient
 
     def keys_at(self, places: tf.Tensor) -> tf.Tensor:
         """Return the keys of the rows at some places, int64 [u]; int64 [0] if rows have no keys."""

@@ -25,18 +25,12 @@ class Extent(Enum):
 
 @dataclass(frozen=True)
 class ChangedRows:
-    """Where the numbers of a `VectorOnServer` with changed rows are in the shard's whole vector.
+    """Where the numbers of a `VectorOnServer` with changed rows are in the shard's whole vector."""
 
-    Attributes:
-      dense: the numbers that are in no table, which count as changed.
-      rows: the changed rows of each group of tables, int64 [k], ascending.
-      widths, sizes: width and number of weights of each group.
-    """
-
-    dense: int
-    rows: Sequence[np.ndarray]
-    widths: Sequence[int]
-    sizes: Sequence[int]
+    dense: int  # the number of weights that are in no table, which count as changed
+    rows: Sequence[np.ndarray]  # the changed rows of each group of tables, int64 [k], ascending
+    widths: Sequence[int]  # the width of each group
+    sizes: Sequence[int]  # the number of weights of each group
 
     @property
     def changed_sizes(self) -> list[int]:
@@ -48,8 +42,7 @@ class ChangedRows:
 
         Returns:
           The place of the first changed number in the `VectorOnServer`; where each changed row begins, counted from
-            `place`, int64
-          [k]; and the width of a row, which is 1 for dense numbers.
+            `place`, int64 [k]; and the width of a row, which is 1 for dense numbers.
         """
         if place < self.dense:
             return place, np.arange(size), 1

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ps_cluster.config import RunConfig
@@ -144,14 +144,14 @@ class MessageLayout:
     """The dtype and length of each vector of a message, in order.
 
     Put the longest vector first, so that it stays aligned in memory. If the message stays within a process (`is_sent`
-    is False), the vectors are not packed.
+    is False), every vector is sent by itself.
     """
 
     fields: tuple[tuple[tf.DType, int], ...]
     is_sent: bool = True
 
     def pack(self, vectors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Return the tensors to send: large vectors unchanged, then all others joined as uint8 [bytes].
+        """Return the tensors to send: those that are sent by themselves, then all others joined as uint8 [bytes].
 
         Raises:
           TypeError: the dtype of a vector differs from `fields`, because nothing is cast.
@@ -159,42 +159,31 @@ class MessageLayout:
         for vector, (dtype, length) in zip(vectors, self.fields, strict=True):
             if vector.dtype != dtype:
                 raise TypeError(f"a message field of {dtype.name} [{length}] was given {vector.dtype.name}")
-        if not self.is_sent:
-            return list(vectors)
-        large = [vector for vector, is_large in zip(vectors, self._large) if is_large]
-        small = [vector for vector, is_large in zip(vectors, self._large) if not is_large]
-        return [*large, tf.concat([tf.reshape(tf.bitcast(v, tf.uint8), [-1]) for v in small], axis=0)]
+        alone = [vector for vector, is_alone in zip(vectors, self._alone) if is_alone]
+        joined = [as_bytes(vector) for vector, is_alone in zip(vectors, self._alone) if not is_alone]
+        return [*alone, tf.concat(joined, axis=0)] if joined else alone
 
     def unpack(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Return the vectors of a packed message, each `dtype [length]`. The operations run on the caller's device."""
-        if not self.is_sent:
-            return [tf.ensure_shape(tensor, [length]) for tensor, (_, length) in zip(tensors, self.fields, strict=True)]
-        *large, packed = tensors
-        whole, parts = iter(large), self._parts(packed)
+        fields = list(zip(self.fields, self._alone))
+        sizes = [dtype.size * length for (dtype, length), is_alone in fields if not is_alone]
+        whole, parts = iter(tensors), iter(tf.split(tensors[-1], sizes) if sizes else [])
         return [
-            tf.ensure_shape(next(whole), [length]) if is_large else next(parts)
-            for (_, length), is_large in zip(self.fields, self._large)
+            tf.ensure_shape(next(whole), [length]) if is_alone else _from_bytes(next(parts), dtype, length)
+            for (dtype, length), is_alone in fields
         ]
 
     def short(self, last: tf.Tensor) -> list[tf.Tensor]:
         """Return a message that contains only its last vector. It has all tensors, but the others are empty."""
-        whole = [dtype for (dtype, _), is_large in zip(self.fields, self._large) if is_large or not self.is_sent]
-        others = [tf.zeros([0], dtype) for dtype in (whole if self.is_sent else whole[:-1])]
-        return [*others, tf.reshape(tf.bitcast(last, tf.uint8), [-1]) if self.is_sent else last]
+        alone = [dtype for (dtype, _), is_alone in zip(self.fields[:-1], self._alone) if is_alone]
+        return [*(tf.zeros([0], dtype) for dtype in alone), as_bytes(last) if self.is_sent else last]
 
     def last(self, tensors: Sequence[tf.Tensor]) -> tf.Tensor:
         """Return the last vector of a message, whole or short."""
         dtype, length = self.fields[-1]
-        packed = tensors[-1]
         if not self.is_sent:
-            return tf.ensure_shape(packed, [length])
-        return tf.bitcast(tf.reshape(packed[-dtype.size * length :], [length, dtype.size]), dtype)
-
-    def _parts(self, packed: tf.Tensor) -> Iterator[tf.Tensor]:
-        small = [field for field, is_large in zip(self.fields, self._large) if not is_large]
-        parts = tf.split(packed, [dtype.size * length for dtype, length in small])
-        for part, (dtype, length) in zip(parts, small):
-            yield tf.bitcast(tf.reshape(part, [length, dtype.size]), dtype)
+            return tf.ensure_shape(tensors[-1], [length])
+        return _from_bytes(tensors[-1][-dtype.size * length :], dtype, length)
 
     @property
     def bytes(self) -> int:
@@ -202,5 +191,14 @@ class MessageLayout:
         return sum(dtype.size * length for dtype, length in self.fields)
 
     @property
-    def _large(self) -> list[bool]:
-        return [dtype.size * length >= LARGE_BYTES for dtype, length in self.fields]
+    def _alone(self) -> list[bool]:
+        """Whether each vector is sent by itself."""
+        return [not self.is_sent or dtype.size * length >= LARGE_BYTES for dtype, length in self.fields]
+
+
+def as_bytes(vector: tf.Tensor) -> tf.Tensor:
+    return tf.reshape(tf.bitcast(vector, tf.uint8), [-1])
+
+
+def _from_bytes(part: tf.Tensor, dtype: tf.DType, length: int) -> tf.Tensor:
+    return tf.bitcast(tf.reshape(part, [length, dtype.size]), dtype)

@@ -34,7 +34,6 @@ from ps_cluster.runs import checkpoints
 from ps_cluster.runs.ledger import NOT_SCHEDULED
 from ps_cluster.runs.run_dir import AGREEMENT
 from ps_cluster.server.ordering import after, now_after
-from ps_cluster.server.replica import ReplicaShard
 from ps_cluster.server.store import ParameterStore, Pulled
 from ps_cluster.system.probes import until_none_works
 from ps_cluster.system.stop_signals import Drain
@@ -42,6 +41,7 @@ from ps_cluster.training.agreement import CompatibilityFingerprint
 from ps_cluster.training.computing_device import graph_of_dispatch
 from ps_cluster.training.device_names import device_name
 from ps_cluster.training.job import TrainingJob
+from ps_cluster.training.modes.sync import ReplicaShard
 from ps_cluster.training.round_watch import RoundWatch
 from ps_cluster.training.session import Session, SessionStart
 from ps_cluster.training.step import StepResult, WorkerIdentity
@@ -81,10 +81,17 @@ def train(job: TrainingJob) -> None:
     session = start.build([device], device)
     run_updates = all_reduce_function(strategy, session.store, session.compute, config)
     session.start()
-    with RoundWatch(_longest_round_s(session, lost_after_s), _give_up) as watch:
-        request = _train(
-            config, session, run_updates, job.drain, lambda: watch.moved(_longest_round_s(session, lost_after_s))
-        )
+
+    def longest_round_s() -> float:
+        """Return the seconds without a finished round after which another worker counts as lost."""
+        limit_s = threading.TIMEOUT_MAX if lost_after_s is None else lost_after_s
+        return max(limit_s, session.progress.longest_wait_seconds)
+
+    def give_up(longest_s: float) -> None:
+        abort_collectives(f"no round has ended for {longest_s:.0f} s")
+
+    with RoundWatch(longest_round_s(), give_up) as watch:
+        request = _train(config, session, run_updates, job.drain, lambda: watch.moved(longest_round_s()))
     if session.leads:
         session.end(stopped=request != CONTINUE, goes_on=leading.alone and request == CONTINUE_LATER)
     elif not leading.alone:
@@ -153,15 +160,6 @@ def _share_checkpoint(group: WorkerGroup, start: SessionStart) -> None:
         write_whole(received, content)
         start.continue_from(checkpoints.load(received))
         received.unlink()
-
-
-def _longest_round_s(session: Session, lost_after_s: float | None) -> float:
-    """Return the seconds without a finished round after which another worker counts as lost."""
-    return threading.TIMEOUT_MAX if lost_after_s is None else max(lost_after_s, session.progress.longest_wait_seconds)
-
-
-def _give_up(longest_s: float) -> None:
-    abort_collectives(f"no round has ended for {longest_s:.0f} s")
 
 
 def _leave(workers: list[str], index: int) -> None:

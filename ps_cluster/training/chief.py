@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
-from typing import Any
+from typing import Any, Generic, ParamSpec
 
 import numpy as np
 import tensorflow as tf
@@ -20,7 +20,6 @@ from ps_cluster.runs.training_phases import Phase
 from ps_cluster.server.shard import NO_END
 from ps_cluster.system.stop_signals import Drain
 from ps_cluster.training.agreement import CompatibilityFingerprint
-from ps_cluster.training.background_poller import BackgroundPoller
 from ps_cluster.training.building import Build, build
 from ps_cluster.training.connecting import TaskAdmission, ask_to_start_again, connect, tell_end
 from ps_cluster.training.device_names import device_name
@@ -34,6 +33,7 @@ DRAIN_TIMEOUT_S = 60.0
 # The chief hands out this many seconds of work ahead of the updates that it has seen applied, so that no worker waits for the
 # chief's next look.
 AHEAD_S = 1.0
+P = ParamSpec("P")
 
 
 def train(job: TrainingJob, build: Build = build) -> None:
@@ -59,8 +59,8 @@ def train(job: TrainingJob, build: Build = build) -> None:
     dispatcher, membership = connect(
         cluster, leading, TaskAdmission(leading, CompatibilityFingerprint.of(config, job.dataset))
     )
-    devices = [device_name(Task(PS, index)) for index in range(len(cluster[PS]))]
-    session = start.build(devices, device_name(Task(CHIEF, 0)))
+    servers = [Task(PS, index) for index in range(len(cluster[PS]))]
+    session = start.build([device_name(server) for server in servers], device_name(Task(CHIEF, 0)))
     lost_after_s = leading.lost_after_s if leading.alone else math.inf
     Chief(
         config,
@@ -72,9 +72,44 @@ def train(job: TrainingJob, build: Build = build) -> None:
     ).run(drain)
     outcome = session.end(stopped=drain.is_set(), goes_on=leading.alone and not drain.for_good)
     membership.stop()
-    if leading.alone and (outcome != "stopped" or drain.for_good):
-        servers = [Task(PS, index) for index in range(len(cluster[PS]))]
-        tell_end(leading, [*servers, *membership.tasks], outcome)
+    tell_end(leading, [*servers, *membership.tasks], outcome, drain)
+
+
+class BackgroundPoller(Generic[P]):
+    """Looks at the servers in a separate thread, so that a look that saves a checkpoint does not delay the dispatching.
+
+    Use it as a context manager. A block that ends without an error waits for the current look, and raises its error.
+    """
+
+    def __init__(self, look: Callable[P, None]):
+        self._look = look
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="upkeep")
+        self._under_way: Future[None] | None = None
+
+    def __enter__(self) -> BackgroundPoller[P]:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        self._pool.shutdown(wait=kind is None)  # after another error, a server that is gone may never answer
+        if kind is None and self._under_way is not None:
+            self._under_way.result()
+
+    @property
+    def is_under_way(self) -> bool:
+        return self._under_way is not None
+
+    def begin(self, *arguments: P.args, **named: P.kwargs) -> None:
+        """Begin a look. Call it while none is under way."""
+        self._under_way = self._pool.submit(self._look, *arguments, **named)
+
+    def ended_within(self, seconds: float) -> bool:
+        """Wait at most `seconds` for the current look; return whether it has ended. Raises the look's error."""
+        if (look := self._under_way) is not None:
+            if not wait([look], seconds).done:
+                return False
+            self._under_way = None
+            look.result()
+        return True
 
 
 class LocalDispatcher:
@@ -151,7 +186,7 @@ class Chief:
         """Return the seconds until the next look: POLL_S, or fewer if a checkpoint of whole epochs is due before."""
         speed = self._progress.updates_per_second()
         least_s = max(LEAST_POLL_S, 1 / speed) if speed else POLL_S
-        return min(POLL_S, max(least_s, self._session.seconds_to_checkpoint))
+        return min(POLL_S, max(least_s, self._session.saver.seconds_to_checkpoint))
 
     def _look(self, phase: Phase) -> bool:
         """Begin a look at the ledger, or continue to wait for one that takes long.
@@ -214,7 +249,7 @@ class Chief:
             self._start_again(asked, why)
 
     def _dispatch(self) -> None:
-        if self._session.rests:
+        if self._session.saver.rests:
             return
         unseen_s = AHEAD_S + time.monotonic() - self._looked  # during a long look, updates continue unseen
         ahead = self._work.two_dispatches_each + unseen_s * self._progress.updates_per_second()

@@ -7,6 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from ps_cluster.config.lazy import tf
@@ -21,6 +22,7 @@ from ps_cluster.runs.run_dir import AGREEMENT
 from ps_cluster.server.leftovers import free_leftovers
 from ps_cluster.system.addresses import check_is_free
 from ps_cluster.system.probes import working
+from ps_cluster.system.stop_signals import Drain
 from ps_cluster.training.agreement import CompatibilityFingerprint
 from ps_cluster.training.device_names import device_name
 from ps_cluster.training.membership import KEEP_S, Membership
@@ -31,42 +33,30 @@ CONNECT_EVERY_S = 0.2
 TELL_WITHIN_S = 10.0
 
 
+@dataclass(frozen=True)
 class TaskAdmission:
     """Compares the fingerprint of a new task, sends it the leader's term, and frees what earlier leaders left in it.
 
     Under a launcher, tasks need none of this.
     """
 
-    def __init__(self, leading: LeaderStart, fingerprint: CompatibilityFingerprint):
-        self._leading = leading
-        self._fingerprint = fingerprint
+    leading: LeaderStart
+    fingerprint: CompatibilityFingerprint
 
     def __call__(self, task: Task) -> str | None:
         """Return why a task can't take part, on one line; None if it can. Raises tf.errors.OpError if the task is gone."""
-        if not self._leading.alone:
+        if not self.leading.alone:
             return None
         with tf.device(device_name(task)):
             text = tf.io.read_file(AGREEMENT).numpy()
         try:
-            reason = self._fingerprint.difference(CompatibilityFingerprint.from_json(text), at=str(task))
+            reason = self.fingerprint.difference(CompatibilityFingerprint.from_json(text), at=str(task))
         except Malformed as error:
             reason = f"its {AGREEMENT} {error}"
         if reason is None:
-            free_leftovers(device_name(task), self._leading.term)
-        tell(task, LeaderMessage(term=self._leading.term, refused=reason))
+            free_leftovers(device_name(task), self.leading.term)
+        tell(task, LeaderMessage(term=self.leading.term, refused=reason))
         return reason
-
-
-def _strategy(
-    cluster: Mapping[str, list[str]], present: Mapping[int, str], keep_s: int | None
-) -> PartlyConnectedStrategy:
-    """Return a strategy with a place for every worker that may come, connected to the workers that are present.
-
-    `keep_s`: see `PartlyConnectedStrategy`.
-    """
-    spec = tf.train.ClusterSpec({CHIEF: cluster[CHIEF], PS: cluster[PS], WORKER: dict(present)})
-    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(spec, rpc_layer="grpc", task_type=CHIEF, task_id=0)
-    return PartlyConnectedStrategy(resolver, all_workers=len(cluster[WORKER]), keep_s=keep_s)
 
 
 def connect(
@@ -88,7 +78,12 @@ def connect(
     """
     check_is_free(cluster[CHIEF][0])  # before a wait that may be long
     present = _wait_for(cluster, leading.least_workers)
-    strategy = _strategy(cluster, present, KEEP_S if leading.alone else None)
+    spec = tf.train.ClusterSpec({CHIEF: cluster[CHIEF], PS: cluster[PS], WORKER: present})
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(spec, rpc_layer="grpc", task_type=CHIEF, task_id=0)
+    # The strategy has a place for every worker that may come, and is connected to those that are present.
+    strategy = PartlyConnectedStrategy(
+        resolver, all_workers=len(cluster[WORKER]), keep_s=KEEP_S if leading.alone else None
+    )
     lost_after_s = leading.lost_after_s if leading.alone else math.inf  # a launcher ends silent tasks
     membership = Membership(dict(enumerate(cluster[WORKER])), set(present), why_refused, lost_after_s=lost_after_s)
     check_all([*(Task(PS, index) for index in range(len(cluster[PS]))), *membership.tasks], cluster, why_refused)
@@ -123,9 +118,10 @@ def tell(task: Task, message: LeaderMessage) -> None:
         tf.io.write_file(MESSAGE_FILE, message.model_dump_json())
 
 
-def tell_end(leading: LeaderStart, tasks: Sequence[Task], outcome: TrainingOutcome) -> None:
-    """Tell all tasks at once that training has ended. Do not wait for tasks that take longer than `TELL_WITHIN_S`."""
-    _tell_all(tasks, LeaderMessage(term=leading.term, ended=outcome))
+def tell_end(leading: LeaderStart, tasks: Sequence[Task], outcome: TrainingOutcome, drain: Drain) -> None:
+    """Tell tasks that have no launcher how the training has ended, unless another leader continues it."""
+    if leading.alone and (outcome != "stopped" or drain.for_good):
+        _tell_all(tasks, LeaderMessage(term=leading.term, ended=outcome))
 
 
 def ask_to_start_again(leading: LeaderStart, workers: Sequence[int], why: str) -> None:
@@ -134,6 +130,8 @@ def ask_to_start_again(leading: LeaderStart, workers: Sequence[int], why: str) -
 
 
 def _tell_all(tasks: Sequence[Task], message: LeaderMessage) -> None:
+    """Tell all tasks at once. Do not wait for tasks that take longer than `TELL_WITHIN_S`."""
+
     def tell_one(task: Task) -> None:
         with contextlib.suppress(tf.errors.OpError):
             tell(task, message)

@@ -13,21 +13,13 @@ from ps_cluster.system.stop_signals import Drain
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """One training, as passed to the process that leads it; in mode sync to every worker.
-
-    Attributes:
-      cluster: task type → the addresses of its tasks.
-      index: the index of this process among the tasks of its type.
-      resume: whether training continues from the newest checkpoint.
-      drain: is set when training has to end early. Steps that are under way are still finished.
-      leading: how this process was started.
-    """
+    """One training, as passed to the process that leads it; in mode sync to every worker."""
 
     config: RunConfig
     run_dir: RunDir
     dataset: PackedDataset
-    cluster: dict[str, list[str]] = field(default_factory=dict)
-    index: int = 0
-    resume: bool = False
-    drain: Drain = field(default_factory=Drain)
-    leading: LeaderStart = LeaderStart()
+    cluster: dict[str, list[str]] = field(default_factory=dict)  # task type → the addresses of its tasks
+    index: int = 0  # the index of this process among the tasks of its type
+    resume: bool = False  # whether training continues from the newest checkpoint
+    drain: Drain = field(default_factory=Drain)  # set when training has to end early, after the steps under way
+    leading: LeaderStart = LeaderStart()  # how this process was started

@@ -50,11 +50,7 @@ def expected_rates(config: RunConfig, total_steps: int) -> Callable[[np.ndarray]
     def rates(steps: tf.Tensor) -> tf.Tensor:
         return tf.vectorized_map(lambda step: learning_rate(config, total_steps * batches, step * batches), steps)
 
-    def rates_of(steps: np.ndarray) -> np.ndarray:
-        expected: np.ndarray = rates(tf.constant(steps, tf.int64)).numpy()
-        return expected
-
-    return rates_of
+    return lambda steps: rates(tf.constant(steps, tf.int64)).numpy()
 
 
 def text_of_rules(config: RunConfig, total_steps: int) -> str:

@@ -18,13 +18,7 @@ import tensorflow as tf
 
 from ps_cluster.config.tasks import WORKER, Task
 from ps_cluster.notices import Notify
-from ps_cluster.private_names import (
-    CLOSURE_ERRORS,
-    is_ps_failure,
-    is_worker_failure,
-    server_def,
-    update_server_def,
-)
+from ps_cluster.private_names import CLOSURE_ERRORS, is_ps_failure, is_worker_failure, server_def, update_server_def
 from ps_cluster.runs.run_dir import say
 from ps_cluster.system.connections import cut
 from ps_cluster.system.probes import working
@@ -100,8 +94,9 @@ class Membership:
         try:
             yield
         except _DISPATCH_ERRORS as error:
-            if _is_transient(error):
-                # If a parameter server is lost, the chief finds that out when it looks at the parameter servers.
+            if is_ps_failure(error) or isinstance(error, (tf.errors.CancelledError, tf.errors.DeadlineExceededError)):
+                # The worker lost a parameter server, or the dispatch was cancelled or timed out: it is tried again. If a
+                # parameter server is lost, the chief finds that out when it looks at the parameter servers.
                 time.sleep(_RETRY_S)
                 if on_transient_failure_fn:
                     on_transient_failure_fn()
@@ -201,11 +196,6 @@ class Membership:
             self._refused[worker] = reason
             self._notify(f"worker-{worker} ({self._addresses[worker]}) is not taken in: {reason}")
         return False
-
-
-def _is_transient(error: Exception) -> bool:
-    """Return whether to try a dispatch again: its worker lost a parameter server, or it was cancelled or timed out."""
-    return is_ps_failure(error) or isinstance(error, (tf.errors.CancelledError, tf.errors.DeadlineExceededError))
 
 
 def _first_line(error: Exception) -> str:

@@ -30,13 +30,7 @@ from ps_cluster.data.text_rows import network_input
 from ps_cluster.models.build import build
 from ps_cluster.models.dynamic_embedding import DynamicEmbedding
 from ps_cluster.models.flat import FlatNetwork, as_arguments, statistics_of
-from ps_cluster.models.judges import (
-    ClassificationJudge,
-    MultiLabelJudge,
-    NextByteJudge,
-    RegressionJudge,
-    judge_of,
-)
+from ps_cluster.models.judges import ClassificationJudge, MultiLabelJudge, NextByteJudge, RegressionJudge, judge_of
 from ps_cluster.models.keyed_rows import EMPTY
 from ps_cluster.models.pure import seed_states, seeds_of
 from ps_cluster.private_names import layers_of
@@ -55,27 +49,21 @@ class RecomputedGradient:
 
 @dataclass(frozen=True)
 class _Examples:
-    """The examples of a batch.
+    """The examples of a batch."""
 
-    Attributes:
-      inputs: name → [B, ...] in the dtype of the network.
-      target: [B, ...], rows of the packed data set; with several targets, name → [B, ...].
-      weights: float32 [B], or None.
-    """
-
-    inputs: dict[str, np.ndarray]
-    target: np.ndarray | dict[str, np.ndarray]
-    weights: np.ndarray | None
+    inputs: dict[str, np.ndarray]  # name → [B, ...] in the dtype of the network
+    target: np.ndarray | dict[str, np.ndarray]  # [B, ...], as in the packed data; with several targets by name
+    weights: np.ndarray | None  # float32 [B]
 
     def split(self, parts: int) -> list[_Examples]:
         """Return micro-batches of equal size."""
-        inputs = {name: np.split(rows, parts) for name, rows in self.inputs.items()}
         weights = [None] * parts if self.weights is None else np.split(self.weights, parts)
+
+        def part_of(arrays: Any, part: int) -> Any:
+            return keras.tree.map_structure(lambda rows: np.split(rows, parts)[part], arrays)
+
         return [
-            _Examples(
-                {name: rows[part] for name, rows in inputs.items()}, _part_of(self.target, part, parts), weights[part]
-            )
-            for part in range(parts)
+            _Examples(part_of(self.inputs, part), part_of(self.target, part), weights[part]) for part in range(parts)
         ]
 
 
@@ -188,9 +176,20 @@ class RecomputedSteps:
         targets = self._judge.targets(keras.tree.map_structure(tf.constant, rows))
         smoothing = self._config.training.label_smoothing
         outputs = keras.tree.map_structure(lambda output: tf.cast(output, tf.float32), outputs)
-        if (loss := _LOSSES.get(type(self._judge))) is None:
+        judge = type(self._judge)
+        if judge not in (ClassificationJudge, MultiLabelJudge, RegressionJudge, NextByteJudge):  # such as compile()'s
             return self._judge.loss(targets, outputs, None if weights is None else tf.constant(weights))
-        return loss(self._judge.scaled(targets), outputs, weights, smoothing)
+        targets = self._judge.scaled(targets)
+        if judge is ClassificationJudge:
+            loss = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=smoothing)
+            return loss(tf.one_hot(targets, outputs.shape[-1]), outputs, weights)
+        if judge is MultiLabelJudge:
+            loss = keras.losses.BinaryCrossentropy(from_logits=True, label_smoothing=smoothing)
+            return loss(targets, outputs, weights)
+        if judge is RegressionJudge:
+            return keras.losses.MeanSquaredError()(targets, outputs, weights)
+        scores = tf.reshape(outputs, [*targets.shape, -1])
+        return keras.losses.SparseCategoricalCrossentropy(from_logits=True)(targets, scores, weights)
 
     def _examples(self, batch: int, worker: int) -> _Examples:
         """Return the augmented examples of a batch."""
@@ -238,37 +237,6 @@ class RecomputedSteps:
             return gradient
         parts = [gradient] if settings.global_clip_norm else np.split(gradient, np.cumsum(self._layout.sizes)[:-1])
         return np.concatenate([part * min(1.0, limit / max(float(np.linalg.norm(part)), 1e-300)) for part in parts])
-
-
-def _categorical(targets: tf.Tensor, outputs: tf.Tensor, weights: np.ndarray | None, smoothing: float) -> tf.Tensor:
-    loss = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=smoothing)
-    return loss(tf.one_hot(targets, outputs.shape[-1]), outputs, weights)
-
-
-def _binary(targets: tf.Tensor, outputs: tf.Tensor, weights: np.ndarray | None, smoothing: float) -> tf.Tensor:
-    return keras.losses.BinaryCrossentropy(from_logits=True, label_smoothing=smoothing)(targets, outputs, weights)
-
-
-def _squared(targets: tf.Tensor, outputs: tf.Tensor, weights: np.ndarray | None, smoothing: float) -> tf.Tensor:
-    return keras.losses.MeanSquaredError()(targets, outputs, weights)
-
-
-def _next_byte(targets: tf.Tensor, outputs: tf.Tensor, weights: np.ndarray | None, smoothing: float) -> tf.Tensor:
-    scores = tf.reshape(outputs, [*targets.shape, -1])
-    return keras.losses.SparseCategoricalCrossentropy(from_logits=True)(targets, scores, weights)
-
-
-_LOSSES = {
-    ClassificationJudge: _categorical,
-    MultiLabelJudge: _binary,
-    RegressionJudge: _squared,
-    NextByteJudge: _next_byte,
-}
-"""The class of the judge → the same loss by Keras. For other judges, such as that of compile(), the judge itself is used."""
-
-
-def _part_of(target: np.ndarray | dict[str, np.ndarray], part: int, parts: int) -> Any:
-    return keras.tree.map_structure(lambda rows: np.split(rows, parts)[part], target)
 
 
 def _split(vector: np.ndarray, shapes: tuple[tuple[int, ...], ...]) -> list[np.ndarray]:

@@ -17,13 +17,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.files.values import Malformed
 from ps_cluster.notices import Notify
 from ps_cluster.runs import checkpoints, journal, step_set
-from ps_cluster.runs.checkpoints import (
-    ACCEPTED_STEPS,
-    Checkpoint,
-    CheckpointError,
-    ProgressState,
-    StatesUnreadable,
-)
+from ps_cluster.runs.checkpoints import ACCEPTED_STEPS, Checkpoint, CheckpointError, ProgressState, StatesUnreadable
 from ps_cluster.runs.journal import JournalDamaged
 from ps_cluster.runs.ledger import COLUMNS, COUNTS, check_values, rows_of
 from ps_cluster.runs.resharding import LEDGER, is_consistent_cut
@@ -46,7 +40,8 @@ def newest_checkpoint(config: RunConfig, run_dir: RunDir, dataset: PackedDataset
         do = "begin a new run" if run_dir.has_trained else f"begin it again with --run-dir {run_dir.root}"
         raise UserError(f"run directory '{run_dir.root}' holds no checkpoint to resume from: {do}")
     before, progress = _state_of(checkpoint, run_dir)
-    _check_same_work(config, dataset, checkpoint, before)
+    _check_same(_work(before), _work(config))
+    _check_same(checkpoint.meta.data or {}, facts_of_data(dataset))
     begun = _begun(checkpoint, progress, before, run_dir)
     if begun > (total := config.total_updates(dataset.train_examples)):
         raise UserError(
@@ -153,12 +148,6 @@ def _are_rows(table: np.ndarray) -> bool:
     except Malformed:
         return False
     return True
-
-
-def _check_same_work(config: RunConfig, dataset: PackedDataset, found: Checkpoint, before: RunConfig) -> None:
-    """Raise UserError if the data differs, or if a setting differs that decides what step ids and shards mean."""
-    _check_same(_work(before), _work(config))
-    _check_same(found.meta.data or {}, facts_of_data(dataset))
 
 
 def _work(config: RunConfig) -> dict[str, Any]:

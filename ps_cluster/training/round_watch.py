@@ -12,9 +12,7 @@ _LOOKS = 10  # number of looks within the limit
 class RoundWatch:
     """Calls `give_up` once, in a separate thread, if `moved` was not called for `limit_s` inside the `with` block."""
 
-    def __init__(
-        self, limit_s: float, give_up: Callable[[float], None], clock: Callable[[], float] = time.monotonic
-    ):  # fmt: skip
+    def __init__(self, limit_s: float, give_up: Callable[[float], None], clock: Callable[[], float] = time.monotonic):
         """Create a watch.
 
         Args:

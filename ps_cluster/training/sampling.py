@@ -40,19 +40,12 @@ GIVEN_UP_AFTER = 4_096  # after this many further updates, an incomplete sample 
 
 @dataclass
 class _Armed:
-    """A place in which the parameter servers will keep the inputs and results of an update.
+    """A place in which the parameter servers will keep the inputs and results of an update."""
 
-    Attributes:
-      place: the number of the place.
-      first: the update to sample; with a worker, the first update that may be the worker's next.
-      worker: the worker whose next update is sampled; ANY_WORKER to sample the update `first`.
-      rows: for each shard, step → row of the update.
-    """
-
-    place: int
-    first: int
-    worker: int
-    rows: list[dict[int, np.void]]
+    place: int  # the number of the place
+    first: int  # the update to sample; with a worker, the first update that may be the worker's next
+    worker: int  # the worker whose next update is sampled; ANY_WORKER to sample the update `first`
+    rows: list[dict[int, np.void]]  # for each shard, step → row of the update
 
 
 class UpdateSampler:

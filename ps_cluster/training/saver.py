@@ -152,16 +152,16 @@ class Saver:
         if self.rests:
             self._save_at_rest()
         if self._checkpoint_is_due():
-            self._try_to_save(self._run_dir.checkpoints, self._checkpoints_kept())
+            self._try_to_save(self._run_dir.checkpoints)
         elif self._snapshot_is_due():
-            self._try_to_save(self._run_dir.snapshots, SNAPSHOTS_KEPT)
+            self._try_to_save(self._run_dir.snapshots)
 
     def _save_at_rest(self) -> None:
         at_rest = not self._progress.outstanding
         moves = self._progress.applied > self._resting_at
         self._resting_at = self._progress.applied
         if at_rest:
-            self._try_to_save(self._run_dir.snapshots, SNAPSHOTS_KEPT)
+            self._try_to_save(self._run_dir.snapshots)
         longest_s = max(LONGEST_REST_S, self._progress.longest_update_seconds)
         if self.rests and (at_rest or (not moves and self._rested_s >= longest_s)):
             self._end_rest()  # the disk refuses, or a step takes too long: continue, and try again later
@@ -170,9 +170,9 @@ class Saver:
         self._even_every_s = max(EVEN_EVERY_S, PAUSE_FACTOR * self._rested_s)
         self._even_at = self._clock()
 
-    def _try_to_save(self, directory: Path, keep: int) -> None:
+    def _try_to_save(self, directory: Path) -> None:
         try:
-            self._save(directory, keep)
+            self._save(directory)
         except (checkpoints.CheckpointNotWritten, checkpoints.CheckpointError, JournalNotWritten) as error:
             self._saved[directory] = self._refused_at = self._clock()
             self._progress.held_at = None  # the next checkpoint that is written holds training again
@@ -238,18 +238,18 @@ class Saver:
     def save_first(self) -> None:
         """Save the initial weights if checkpoints are scored after training, so that the curves of all modes begin there."""
         if self._config.evaluation.after_training and not self._progress.applied:
-            self._try_to_save(self._run_dir.checkpoints, ALL)
+            self._try_to_save(self._run_dir.checkpoints)
 
     def save_last(self) -> None:
         """Save the last checkpoint and remove the snapshots, which are now useless. Raises RunFailed if the disk refuses.
 
         A leader that was frozen before the removal may wake up late, so the snapshots of a newer leader stay.
         """
-        even = self._save(self._run_dir.checkpoints, self._checkpoints_kept())
+        even = self._save(self._run_dir.checkpoints)
         if even or self._config.shards == 1:  # otherwise fewer servers may need an even snapshot to continue from
             checkpoints.remove_all(self._run_dir.snapshots, self._term)
 
-    def _save(self, directory: Path, keep: int) -> bool:
+    def _save(self, directory: Path) -> bool:
         """Save the state; return whether another number of shards can continue from it."""
         began, share, extent = self._clock(), 0.0, Extent.WHOLE
         if directory == self._run_dir.snapshots:
@@ -297,6 +297,7 @@ class Saver:
             # hardly more in it.
             self._saved[directory] = self._clock()
             return False
+        keep = SNAPSHOTS_KEPT if directory == self._run_dir.snapshots else self._checkpoints_kept()
         with self._heartbeat():
             checkpoint = checkpoints.Checkpoint(step, arrays, meta, pieces, since)
             path = checkpoints.save(directory, checkpoint, keep, spare)

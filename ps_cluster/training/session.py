@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import cache
 
 from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.data.recomputed_batches import RecomputedBatches
@@ -33,7 +34,6 @@ from ps_cluster.training.resuming import check_journals, check_network, newest_c
 from ps_cluster.training.run_progress import RunProgress
 from ps_cluster.training.sampling import UpdateSampler
 from ps_cluster.training.saver import Saver, begun_with, check_disk
-from ps_cluster.training.step_source import DispatchGraphs
 from ps_cluster.training.worker import Compute
 
 LOCAL_DEVICE = "/device:CPU:0"
@@ -51,18 +51,7 @@ class SessionStart:
       term: the leader's term (runs/leaders.py), which is part of the names of its files.
     """
 
-    def __init__(
-        self,
-        job: TrainingJob,
-        *,
-        leads: bool = True,
-        build: Build = build,
-    ):
-        """Create the start of a session.
-
-        Args:
-          build: builds the store, and the function that computes a worker's step.
-        """
+    def __init__(self, job: TrainingJob, *, leads: bool = True, build: Build = build):
         self.config, self.run_dir, self.dataset = job.config, job.run_dir, job.dataset
         metric = OBJECTIVES[self.dataset.spec.objective].field
         self.progress = RunProgress(self.config, self.dataset.train_examples, metric=metric)
@@ -140,8 +129,9 @@ class Session:
 
     Attributes:
       store, compute: the results of `build`.
-      graphs: the graphs of the dispatches, which use `store` and `compute`.
+      graphs: the graphs of the dispatches, which use `store` and `compute`. Each is built when it is first used.
       progress: the scheduled and applied updates, as of the last look at the ledger.
+      saver: saves the state when it is due.
       leads: as in `SessionStart`.
     """
 
@@ -150,7 +140,7 @@ class Session:
         self.store = store
         self.compute = compute
         mode, config = start.config.mode_kind, start.config
-        self.graphs = DispatchGraphs(lambda repeats: mode.dispatch(store, compute, config, repeats=repeats))
+        self.graphs = cache(lambda repeats: mode.dispatch(store, compute, config, repeats=repeats))
         self.progress = start.progress
         self.leads = start.leads
         self._term = start.term
@@ -170,7 +160,7 @@ class Session:
             store, self.progress, self._open_journals() if self.leads else [], on_rows=on_rows
         )
         self._keyed_lines = KeyedLines(store.keyed_forms)
-        self._saver = Saver(
+        self.saver = Saver(
             self._config, self._run_dir, start.dataset.kind, self._ledger_reader, self.progress,
             same={"data": facts_of_data(start.dataset), "network": store.layout},
             term=self._term, before=self._before, rules=text_of_rules(self._config, self._total_steps),
@@ -189,7 +179,7 @@ class Session:
     def start(self) -> None:
         """Start the clock, just before the first step is scheduled."""
         if self.leads:
-            self._saver.save_first()
+            self.saver.save_first()
         self.progress.clock.start()
         self._reporter.start()
         self._ledger_reader.look()  # the counts must be known even if a resumed run has nothing left to do
@@ -198,7 +188,7 @@ class Session:
 
     def note_problem(self, problem: str | None) -> None:
         """Keep the first problem; the proof then fails. None means that there is no problem."""
-        self._saver.problem = self._saver.problem or problem or ""
+        self.saver.problem = self.saver.problem or problem or ""
 
     @property
     def broken(self) -> TrainingOutcome | None:
@@ -208,24 +198,14 @@ class Session:
     def _broken(self, least_steps: int) -> TrainingOutcome | None:
         if self.progress.has_no_loss(least_steps):  # first, because its weights may then be NaN as well
             return "nan_loss"
-        return "diverged" if self._saver.diverged else None
-
-    @property
-    def seconds_to_checkpoint(self) -> float:
-        """The seconds until a checkpoint of whole epochs is due, at the present speed; infinite if none will be due."""
-        return self._saver.seconds_to_checkpoint
-
-    @property
-    def rests(self) -> bool:
-        """Whether no more steps may be handed out now, so that all shards reach the same steps for a snapshot."""
-        return self._saver.rests
+        return "diverged" if self.saver.diverged else None
 
     def keep_up(self, phase: Phase) -> None:
         """Read the ledger, and write what is due: a row with this `phase`, a checkpoint or a snapshot."""
         self._ledger_reader.look()
         if self.leads:
-            self._saver.save_when_due()
-            self._reporter.save_seconds = self._saver.last_seconds
+            self.saver.save_when_due()
+            self._reporter.save_seconds = self.saver.last_seconds
             self._reporter.row_when_due(phase)
 
     def end(self, *, stopped: bool, goes_on: bool = False) -> TrainingOutcome:
@@ -237,7 +217,7 @@ class Session:
         Returns:
           The outcome, as in the mark that training has ended.
         """
-        self._saver.save_last()
+        self.saver.save_last()
         outcome: TrainingOutcome = "completed" if self.progress.completed else "stopped"
         if broken := self._broken(least_steps=1):
             outcome, stopped = broken, stopped or not self.progress.completed
@@ -274,21 +254,24 @@ class Session:
         on_rows = self._reporter.written
         scheduled, leaves = self.progress.scheduled_updates, self.progress.leaves
         found = audit(journals, self.progress.counts, rounds, scheduled, total, expected, on_rows, leaves=leaves)
-        noted = [self._saver.problem] if self._saver.problem else []
+        noted = [self.saver.problem] if self.saver.problem else []
         result = self.progress.result()
         # The number of a row is sent, too: when the row is asked for, and when it is pushed. Servers have equal shares.
         traffic = result.tables or TableTraffic(rows=0, row_values=0)
         sent = 8 * traffic.rows + self.store.shards[0].wire.size * traffic.row_values
         of_rows = sent // len(self.store.shards)
+        # The pushes that each shard has received, which are about as many as the pulls from it.
+        pushed = [COUNTS.index(name) for name in ("accepted", "refused", "dropped")]
+        all_pushes = self.progress.counts[:, pushed].sum(axis=1).tolist()
         servers = [
             ServerSize(
                 index=index,
                 parameters=part.parameters,
                 table_parameters=(part.parameters - part.length) if part.tables else None,
-                pushed_bytes=pushes * part.push_bytes + of_rows,
-                pulled_bytes=pushes * part.pull_bytes + of_rows,
+                pushed_bytes=pushes * part.push_message.bytes + of_rows,
+                pulled_bytes=pushes * part.pull_message.bytes + of_rows,
             )
-            for index, (part, pushes) in enumerate(zip(self.store.shards, self._pushes, strict=True))
+            for index, (part, pushes) in enumerate(zip(self.store.shards, all_pushes, strict=True))
         ]
         try:
             tables.write_updates(self._run_dir.updates, journals, rounds, config.ledger_window, on_rows)
@@ -301,16 +284,9 @@ class Session:
             "updates": updates,
             "keyed": self._keyed_lines.uses,
             "proof": verdict(found.shards, [*noted, *found.problems]),
+            "parameter_servers": servers if config.mode_kind.has_parameter_servers else [],
         }
-        return result.model_copy(
-            update=more | {"parameter_servers": servers if config.mode_kind.has_parameter_servers else []}
-        )
-
-    @property
-    def _pushes(self) -> list[int]:
-        """The number of pushes that each shard has received, which is about the number of pulls from it."""
-        pushed = [COUNTS.index(name) for name in ("accepted", "refused", "dropped")]
-        return [int(count) for count in self.progress.counts[:, pushed].sum(axis=1)]
+        return result.model_copy(update=more)
 
     def _rows_by_other_rules(self, history: Sequence[Piece]) -> int:
         """Return the number of rows up to the last row of a leader with another learning rate or staleness bound."""

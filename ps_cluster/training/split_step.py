@@ -16,12 +16,11 @@ from ps_cluster.models.failures import COMPUTATION
 from ps_cluster.models.flat import FlatNetwork
 from ps_cluster.models.stages import StagedNetwork, blocks_of
 from ps_cluster.models.width import WideNetwork
-from ps_cluster.training.clipping import clipping_of
 from ps_cluster.training.device_names import processor_beside
 from ps_cluster.training.modes.layers import LayersSettings
 from ps_cluster.training.modes.width import WidthSettings
 from ps_cluster.training.placement import check_devices, devices_of, first_blocks, names_of_all_devices
-from ps_cluster.training.step import StepResult, TrainBatch, TrainStep, rows_in
+from ps_cluster.training.step import StepResult, TrainBatch, TrainStep, clipping_of, rows_in
 
 
 class SplitStep(TrainStep):
@@ -135,12 +134,7 @@ def _mean(vectors: Sequence[tf.Tensor]) -> tf.Tensor:
 
 
 def cut_by_layers(
-    config: RunConfig,
-    settings: LayersSettings,
-    dataset: PackedDataset,
-    network: FlatNetwork,
-    device: str,
-    workers: int,
+    config: RunConfig, settings: LayersSettings, dataset: PackedDataset, network: FlatNetwork, device: str, workers: int
 ) -> SplitStep:
     """Cut a network between its layers. See `SplitNetwork.cut`."""
     tf.config.set_soft_device_placement(settings.soft_placement)
@@ -162,12 +156,7 @@ def cut_by_layers(
 
 
 def cut_by_width(
-    config: RunConfig,
-    settings: WidthSettings,
-    dataset: PackedDataset,
-    network: FlatNetwork,
-    device: str,
-    workers: int,
+    config: RunConfig, settings: WidthSettings, dataset: PackedDataset, network: FlatNetwork, device: str, workers: int
 ) -> SplitStep:
     """Cut the wide layers of a network by their units. See `SplitNetwork.cut`."""
     devices = devices_of(config, {}, names_of_all_devices())

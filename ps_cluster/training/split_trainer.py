@@ -12,8 +12,10 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
+import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import tensorflow as tf
@@ -23,7 +25,6 @@ from ps_cluster.config.tasks import CHIEF, WORKER, Task
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
 from ps_cluster.files.writing import write_whole
-from ps_cluster.models.cuts import NetworkPart
 from ps_cluster.private_names import recorded_graphs
 from ps_cluster.runs.run_dir import say
 from ps_cluster.server.arrangement import Arrangement, Listed
@@ -34,7 +35,6 @@ from ps_cluster.training.building import make_network, make_store
 from ps_cluster.training.chief import Chief, LocalDispatcher
 from ps_cluster.training.connecting import TaskAdmission, check_all, tell_end
 from ps_cluster.training.device_names import device_name
-from ps_cluster.training.fair_lock import FairLock
 from ps_cluster.training.job import TrainingJob
 from ps_cluster.training.modes.split_network import SplitNetwork, SplitSettings
 from ps_cluster.training.placement import names_of_all_devices
@@ -55,7 +55,7 @@ def train(job: TrainingJob, mode: SplitNetwork) -> None:
     """
     config, cluster, drain, leading = job.config, job.cluster, job.drain, job.leading
     log = job.run_dir.placement if SplitSettings.of(config).log_placement else None
-    start = SessionStart(job, build=SplitBuild(mode, log))
+    start = SessionStart(job, build=partial(build, mode, log))
     start.begin(resume=job.resume)
     spec = tf.train.ClusterSpec(cluster)
     tf.config.experimental_connect_to_cluster(spec, job_name="chief", task_index=job.index, protocol="grpc")
@@ -66,51 +66,52 @@ def train(job: TrainingJob, mode: SplitNetwork) -> None:
     session = start.build(holders, OWN_DEVICE)
     Chief(config, session, LocalDispatcher()).run(drain)
     outcome = session.end(stopped=drain.is_set(), goes_on=leading.alone and not drain.for_good)
-    if leading.alone and (outcome != "stopped" or drain.for_good):
-        tell_end(leading, workers, outcome)
+    tell_end(leading, workers, outcome, drain)
 
 
-@dataclass(frozen=True)
-class SplitBuild:
-    """Builds the store, with a shard for each worker's part, and the step through all parts: a `building.Build`.
+def build(
+    mode: SplitNetwork, log: Path | None,
+    config: RunConfig, dataset: PackedDataset, devices: Sequence[str], own_device: str, session: str,
+) -> tuple[ParameterStore, SplitStep]:  # fmt: skip
+    """Return the store, with a shard for each worker's part, and the step through all parts. See `building.build`.
 
-    Attributes:
+    Args:
       mode: decides how the network is cut.
       log: the file to which the device of each operation is written; None if it is not written.
     """
-
-    mode: SplitNetwork
-    log: Path | None
-
-    def __call__(
-        self, config: RunConfig, dataset: PackedDataset, devices: Sequence[str], own_device: str, session: str
-    ) -> tuple[ParameterStore, SplitStep]:
-        network, start = make_network(config, dataset, own_device)
-        start = replace(start, session=session)
-        try:
-            step = self.mode.cut(config, dataset, network, own_device, len(devices))
-        except ValueError as error:
-            raise UserError(str(error)) from error
-        for line in _lines(step.parts, names_of_all_devices()):
-            say(line)
-        positions = [part.positions for part in step.parts]
-        states = start.cut(positions, [part.statistics for part in step.parts])
-        store = make_store(
-            config, dataset, network, devices, states, Arrangement([[Listed(of_part)] for of_part in positions])
-        )
-        store.snapshot_lock = FairLock()  # a snapshot is taken between two steps, so all shards have the same version
-        step.log = self.log
-        return store, step
-
-
-def _lines(parts: Sequence[NetworkPart], existing: Sequence[str]) -> list[str]:
-    """Return a line about each worker's part. `existing`: the names of all devices of the cluster."""
-    lines = []
-    for worker, part in enumerate(parts):
+    network, start = make_network(config, dataset, own_device)
+    start = replace(start, session=session)
+    try:
+        step = mode.cut(config, dataset, network, own_device, len(devices))
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    existing = names_of_all_devices()
+    for worker, part in enumerate(step.parts):
         exists = part.device in existing
         soft = "" if exists else ", which does not exist: soft placement takes another device of this worker"
-        lines.append(f"worker {worker}: {len(part.positions):,} weights on {part.device}{soft}: {part.layers}")
-    return lines
+        say(f"worker {worker}: {len(part.positions):,} weights on {part.device}{soft}: {part.layers}")
+    positions = [part.positions for part in step.parts]
+    states = start.cut(positions, [part.statistics for part in step.parts])
+    store = make_store(
+        config, dataset, network, devices, states, Arrangement([[Listed(of_part)] for of_part in positions])
+    )
+    store.snapshot_lock = FairLock()  # a snapshot is taken between two steps, so all shards have the same version
+    step.log = log
+    return store, step
+
+
+class FairLock:
+    """A lock for two threads. If one thread takes it again and again, the other gets its turn at the next release."""
+
+    def __init__(self) -> None:
+        self._next, self._held = threading.Lock(), threading.Lock()
+
+    def __enter__(self) -> None:
+        with self._next:  # a thread that waits for the lock keeps others from asking for it
+            self._held.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self._held.release()
 
 
 class SplitDispatch:

@@ -7,22 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.datasets import DATASETS
 from ps_cluster.config.lazy import tf
 from ps_cluster.config.objectives import ExampleSpec
+from ps_cluster.config.optimizer_rules import RuleSettings
 from ps_cluster.config.samples import Sample, Stretch, is_by_worker, sample_of_worker
 from ps_cluster.models.failures import COMPUTATION
 from ps_cluster.models.rows import NO_ROWS, Rows
 from ps_cluster.runs.run_dir import IDENTITY
-from ps_cluster.training.clipping import clipping_of
 from ps_cluster.training.computing_device import on_device
 from ps_cluster.training.learning_rate import learning_rate, number_in_lockstep, progress, updates_at
 
 if TYPE_CHECKING:  # imports TensorFlow
-    from ps_cluster.models.flat import FlatNetwork
+    from ps_cluster.models.flat import FlatLayout, FlatNetwork
 
 
 @dataclass(frozen=True)
@@ -66,19 +67,14 @@ class StepResult:
 
 
 GoesOn: TypeAlias = "Callable[[], tf.Tensor]"
-"""Returns whether a period of local steps continues, bool []."""
+"""Is called after each local step, and returns whether the period continues, bool []."""
 
 
 class PeriodLimits(NamedTuple):
-    """The conditions that may end a period of local steps early.
+    """The conditions that may end a period of local steps early."""
 
-    Attributes:
-      batches: int64 [], the number of the period's batches to take; None: all of them.
-      goes_on: is called after each local step, and returns whether the period continues; None: it always continues.
-    """
-
-    batches: tf.Tensor | None = None
-    goes_on: GoesOn | None = None
+    batches: tf.Tensor | None = None  # int64 [], the number of the period's batches to take; None: all of them
+    goes_on: GoesOn | None = None  # None: the period always continues
 
 
 WHOLE_PERIOD = PeriodLimits()
@@ -211,3 +207,31 @@ class TrainStep:
 def rows_in(outputs: Any) -> tf.Tensor:
     """Return the number of examples in the outputs of a network, int64 []."""
     return tf.shape(tf.nest.flatten(outputs)[0], tf.int64)[0]
+
+
+Clip: TypeAlias = "Callable[[tf.Tensor], tf.Tensor]"
+"""Gradient [n] → clipped gradient [n], in the same dtype."""
+
+
+def clipping_of(settings: RuleSettings, layout: FlatLayout) -> Clip:
+    """Return the function that clips as Keras does; without settings for it, the function leaves the gradient unchanged.
+
+    Args:
+      layout: the layout of the variables in the gradient.
+    """
+    if (limit := settings.clip_norm) is not None:
+        return partial(_by_norms, limit=limit, layout=layout)
+    if (limit := settings.global_clip_norm) is not None:
+        return partial(_by_norm, limit=limit)
+    if (limit := settings.clip_value) is not None:
+        return partial(tf.clip_by_value, clip_value_min=-limit, clip_value_max=limit)
+    return lambda gradient: gradient
+
+
+def _by_norms(gradient: tf.Tensor, limit: float, layout: FlatLayout) -> tf.Tensor:
+    return tf.concat([_by_norm(part, limit) for part in tf.split(gradient, layout.sizes)], axis=0)
+
+
+def _by_norm(vector: tf.Tensor, limit: float) -> tf.Tensor:
+    # In bfloat16, a sum of squares would stop growing after some hundred squares.
+    return tf.cast(tf.clip_by_norm(tf.cast(vector, tf.float32), limit), vector.dtype)

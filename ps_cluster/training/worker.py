@@ -35,12 +35,7 @@ class Compute(Protocol):
     """Computes a step: a `TrainStep`, or the computation that a mode builds from it (`Mode.worker_step`)."""
 
     def __call__(
-        self,
-        step: tf.Tensor,
-        /,
-        weights: tf.Tensor,
-        statistics: tf.Tensor,
-        limits: PeriodLimits = WHOLE_PERIOD,
+        self, step: tf.Tensor, /, weights: tf.Tensor, statistics: tf.Tensor, limits: PeriodLimits = WHOLE_PERIOD
     ) -> StepResult:
         """Compute a step.
 
@@ -66,23 +61,14 @@ class DispatchGraph(Protocol):
 
 @dataclass(frozen=True)
 class StepTimes:
-    """When a worker reached each point of a step, float64 [] each, in unix seconds.
+    """When a worker reached each point of a step, float64 [] each, in unix seconds."""
 
-    Attributes:
-      scheduled_time: when the chief handed out the step.
-      asked_time: when the worker asked for weights.
-      admitted_time: when the worker was allowed to pull.
-      pulled_time: when the weights had arrived.
-      computed_time: when the gradient was computed.
-      pushed_time: when the push began.
-    """
-
-    scheduled_time: tf.Tensor | float
-    asked_time: tf.Tensor
-    admitted_time: tf.Tensor
-    pulled_time: tf.Tensor
-    computed_time: tf.Tensor
-    pushed_time: tf.Tensor
+    scheduled_time: tf.Tensor | float  # when the chief handed out the step
+    asked_time: tf.Tensor  # when the worker asked for weights
+    admitted_time: tf.Tensor  # when the worker was allowed to pull
+    pulled_time: tf.Tensor  # when the weights had arrived
+    computed_time: tf.Tensor  # when the gradient was computed
+    pushed_time: tf.Tensor  # when the push began
 
 
 def worker_row(
@@ -115,7 +101,12 @@ class TimedComputation:
 
     def __init__(self, compute: Compute, config: RunConfig, store: ParameterStore):
         self._compute, self._store = compute, store
-        self._feedback = feedback_of(config, store)
+        self._feedback: ErrorFeedback | None = None  # pushes lose nothing
+        if config.loses_of_pushes:
+            # The files are written after each push, so only modes with infrequent pushes have them.
+            files = residual_files(0) if config.mode_kind.promise.takes_local_steps else ()
+            lengths, name = [part.length for part in store.shards], f"{store.session}/left-out"
+            self._feedback = ErrorFeedback(store.rounded, lengths, config.training.seed, files, name=name)
         self._slow_down = SlowDown(
             parse_stragglers(config.cluster.straggler), config.most_workers, config.training.seed
         )
@@ -173,17 +164,6 @@ class TimedComputation:
         return StepResult(**tf.cond(after([pulled_time], pulled.is_replay), zero, compute))
 
 
-def feedback_of(config: RunConfig, store: ParameterStore) -> ErrorFeedback | None:
-    """Return the error feedback of a worker's pushes; None if pushes lose nothing."""
-    if not config.loses_of_pushes:
-        return None
-    # The files are written after each push, so only modes with infrequent pushes have them.
-    files = residual_files(0) if config.mode_kind.promise.takes_local_steps else ()
-    lengths = [part.length for part in store.shards]
-    name = f"{store.session}/left-out"
-    return ErrorFeedback(store.rounded, lengths, config.training.seed, files, name=name)
-
-
 def rows_of(compute: Compute, step_id: tf.Tensor) -> Rows:
     """Return the rows of embedding tables that a step needs. Only the plain step of a network has tables."""
     return compute.rows(step_id) if isinstance(compute, TrainStep) else NO_ROWS
@@ -230,18 +210,11 @@ def steps_graph(store: ParameterStore, compute: Compute, config: RunConfig, *, r
         start = (0, asked, tf.nest.map_structure(tf.identity, answer), rows)
         # The lengths are not fixed, because the last answer is short. With two parallel iterations, the next batch is prepared
         # while an answer is under way.
-        shapes = (
-            tf.TensorShape([]),
-            tf.TensorShape([]),
-            tf.nest.map_structure(lambda _: tf.TensorShape([None]), answer),
-            tf.nest.map_structure(lambda one: one.shape, rows),
-        )
+        of_answer = tf.nest.map_structure(lambda _: tf.TensorShape([None]), answer)
+        of_rows = tf.nest.map_structure(lambda one: one.shape, rows)
+        shapes = tf.TensorShape([]), tf.TensorShape([]), of_answer, of_rows
         position, answered, *_ = tf.while_loop(
-            lambda position, *_: position < tf.size(step_ids),
-            body,
-            start,
-            shape_invariants=shapes,
-            parallel_iterations=2,
+            lambda position, *_: position < tf.size(step_ids), body, start, shapes, parallel_iterations=2
         )
         return after([answered], position)
 

@@ -15,14 +15,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from ps_cluster.config.lazy import tf
-from ps_cluster.server.leftovers import VARIABLE, first_term_of, note, term_of
+from ps_cluster.server.leftovers import VARIABLE, note, terms_of
 from ps_cluster.server.ordering import after
 from ps_cluster.server.shard import APPLIED
+from ps_cluster.server.wire import as_bytes
 
 _SAVES_BITS = 40  # the lower bits of a save's number, which count the saves; the bits above are the leader's term
 
@@ -156,7 +158,7 @@ class WorkerState:
             state = tf.cond(
                 is_whole, lambda: tf.ensure_shape(tf.io.parse_tensor(content, tf.uint8), [size]), lambda: begun
             )
-            is_of_this_training = self._number_of_saves(state) >= first_term_of(self._name) * 2**_SAVES_BITS
+            is_of_this_training = self._number_of_saves(state) >= terms_of(self._name)[1] * 2**_SAVES_BITS
             return tf.where(is_of_this_training, state, begun)
 
         return tf.cond(tf.size(tf.io.matching_files(name)) > 0, parsed, lambda: begun)
@@ -183,7 +185,7 @@ class WorkerState:
             state, is_there = tf.where(first, *states), tf.logical_or(first, second)
             return tf.cond(is_there, lambda: self._assign(state), lambda: tf.constant(0, tf.int64))
 
-        def restore_if_written() -> tf.Tensor:
+        def restore_if_written() -> tf.Tensor:  # after a refusal the files may not be readable either
             return tf.cond(self._refused.read_value(), lambda: tf.constant(0, tf.int64), restore)
 
         settled: tf.Tensor = tf.cond(is_applied, save, restore_if_written)
@@ -200,7 +202,7 @@ class WorkerState:
         with tf.control_dependencies(needed):
             before = self._saves.read_value()
             refused_before = self._refused.read_value()
-            term = term_of(self._name) * 2**_SAVES_BITS
+            term = terms_of(self._name)[0] * 2**_SAVES_BITS
         with tf.control_dependencies([before]):
             number = self._saves.assign(term + (before + 1) % 2**_SAVES_BITS)
         with tf.control_dependencies([number]):
@@ -230,7 +232,7 @@ def _bytes_of(variable: tf.Variable) -> int:
 
 
 def _joined_bytes(values: Iterable[np.ndarray | tf.Tensor]) -> tf.Tensor:
-    return tf.concat([tf.reshape(tf.bitcast(value, tf.uint8), [-1]) for value in values], 0)
+    return tf.concat([as_bytes(value) for value in values], 0)
 
 
 def _from_bytes(part: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
@@ -260,19 +262,14 @@ def _print(*words: Any) -> tf.Tensor:
 
 
 class SentVector(NamedTuple):
-    """The vector that is pushed instead of a gradient, and its remainder.
+    """The vector that is pushed instead of a gradient, and its remainder."""
 
-    Attributes:
-      vector: float32 [n].
-      remainders: float32 [2], the norms of the remainder before this push and of the remainder after it.
-      settle: keeps the new remainder of each shard that has applied the push.
-    """
-
-    vector: tf.Tensor
-    remainders: tf.Tensor
-    settle: Settle
+    vector: tf.Tensor  # float32 [n]
+    remainders: tf.Tensor  # float32 [2], the norms of the remainder before this push and of the remainder after it
+    settle: Settle  # keeps the new remainder of each shard that has applied the push
 
 
+@dataclass(frozen=True)
 class ErrorFeedback:
     """Adds to a push the remainder that earlier pushes of this worker left out.
 
@@ -283,40 +280,25 @@ class ErrorFeedback:
     If a worker dies between a push and the write of its file, its next push adds the old remainder a second time.
     """
 
-    def __init__(
-        self,
-        rounded: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
-        lengths: Sequence[int],
-        seed: int,
-        files: Sequence[str] = (),
-        *,
-        name: str,
-    ):
-        """Create the error feedback of a worker.
-
-        Args:
-          rounded: (vector float32 [n], seed int32 [2]) → the vector that is sent, float32 [n].
-          lengths: the number of weights in each shard to which pushes go. Their sum is n.
-          seed: the seed of random rounding.
-          files: the files of the `WorkerState`.
-          name: the name of the `WorkerState`.
-        """
-        self._rounded, self._lengths, self._seed, self._files = rounded, list(lengths), seed, files
-        self._name = name
+    rounded: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]  # as `ParameterStore.rounded`
+    lengths: Sequence[int]  # the number of weights in each shard to which pushes go; their sum is n
+    seed: int  # of random rounding
+    files: Sequence[str] = ()  # the files of the `WorkerState`
+    name: str = field(kw_only=True)  # the name of the `WorkerState`
 
     def __call__(self, step: tf.Tensor, gradient: tf.Tensor) -> SentVector:
         """Return the vector to push for the gradient [n] of a step (int64 [])."""
-        state = WorkerState(self._name, "the remainder of earlier pushes", self._files)
-        left_out = state.variable("vector", np.zeros(sum(self._lengths), np.float32), changes=True)
+        state = WorkerState(self.name, "the remainder of earlier pushes", self.files)
+        left_out = state.variable("vector", np.zeros(sum(self.lengths), np.float32), changes=True)
         with tf.control_dependencies([state.load(step, [gradient])]):
             before = left_out.read_value()
         wanted = tf.cast(gradient, tf.float32) + before
-        sent = self._rounded(wanted, tf.stack([np.int32(self._seed), tf.cast(step, tf.int32)]))
+        sent = self.rounded(wanted, tf.stack([np.int32(self.seed), tf.cast(step, tf.int32)]))
         rest = wanted - sent
 
         def settle(outcomes: tf.Tensor) -> list[tf.Tensor]:
-            applied = tf.unstack(tf.equal(outcomes, APPLIED), len(self._lengths))
-            parts = zip(applied, tf.split(rest, self._lengths), tf.split(before, self._lengths), strict=True)
+            applied = tf.unstack(tf.equal(outcomes, APPLIED), len(self.lengths))
+            parts = zip(applied, tf.split(rest, self.lengths), tf.split(before, self.lengths), strict=True)
             kept = tf.concat([tf.where(*part) for part in parts], 0)
 
             def keep() -> tf.Tensor:

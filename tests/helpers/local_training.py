@@ -114,7 +114,7 @@ def _train_in_workspace(config, run_dir, dataset, accelerator):
     mode = config.mode_kind
     job = TrainingJob(config, run_dir, dataset, leading=LeaderStart(term=1))
     of_data = partial(build, accelerator_of=lambda config: accelerator)
-    start = SessionStart(job, build=split_trainer.SplitBuild(mode, None) if mode.shares_steps else of_data)
+    start = SessionStart(job, build=partial(split_trainer.build, mode, None) if mode.shares_steps else of_data)
     start.begin(resume=False)
     with (
         mock.patch.object(placement, "device_name", lambda task, device=CPU: LOCAL_DEVICE),

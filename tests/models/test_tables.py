@@ -358,7 +358,8 @@ def test_with_the_rows_of_a_batch_outputs_and_gradients_are_those_of_the_whole_n
     outputs, fresh, gradient = passed(network, tf.concat([dense, *own], 0), inputs, rows)
 
     # Where the numbers of the vector of weights and rows are in the vector of the whole network.
-    positions = arrangement_of(network, 1).positions(0)
+    arrangement = arrangement_of(network, 1)
+    positions = arrangement.positions(0, np.arange(arrangement.sizes[0]))
     of_dense, *of_groups = np.split(positions, np.cumsum([len(dense), *(v.size for v in of_tables)])[:-1])
     of_rows = [of.reshape(-1, width)[ids].ravel() for of, width, ids in zip(of_groups, widths, rows.ids)]
     in_whole = np.zeros(len(positions))
@@ -375,7 +376,7 @@ def test_the_positions_of_all_servers_are_each_position_of_the_whole_network_onc
     model = functional()
     network = FlatNetwork(model, tables=find_tables(model, spec_of("ids", "text", "row"), rows_from=10))
     arrangement, whole = arrangement_of(network, servers), flatten(model.trainable_variables)
-    positions = [arrangement.positions(server) for server in range(servers)]
+    positions = [arrangement.positions(server, np.arange(size)) for server, size in enumerate(arrangement.sizes)]
     assert sorted(np.concatenate(positions).tolist()) == list(range(len(whole)))
     dense, of_tables = np.array_split(flatten(network.variables), servers), network.tables.take_values()
     for server, of_server in enumerate(positions):

@@ -13,9 +13,9 @@ from ps_cluster.errors import UserError
 from ps_cluster.runs.checkpoints import Checkpoint
 from ps_cluster.runs.resharding import is_consistent_cut, resharded
 from ps_cluster.runs.run_dir import IDENTITY
-from ps_cluster.server.replica import ReplicaShard
 from ps_cluster.server.shard import APPLIED, REFUSED, ParameterShard
 from ps_cluster.training.modes.bounded import BoundedShard
+from ps_cluster.training.modes.sync import ReplicaShard
 from ps_cluster.training.step import StepResult
 from tests.helpers.stores import (
     LENGTH,

@@ -192,11 +192,10 @@ def test_a_replay_of_a_step_changes_no_row_and_is_counted(servers):
 def test_a_step_that_one_of_two_servers_lacks_changes_the_rows_of_that_server_alone():
     stored, whole = Stored(2), Stored(2)
     rows, pulled = stored.pull(LOOKED_UP[0])
-    (version, _), (dense, _), (fresh, _), (of_rows, _) = stored.store._cut(
-        pulled.versions, pulled.weights, pulled.statistics, rows
-    )
+    (version, dense, fresh, of_rows), _ = stored.store._cut(pulled.versions, pulled.weights, pulled.statistics, rows)
     stored.store.shards[0].push(identity(0), version, dense, fresh, row(RATE), of_rows)  # then the worker died
-    positions = [arrangement_of(stored.network, 2).positions(server) for server in range(2)]
+    arrangement = arrangement_of(stored.network, 2)
+    positions = [arrangement.positions(server, np.arange(size)) for server, size in enumerate(arrangement.sizes)]
     whole.train(0)
     one, both = stored.state["weights"], whole.state["weights"]
     assert (one[positions[0]] == both[positions[0]]).all() and (one[positions[1]] == stored.first[positions[1]]).all()

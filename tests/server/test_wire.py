@@ -139,9 +139,9 @@ def test_a_store_applies_what_was_sent_and_pulls_are_in_bfloat16(wire, shards):
 
 def test_a_message_is_as_small_as_promised():
     long = make_store(wire="int8", rule="sgd", length=100_000), make_store(wire="float32", rule="sgd", length=100_000)
-    small, large = (store.shards[0].push_bytes for store in long)
+    small, large = (store.shards[0].push_message.bytes for store in long)
     assert large > 400_000 and small < 0.26 * large
-    assert long[0].shards[0].pull_bytes == pytest.approx(200_000, rel=0.01)
+    assert long[0].shards[0].pull_message.bytes == pytest.approx(200_000, rel=0.01)
 
 
 SGD = {"optimizer.rule": "sgd", "optimizer.weight_decay": 0.0, "cluster.workers": 1, "training.steps": 400}

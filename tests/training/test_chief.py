@@ -11,10 +11,8 @@ from ps_cluster.config import build_config
 from ps_cluster.runs.ledger import COUNTS
 from ps_cluster.server.store import Ledgers
 from ps_cluster.training import chief as chief_module
-from ps_cluster.training.background_poller import BackgroundPoller
-from ps_cluster.training.chief import LEAST_POLL_S, POLL_S, Chief
+from ps_cluster.training.chief import LEAST_POLL_S, POLL_S, BackgroundPoller, Chief
 from ps_cluster.training.run_progress import RunProgress
-from ps_cluster.training.step_source import DispatchGraphs
 from tests.helpers.ledgers import rows_of
 
 CONFIG = build_config(overrides={"training.steps": 10_000, "cluster.workers": 1, "cluster.steps_per_dispatch": 2})
@@ -40,12 +38,12 @@ class Dispatcher:
 class Session:
     """`look` is called at each look, and applies by `apply` what was handed out."""
 
-    rests, broken = False, None
-    seconds_to_checkpoint = math.inf
-    store, graphs = STORE, DispatchGraphs(lambda repeats: None)
+    broken = None
+    store, graphs = STORE, staticmethod(lambda repeats: None)
 
     def __init__(self, dispatcher, look):
         self.progress, self._dispatcher, self._look = Brisk(CONFIG, 100), dispatcher, look
+        self.saver = SimpleNamespace(rests=False, seconds_to_checkpoint=math.inf)
 
     def start(self):
         pass
@@ -122,7 +120,7 @@ def test_the_next_look_comes_when_a_checkpoint_is_due_if_that_is_sooner(seconds_
 
     dispatcher = Dispatcher()
     session = Session(dispatcher, lambda: session.apply())
-    session.seconds_to_checkpoint = seconds_to_checkpoint
+    session.saver.seconds_to_checkpoint = seconds_to_checkpoint
     session.progress.updates_per_second = lambda: speed
     Chief(CONFIG, session, dispatcher).run(Drain())
     assert asked == [waits]
@@ -135,7 +133,7 @@ def test_nothing_is_handed_out_at_rest(rests):
     def look(dispatcher, session):
         handed.append(len(dispatcher.steps))
         session.apply()
-        session.rests = rests
+        session.saver.rests = rests
 
     _, _, thread, drain = run(look)
     while len(handed) < 4:

@@ -153,8 +153,8 @@ def built(to_come):
 def test_tables_that_can_not_fit_are_refused_before_they_take_memory():
     some = config(**{"optimizer.rule": "adagrad", "cluster.parameter_servers": 2})
     needs, numbers = memory.table_bytes(some, 2 * 20_000 * 8), [20_000 * 8, 50 * 8, 20_000 * 8]
-    assert built(memory.TableMemoryLimit(some, FreeMemory(needs), pytest.fail)) == (numbers, "")
-    refused, line = built(memory.TableMemoryLimit(some, FreeMemory(int(memory.SURE_SHARE * needs) - 1), pytest.fail))
+    assert built(memory.TableMemoryLimit(some, FreeMemory(needs), [])) == (numbers, "")
+    refused, line = built(memory.TableMemoryLimit(some, FreeMemory(int(memory.SURE_SHARE * needs) - 1), []))
     assert refused == numbers[:2] and "of 20,000 rows of width 8" in line and "on each parameter server" in line
     assert keras.layers.Embedding(9, 2)(keras.Input([1], dtype="int32")).shape == (None, 1, 2)
 
@@ -164,9 +164,9 @@ def test_on_several_machines_the_one_that_is_too_small_for_its_servers_is_named(
     needs = memory.bytes_on_servers(some, 2 * 20_000 * 8)
     least = int(memory.SURE_SHARE * needs * 2 / 3) + 1
     machines = [memory.Machine(FreeMemory(least // 2 + 1), (1,)), memory.Machine(FreeMemory(least), (0, 2))]
-    assert built(memory.TableMemoryLimit(some, None, lambda: machines))[1] == ""
+    assert built(memory.TableMemoryLimit(some, None, machines))[1] == ""
     machines[1] = memory.Machine(FreeMemory(least - 2), (0, 2))
-    assert "GB on ps-0 and ps-2, and the machine has" in built(memory.TableMemoryLimit(some, None, lambda: machines))[1]
+    assert "GB on ps-0 and ps-2, and the machine has" in built(memory.TableMemoryLimit(some, None, machines))[1]
 
 
 def test_servers_tell_of_their_machine_and_its_free_memory():

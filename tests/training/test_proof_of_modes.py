@@ -16,11 +16,11 @@ from ps_cluster.runs.ledger import COUNTS, WORKER_COLUMNS
 from ps_cluster.runs.proof import ExpectedRows, RoundShape, ShardAudit, audit
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.step_set import StepSet
-from ps_cluster.server.replica import ReplicaShard
 from ps_cluster.system.stop_signals import Drain
 from ps_cluster.training.all_reduce import CONTINUE, _train, different_replica
 from ps_cluster.training.job import TrainingJob
 from ps_cluster.training.learning_rate import expected_rates
+from ps_cluster.training.modes.sync import ReplicaShard
 from ps_cluster.training.session import SessionStart
 from tests.helpers.ledgers import rows_of, write_journal
 from tests.helpers.left_by_runs import pack_small_images

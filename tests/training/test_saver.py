@@ -325,7 +325,7 @@ def test_a_leader_that_wakes_up_late_leaves_the_snapshots_of_its_successor(tmp_p
         return Saver(config, run_dir, "synthetic", FakeBooks(Clock()), progress, term=term)
 
     for term in (1, 2, 3):
-        saver(term)._save(run_dir.snapshots, SNAPSHOTS_KEPT)
+        saver(term)._save(run_dir.snapshots)
     saver(2).save_last()  # its claim was looked at before it was frozen
     assert [state.term for state in checkpoints.states(run_dir.snapshots)] == [3]
     saver(3).save_last()

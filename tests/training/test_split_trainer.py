@@ -10,9 +10,9 @@ from ps_cluster.config.tasks import Task
 from ps_cluster.errors import UserError
 from ps_cluster.models.stages import Block
 from ps_cluster.training.device_names import device_name, processor_beside
-from ps_cluster.training.fair_lock import FairLock
 from ps_cluster.training.modes.layers import LayerPlace, places_of
 from ps_cluster.training.placement import check_devices, devices_of, first_blocks
+from ps_cluster.training.split_trainer import FairLock
 
 BLOCKS = [
     Block((name,), weights, 8, None) for name, weights in (("in", 0), ("a", 10), ("pool", 0), ("b", 30), ("c", 40))

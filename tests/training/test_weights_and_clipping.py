@@ -9,7 +9,7 @@ from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec, Field, class_w
 from ps_cluster.errors import UserError
 from ps_cluster.models.flat import FlatLayout
 from ps_cluster.models.judges import judge_of
-from ps_cluster.training.clipping import clipping_of
+from ps_cluster.training.step import clipping_of
 
 CLASSES = ("cat", "dog", "7")
 SPEC = ExampleSpec({}, Field("uint8", ()), classes=CLASSES)

@@ -5,7 +5,7 @@ import pytest
 
 from ps_cluster.config import build_config
 from ps_cluster.runs.step_set import StepSet
-from ps_cluster.training.step_source import AsynchronousSteps, DispatchGraphs
+from ps_cluster.training.step_source import AsynchronousSteps
 
 WINDOW = 2**16
 
@@ -38,8 +38,9 @@ def steps():
     def make(missing, following, total):
         progress, handed_out = Progress(missing, following, total), []
         config = build_config(overrides={"cluster.steps_per_dispatch": 4})
-        graphs = DispatchGraphs(lambda repeats: None)
-        work = AsynchronousSteps(config, progress, graphs, lambda graph, what: handed_out.append(what.tolist()))
+        work = AsynchronousSteps(
+            config, progress, lambda repeats: None, lambda graph, what: handed_out.append(what.tolist())
+        )
         return work.hand_out(), handed_out, progress
 
     return make

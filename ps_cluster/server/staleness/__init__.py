@@ -1,1 +1,1 @@
-"""The staleness methods, one file for each. `config.staleness_methods.METHODS` finds them in this folder."""
+"""The staleness methods, a file for each, or for those of one paper. `config.staleness_methods.METHODS` finds them here."""

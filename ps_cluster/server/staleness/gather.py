@@ -22,10 +22,6 @@ class GatherSettings(StalenessSettings):
         description="The weights change once per this many gradients; null: as many as there are workers.",
     )
 
-    def gathered_gradients(self, workers: int) -> int:
-        """Return K: the weights change with every K-th gradient. `workers`: the workers that train or are emulated."""
-        return self.gather or workers
-
 
 class Gathered(Correction[GatherSettings]):
     """Changes the weights with every K-th gradient, by the mean of K gradients, each scaled by 1 / sqrt(1 + τ).
@@ -38,7 +34,7 @@ class Gathered(Correction[GatherSettings]):
 
     def __init__(self, settings: GatherSettings, weights: tf.Variable, workers: int, most_workers: int):
         super().__init__(settings, weights, workers, most_workers)
-        self.gathered_gradients: int = self._settings.gathered_gradients(workers)
+        self.gathered_gradients: int = self._settings.gather or workers
         self.slots = {"gathered": tf.Variable(tf.zeros_like(weights), trainable=False)}
 
     def changes_since(self, arrival: Arrival) -> tf.Tensor:
@@ -60,11 +56,11 @@ class Gather(StalenessMethod[GatherSettings]):
     def gathered_gradients(self, config: RunConfig) -> int:
         """Return K, the number of gradients after which the weights change."""
         settings: Any = config.staleness
-        gathered: int = settings.gathered_gradients(config.mode_kind.emulated_workers(config))
+        gathered: int = settings.gather or config.mode_kind.emulated_workers(config)
         return gathered
 
     def equation(self, settings: GatherSettings, arrived: ArrivedParts) -> CorrectedParts:
         """Return the gradient with the share 1 / sqrt(1 + changes of the weights since the pull)."""
-        every = settings.gathered_gradients(arrived.workers)
+        every = settings.gather or arrived.workers
         changes = arrived.updates_before // every - (arrived.updates_before - arrived.staleness) // every
         return CorrectedParts(arrived.gradient, 1 / np.sqrt(1 + changes))

@@ -88,11 +88,7 @@ class FtrlUpdate(UpdateRule[FtrlSettings]):
 
 
 def _step(
-    settings: FtrlSettings,
-    before: Sequence[tf.Tensor],
-    gradient: tf.Tensor,
-    shared: tf.Tensor,
-    rate: tf.Tensor,
+    settings: FtrlSettings, before: Sequence[tf.Tensor], gradient: tf.Tensor, shared: tf.Tensor, rate: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Return weights, n and z after an update, as in the docstring of `FtrlUpdate`.
 

@@ -16,21 +16,13 @@ from ps_cluster.config.optimizer_rules import RULES, OwnSettings
 
 
 class RowUpdate(NamedTuple):
-    """An update of some rows.
+    """An update of some rows."""
 
-    Attributes:
-      places: int64 [u], the distinct numbers of the rows.
-      gradient: float32 [u, width].
-      learning_rate: float32 [].
-      updates_before: int64 [], the number of updates applied to this shard before.
-      share: float32 [], as for `UpdateRule.apply`; None means 1.
-    """
-
-    places: tf.Tensor
-    gradient: tf.Tensor
-    learning_rate: tf.Tensor
-    updates_before: tf.Tensor
-    share: tf.Tensor | None = None
+    places: tf.Tensor  # int64 [u], the distinct numbers of the rows
+    gradient: tf.Tensor  # float32 [u, width]
+    learning_rate: tf.Tensor  # float32 []
+    updates_before: tf.Tensor  # int64 [], the number of updates applied to this shard before
+    share: tf.Tensor | None = None  # float32 [], as for `UpdateRule.apply`; None means 1
 
 
 class RowRule(ABC, Generic[OwnSettings]):

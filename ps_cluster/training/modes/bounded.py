@@ -174,8 +174,7 @@ class BoundedShard(WaitingShard):
     def refuse_or_apply(self, push: Push) -> tf.Tensor:
         now = self.version.read_value()
         too_stale = tf.logical_or(
-            now - push.version > self._max_staleness,
-            self._clocks.sparse_read(push.worker) < self._lowest_clock(),
+            now - push.version > self._max_staleness, self._clocks.sparse_read(push.worker) < self._lowest_clock()
         )
 
         def take() -> tf.Tensor:
@@ -260,8 +259,7 @@ class Bounded(DefaultMode):
         return bounded_graph(store, compute, config, repeats=repeats)
 
     def most_staleness(self, config: RunConfig) -> int | None:
-        settings = BoundedSettings.of(config)
-        return settings.bounds[0]
+        return BoundedSettings.of(config).bounds[0]
 
     def label(self, config: RunConfig) -> str:
         bounds = zip(("s", "lag"), BoundedSettings.of(config).bounds, strict=True)

@@ -5,30 +5,22 @@ See outer_steps.py for the papers.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 import numpy as np
 from pydantic import Field
 
 from ps_cluster.config import RunConfig
-from ps_cluster.config.equations import Slots, UpdateParts
 from ps_cluster.config.lazy import tf
-from ps_cluster.config.modes import ClusterShape, UsedSettings
+from ps_cluster.config.modes import ClusterShape
 from ps_cluster.config.sections import listed
 from ps_cluster.config.staleness_methods import METHODS
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.shard import ParameterShard, Push
 from ps_cluster.server.store import ParameterStore
-from ps_cluster.server.update_rules.rule import UpdateRule
 from ps_cluster.training.modes.fragments import fragments_graph
-from ps_cluster.training.modes.local_steps import LocalMode, LocalTraining
-from ps_cluster.training.modes.outer_steps import DelayedNesterov, OuterSettings, delayed_nesterov
+from ps_cluster.training.modes.local_steps import LocalTraining
+from ps_cluster.training.modes.outer_steps import OuterMode, OuterSettings
 from ps_cluster.training.modes.waiting import put
-from ps_cluster.training.step import TrainStep
 from ps_cluster.training.worker import Compute, DispatchGraph
-
-if TYPE_CHECKING:
-    from ps_cluster.training.recomputed_steps import RecomputedSteps
 
 # The highest speed is that of a worker that pushed within the last COUNTS_AS_FASTEST_FOR x (number of workers) pushes.
 COUNTS_AS_FASTEST_FOR = 4
@@ -60,12 +52,6 @@ class DilocoSettings(OuterSettings):
         description="c in the paper: this share of the momentum moves the weights at each push, not only at every N-th. At "
         "most 1 / N.",
     )
-
-
-def pushes_of_momentum(config: RunConfig) -> int:
-    """Return N: the momentum changes with every N-th push, or with every N-th change of the weights by gathered pushes."""
-    settings = DilocoSettings.of(config)
-    return settings.momentum_every or (1 if METHODS[config.staleness.method].gathers else config.cluster.workers)
 
 
 class DilocoShard(ParameterShard):
@@ -120,14 +106,13 @@ def _speed(measured: tf.Tensor) -> tf.Tensor:
     return tf.where(known > 0, tf.gather(in_order, place, axis=1, batch_dims=1), tf.zeros([], tf.float64))
 
 
-class Diloco(LocalMode):
+class Diloco(OuterMode):
     """Asynchronous local SGD: each period of a worker becomes one outer step when it arrives."""
 
     name = "diloco"
     says = "workers train by themselves for many steps; each such period is one outer step, as it arrives"
     Settings = DilocoSettings
     cluster = ClusterShape(pins_workers=True)
-    uses = UsedSettings(ignores=frozenset({"lookahead"}))
     shard = DilocoShard
 
     def dispatch(self, store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool) -> DispatchGraph:
@@ -136,23 +121,11 @@ class Diloco(LocalMode):
         assert isinstance(compute, LocalTraining)
         return fragments_graph(store, compute, config)
 
-    def worker_step(self, step: TrainStep, config: RunConfig, start: InitialState, keep: np.ndarray) -> Compute:
-        return LocalTraining(step, config, start, keep)
-
-    def server_rule(self, config: RunConfig, weights: tf.Variable, start: InitialState) -> UpdateRule[Any]:
+    def delay_of_momentum(self, config: RunConfig) -> tuple[int, float]:
+        """Return N and c. With a method that gathers pushes, N counts the changes of the weights."""
         settings = DilocoSettings.of(config)
-        every = pushes_of_momentum(config)
-        return DelayedNesterov(config, settings, weights, every=every, spread=settings.momentum_spread)
-
-    def recomputed_steps(self) -> type[RecomputedSteps]:
-        from ps_cluster.training.recomputed_periods import RecomputedLocalPeriods
-
-        return RecomputedLocalPeriods
-
-    def equation(self, config: RunConfig, parts: UpdateParts) -> Slots:
-        """Return the result of the outer step with the outer gradient of one worker."""
-        settings = DilocoSettings.of(config)
-        return delayed_nesterov(settings, parts, every=pushes_of_momentum(config), spread=settings.momentum_spread)
+        gathers = METHODS[config.staleness.method].gathers
+        return settings.momentum_every or (1 if gathers else config.cluster.workers), settings.momentum_spread
 
     def check(self, config: RunConfig) -> None:
         super().check(config)
@@ -168,19 +141,16 @@ class Diloco(LocalMode):
             suitable = [one.name for one in METHODS if one.takes_periods and not (one.drops and settings.fragments)]
             fragmented = " with mode.fragments" if method.takes_periods else ""
             raise ValueError(f"staleness.method: got '{name}': mode diloco{fragmented} takes {listed(suitable)}")
-        every = pushes_of_momentum(config)
-        if settings.momentum_spread > 1 / every:
-            raise ValueError(
-                f"mode.momentum_spread: got {settings.momentum_spread:g}: at most 1 / mode.momentum_every, 1 / {every}"
-            )
+        every, spread = self.delay_of_momentum(config)
+        if spread > 1 / every:
+            raise ValueError(f"mode.momentum_spread: got {spread:g}: at most 1 / mode.momentum_every, 1 / {every}")
 
     def worker_vectors(self, config: RunConfig) -> int:
-        settings = DilocoSettings.of(config)
-        return 1 + settings.fragments  # the worker's weights, and with fragments also the weights that it has pulled
+        # With fragments, a worker also keeps the weights that it has pulled.
+        return super().worker_vectors(config) + DilocoSettings.of(config).fragments
 
     def takes_fewer_batches(self, config: RunConfig) -> bool:
-        settings = DilocoSettings.of(config)
-        return settings.dynamic_steps
+        return DilocoSettings.of(config).dynamic_steps
 
     def label(self, config: RunConfig) -> str:
         settings = DilocoSettings.of(config)

@@ -111,12 +111,7 @@ class LocalSteps:
     """Computes one period of a worker: `local_steps` steps of plain SGD on the worker's weights."""
 
     def __init__(self, step: TrainStep, config: RunConfig, start: InitialState, keep: np.ndarray):
-        """Create the constants.
-
-        Args:
-          start: the initial state of all weights.
-          keep: float32 [m], the share of the statistics that one step keeps.
-        """
+        """Create the constants. The arguments are as for `Mode.worker_step`."""
         self._step, factors = step, start.factors
         self._decay = tf.constant(decay_rates(config.optimizer, factors))
         self._factors = 1.0 if np.all(factors == 1) else tf.constant(factors)
@@ -126,15 +121,11 @@ class LocalSteps:
     def __call__(
         self, step: tf.Tensor, weights: tf.Tensor, statistics: tf.Tensor, limits: PeriodLimits = WHOLE_PERIOD
     ) -> StepResult:
-        """Take all steps of one period.
+        """Take all steps of one period. Return the distance moved instead of a gradient.
 
         Args:
-          step: int64 [], the number of the period.
           weights: [2, n], the worker's x_i, and its x before the exchange, where the first gradient is taken.
-          statistics: float32 [m].
           limits: not used.
-        Returns:
-          A result with the distance moved instead of the gradient. The other fields are as for `Progress.result`.
         """
         own, before = tf.unstack(weights)
 

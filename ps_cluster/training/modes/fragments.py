@@ -46,12 +46,10 @@ class FragmentedWorker:
             if part.codec.loses
         ]
 
-        def variable(name: str, shape: list[int], dtype: tf.DType = tf.float32) -> tf.Variable:
-            return self.own.state.scratch(name, shape, dtype)
-
-        self._pulled = variable("pulled", [int(self._ends[-1])])
-        self._statistics = variable("statistics", [int(self._statistics_ends[-1])])
-        self._statistics_pulled = variable("statistics pulled", [int(self._statistics_ends[-1])])
+        variable = self.own.state.scratch
+        self._pulled = variable("pulled", [int(self._ends[-1])], tf.float32)
+        self._statistics = variable("statistics", [int(self._statistics_ends[-1])], tf.float32)
+        self._statistics_pulled = variable("statistics pulled", [int(self._statistics_ends[-1])], tf.float32)
         self._versions = variable("versions", [len(lengths)], tf.int64)
 
     def begin(self, store: ParameterStore, worker: tf.Tensor, step: tf.Tensor) -> tf.Tensor:

@@ -75,40 +75,30 @@ def take_local_steps(
     """Take the steps of a period from `first` up to `end`, one after the other.
 
     Args:
-      keep: float32 [m], the share of the statistics that one step keeps.
+      keep: as for `Mode.worker_step`.
       take: (position int64 [], state, statistics) → (the step's result, state).
-      goes_on: is called after each step, and returns whether the period continues; None: it always continues.
+      goes_on: as in `PeriodLimits`.
     """
 
-    def body(
-        position: tf.Tensor,
-        goes: tf.Tensor,
-        state: tf.Tensor,
-        statistics: tf.Tensor,
-        numbers: tf.Tensor,
-        seen: tf.Tensor,
-    ) -> tuple[tf.Tensor, ...]:
-        result, state = take(position, state, statistics)
-        loss, metric, rate = tf.unstack(numbers)
+    from ps_cluster.data.batches import joined_checksum
+
+    def body(position: tf.Tensor, goes: tf.Tensor, before: Progress) -> tuple[tf.Tensor, tf.Tensor, Progress]:
+        result, state = take(position, before.state, before.statistics)
+        loss, metric, rate = tf.unstack(before.numbers)
         rate = tf.where(position == 0, result.learning_rate, rate)
         numbers = tf.stack([loss + result.loss, metric + result.metric, rate])
-        examples, checksum = tf.unstack(seen)
+        examples, checksum = tf.unstack(before.seen)
         seen = tf.stack([examples + result.examples, joined_checksum(checksum, result.ids_checksum)])
         if goes_on is not None:
             with tf.control_dependencies([state]):
                 goes = tf.identity(goes_on())
-        return position + 1, goes, state, keep * statistics + result.fresh, numbers, seen
+        return position + 1, goes, Progress(state, keep * before.statistics + result.fresh, numbers, seen)
 
-    from ps_cluster.data.batches import joined_checksum
-
-    start, last = (tf.constant(first, tf.int64), tf.constant(True)), tf.cast(end, tf.int64)
-    _, _, *ended = tf.while_loop(
-        lambda position, goes, *_: tf.logical_and(goes, position < last),
-        body,
-        (*start, *progress),
-        parallel_iterations=1,
+    start, last = (tf.constant(first, tf.int64), tf.constant(True), progress), tf.cast(end, tf.int64)
+    loop: tuple[tf.Tensor, tf.Tensor, Progress] = tf.while_loop(
+        lambda position, goes, _: tf.logical_and(goes, position < last), body, start, parallel_iterations=1
     )
-    return Progress(*ended)
+    return loop[2]
 
 
 class LocalOptimizer:
@@ -147,7 +137,7 @@ class LocalOptimizer:
         return take_local_steps(first, end, progress, training.keep, take, goes_on)
 
     def settle(self, step: tf.Tensor, outcomes: tf.Tensor) -> tf.Tensor:
-        """Keep the optimizer's state after a period if a shard applied the period's push. See `KeepsState`."""
+        """As `KeepsState.settle`."""
         return self.state.settle(step, tf.reduce_any(tf.equal(outcomes, APPLIED)))
 
 
@@ -155,39 +145,20 @@ class LocalTraining(KeepsState):
     """Computes one period of a worker: local steps with the run's optimizer rule, whose state stays with the worker."""
 
     def __init__(self, step: TrainStep, config: RunConfig, start: InitialState, keep: np.ndarray):
-        """Create the constants.
-
-        Args:
-          start: the initial state of all weights.
-          keep: float32 [m], the share of the statistics that one step keeps.
-        """
+        """Create the constants. The arguments are as for `Mode.worker_step`."""
         self.step, self.settings, self.start, self.keep = step, config.optimizer, start, keep
         self.local_steps = config.batches_per_step
         self.seed = config.training.seed
         self.kept = keep**self.local_steps  # the share of the statistics that the server keeps with each push
 
     def __call__(
-        self,
-        step: tf.Tensor,
-        weights: tf.Tensor,
-        statistics: tf.Tensor,
-        limits: PeriodLimits = WHOLE_PERIOD,
+        self, step: tf.Tensor, weights: tf.Tensor, statistics: tf.Tensor, limits: PeriodLimits = WHOLE_PERIOD
     ) -> StepResult:
-        """Take the steps of one period.
+        """Take the steps of one period. Return the pulled weights minus the reached weights instead of a gradient.
 
-        Args:
-          step: int64 [], the number of the period.
-          weights: [n], as pulled.
-          statistics: float32 [m].
-          limits: the limits of the period. If `goes_on` ends a period early, its push is sent all the same, and the
-            shard drops it.
-
-        Returns:
-          A result with the pulled weights minus the reached weights instead of the gradient. The other fields are as
-            for
-          `Progress.result`.
+        If `limits.goes_on` ends a period early, its push is sent all the same, and the shard drops it.
         """
-        local = self._optimizer(weights.dtype)
+        local = LocalOptimizer(self, len(self.start.factors), weights.dtype)
         pulled = tf.cast(weights, tf.float32)
         loaded = local.state.load(step, [pulled])
         with tf.control_dependencies([loaded, local.weights.assign(pulled, read_value=False)]):
@@ -199,8 +170,5 @@ class LocalTraining(KeepsState):
         fresh = ended.statistics - self.kept * statistics
         return ended.result(count, tf.cast(moved, weights.dtype), fresh)
 
-    def _optimizer(self, dtype: tf.DType) -> LocalOptimizer:
-        return LocalOptimizer(self, len(self.start.factors), dtype)
-
     def settle(self, step: tf.Tensor, outcomes: tf.Tensor) -> tf.Tensor:
-        return self._optimizer(tf.float32).settle(step, outcomes)
+        return LocalOptimizer(self, len(self.start.factors), tf.float32).settle(step, outcomes)

@@ -9,16 +9,25 @@ step id with H batches, and is applied exactly once.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 from pydantic import Field
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.equations import Slots, UpdateParts
 from ps_cluster.config.lazy import tf
+from ps_cluster.config.modes import UsedSettings
 from ps_cluster.config.optimizer_rules import RuleSettings
 from ps_cluster.config.setting_types import Momentum
+from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.update_rules.rule import UpdateRule, times
-from ps_cluster.training.modes.local_steps import LocalSettings
+from ps_cluster.training.modes.local_steps import LocalMode, LocalSettings, LocalTraining
+from ps_cluster.training.step import TrainStep
+from ps_cluster.training.worker import Compute
+
+if TYPE_CHECKING:
+    from ps_cluster.training.recomputed_steps import RecomputedSteps
 
 
 class OuterSettings(LocalSettings):
@@ -68,13 +77,38 @@ class DelayedNesterov(UpdateRule[RuleSettings]):
         )
 
 
-def delayed_nesterov(settings: OuterSettings, parts: UpdateParts, *, every: int, spread: float) -> Slots:
-    """Return the result of `DelayedNesterov`, computed with numpy. N is `every` and c is `spread`."""
-    beta, is_due = settings.outer_momentum, (parts.updates_before + 1) % every == 0
-    gradient, momentum = parts.shared_gradient, parts.slots["momentum"]
-    delta = parts.slots["delta"] + gradient
-    if is_due:
-        momentum = beta * momentum + delta / every
-    weight = beta * ((1 - spread * every + spread) if is_due else spread)
-    step = settings.outer_rate * (weight * momentum + gradient / every)
-    return {"weights": parts.weights - step, "momentum": momentum, "delta": 0 * delta if is_due else delta}
+class OuterMode(LocalMode):
+    """A mode whose workers take local steps with the run's optimizer, and whose server applies outer steps."""
+
+    uses = UsedSettings(ignores=frozenset({"lookahead"}))
+
+    def delay_of_momentum(self, config: RunConfig) -> tuple[int, float]:
+        """Return N and c of `DelayedNesterov`."""
+        return 1, 0.0
+
+    def worker_step(self, step: TrainStep, config: RunConfig, start: InitialState, keep: np.ndarray) -> Compute:
+        return LocalTraining(step, config, start, keep)
+
+    def server_rule(self, config: RunConfig, weights: tf.Variable, start: InitialState) -> UpdateRule[Any]:
+        every, spread = self.delay_of_momentum(config)
+        return DelayedNesterov(config, OuterSettings.of(config), weights, every=every, spread=spread)
+
+    def recomputed_steps(self) -> type[RecomputedSteps]:
+        from ps_cluster.training.recomputed_periods import RecomputedLocalPeriods
+
+        return RecomputedLocalPeriods
+
+    def equation(self, config: RunConfig, parts: UpdateParts) -> Slots:
+        """Return the result of `DelayedNesterov`, computed with numpy. In rounds the gradient is the mean of a round."""
+        settings, (every, spread) = OuterSettings.of(config), self.delay_of_momentum(config)
+        beta, is_due = settings.outer_momentum, (parts.updates_before + 1) % every == 0
+        gradient, momentum = parts.shared_gradient, parts.slots["momentum"]
+        delta = parts.slots["delta"] + gradient
+        if is_due:
+            momentum = beta * momentum + delta / every
+        weight = beta * ((1 - spread * every + spread) if is_due else spread)
+        step = settings.outer_rate * (weight * momentum + gradient / every)
+        return {"weights": parts.weights - step, "momentum": momentum, "delta": 0 * delta if is_due else delta}
+
+    def worker_vectors(self, config: RunConfig) -> int:
+        return 1  # the worker's weights

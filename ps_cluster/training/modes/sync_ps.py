@@ -154,7 +154,7 @@ class Rounds(StepSource):
                 yield False
             self._progress.scheduled(np.arange(begin, end))  # counted before it is sent, see `AsynchronousSteps`
             for _ in range(self._config.training_workers):
-                self._schedule(self._graphs.first, end)
+                self._schedule(self._graphs(False), end)
             begin = end
             self.ends = begin == total
             yield True
@@ -236,15 +236,11 @@ class SyncPs(DefaultMode):
             raise ValueError(f"mode.grace_seconds: got {grace_s:g}: it needs mode.backup_workers, 1 or more")
 
     def late_workers(self, config: RunConfig) -> int:
-        settings = SyncPsSettings.of(config)
-        return settings.backup_workers
+        return SyncPsSettings.of(config).backup_workers
 
     def grace_seconds(self, config: RunConfig) -> float:
-        settings = SyncPsSettings.of(config)
-        return settings.grace_seconds
+        return SyncPsSettings.of(config).grace_seconds
 
     def label(self, config: RunConfig) -> str:
         backups, grace_s = self.late_workers(config), self.grace_seconds(config)
-        return " ".join(
-            [self.name, *([f"b={backups}"] if backups else []), *([f"grace={grace_s:g}s"] if grace_s else [])]
-        )
+        return self.name + f" b={backups}" * bool(backups) + f" grace={grace_s:g}s" * bool(grace_s)

@@ -18,10 +18,7 @@ if TYPE_CHECKING:
 
 class WidthSettings(SplitSettings):
     least_units: int = Field(
-        default=16,
-        ge=2,
-        le=1_000_000,
-        description="Layers with fewer units or filters stay whole, on worker 0.",
+        default=16, ge=2, le=1_000_000, description="Layers with fewer units or filters stay whole, on worker 0."
     )
 
 

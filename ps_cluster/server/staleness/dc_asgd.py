@@ -1,4 +1,4 @@
-"""Staleness method dc_adaptive: delay compensation with a separate lambda for each weight."""
+"""Staleness methods dc_adaptive and dc_constant: delay compensation (Zheng et al. 2017, arXiv:1609.08326)."""
 
 from __future__ import annotations
 
@@ -55,3 +55,30 @@ class DcAdaptive(StalenessMethod[AdaptiveSettings]):
         mean_square = settings.decay * arrived.slots["mean_square"] + (1 - settings.decay) * square
         strength = settings.strength / np.sqrt(mean_square + EPSILON)
         return CorrectedParts(arrived.gradient + strength * square * arrived.moved, slots={"mean_square": mean_square})
+
+
+class ConstantSettings(StalenessSettings):
+    # The paper's value (Zheng et al. 2017, arXiv:1609.08326).
+    strength: Factor = Field(default=0.04, description="lambda in the paper.")
+
+
+class ConstantDelayCompensation(WithBackups[ConstantSettings]):
+    """DC-ASGD-c: g + lambda g*g*(w - w_bak), elementwise, where lambda is `strength`.
+
+    Zheng et al. 2017, "Asynchronous Stochastic Gradient Descent with Delay Compensation", arXiv:1609.08326,
+    algorithm 2.
+    """
+
+    def _corrected(self, gradient: tf.Tensor, moved: tf.Tensor, worker: tf.Tensor) -> tf.Tensor:
+        return gradient + self._settings.strength * gradient * gradient * moved, None
+
+
+class DcConstant(StalenessMethod[ConstantSettings]):
+    name = "dc_constant"
+    says = "delay compensation with a constant lambda"
+    Settings = ConstantSettings
+    correction = ConstantDelayCompensation
+
+    def equation(self, settings: ConstantSettings, arrived: ArrivedParts) -> CorrectedParts:
+        """Return g + lambda g*g*(w - w_bak)."""
+        return CorrectedParts(arrived.gradient + settings.strength * arrived.gradient**2 * arrived.moved)
