@@ -135,15 +135,6 @@ def test_a_lost_step_holds_nothing_back_beyond_the_window(written, held):
     assert max(np.cumsum(held)) <= 20 + 10, "rows in memory"
 
 
-def test_a_step_that_came_too_late_for_its_round_holds_nothing_back(written, held):
-    steps = [step for step in range(300) if step % 3]  # two of three gradients make an update
-    rows = rows_of(steps, version=np.arange(200) // 2 + 1)
-    assert (
-        written(rows, rounds=RoundShape(steps_per_update=3, gradients_per_update=2, most=2))["step"].tolist() == steps
-    )
-    assert max(np.cumsum(held)) <= 10, "rows in memory"
-
-
 def test_a_disk_that_refuses_leaves_the_table_of_before_and_nothing_beside_it(written):
     written(rows_of([0], version=[1]))
     before = written.path.read_text()
