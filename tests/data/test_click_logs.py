@@ -77,11 +77,7 @@ def test_a_damaged_gzip_file_is_told(tmp_path):
 
 
 RATINGS = [(user, film, 1 + (user * film) % 5, 881250949 + user) for user in range(1, 21) for film in range(1, 31)]
-FORMS = {
-    "u.data": ("\t", []),
-    "ratings.dat": ("::", []),
-    "ratings.csv": (",", ["userId,movieId,rating,timestamp"]),
-}
+FORMS = {"u.data": ("\t", []), "ratings.dat": ("::", []), "ratings.csv": (",", ["userId,movieId,rating,timestamp"])}
 
 
 def save_ratings(folder, name, ratings=RATINGS):

