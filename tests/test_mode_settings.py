@@ -131,12 +131,6 @@ def test_compare_leaves_a_shared_setting_out_of_the_arms_that_do_not_use_it():
     assert [config.staleness.method for config in found.values()] == ["inverse", "none", "none"]
 
 
-def test_compare_gives_a_single_process_as_many_images_an_update_as_the_workers_of_the_others():
-    runs = plan(("async", "sync", "single"), {"cluster.workers": 4})
-    sizes = {run.config.examples_per_update for run in runs if "batch=128" not in run.name}
-    assert sizes == {4 * 128}
-
-
 def test_compare_refuses_what_none_of_its_arms_uses():
     told = refusal(plan, ("sync", "single"), {"cluster.parameter_servers": 2})
     assert told.startswith("compare: cluster.parameter_servers: got 2: no mode here uses it")

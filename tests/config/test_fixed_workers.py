@@ -1,13 +1,10 @@
 """The modes that keep their number of workers say why, to each command that would change it."""
 
-import json
-
 import pytest
 from click.testing import CliRunner
 
 from ps_cluster.cli.main import main
 from ps_cluster.config.modes import MODES
-from ps_cluster.config.tasks import WORKER
 from tests.helpers.bad_input import assert_one_line
 from tests.helpers.fake_runs import Fake, write_run
 
@@ -46,14 +43,3 @@ def test_scale_refuses_before_it_asks(tmp_path):
     run = write_run(tmp_path / "run", Fake(settings(mode)))
     assert_refused(mode, "scale", str(run), "--workers", "5", says="--workers: got 5: mode")
     assert not list(run.glob("scale*"))
-
-
-def test_task_refuses_to_begin_with_fewer(tmp_path):
-    mode = "sync"
-    tasks = MODES[mode].cluster.types
-    cluster = {kind: [f"127.0.0.1:{port}"] for port, kind in enumerate(tasks, start=40001)}
-    cluster[WORKER].append("127.0.0.1:40009")
-    tf_config = json.dumps({"cluster": cluster, "task": {"type": tasks[0], "index": 0}})
-    command = ("task", "--run-dir", str(tmp_path / "run"), "--dataset", "synthetic", "--precision", "float32")
-    assert_refused(mode, *command, "--min-workers", "1", says="--min-workers: got 1: mode", TF_CONFIG=tf_config)
-    assert not (tmp_path / "run").exists()

@@ -116,15 +116,12 @@ def batch(**changes) -> bytes:
 
 BROKEN_BATCHES = {
     "empty": (lambda: b"", "damaged pickle"),
-    "not a pickle": (lambda: b"<html>404</html>", "data_batch_1: damaged pickle"),
     "truncated": (lambda: batch()[:200_000], "data_batch_1: damaged pickle"),
     "not a dictionary": (lambda: pickle.dumps([1]), "no dictionary"),
     "keys that are no text": (lambda: pickle.dumps({(1, 2): 3}), "a name is no text, but of type tuple"),
     "no images": (lambda: pickle.dumps({b"labels": []}), "no array 'data'"),
-    "too few images": (lambda: pickle.dumps({b"data": np.zeros((CIFAR_ROWS - 1, 3072), np.uint8)}), "uint8 [99, 3072]"),
     "images in another shape": (lambda: pickle.dumps({b"data": np.zeros((CIFAR_ROWS, 32), np.uint8)}), "[100, 32]"),
     "floating-point images": (lambda: pickle.dumps({b"data": np.zeros((1, 3072), np.float32)}), "type 'f4'"),
-    "wide images": (lambda: pickle.dumps({b"data": np.zeros((1, 3072), np.int64)}), "int64 [1, 3072]"),
     "objects for images": (lambda: pickle.dumps({b"data": np.array([None])}), "type 'O8'"),
     "a label too many": (lambda: batch(labels=[0] * 101), "no list 'labels' of 100 labels"),
     "a label out of range": (lambda: batch(labels=[0] * 99 + [10]), "from 0 to 9"),

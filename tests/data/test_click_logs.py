@@ -61,7 +61,6 @@ def test_keys_are_the_same_on_every_machine_and_spread_evenly():
         (criteo_line(label=2), "its label is '2', not 0 or 1"),
         (criteo_line(numbers=[1] * 12 + ["x"]), "invalid literal for int() with base 10: b'x'"),
         (criteo_line(values=[*VALUES[1:], "zz"]), "invalid literal for int() with base 16: b'zz'"),
-        ("1" * 10_000, "it has 1 columns, not 40"),
     ],
 )
 def test_a_bad_line_of_criteo_is_told_with_file_and_number(tmp_path, line, reason):

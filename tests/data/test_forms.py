@@ -33,7 +33,6 @@ MADE = {
     "arrays of a folder": ("a", lambda path: npy(path, NUMBERS)),
     "image_arrays": ("a.npz", lambda path: np.savez_compressed(path, **PIXELS)),
     "image_arrays of a folder": ("a", lambda path: npy(path, PIXELS)),
-    "arrays, though one alone": ("a.npy", lambda path: np.save(path, PIXELS["x_train"])),
     "image_folder": ("a", lambda path: draw(path / "train" / "cat" / "1.PNG")),
     "image_folder without splits": ("a", lambda path: draw(path / "cat" / "1.jpeg")),
     "image_folder with pictures in sub-folders alone": ("a", lambda path: draw(path / "cat" / "2023" / "1.png")),
@@ -42,7 +41,6 @@ MADE = {
         lambda path: (touched(path / "train.csv", path / "test.csv"), draw(path / "figures" / "eda" / "plot.png")),
     ),
     "table": ("a.csv", lambda path: path.write_text("a,b\n1,2\n")),
-    "table in capitals": ("A.CSV", lambda path: path.write_text("a,b\n1,2\n")),
     "table of a folder": ("a", lambda path: touched(path / "train.parquet")),
     "hugging_face": ("a", lambda path: touched(path / "state.json", path / "dataset_info.json")),
     "tfds": ("a", lambda path: touched(path / "features.json", path / "dataset_info.json")),
@@ -115,7 +113,6 @@ def test_a_path_that_can_not_be_data_is_told_with_all_forms(tmp_path, text, told
     [
         (["a.xlsx"], "a.xlsx", "is a .xlsx file: save the table as .csv or .parquet"),
         (["a.csv.zip"], "a.csv.zip", "is a .csv.zip file: compress the table by gzip, as .csv.gz, or unpack it"),
-        (["a.tar.gz"], "a.tar.gz", "is a .tar.gz file: unpack it, and give the folder"),
         (["a.jpg"], "a.jpg", "is one picture: put the pictures of each class into a folder of its own"),
         (["p/1.jpg", "p/2.jpg"], "p", "has pictures outside the folders of classes: put the pictures of each class"),
         (["p/cat/1.HEIC", "p/dog/2.avif"], "p", "has pictures in .avif, .heic, which are not read: convert them to"),

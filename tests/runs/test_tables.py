@@ -48,10 +48,9 @@ def test_what_is_read_is_what_was_written_also_a_ledger_without_updates(written)
 
 def test_lines_are_in_the_order_of_steps_and_a_step_that_a_shard_lacks_has_none(written):
     orders = [0, 3, 1, 2, 5, 4], [5, 1, 0, 2, 4]
-    shards = [
-        rows_of(order, version=range(1, len(order) + 1), applied_time=[float(n) for n in order]) for order in orders
-    ]
-    rows = written(*shards)
+    rows = written(
+        *(rows_of(one, version=range(1, len(one) + 1), applied_time=list(map(float, one))) for one in orders)
+    )
     assert rows["step"].tolist() == rows["applied_time"].tolist() == [0, 1, 2, 4, 5]
 
 
