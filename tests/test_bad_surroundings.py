@@ -18,50 +18,20 @@ def tf_config(cluster=CLUSTER, kind="worker", index=1, **more):
     return json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}, **more})
 
 
-TF_CONFIGS = [
+TF_CONFIGS = [  # more of them, without the command: tests/launch/test_topology.py
     ("", ["TF_CONFIG is not set"]),
-    ("{", ["TF_CONFIG is not JSON"]),
-    ("[]", ["TF_CONFIG: got []"]),
-    ("3", ["TF_CONFIG: got 3"]),
     ('{"cluster": {"chief": ["a:1"], "chief": ["b:1"]}}', ["'chief'", "twice"]),
     ('{"task": {"index": NaN}}', ["NaN"]),
     ('{"task": {"index": 1e400}}', ["too large a number"]),
     (f'{{"task": {{"index": {"9" * 5000}}}}}', ["5,000 digits"]),
     ("[" * 100_000, ["nested too deep"]),
-    (json.dumps({"cluster": CLUSTER}), ["'task' is missing"]),
     (json.dumps({"task": {"type": "chief", "index": 0}}), ["'cluster' is missing"]),
-    (tf_config(index=True), ["task.index", "True"]),
-    (tf_config(index="1"), ["task.index", "'1'"]),
-    (tf_config(index=1.0), ["task.index", "1.0"]),
-    (tf_config(index=-1), ["task.index", "-1"]),
-    (tf_config(index=2), ["task.index: got 2", "has 2 of type worker"]),
-    (tf_config(kind="boss"), ["task.type", "'boss'"]),
-    (tf_config(CLUSTER | {"master": ["x:1"]}), ["cluster.master: there is a chief too"]),
-    (tf_config(kind=None), ["task.type", "None"]),
-    (tf_config({"worker": []}), ["cluster.worker", "at least 1 item"]),
-    (tf_config({"worker": "c:3"}), ["cluster.worker", "'c:3'"]),
-    (tf_config({"chief": ["a:1"]}), ["task.type: got 'worker'"]),
-    (tf_config(CLUSTER | {"boss": ["x:1"]}), ["cluster: got chief, ps, worker, boss"]),
     (tf_config(CLUSTER | {CURSOR_UP: ["x:1"]}), ["cluster: got chief, ps, worker, ?[1A?[2K"]),
-    (tf_config(CLUSTER | {"ps": ["a:1"]}), ["'a:1' appears twice"]),
     *(
         (tf_config(CLUSTER | {"ps": [address]}), ["cluster.ps.0", "host:port"])
-        for address in (
-            "b",
-            "b:0",
-            "b:010",
-            "b:65536",
-            "b:\uff12",
-            "\uff42:2",
-            "b:2x",
-            "b :2",
-            ":2",
-            "[::1:2",
-            "[1.2.3.4]:5",
-        )
+        for address in ["b:0", "b:010", "b:２", "ｂ:2", "b:2x", ":2", "[::1:2", "[1.2.3.4]:5"]
     ),
     (tf_config(CLUSTER | {"ps": [f"{CURSOR_UP}b:2"]}), ["cluster.ps.0", "host:port"]),
-    (tf_config(CLUSTER | {"ps": [7]}), ["cluster.ps.0", "got 7"]),
     (tf_config({"worker": [f"h{n}:1" for n in range(500)]}, index=0), ["mode.name"]),
     (tf_config({"worker": [f"h{n}:1" for n in range(5000)]}, index=0), ["TF_CONFIG: cluster.workers: got 5000"]),
 ]
@@ -84,48 +54,43 @@ CLUSTER_FILES = [
     (f"{BY_FILE} --type worker --index -1", "worker: [c:3]", ["--index", "-1"]),
     (f"{BY_FILE} --type worker --index 0", "worker: [c:3", ["cluster.yaml", "is not YAML"]),
     (f"{BY_FILE} --type worker --index 0", "worker: &a [c:3]", ["cluster.yaml", "anchors"]),
-    (
-        f"{BY_FILE} --type worker --index 0",
-        f'worker: ["{CURSOR_UP}:3"]'.replace("\x1b", "\\e"),
-        ["worker.0", "host:port"],
-    ),
+    (f"{BY_FILE} --type worker --index 0", 'worker: ["\\e[1A\\e[2K:3"]', ["worker.0", "host:port"]),
     (f"{BY_FILE} --type worker --index 0", "worker: [c:3]", ["mode.name: got 'async'", "'cluster.yaml' has worker"]),
     (
         f"{BY_FILE} --type chief --index 0 --mode single --resume",
         "chief: [a:1]",
-        ["--resume: got 'always'", "no checkpoint"],
+        ["--resume: got 'always'", "no check"],
     ),
 ]
-FINISHED = "simulate --workers 2 --ps 1"
-OUTPUTS = [
+SIMULATE = "simulate --workers 2 --ps 1"
+IN_THE_WAY = [("file/below", "a file is in the way"), ("a" * 220, "too long a name")]
+OTHER_FILES = [
+    ("empty", "is a directory"), ("/proc/figures", "can't be written"), ("pipe", "a regular file"),
+    ("deep/" * 700, "too long a name"),
+]  # fmt: skip
+OUTPUTS = [  # each command with some places, and one with all
+    *((f"{SIMULATE} --json {path}", ["--json", says]) for path, says in (*IN_THE_WAY, *OTHER_FILES)),
     *(
         (f"{command} {path}", [command.split()[-1], says])
-        for command in (
-            "bench --dataset synthetic --output", f"{FINISHED} --json", f"{FINISHED} --save-costs",
-        )
-        for path, says in (
-            ("empty", "is a directory"), ("file/below", "a file is in the way"), ("/proc/figures", "can't be written"),
-            ("pipe", "a regular file"), ("a" * 220, "too long a name"), ("deep/" * 700, "too long a name"),
-        )
+        for command in ("bench --dataset synthetic --output", f"{SIMULATE} --save-costs")
+        for path, says in (*IN_THE_WAY, OTHER_FILES[0])
     ),
     *(
         (f"{command} {path}", [command.split()[-1], says])
         for command in ("compare --dataset synthetic --output", "compare empty --output", "chaos --run-dir", TASK[:14])
-        for path, says in (
-            ("file", "a file is in the way"), ("file/below", "a file is in the way"), ("/proc/x/y", "can't be written"),
-            ("a" * 220, "too long a name"),
-        )
+        for path, says in (("file", "a file is in the way"), *IN_THE_WAY, ("/proc/x/y", "can't be written"))
     ),
-]  # fmt: skip
+]
 LONG = "a" * 300
 PATHS = [
+    *((f"run --resume {path}", [path[:100]]) for path in ("loop", "loop/below", "~nobody-of-this-name/x", LONG)),
     *(
         (f"{command} {path}", [path[:100]])
         for command in (
-            "run --resume", "evaluate --wait-seconds 0 --checkpoint-dir", "compare", "runs", "predict x --run", "export --run",
+            "evaluate --wait-seconds 0 --checkpoint-dir", "compare", "runs", "predict x --run", "export --run",
             "run --data-dir",
         )
-        for path in ("loop", "loop/below", "~nobody-of-this-name/x", LONG)
+        for path in ("loop/below", "~nobody-of-this-name/x", LONG)
     ),
     ("data list --data-dir ~nobody-of-this-name", ["~nobody-of-this-name"]),
     (f"run --model {LONG}.keras", [LONG]),
@@ -139,22 +104,16 @@ NASTY = [
     (["run", "--resume", f"gone{BACK_TO_FRONT}"], ["gone?"]),
     (["run", "--resume", "a\nError: b"], ["a Error: b"]),
     (["run", "--config", f"gone{CURSOR_UP}.yaml"], ["gone?[1A?[2K.yaml"]),
-    (["run", "--mode", f"async{CURSOR_UP}"], ["--mode"]),
     (["run", f"--no{CURSOR_UP}"], ["--no"]),
     ([f"run{CURSOR_UP}"], ["run"]),
-    (["run", "--workers", f"3{BELL}"], ["--workers"]),
     (["run", "--set", f"cluster.x{CURSOR_UP}=3"], ["section.key=value"]),
-    (["run", "--set", f"model.name={CURSOR_UP}"], ["model.name"]),
     (["run", "--set", 'model.name="\\e[1A"'], ["model.name"]),
     (["run", "--straggler", f"2:5x{BACK_TO_FRONT}"], ["cluster.straggler"]),
     (["compare", f"gone{CURSOR_UP}"], ["gone?[1A?[2K"]),
-    (["compare", "--baseline", CURSOR_UP, "gone"], ["gone"]),
     (["evaluate", "--checkpoint-dir", f"gone{CURSOR_UP}", "--once"], ["gone?[1A?[2K"]),
     (["simulate", "--json", f"file/x{CURSOR_UP}"], ["file/x?[1A?[2K"]),
-    (["bench", "--arms", f"single,{CURSOR_UP}"], ["--arms"]),
     (["chaos", "--run-dir", f"file/{CURSOR_UP}"], ["file/?[1A?[2K"]),
     (["run", "--data-dir", "a" * 100_000], ["aaa"]),
-    (["run", "--model", "a" * 100_000], ["--model"]),
     (["a" * 100_000], ["aaa"]),
 ]
 ROWS = [

@@ -17,19 +17,8 @@ from tests.helpers.own_data import save_hugging_face
 pytestmark = pytest.mark.slow
 
 
-def laughs(reference: str) -> str:
-    """Ten thousand million values out of ten lines. `reference`: how a line refers to the one before it."""
-    lines = ["a0: &a0 [lol]"]
-    for level in range(1, 11):
-        lines.append(f"a{level}: &a{level} " + reference.format(", ".join([f"*a{level - 1}"] * 10)))
-    return "\n".join(lines)
-
-
-def merges(levels: int) -> str:
-    """Mappings that each merge the one before it twice."""
-    lines = ["a0: &a0 {b: 1}"]
-    lines += [f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}" for n in range(1, levels)]
-    return "\n".join(lines)
+# Ten thousand million values out of ten lines, each of which refers to the one before it ten times.
+LAUGHS = "\n".join(["a0: &a0 [lol]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 11))])
 
 
 def slow_pattern(pattern: str) -> str:
@@ -37,47 +26,36 @@ def slow_pattern(pattern: str) -> str:
 
 
 YAML = [
-    (laughs("[{}]"), ["anchors and aliases"]),
-    (laughs("{{x: [{}]}}"), ["anchors and aliases"]),
-    (merges(40), ["anchors and aliases"]),
-    ("a: &a [*a]", ["anchors and aliases"]),
+    (LAUGHS, ["anchors and aliases"]),
     ("[" * (MOST_BYTES - 1), ["nested deeper than 20"]),
     ("{" * (MOST_BYTES - 1), ["nested deeper than 20"]),
-    ("{a: " * (MOST_BYTES // 4 - 1), ["nested deeper than 20"]),
     ("- " * (MOST_BYTES // 2 - 1), ["nested deeper than 20"]),
     ("? " * (MOST_BYTES // 2 - 1), ["nested deeper than 20"]),
     ("\n".join(" " * n + "a:" for n in range(300)), ["nested deeper than 20"]),
     (f"training: {{epochs: {'9' * 60_000}}}", ["60,000 digits"]),
-    (f"training: {{epochs: 0.{'9' * 60_000}}}", ["60,002 digits"]),
     (f"training: {{epochs: 1e{'9' * 60_000}}}", ["60,002 digits"]),
     (f"training: {{epochs: {'1:' * 30_000}1}}", ["plain decimal"]),
     (f"training: {{epochs: {'1_' * 30_000}x}}", ["training.epochs"]),
     (f"cluster: {{straggler: '{';'.join(f'{n}:2x' for n in range(6000))}'}}", ["cluster.straggler"]),
-    (f"cluster: {{straggler: '{'1' * 60_000}'}}", ["cluster.straggler"]),
     (f"cluster: {{{', '.join(f'k{n}: 1' for n in range(6000))}}}", ["unknown key"]),
     (f"? {'k' * 60_000}\n: 1", ["unknown key"]),
-    (f"data: {{data_dir: {'d' * 60_000}}}", ["does not exist"]),
     (f"data: {{data_dir: {'d/' * 30_000}}}", ["does not exist"]),
-    (slow_pattern("(a+)+$"), ["learning_rate_factors.0.match"]),
     (slow_pattern("*a" * 60), ["learning_rate_factors.0.match", "at most 100 characters"]),
     (slow_pattern("a" * 60_000), ["learning_rate_factors.0.match", "at most 100 characters"]),
-    ("a" * (MOST_BYTES + 1), ["more than 65,536 bytes"]),
     ("# " + "x" * 10_000_000, ["more than 65,536 bytes"]),
 ]
 COMPARISONS = [
-    (laughs("[{}]"), ["anchors and aliases"]),
     (f"arms: [{', '.join(['{mode: async}'] * 3000)}]", ["arms", "at most 100 items"]),
     (f"stragglers: [{', '.join(['none'] * 9000)}]", ["stragglers", "at most 20 items"]),
     (f"seeds: 100\narms: [{', '.join(['{mode: async}'] * 100)}]", ["20,000 runs", "2,000"]),
-    (f"settings: {{{', '.join(f'k{n}: 1' for n in range(6000))}}}", ["unknown key"]),
 ]
-ASSIGNMENTS = ["[" * 60_000, "{" * 60_000, laughs("[{}]"), "9" * 60_000, "a" * 100_000]
+ASSIGNMENTS = ["[" * 60_000, "{" * 60_000, LAUGHS, "9" * 60_000, "a" * 100_000]
 ROWS = [
     *(Row("run --config bad.yaml", says, {"bad.yaml": text}) for text, says in YAML),
     *(Row("compare --dataset synthetic --config bad.yaml", says, {"bad.yaml": text}) for text, says in COMPARISONS),
     *(Row(["run", "--set", f"model.name={text}"], ["--set 'model.name="]) for text in ASSIGNMENTS),
+    Row("run --config pipe", ["'pipe'", "a regular file"]),
     Row("run --config /dev/zero", ["'/dev/zero'", "a regular file"]),
-    Row("compare --config /dev/zero", ["'/dev/zero'", "a regular file"]),
     Row("simulate --workers " + ",".join(["10000"] * 101), ["--workers", "101 values"]),
     Row("run --straggler " + ";".join(f"{n}:2x" for n in range(9000)), ["cluster.straggler"]),
 ]
@@ -86,11 +64,6 @@ ROWS = [
 @pytest.mark.parametrize("row", ROWS, ids=str)
 def test_bomb_is_told_in_one_line_in_bounded_memory_and_time(row, tmp_path, commands):
     assert_told(row, make_folder(tmp_path / "here"), commands)
-
-
-def test_a_pipe_that_nobody_writes_into_is_not_waited_for(tmp_path, commands):
-    folder = make_folder(tmp_path / "here")
-    assert_told(Row("run --config pipe", ["'pipe'", "a regular file"]), folder, commands)
 
 
 def test_a_file_of_a_terabyte_is_not_read(tmp_path, commands):

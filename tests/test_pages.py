@@ -7,8 +7,6 @@ from typing import get_args
 
 import pytest
 
-from benchmarks.records import read
-from ps_cluster.config import build_config
 from ps_cluster.config.datasets import DATASETS
 from ps_cluster.config.modes import MODES
 from ps_cluster.config.networks import NETWORKS
@@ -60,14 +58,6 @@ def test_the_pages_have_the_limits_of_the_code():
     assert f"a pickle {MOST_OPERATIONS:,} operations" in ARCHITECTURE
 
 
-def test_every_mode_that_readme_offers_works_without_another_setting():
-    table = README.partition("| your situation | `--mode` |\n")[2].partition("\n\n")[0]
-    modes = {name for line in table.splitlines()[1:] for name in re.findall(r"`([\w-]+)`", line)}
-    assert {"async", "sync", "single"} < modes
-    for mode in modes:
-        build_config(None, {"mode.name": mode})
-
-
 def test_the_page_of_tools_has_every_outcome_of_a_run():
     tools = (PROJECT / "docs" / "tools.md").read_text()
     line = tools.partition("how the run ended: ")[2].partition(".")[0]
@@ -79,14 +69,6 @@ def test_the_default_settings_list_every_name_that_can_be_chosen():
     for registry in (DATASETS, NETWORKS, MODES):
         names = [one.name for one in registry if getattr(one, "offered", True)]
         assert [name for name in names if not re.search(rf"\b{re.escape(name)}\b", comments)] == []
-
-
-def test_no_time_in_the_table_of_slow_links_is_longer_than_the_measurement():
-    page = (PROJECT / "docs" / "clusters.md").read_text()
-    least, most = map(float, re.search(r"ends (\d+) to (\d+) s after its start", page).groups())
-    record = read("far_apart")
-    times = [second for row in record.rows if isinstance(row["seconds"], list) for second in row["seconds"]]
-    assert f"--seconds {least:.0f} " in record.command and times and max(times) <= most
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(PROJECT)))
@@ -116,14 +98,6 @@ def test_every_commit_that_a_page_names_exists():
 def section(page: str, title: str) -> str:
     text = (PROJECT / "docs" / page).read_text()
     return text.partition(f"# {title}\n")[2].partition("\n## ")[0].partition("\n### ")[0]
-
-
-def test_who_wants_to_kill_a_process_reads_where_its_pid_is_named():
-    for text in (
-        section("troubleshooting.md", "When something dies"),
-        (PROJECT / "README.md").read_text().partition("## Start")[0],
-    ):
-        assert re.search(r"cluster show (RUN_DIR|runs/)", text)
 
 
 def test_the_practice_on_one_machine_is_a_cluster_of_tasks_that_agree(tmp_path, monkeypatch):

@@ -75,8 +75,10 @@ def test_a_file_of_a_user_that_imports_keras_prints_nothing_of_its_own_accord(tm
         "import keras\nimport os\nos.write(2, b'E0000 a real error\\n')\ndef build(): ...\n"
     )
     environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
-    ended = subprocess.run(
-        [sys.executable, "cli.py", "run", "--model", tmp_path / "my.py:build", "--dataset", "synthetic", "--dry-run"],
-        cwd=PROJECT, env=environment, capture_output=True, text=True, timeout=100,
-    )  # fmt: skip
+    code = (
+        "import sys; from pathlib import Path; from ps_cluster.config.networks import NETWORKS; "
+        "NETWORKS[NETWORKS.named_by_user(sys.argv[1], Path())]"
+    )
+    argv = [sys.executable, "-c", code, tmp_path / "my.py:build"]
+    ended = subprocess.run(argv, cwd=PROJECT, env=environment, capture_output=True, text=True, timeout=100)
     assert (ended.returncode, ended.stderr) == (0, "E0000 a real error\n")

@@ -4,12 +4,12 @@ import os
 import pickle
 import re
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from ps_cluster.cli.main import main
 from ps_cluster.runs import checkpoints
 
 pytestmark = pytest.mark.slow
@@ -57,11 +57,15 @@ def test_no_line_follows_a_users_path_in_a_way_that_ends_in_a_traceback():
 
 
 @pytest.mark.parametrize(("umask", "expected"), [(0o000, 0o644), (0o077, 0o600)])
-def test_no_umask_lets_others_write_into_what_a_command_leaves(tmp_path, umask, expected):
-    environment = os.environ | {"PS_CLUSTER_CACHE": str(tmp_path / "cache")}
+def test_no_umask_lets_others_write_into_what_a_command_leaves(tmp_path, monkeypatch, umask, expected):
+    monkeypatch.setenv("PS_CLUSTER_CACHE", str(tmp_path / "cache"))
     (tmp_path / "rows.csv").write_text("x,target\n" + "1,a\n2,b\n" * 20)
-    argv = [sys.executable, "cli.py", "data", "fetch", str(tmp_path / "rows.csv"), "--target", "target"]
-    subprocess.run(argv, cwd=PROJECT, env=environment, umask=umask, check=True, capture_output=True)
+    before = os.umask(umask)
+    try:
+        done = CliRunner().invoke(main, ["data", "fetch", str(tmp_path / "rows.csv"), "--target", "target"])
+    finally:
+        os.umask(before)
+    assert done.exit_code == 0, done.output
     made = {path: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "cache").rglob("*") if path.is_file()}
     locks = {path: mode for path, mode in made.items() if path.name in (".lock", ".used")}
     assert made and {mode for path, mode in made.items() if path not in locks} == {expected}

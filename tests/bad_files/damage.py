@@ -84,10 +84,10 @@ def parametrized(cases):
 
 def assert_told_in_one_line(place: Path, command: str, says: str) -> None:
     """`command` ends with exit code 2, in bounded memory and time, and leaves nothing behind."""
-    before, began = set(place.rglob("*")), time.monotonic()
+    before, began = set(place.rglob("*")), time.process_time()  # however many others want the processor
     with peak_of_memory() as peak:
         result = invoke(command, place)
-    assert time.monotonic() - began < MOST_SECONDS
+    assert time.process_time() - began < MOST_SECONDS
     assert peak() < MOST_BYTES, f"{peak() / 2**20:.0f} MB more than before"
     assert result.exit_code == 2, result.output
     assert result.stderr.startswith("Error: ") and result.stderr.count("\n") == 1, result.stderr

@@ -7,16 +7,7 @@ import struct
 import numpy as np
 import pytest
 
-from tests.bad_files.damage import (
-    EVALUATE,
-    GIB,
-    RESUME,
-    assert_told_in_one_line,
-    huge,
-    invoke,
-    parametrized,
-    pipe,
-)
+from tests.bad_files.damage import EVALUATE, GIB, RESUME, assert_told_in_one_line, huge, invoke, parametrized, pipe
 from tests.bad_files.run_files import (
     JOURNAL_NAME,
     META,
@@ -30,7 +21,7 @@ from tests.bad_files.run_files import (
     counts,
     stretch,
     table,
-)
+)  # fmt: skip
 
 
 def written(content):
@@ -90,23 +81,18 @@ CHECKPOINTS = [
     ("is empty", written(b""), "no table"),
     ("is text", written(b"a text of some length that is no table"), "its table would have"),
     ("is cut short", written(lambda: checkpoint()[:-100]), "damaged or cut short"),
-    ("is longer", written(lambda: checkpoint() + bytes(8)), "damaged or cut short"),
     ("is a pipe", pipe(STEP_NAME), "a regular file"),
-    ("has a wrong byte", written(lambda: checkpoint().replace(b"\0" * 64, b"\1" * 64, 1)), "CRC"),
     ("has 10 GB of zeros", huge(STEP_NAME), "damaged"),
     ("has 10 GB of weights", huge_checkpoint, "no crc32"),
     ("has a table of 1 TB", beginning(2**40, b"{"), "its table would have"),
-    ("has a table that is cut short", beginning(1000, b"{"), "its table is cut short"),
     ("has a deep table", beginning(10**5, b"[" * 10**5), "damaged"),
     ("has no header", words(crc32='{"header": 0, "arrays": {}}'), "no header"),
-    ("has no checksums", words(header="{}"), "no crc32"),
     ("has a header that is no JSON", words(header="{", crc32='{"header": 1025557945, "arrays": {}}'), "header"),
     ("has checksums that are deep", words(header="{}", crc32="[" * 10**5), "too deep"),
     ("has a header that was changed", words(header="{}", crc32='{"header": 7, "arrays": {}}'), "its header is wrong"),
     ("is of a step of 10^30", header(step=10**30), "step"),
     ("names an array that is not there", header(arrays=[*arrays(), "colour"]), "no array 'colour'"),
     ("names an array outside", header(arrays=["../../etc/passwd"]), "arrays.0"),
-    ("names an array by an escape", header(arrays=["\x1b[2J"]), "arrays.0"),
     ("has infinite seconds", meta(train_seconds=1e300), "train_seconds"),
     ("is of another step than its name", header(step=STEPS + 1), f"its content is that of step-{STEPS + 1:09}-term-000001"),
     ("is of another leader than its name", meta(leaders=[stretch() | {"term": 2}]), "-term-000002"),
@@ -115,7 +101,6 @@ CHECKPOINTS = [
     ("has weights of 64 bits", array(weights=np.zeros(10)), "'weights' is float64"),
     ("has an array of 10 GB in few bytes", weights(shape=[2684354560]), "damaged"),
     ("has an array of a shape below 0", weights(shape=[-1, -122_570]), "damaged"),
-    ("has an array that lies outside", weights(data_offsets=[2**50, 2**50 + 490_280]), "damaged"),
     ("has an array of another shape", weights(shape=[2, 61_285]), "CRC"),
     ("has arrays that overlap", weights(data_offsets=[0, 490_280]), "damaged"),
 ]  # fmt: skip
@@ -134,7 +119,6 @@ RESUMED = [
     ("its times are of two stories", meta(times=TIMES | {"last_update": None}), "first_update"),
     ("its counts are below 0", array(counts=-counts()), "contradict each other"),
     ("its counts are of 3 things", array(counts=counts()[:, :3]), "earlier version"),
-    ("its counts are of 2 shards", array(counts=np.repeat(counts(), 2, axis=0)), "contradict each other"),
     ("its ledger waits for shard 9", array(waiting=np.full([1, arrays()["waiting"].shape[1]], 9.0)), "contradict each other"),
     (
         "its ledger waits for what no row can be",
@@ -153,7 +137,7 @@ def test_a_damaged_checkpoint_is_told_in_one_line_and_takes_little_memory_and_ti
 
 
 @pytest.mark.parametrize("command", [RESUME, EVALUATE])
-@pytest.mark.parametrize("content", [b"", b"{}", checkpoint(header={"step": -1})])
+@pytest.mark.parametrize("content", [b"", checkpoint(header={"step": -1})])
 def test_an_older_checkpoint_does_where_the_newest_is_damaged(place, command, content):
     newer = (place / "run" / STEP_NAME).with_name(f"step-{STEPS + 2:09}-term-000001.safetensors")
     newer.write_bytes(content)

@@ -1,28 +1,15 @@
 """Data sets that were made to do harm: pickles, archives and manifests of packed copies."""
 
-import bz2
 import gzip
 import os
 import pickle
 import struct
 import tarfile
 
-import numpy as np
 import pytest
 
-from tests.bad_files.damage import (
-    DATA,
-    assert_told_in_one_line,
-    changed,
-    huge,
-    parametrized,
-    pipe,
-)
-from tests.bad_files.run_files import (
-    batch,
-    member,
-    tar_of,
-)
+from tests.bad_files.damage import DATA, assert_told_in_one_line, changed, huge, parametrized, pipe
+from tests.bad_files.run_files import batch, member, tar_of
 
 
 def data_folder(content, name="data_batch_1"):
@@ -33,12 +20,12 @@ def data_folder(content, name="data_batch_1"):
     return change
 
 
-def archive(content, pack=gzip.compress, zeros_behind=0):
+def archive(content, zeros_behind=0):
     """The archive holds this tar, compressed, and so many MiB of zeros behind it."""
 
     def change(run):
         (run / "cifar").mkdir()
-        packed = pack(content() if callable(content) else content)
+        packed = gzip.compress(content() if callable(content) else content)
         (run / "cifar/cifar-10-python.tar.gz").write_bytes(packed + zeros(zeros_behind))
 
     return change
@@ -74,13 +61,6 @@ def long_hash():
     return b"\x80\x02}" + b")" + b"\x85" * 190_000 + b"K\x01s."
 
 
-def unlike(**fields):
-    """A batch of 10,000 images whose arrays are replaced."""
-    return data_folder(
-        lambda: pickle.dumps({"data": np.zeros([10_000, 3072], np.uint8), "labels": [0] * 10_000} | fields)
-    )
-
-
 def copies():
     """One text that is made bytes of again and again."""
     given = b"c_codecs\nencode\nq\x00" + b"X" + struct.pack("<I", 2**20) + b"a" * 2**20 + b"q\x01X\x06\0\0\0latin1q\x02"
@@ -88,17 +68,9 @@ def copies():
 
 
 PACKED = [
-    ("is of a later format", manifest(format=99), "format 99"),
     ("is of another set", manifest(name="imagenet"), "holds the data set 'imagenet'"),
     ("has 10^30 images", manifest(train_examples=10**30), "train_examples"),
-    ("has 10^9 images", manifest(train_examples=10**9), "bytes do not fit"),
-    (
-        "has a label that is no class",
-        lambda run: manifest()(run) or (run / "packed/test_target.uint8").write_bytes(b"\x0a" * 20),
-        "a label is 10, but the 10 classes are numbered from 0",
-    ),
     ("has rows of a terabyte", manifest(target={"dtype": "uint8", "shape": [2**40]}), "target.shape.0"),
-    ("has a field that is a path", manifest(inputs={"../../x": {"dtype": "uint8", "shape": []}}), "inputs"),
     ("has a class that clears the terminal", manifest(classes=["\x1b[2J"]), "classes.0"),
     ("has a file of its own", manifest(bytes={"/etc/passwd": 1}), "bytes"),
     ("is nested", lambda run: manifest()(run) or (run / "packed/dataset.json").write_text("[" * 10**5), "too deep"),
@@ -107,18 +79,14 @@ PACKED = [
 PICKLES = [
     ("LONG_BINPUT 2^31", pickled(b"}r" + struct.pack("<I", 2**31 - 1)), "memo"),
     ("PUT 10^9", pickled(b"}p1000000000\n"), "memo"),
-    ("PUT of a million digits", pickled(b"}p" + b"9" * 10**6 + b"\n"), "damaged"),
     ("FRAME of 2^40", pickled(b"\x95" + struct.pack("<Q", 2**40), b"}"), "frame"),
     ("LONG4 of 2^31", pickled(b"\x8b" + struct.pack("<i", 2**31 - 1)), "damaged"),
     ("BINUNICODE8 of 2^60", pickled(b"\x8d" + struct.pack("<Q", 2**60)), "damaged"),
-    ("BYTEARRAY8 of 10 GB", pickled(b"\x96" + struct.pack("<Q", 10**10)), "damaged"),
     ("a tuple in a tuple as a key", data_folder(long_hash), "tuples"),
     ("a million operations", pickled(b"N0" * 500_000 + b"}"), "operations"),
     ("one text a thousand times", data_folder(copies), "more bytes than it has itself"),
     ("a call", data_folder(pickle.dumps(os.getcwd)), "getcwd"),
-    ("nothing", data_folder(b""), "damaged"),
     ("an array of 10 TB", data_folder(lambda: batch().replace(struct.pack("<H", 10_000), b"\xff\xff")), "data"),
-    ("labels without a dimension", unlike(labels=np.array(3)), "no list 'labels' of 10000 labels"),
     ("a file of 10 GB", lambda run: huge("cifar/data_batch_1")(run), "bytes"),
 ]
 TARS = [
@@ -129,8 +97,6 @@ TARS = [
     ("a batch of 5 GB", archive(tar_of((member("data_batch_1", 5 * 10**9), b""))), "5,000,000,000 bytes"),
     ("a batch below 0", archive(tar_of((member("data_batch_1", -512), b""))), "-512 bytes"),
     ("5,000 members", archive(lambda: tar_of((member("x", 0), b"")) * 5000), "members"),
-    ("a link", archive(tar_of((member("data_batch_1", 0, tarfile.SYMTYPE), b""))), "lacks data_batch_1"),
-    ("bzip2", archive(b"x" * 1000, bz2.compress), "gzip"),
     ("10 GB of nothing", lambda run: huge("cifar/cifar-10-python.tar.gz")(run), "not CIFAR-10"),
 ]  # fmt: skip
 LARGE_TARS = [

@@ -29,13 +29,8 @@ from tests.bad_files.damage import (
     pipe,
     summary,
     text,
-)
-from tests.bad_files.run_files import (
-    SCORE,
-    STEPS,
-    SUMMARY,
-    ledger,
-)
+)  # fmt: skip
+from tests.bad_files.run_files import SCORE, STEPS, SUMMARY, ledger
 from tests.helpers.ledgers import csv_of
 
 
@@ -65,19 +60,16 @@ SUMMARIES = [
     ("summary.json is a folder", COMPARE, folder("summary.json"), "directory"),
     ("summary.json has 10 GB", COMPARE, huge("summary.json"), "bytes"),
     ("its outcome is a terminal's escape", COMPARE, summary(outcome="\x1b[2J\x1b]0;owned\x07"), "outcome"),
-    ("its outcome has a megabyte", COMPARE, summary(outcome="x" * 2**20), "outcome"),
     ("a worker's images are below 0", COMPARE, summary(workers=[{"index": 0, "pid": 1, "updates": 1, "examples": -5}]),
      "workers.0.examples"),
     ("its accuracy is true", COMPARE, summary(evaluation={"history": [SCORE | {"test_accuracy": True}]}), "test_accuracy"),
     ("a score has no time", COMPARE, summary(evaluation={"history": [SCORE | {"train_seconds": None}]}), "train_seconds"),
     ("its seconds are 1e999", COMPARE, lambda run: text("summary.json", json.dumps(SUMMARY).replace(
         '"train_seconds": 6.0, "cpu', '"train_seconds": 1e999, "cpu'))(run), "too large a number"),
-    ("its model is none", COMPARE, summary(model=None), "model"),
     ("nothing was trained", COMPARE, summary(train_seconds=0.0), "0.0 seconds"),
     ("a process's time is a text", CALIBRATE,
      summary(processes=[{"type": "ps", "index": 0, "pid": 1, "cpu_seconds": "9"}]), "cpu_seconds"),
     ("no parameter server", CALIBRATE, summary(parameter_servers=[]), "parameter_servers"),
-    ("its summary is cut short", CHECK, text("summary.json", "{"), "not JSON"),
     ("its summary is gone", CHECK, gone("summary.json"), "summary.json"),
 ]  # fmt: skip
 TABLES = [
@@ -87,22 +79,19 @@ TABLES = [
     ("updates.csv has a line of a gigabyte", COMPARE, huge("metrics/updates.csv", GIB), "other columns"),
     ("updates.csv is a pipe", COMPARE, pipe("metrics/updates.csv"), "a regular file"),
     ("a worker's index is huge", COMPARE, ledger_with(worker=1e15), "worker"),
-    ("a worker's index is none", COMPARE, ledger_with(worker=np.nan), "worker"),
     ("a time is infinite", CALIBRATE, ledger_with(applied_time=np.inf), "applied_time"),
-    ("updates.csv is a folder", CALIBRATE, folder("metrics/updates.csv"), "directory"),
     ("updates.csv is gone", CHECK, gone("metrics/updates.csv"), "updates.csv"),
 ]  # fmt: skip
 CONFIGS = [
     (f"config.yaml {what}", command, text("config.yaml", content), says)
-    for command in (RESUME, EVALUATE, COMPARE, CALIBRATE)
     for what, content, says in (
         ("is no YAML", "cluster: [1, 2\n", "not YAML"),
         ("has a wrong type", "mode: 3\n", "mode"),
     )
+    for command in ((RESUME, EVALUATE, COMPARE, CALIBRATE) if what == "is no YAML" else (RESUME,))
 ]
 MARKS = [
     ("ended.json is cut short", EVALUATE, text("checkpoints/ended.json", "{"), "ended.json"),
-    ("ended.json is a list", EVALUATE, text("checkpoints/ended.json", "[1]"), "ended.json"),
     ("ended.json is of step true", EVALUATE, changed("checkpoints/ended.json", last_step=True), "last_step"),
     ("ended.json has an outcome of its own", EVALUATE, changed("checkpoints/ended.json", outcome="\x1b[2J"), "outcome"),
     ("ended.json is a pipe", EVALUATE, pipe("checkpoints/ended.json"), "a regular file"),
@@ -128,7 +117,6 @@ def test_a_damaged_file_is_told_in_one_line_and_takes_little_memory_and_time(pla
     [
         (text("metrics/evaluation.jsonl", '{"step": true, "test_accuracy": 0.5}\n'), "step: got True"),
         (text("metrics/evaluation.jsonl", "[" * 10**5 + "\n"), "too deep"),
-        (text("metrics/evaluation.jsonl", "x" * 10**7), "a line of more than"),
         (text("metrics/evaluation.jsonl", '{"step": 3, "test_accuracy": "\x1b[2J"}\n'), "not JSON"),
         (huge("metrics/evaluation.jsonl", GIB // 2), "a line of more than"),
         (summary(outcome="completed"), ""),
@@ -143,7 +131,7 @@ def test_rows_that_are_none_are_passed_over_with_a_notice(place, damage, says):
     assert json.loads((place / "run/summary.json").read_text())["evaluation"]["test_accuracy"] == 0.5
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"test_accuracy": "high"}', '{"test_accuracy": 1e999}'])
+@pytest.mark.parametrize("content", ["{", '{"test_accuracy": "high"}'])
 def test_a_record_of_the_best_model_that_is_damaged_is_replaced_with_a_notice(place, content):
     (place / "run/best").mkdir()
     (place / "run/best/model.keras").write_bytes(b"another")
@@ -160,7 +148,6 @@ def test_a_record_of_the_best_model_that_is_damaged_is_replaced_with_a_notice(pl
         (text("dataset.json", "{"), "looking for the data set again"),
         (changed("dataset.json", directory=7), "directory: got 7"),
         (changed("dataset.json", directory="/a\0b"), "looking for the data set again"),
-        (changed("dataset.json", directory="/nowhere"), "looking for the data set again"),
         (pipe("dataset.json"), ""),
         (text("summary.json", "{"), "the summary will be written again"),
         (summary(outcome=7), "the summary will be written again"),
@@ -181,8 +168,6 @@ def test_a_run_is_resumed_without_what_can_be_had_again(place, damage, says):
         ("metrics/training.json", '{"outcome": "completed", "updates": {"applied": "60"}}'),
         ("cluster.json", "[" * 10**5),
         ("cluster.json", '{"launcher": {"pid": 1}, "tasks": [{"type": "king", "index": 0, "pid": 1}]}'),
-        ("cluster.json", '{"launcher": {"pid": 1}, "tasks": [{"type": "ps", "index": 0, "pid": -1}]}'),
-        ("metrics/progress.jsonl", '{"phase": ["training"]}\n'),
         ("metrics/progress.jsonl", '{"phase": "training", "applied": 10e30}\n'),
     ],
 )

@@ -1,18 +1,14 @@
 """The modes that keep their number of workers say why, to each command that would change it."""
 
-import json
-
 import pytest
 from click.testing import CliRunner
 
 from ps_cluster.cli.main import main
 from ps_cluster.config.modes import MODES
-from ps_cluster.config.tasks import WORKER
 from tests.helpers.bad_input import assert_one_line
 from tests.helpers.fake_runs import Fake, write_run
 
 FIXED = [mode.name for mode in MODES if mode.cluster.fixed_workers]
-WITH_WORKERS = [name for name in FIXED if WORKER in MODES[name].cluster.types]
 
 
 def settings(name):
@@ -23,11 +19,8 @@ def settings(name):
 def assert_refused(mode, *command, says, **environment):
     options = [word for key, value in settings(mode).items() for word in ("--set", f"{key}={value}")]
     told = CliRunner().invoke(main, [*command, *(options if command[0] != "scale" else ())], env=environment)
-    assert_one_line(
-        told.exit_code,
-        told.stderr,
-        [says, f"mode {mode} keeps its number of workers: {MODES[mode].cluster.fixed_workers}"],
-    )
+    why = f"mode {mode} keeps its number of workers: {MODES[mode].cluster.fixed_workers}"
+    assert_one_line(told.exit_code, told.stderr, [says, why])
     assert told.stdout == ""
 
 
@@ -35,8 +28,9 @@ def test_async_bounded_and_diloco_alone_may_change_it():
     assert set(MODES.names) - set(FIXED) == {"async", "bounded", "diloco"}
 
 
-@pytest.mark.parametrize("mode", FIXED)
-@pytest.mark.parametrize(("option", "number"), [("--min-workers", 1), ("--max-workers", 5)])
+@pytest.mark.parametrize(
+    ("mode", "option", "number"), [*((mode, "--max-workers", 5) for mode in FIXED), ("sync", "--min-workers", 1)]
+)
 def test_run_refuses_bounds(mode, option, number, tmp_path):
     field = option.removeprefix("--").replace("-", "_")
     command = ("run", "--run-dir", str(tmp_path / "run"), "--dataset", "synthetic", option, str(number))
@@ -44,19 +38,8 @@ def test_run_refuses_bounds(mode, option, number, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("mode", FIXED)
-def test_scale_refuses_before_it_asks(mode, tmp_path):
+def test_scale_refuses_before_it_asks(tmp_path):
+    mode = "sync-ps"
     run = write_run(tmp_path / "run", Fake(settings(mode)))
     assert_refused(mode, "scale", str(run), "--workers", "5", says="--workers: got 5: mode")
     assert not list(run.glob("scale*"))
-
-
-@pytest.mark.parametrize("mode", WITH_WORKERS)
-def test_task_refuses_to_begin_with_fewer(mode, tmp_path):
-    tasks = MODES[mode].cluster.types
-    cluster = {kind: [f"127.0.0.1:{port}"] for port, kind in enumerate(tasks, start=40001)}
-    cluster[WORKER].append("127.0.0.1:40009")
-    tf_config = json.dumps({"cluster": cluster, "task": {"type": tasks[0], "index": 0}})
-    command = ("task", "--run-dir", str(tmp_path / "run"), "--dataset", "synthetic", "--precision", "float32")
-    assert_refused(mode, *command, "--min-workers", "1", says="--min-workers: got 1: mode", TF_CONFIG=tf_config)
-    assert not (tmp_path / "run").exists()

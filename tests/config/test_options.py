@@ -37,7 +37,6 @@ def test_every_setting_of_augmentation_has_a_short_form():
     [
         ("flop", "did you mean 'flip'? there are flip or flip=random"),
         ("", "there are flip"),
-        ("flip,", "there are flip"),
         ("none,flip", "there are flip"),
         ("flip,flip=random", "flip is given twice"),
         ("hue", "hue needs a value: write hue=0.1"),

@@ -139,10 +139,8 @@ def test_a_rate_of_the_data_sets_recipe_goes_before_those_found_for_the_mode(tmp
     (tmp_path / "mine.py").write_text(DATA.replace("epochs", "batch_size_per_worker").replace("3.5", "128"))
     of_user = {"data.dataset": f"{tmp_path}/mine.py:Mine", "mode.name": "single"}
     assert build_config(None, of_user).optimizer.learning_rate == 0.004
-    with_rate = (
-        (tmp_path / "mine.py").read_text().replace("recipe = {", 'recipe = {"optimizer": {"learning_rate": 0.5}, ')
-    )
-    (tmp_path / "other.py").write_text(with_rate)
+    mine = (tmp_path / "mine.py").read_text()
+    (tmp_path / "other.py").write_text(mine.replace("recipe = {", 'recipe = {"optimizer": {"learning_rate": 0.5}, '))
     assert build_config(None, of_user | {"data.dataset": f"{tmp_path}/other.py:Mine"}).optimizer.learning_rate == 0.5
 
 

@@ -211,16 +211,10 @@ def test_a_step_is_repeatable_and_differs_from_other_steps_and_seeds(seed):
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("crop_padding_pixels", -1),
-        ("flip", "sometimes"),
-        ("hue_delta", 0.6),
-        ("contrast_range", (1.5, 0.5)),
-        ("saturation_range", (-1, 1)),
-        ("saturation_range", (1, float("inf"))),
-        ("cutout_pixels", -1),
-        ("rotation_degrees", 10),
+        ("crop_padding_pixels", -1), ("flip", "sometimes"), ("hue_delta", 0.6), ("contrast_range", (1.5, 0.5)),
+        ("saturation_range", (-1, 1)), ("saturation_range", (1, float("inf"))), ("cutout_pixels", -1), ("rotation", 10),
     ],
-)
+)  # fmt: skip
 def test_a_setting_out_of_range_is_named_with_its_value(field, value):
     with pytest.raises(ValidationError) as caught:
         Augmentation(**{field: value})
@@ -234,19 +228,11 @@ VIEWED = np.random.default_rng(0).uniform(0, 255, [4, 32, 32, 3]).astype(np.floa
 
 def test_the_six_views_and_their_weights():
     """Against numpy: every view's own pixels as its scores."""
-    found = np.asarray(
-        mean_over_views(lambda inputs: tf.reshape(inputs["image"], [4, -1]), {"image": tf.constant(VIEWED)})
-    )
+    pixels = mean_over_views(lambda inputs: tf.reshape(inputs["image"], [4, -1]), {"image": tf.constant(VIEWED)})
     padded = np.pad(VIEWED, [(0, 0), (1, 1), (1, 1), (0, 0)], mode="reflect")
     views = [(VIEWED, 1 / 4), (padded[:, :-2, :-2], 1 / 8), (padded[:, 2:, 2:], 1 / 8)]
     expected = sum(weight * (view + view[:, :, ::-1]) for view, weight in views)
-    assert found == pytest.approx(expected.reshape(4, -1), rel=1e-5)
-
-
-def test_an_image_that_looks_the_same_from_everywhere_keeps_its_scores():
-    plain = tf.ones([2, 32, 32, 3]) * 100
-    found = mean_over_views(lambda inputs: tf.reduce_mean(inputs["image"], [1, 2]), {"image": plain})
-    assert np.asarray(found) == pytest.approx(np.full([2, 3], 100.0))
+    assert np.asarray(pixels) == pytest.approx(expected.reshape(4, -1), rel=1e-5)
 
 
 SCALES = (ImageScale(scale=0.5, until=0.25), ImageScale(scale=0.75, until=0.6))

@@ -30,23 +30,15 @@ def test_an_epoch_visits_every_image_once_even_if_batches_straddle_its_end(batch
         assert sorted(ids[epochs == epoch]) == list(range(examples))
 
 
-def test_a_batch_that_straddles_two_epochs_says_which_image_belongs_to_which():
-    epochs = batch_of(tf.constant(2, tf.int64), batch_size=4, examples=10, seed=0).epochs
-    assert epochs.numpy().tolist() == [0, 0, 1, 1]
-
-
 @pytest.mark.parametrize(
     ("settings", "of_step_0", "of_step_200"),
     [
         ({"seed": 7}, [827, 615, 38, 939, 389, 954, 233, 982], [755, 574, 0, 520, 324, 248, 702, 48]),
         ({"seed": 2**40 + 7}, [386, 943, 942, 524, 477, 132, 651, 709], [995, 369, 674, 179, 807, 740, 679, 393]),
-        (
-            {"seed": 7, "sample": parse_sample("shard:1/3")},
-            [758, 821, 353, 342, 834, 270, 532, 846],
-            [908, 74, 498, 251, 970, 708, 96, 758],
-        ),
+        ({"seed": 7, "sample": parse_sample("shard:1/3")},
+         [758, 821, 353, 342, 834, 270, 532, 846], [908, 74, 498, 251, 970, 708, 96, 758]),
     ],
-)
+)  # fmt: skip
 def test_a_run_that_is_resumed_by_a_later_version_goes_on_with_the_same_examples(settings, of_step_0, of_step_200):
     ids = ids_of_steps([0, 200], batch_size=8, examples=1000, **settings)
     assert ids.tolist() == [of_step_0, of_step_200]
@@ -67,16 +59,9 @@ def test_seeds_and_epochs_that_differ_in_a_single_bit_give_other_orders():
 
 def test_the_orders_of_epochs_and_seeds_are_uncorrelated():
     examples = 20_000
-    orders = [orders_of_epochs(range(16), examples=examples, seed=seed) for seed in range(3)]
+    orders = [orders_of_epochs(range(8), examples=examples, seed=seed) for seed in range(3)]
     correlation = np.triu(np.corrcoef(np.concatenate([*orders, [np.arange(examples)]])), 1)
     assert np.abs(correlation).max() < 5 / np.sqrt(examples)
-
-
-def test_a_step_has_the_same_batch_in_any_order_of_steps():
-    settings = {"batch_size": 7, "examples": 50, "seed": 5}
-    steps = np.arange(20)
-    shuffled = np.random.default_rng(0).permutation(steps)
-    np.testing.assert_array_equal(ids_of_steps(shuffled, **settings), ids_of_steps(steps, **settings)[shuffled])
 
 
 @pytest.fixture
@@ -111,11 +96,6 @@ def test_a_mapped_split_gives_the_bytes_of_the_files(split):
     for rows, expected in zip(mapped_batch(ids), split, strict=True):
         assert rows.dtype == expected.dtype
         np.testing.assert_array_equal(rows, expected[ids])
-
-
-def test_a_split_can_be_mapped_eagerly(split):
-    for rows, expected in zip(load_split(), split, strict=True):
-        np.testing.assert_array_equal(rows, expected)
 
 
 def test_a_missing_file_is_named(split):

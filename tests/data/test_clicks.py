@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from ps_cluster.data.sets import clicks
 from ps_cluster.data.sets.clicks import ClickSettings, auc, generate, log_loss, zipf_keys
 
 
@@ -63,13 +62,6 @@ def test_clicks_are_as_frequent_as_their_probabilities_say():
         mine = place == one
         deviation = np.sqrt((probabilities[mine] * (1 - probabilities[mine])).sum()) / mine.sum()
         assert abs(labels[mine].mean() - probabilities[mine].mean()) < 5 * deviation
-
-
-def test_the_same_keys_and_numbers_have_the_same_probability_in_both_splits(monkeypatch):
-    contents, _ = generate(settings())
-    inputs = {name: contents.arrays["train"][name] for name in ("categories", "numbers")}
-    logits = clicks._logits(np.random.default_rng(0), 50, {"train": inputs, "test": inputs})
-    assert np.array_equal(logits["train"], logits["test"]) and logits["train"].std() > 1
 
 
 def test_the_area_under_the_curve_is_the_share_of_pairs_in_the_right_order():

@@ -3,10 +3,8 @@
 import numpy as np
 import pytest
 
-from ps_cluster.config import build_config
 from ps_cluster.config.datasets import Contents
-from ps_cluster.data import sources
-from ps_cluster.data.describing import describe, example_rows
+from ps_cluster.data.describing import describe
 from ps_cluster.data.packing import write_packed
 
 
@@ -57,17 +55,3 @@ def test_of_a_field_that_is_too_large_parts_from_beginning_to_end_are_read(tmp_p
     first = describe(dataset, most_bytes=2**24)[0]
     assert first.rows == len(rows) / 2
     assert first.high > 50 and first.mean == pytest.approx(31.5, abs=5)
-
-
-def test_columns_of_a_table_have_their_names_units_and_words(tmp_path):
-    rows = [f"{10 * index},{'red' if index % 2 else 'blue'},{index / 2}" for index in range(40)]
-    (tmp_path / "prices.csv").write_text("\n".join(["area,colour,price", *rows]))
-    settings = build_config(None, {"data.dataset": f"{tmp_path}/prices.csv", "data.target": "price"}).data
-    dataset = sources.resolve(settings, tmp_path / "cache", notify=lambda line: None)
-    area, colour, target = describe(dataset)
-    assert (area.name, colour.name, target.name) == ("area", "colour (code, of 2)", "target")
-    assert area.high > 300 and area.mean == pytest.approx(195, abs=30) and (colour.low, colour.high) == (1, 2)
-    names, shown = example_rows(dataset, slice(3))
-    assert names == ["area", "colour", "target"] and len(shown) == 3
-    assert all(float(price) == float(size) / 20 for size, _, price in shown)
-    assert [word for _, word, _ in shown] == ["red" if float(size) % 20 else "blue" for size, *_ in shown]

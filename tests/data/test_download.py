@@ -177,12 +177,6 @@ def test_wrong_checksum_is_an_error_and_the_partial_file_is_deleted(fetch):
     assert not fetch.part.exists()
 
 
-def test_stale_partial_file_does_not_spoil_the_next_download(fetch):
-    fetch.part.write_bytes(b"?" * HALF)
-    failure(fetch)
-    fetch()
-
-
 def test_missing_file_is_not_asked_for_twice(fetch, server):
     server.script = [status(404)]
     assert "the server answered 404" in failure(fetch)
@@ -254,13 +248,3 @@ def test_a_pinned_digest_is_that_of_keras(name):
     module = importlib.import_module(f"keras.src.datasets.{name}")
     (pinned,) = DATASETS[name].downloads
     assert pinned.sha256 in inspect.getsource(module) and pinned.url.rpartition("/")[0] in inspect.getsource(module)
-
-
-def test_the_pinned_digests_of_fashion_mnist_are_those_of_the_authors_files():
-    """As torchvision and TensorFlow Datasets have them, read from their repositories; Keras pins none."""
-    assert {one.file: (one.sha256, one.bytes) for one in DATASETS["fashion_mnist"].downloads} == {
-        "train-images-idx3-ubyte.gz": ("3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84", 26_421_880),
-        "train-labels-idx1-ubyte.gz": ("a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845", 29_515),
-        "t10k-images-idx3-ubyte.gz": ("346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073", 4_422_102),
-        "t10k-labels-idx1-ubyte.gz": ("67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5", 5_148),
-    }

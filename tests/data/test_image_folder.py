@@ -47,12 +47,6 @@ def test_a_picture_more_behind_a_link_is_another_copy_and_a_link_to_nothing_is_p
     assert packed(pets)[0].train_examples == 7
 
 
-@pytest.mark.parametrize("name", ["val", "valid", "validation"])
-def test_a_folder_to_validate_on_is_tested_on(pets, name):
-    (pets / "test").rename(pets / name)
-    assert packed(pets)[0].test_examples == 2
-
-
 def test_a_second_folder_to_test_on_is_told(pets):
     draw(pets / "val" / "cat" / "1.png")
     assert "'val' is not used: 'test' has the examples to test on" in packed(pets)[1]
@@ -94,6 +88,7 @@ def test_the_shorter_side_is_resized_and_the_middle_cut_out(pets):
     image = dataset.inputs("test")["image"][0]
     assert image.shape == (5, 5, 3) and abs(image.astype(int) - RED).max() <= 40
     assert packed(pets, image_size="4x7")[0].spec.image("x").shape == (4, 7, 3)
+    assert PictureSettings(dataset="auto", image_size=12).sides == (12, 12)
 
 
 def test_a_picture_is_shown_as_its_camera_was_held(pets):
@@ -105,11 +100,6 @@ def test_a_picture_is_shown_as_its_camera_was_held(pets):
     image = packed(pets)[0].inputs("test")["image"][0]
     assert image.shape == (8, 6, 3), "all have one size, as shown"
     assert image[:4].min() == 255 and image[4:].max() == 0
-
-
-def broken(file):
-    draw(file, size=(40, 40))
-    file.write_bytes(file.read_bytes()[:-30])
 
 
 def test_pictures_that_can_not_be_read_are_named_and_skipped_if_that_is_asked_for(pets):
@@ -128,10 +118,7 @@ def test_damage_at_the_end_of_a_picture_is_found_too(pets):
     Image.fromarray(rng.integers(0, 256, (8, 6, 3), np.uint8)).save(pets / "train" / "cat" / "cut.png")
     content = (pets / "train" / "cat" / "cut.png").read_bytes()
     (pets / "train" / "cat" / "cut.png").write_bytes(content[: len(content) // 2])
-    line = refused(pets)
-    assert "the picture 'train/cat/cut.png' can't be read" in line and "--skip-bad" in line
-    dataset, told = packed(pets, skip_bad=True)
-    assert dataset.train_examples == 6 and any("'train/cat/cut.png'" in line for line in told)
+    assert "the picture 'train/cat/cut.png' can't be read" in refused(pets)
 
 
 def test_a_picture_with_too_many_pixels_is_not_decoded(pets, monkeypatch):
@@ -168,10 +155,6 @@ def test_a_size_that_is_none_is_refused(size):
         PictureSettings(dataset="auto", image_size=size)
 
 
-def test_a_size_may_be_a_number():
-    assert PictureSettings(dataset="auto", image_size=12).sides == (12, 12)
-
-
 def test_pictures_in_sub_folders_are_of_the_class_that_they_are_in(pets):
     draw(pets / "train" / "cat" / "more" / "2023" / "1.png", colour=RED)
     draw(pets / "train" / "cat" / ".thumbnails" / "1.png", colour=BLUE)
@@ -190,15 +173,9 @@ def test_classes_whose_pictures_are_all_in_sub_folders_are_recognised(tmp_path):
 
 
 def test_files_that_are_no_pictures_and_pictures_of_no_class_are_told(pets):
-    for name in (
-        "train/cat/1.heic",
-        "train/dog/sub/2.heic",
-        "train/cat/notes.txt",
-        "train/dog/3",
-        "test/cat/boxes.xml",
-    ):
-        (pets / name).parent.mkdir(exist_ok=True)
-        (pets / name).touch()
+    for name in ("cat/1.heic", "dog/sub/2.heic", "cat/notes.txt", "dog/3", "../test/cat/boxes.xml"):
+        (pets / "train" / name).parent.mkdir(exist_ok=True)
+        (pets / "train" / name).touch()
     draw(pets / "train" / "stray.png")
     (pets / "train" / "cat" / ".DS_Store").touch()
     (pets / "extra").mkdir()
@@ -209,7 +186,10 @@ def test_files_that_are_no_pictures_and_pictures_of_no_class_are_told(pets):
     assert "'extra' is not used: it is neither 'train' nor a name of a split to test on" in told
 
 
-@pytest.mark.parametrize(("train", "test"), [("Train", "Test"), ("TRAINING", "Testing"), ("training", "Val")])
+SPLITS = [("Train", "Test"), ("TRAINING", "Testing"), ("training", "Val"), ("train", "valid"), ("train", "validation")]
+
+
+@pytest.mark.parametrize(("train", "test"), SPLITS)
 def test_folders_of_splits_are_known_in_capitals_and_by_other_names(pets, train, test):
     (pets / "train").rename(pets / train)
     (pets / "test").rename(pets / test)
@@ -272,6 +252,4 @@ def test_folders_that_only_need_one_change_are_told_which(pets, change, told):
 
 def test_a_picture_of_fractions_is_refused_not_painted_black(pets):
     Image.fromarray(np.full((8, 6), 0.5, np.float32)).save(pets / "train" / "cat" / "9.tif")
-    assert "'train/cat/9.tif' can't be read (its pixels are fractions: save it with pixels from 0 to 255)" in refused(
-        pets
-    )
+    assert "'train/cat/9.tif' can't be read (its pixels are fractions: " in refused(pets)

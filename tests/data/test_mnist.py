@@ -134,7 +134,6 @@ LABELS = "train-labels-idx1-ubyte.gz"
     ("content", "told"),
     [
         (None, "it lacks train-labels-idx1-ubyte"),
-        (b"", "it is cut short"),
         (b"\x1f\x8b", ""),
         (gzip.compress(idx(np.zeros(600, np.uint8)))[:-9], ""),
         (idx(np.zeros(600, np.uint8))[:-1], "it is cut short"),
@@ -142,12 +141,11 @@ LABELS = "train-labels-idx1-ubyte.gz"
         (idx(np.zeros(599, np.uint8)), "its array has the shape [599] instead of [600]"),
         (struct.pack(">HBBI", 0, 8, 1, 2**32 - 1), "its array has the shape [4294967295]"),
         (struct.pack(">HBBI", 0, 13, 1, 600), "no IDX file of bytes in 1 dimensions"),
-        (b"<html>" * 10_000, "no IDX file"),
         (idx(np.arange(600).astype(np.uint8)), "a label is 255"),
         # 1 GB of zeros, a hundred times the same part: quick to make, as this is done wherever tests are collected.
         (
             gzip.compress(struct.pack(">HBBI", 0, 8, 1, 600)) + 100 * gzip.compress(bytes(10**7)),
-            "longer than its header says",
+            "longer than its header",
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

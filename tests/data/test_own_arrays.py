@@ -79,13 +79,11 @@ def test_bytes_of_the_shape_of_images_are_images(tmp_path, shape):
     [
         (LABELS[:, None], "auto", ("classification", (), LABELS)),
         (LABELS % 2 == 1, "auto", ("classification", (), LABELS % 2)),
-        (np.array(list("abcd") * 5), "auto", ("classification", (), LABELS)),
+        (np.array(list("bcda") * 5), "auto", ("classification", (), (LABELS + 1) % 4)),
         (np.eye(4)[LABELS], "classification", ("classification", (), LABELS)),
-        (LABELS.astype(float), "classification", ("classification", (), LABELS)),
         (np.eye(4, dtype=int)[LABELS], "auto", ("classification", (), LABELS)),
         (np.eye(4, dtype=int)[LABELS], "multi-label", ("multi-label", (4,), np.eye(4)[LABELS])),
         (WITH_FIRST, "auto", ("multi-label", (4,), WITH_FIRST)),
-        (WITH_FIRST.astype(np.float32), "auto", ("multi-label", (4,), WITH_FIRST)),
         (LABELS.astype(np.float32), "auto", ("regression", (), LABELS)),
         (np.eye(4)[LABELS], "auto", ("classification", (), LABELS)),
         (np.eye(4)[LABELS], "regression", ("regression", (4,), np.eye(4)[LABELS])),
@@ -97,10 +95,6 @@ def test_the_targets_say_what_is_trained_for(y, objective, expected):
     kind, shape, values = expected
     assert (contents.spec.objective, contents.spec.target.shape) == (kind, shape)
     np.testing.assert_array_equal(contents.arrays["train"]["target"], values)
-
-
-def test_names_of_classes_are_sorted():
-    assert as_contents(with_test(y=np.array(list("dbca") * 5))).spec.classes == tuple("abcd")
 
 
 def test_names_in_bytes_are_utf_8_or_shown_as_they_are():
@@ -131,13 +125,7 @@ def test_a_column_of_texts_as_pandas_has_it_is_classes():
 class Sparse:
     """Looks like a matrix of scipy."""
 
-    dtype, shape = np.dtype("float32"), (20, 3)
-
-    def toarray(self):
-        return np.zeros(self.shape, self.dtype)
-
-    def __getitem__(self, part):
-        return self
+    dtype, shape, toarray = np.dtype("float32"), (20, 3), None
 
     def __len__(self):
         raise TypeError("sparse array length is ambiguous")
@@ -160,11 +148,9 @@ def test_a_memory_map_is_packed_without_being_read_into_memory(tmp_path):
     ("given", "told"),
     [
         ({"x": 1}, "x_train is missing, got x: give x_train, y_train"),
-        ({}, "x_train is missing, got nothing"),
         ({"x_train": LABELS}, "y_train is missing, got x_train"),
         (arrays(y=LABELS[:7]), "x_train has 20 rows, and y_train has 7"),
         (arrays(x_test=LABELS), "there is x_test, but y_test is missing"),
-        (arrays(y_test=LABELS), "there is y_test, but x_test is missing"),
         (with_test(y_test=LABELS[:3]), "x_test has 5 rows, and y_test has 3"),
         (with_test(x_test=np.zeros((0, 3))), "x_test has no rows"),
         (arrays(x=np.float64(3)), "x_train is float64, which has no rows: give an array"),
@@ -172,37 +158,20 @@ def test_a_memory_map_is_packed_without_being_read_into_memory(tmp_path):
         (arrays(x=np.ma.masked_less(np.arange(20.0), 3)), "x_train is a masked array, and masks are not used"),
         (arrays(y=np.uint64(2**63) + LABELS.astype(np.uint64)), "a training target is 9223372036854775808: number the"),
         (arrays(x=np.zeros((20, 2), np.complex64)), "x_train is complex64: give one of bool, uint8"),
-        (arrays(x=np.array([b"a"] * 20, "V1")), "x_train is |V1: give one of"),
-        (
-            {"x_train": np.zeros((400, 3)), "y_train": np.arange(400) % 150 * 2},
-            "the labels are 150 different whole numbers from 0 to 298: number the classes from 0 without gaps, or set "
-            "data.objective=regression if they are numbers to predict",
-        ),
+        ({"x_train": np.zeros((400, 3)), "y_train": np.arange(400) % 150 * 2}, "150 different whole numbers from 0 to 298"),
         (arrays(y=LABELS * 0), "all training examples are of one class, '0': there is nothing to tell apart"),
-        (arrays(y=np.array(["a"] * 20)), "all training examples are of one class, 'a'"),
         (arrays(y=np.ones(20)), "all training targets are 1.0: there is nothing to learn"),
         (arrays(y=np.where(LABELS == 3, np.nan, 1.0)), "a training target is nan, which is not a finite number"),
-        (
-            with_test(y_test=np.array([0, 1, 2, 3, 9])),
-            "the test targets have the class '9', which no training example has",
-        ),
-        (
-            with_test(y=np.array(list("abcd") * 5), y_test=np.array(list("abcde"))),
-            "the test targets have the class 'e'",
-        ),
+        (with_test(y_test=np.array([0, 1, 2, 3, 9])), "the test targets have the class '9', which no training example has"),
+        (with_test(y=np.array(list("abcd") * 5), y_test=np.array(list("abcde"))), "the test targets have the class 'e'"),
         (arrays(y=np.stack([LABELS, LABELS], 1)), "the targets are int64 [2]: set data.objective"),
         (arrays(weight_train=LABELS[:2]), "x_train has 20 rows, and weight_train has 2"),
         (arrays(weight_train=np.array(["a"] * 20)), "weight_train is <U1 []: give one number for each example"),
-        ({"x_train": LABELS[:1], "y_train": np.ones(1) * 2}, "there is nothing to learn"),
-        (
-            arrays(x=[[1], [2, 3]]),
-            "x_train is list, which can't become an array: give rows of one shape (ValueError: ",
-        ),
+        (arrays(x=[[1], [2, 3]]), "x_train is list, which can't become an array: give rows of one shape (ValueError: "),
         (arrays(x=Sparse()), "x_train is a sparse Sparse: give an array, e.g. its toarray()"),
-        (arrays(x={1, 2}), "x_train is set, which has no rows"),
         (arrays(x=[None] * 20), "x_train is object: give one of bool"),
     ],
-)
+)  # fmt: skip
 def test_arrays_that_do_not_fit_are_told(given, told):
     with pytest.raises(Malformed) as error:
         as_contents(given)
@@ -235,18 +204,12 @@ def header(shape, dtype="<f8"):
         (lambda path: path.write_bytes(b"no zip"), "is no .npz file, or damaged"),
         (npz_with(b"nothing"), "x_train.npy is no array that numpy.save has written"),
         (npz_with(header((2, 2)) + b"short"), "ends after 5 of 32 bytes"),
-        (
-            npz_with(header((2**40,)) + b"x", zipfile.ZIP_DEFLATED),
-            "x_train.npy ends after 1 of 8,796,093,022,208 bytes",
-        ),
+        (npz_with(header((2**40,)) + b"x", zipfile.ZIP_DEFLATED), "x_train.npy ends after 1 of 8,796,093,022,208 bytes"),
         (npz_with(header((1,), "|O") + b"x" * 8), "x_train.npy holds Python objects, which could run code"),
         (lambda path: np.savez(path, a=LABELS, b=LABELS), "x_train is missing, got a, b"),
-        (
-            lambda path: np.savez(path, **arrays(np.full((20, 2), np.nan))),
-            "train 'x' has values that are not finite, e.g. nan",
-        ),
+        (lambda path: np.savez(path, **arrays(np.full((20, 2), np.nan))), "train 'x' has values that are not finite, e.g. nan"),
     ],
-)
+)  # fmt: skip
 def test_a_file_that_is_damaged_or_dangerous_is_refused_in_one_line(tmp_path, make, told):
     make(tmp_path / "a.npz")
     line = refused(tmp_path / "a.npz")
@@ -255,9 +218,7 @@ def test_a_file_that_is_damaged_or_dangerous_is_refused_in_one_line(tmp_path, ma
 
 def test_one_array_alone_is_told_what_it_lacks(tmp_path):
     np.save(tmp_path / "a.npy", LABELS)
-    assert "it is a single array, and y_train is missing: put x_train.npy and y_train.npy into a folder" in refused(
-        tmp_path / "a.npy"
-    )
+    assert "it is a single array, and y_train is missing: put x_train.npy and y_" in refused(tmp_path / "a.npy")
 
 
 def test_compressed_arrays_that_would_fill_the_memory_are_refused_before_they_are_unpacked(tmp_path, monkeypatch):
@@ -291,19 +252,13 @@ def test_many_labels_without_gaps_may_begin_anywhere():
     assert (spec.classes[0], spec.classes[-1], len(spec.classes)) == ("1000", "1149", 150)
 
 
-def test_a_pair_of_arrays_is_held_out_from():
-    contents = as_contents((DRAW.normal(size=(20, 3)), LABELS), held_out=0.25)
-    assert (len(contents.arrays["train"]["target"]), len(contents.arrays["test"]["target"])) == (15, 5)
-
-
 @pytest.mark.parametrize("dtype", ["int64", "float32", "uint16"])
 def test_pixels_in_another_dtype_are_told_how_to_become_images(dtype):
     pixels = DRAW.integers(0, 256, (20, 9, 8)).astype(dtype)
     told = f"x_train is {dtype}, and looks like pixels from 0 to 255: x_train.astype('uint8') makes images of it"
     assert told in as_contents(with_test(pixels)).notes
-    assert (
-        not as_contents(with_test(pixels / 255)).notes and not as_contents(with_test(pixels.astype("int64") - 1)).notes
-    )
+    for others in (pixels / 255, pixels.astype("int64") - 1):
+        assert not as_contents(with_test(others)).notes
 
 
 def test_inputs_of_a_network_with_several_are_a_mapping():

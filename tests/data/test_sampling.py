@@ -41,11 +41,9 @@ def test_a_bootstrap_sample_is_drawn_with_replacement_by_its_seed():
 
 def test_an_epoch_is_a_pass_over_the_sample_whatever_the_batch():
     sample = parse_sample("shard:1/3")
-    ids = [
-        batch_of(tf.constant(step, tf.int64), batch_size=10, examples=60, seed=5, sample=sample) for step in range(4)
-    ]
-    epochs = np.concatenate([batch.epochs for batch in ids])
-    drawn = np.concatenate([batch.ids for batch in ids])
+    settings = {"batch_size": 10, "examples": 60, "seed": 5, "sample": sample}
+    batches = [batch_of(tf.constant(step, tf.int64), **settings) for step in range(4)]
+    epochs, drawn = (np.concatenate([getattr(batch, name) for batch in batches]) for name in ("epochs", "ids"))
     for epoch in (0, 1):
         assert sorted(drawn[epochs == epoch]) == sorted(rows("shard:1/3", 60))
     assert (drawn[epochs == 0] != drawn[epochs == 1]).any()
@@ -58,21 +56,10 @@ def test_the_length_of_a_run_counts_passes_over_its_sample():
     assert build_config(None, {"training.sample": "bootstrap:3"}).examples_seen(1000) == 1000
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "half",
-        "shard",
-        "shard:4/4",
-        "shard:0/0",
-        "shard:0/1001",
-        "shard:-1/4",
-        "shard:01/4",
-        "bootstrap",
-        "bootstrap:-1",
-    ],
-)
+NO_SAMPLES = "half shard shard:4/4 shard:0/0 shard:0/1001 shard:-1/4 shard:01/4 bootstrap bootstrap:-1 rows: files:3"
+
+
+@pytest.mark.parametrize("text", ["", *NO_SAMPLES.split()])
 def test_a_text_that_is_no_sample_is_refused(text):
     with pytest.raises(UserError, match="training.sample: got .* is no sample: write all, shard:0/4"):
         build_config(None, {"training.sample": text})

@@ -199,10 +199,6 @@ def test_data_dir_beside_synthetic_is_a_contradiction(resolve, tmp_path):
     assert failure(resolve, "synthetic", tmp_path).startswith(f"data_dir: '{tmp_path}' can't be used")
 
 
-def test_unknown_data_set_is_answered_with_the_known_ones(resolve):
-    assert failure(resolve, "imagenet").startswith("data set 'imagenet': There are auto, cifar10, cifar100, ")
-
-
 @pytest.mark.parametrize("dataset", ["auto", "cifar10", "synthetic"])
 def test_cache_that_cannot_be_written_is_an_error(resolve, tmp_path, dataset):
     (tmp_path / "file").touch()

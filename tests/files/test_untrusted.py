@@ -71,9 +71,7 @@ def test_a_way_through_somebody_elses_link_is_refused_also_behind_a_link_of_ones
     (tmp_path / "mine").symlink_to(tmp_path / "link")
     assert check(tmp_path / where) == []
     os.lchown(tmp_path / "link", SOMEBODY, SOMEBODY)
-    with pytest.raises(
-        Foreign, match=rf"is reached through '{tmp_path}/link', a link that another user .uid {SOMEBODY}"
-    ):
+    with pytest.raises(Foreign, match=rf"reached through '{tmp_path}/link', a link that another user .uid {SOMEBODY}"):
         check(tmp_path / where)
 
 

@@ -78,10 +78,7 @@ def test_keras_alone_trains_a_model_only_if_the_layer_is_frozen():
     [
         (lambda: DynamicEmbedding(0, 3), "budget: got 0: it has to be at least 1"),
         (lambda: DynamicEmbedding(5, 3, expire_after=0), "expire_after: got 0"),
-        (
-            lambda: DynamicEmbedding(5, 3, name="keys")(tf.constant([0.5])),
-            "'keys' got keys of float32: give whole numbers",
-        ),
+        (lambda: DynamicEmbedding(5, 3, name="keys")(tf.constant([0.5])), "'keys' got keys of float32: give whole num"),
     ],
     ids=["no rows", "no versions", "floats"],
 )
@@ -113,7 +110,5 @@ def test_an_update_that_is_a_mean_is_refused_by_name():
 def test_a_reserved_key_stops_the_step_with_the_name_of_the_layer():
     tables = Tables([network()[1]])
     calls = [TableCall(tables.tables[0], tf.constant([1, EMPTY], tf.int64))]
-    with pytest.raises(
-        tf.errors.InvalidArgumentError, match="keys of the DynamicEmbedding layer keys that are reserved"
-    ):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="DynamicEmbedding layer keys that are reserved"):
         tables.rows_of(calls, servers=1)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from ps_cluster.config import build_config
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.objectives import IN_DEVIATIONS, ExampleSpec, Field
 from ps_cluster.models.compiled import CompiledMetrics
@@ -35,11 +36,9 @@ def ending(*end, loss=None, metrics=None):
     return model
 
 
-def reading(model, spec=REGRESSION):
-    return judge_of(spec, model=check_network(model, spec)).reading
+def reading(model):
+    return judge_of(REGRESSION, model=model).reading
 
-
-# Of a regression.
 
 LOSSES = [loss for loss in vars(keras.losses).values() if isinstance(loss, type) and issubclass(loss, keras.Loss)]
 OF_NUMBERS = [loss for loss in LOSSES if loss not in (keras.losses.Loss, keras.losses.CTC)]
@@ -49,8 +48,7 @@ IN_ANY_UNITS = {keras.losses.MeanSquaredError, keras.losses.MeanAbsoluteError}
 @pytest.mark.parametrize("loss", OF_NUMBERS, ids=lambda loss: loss.__name__)
 def test_of_keras_losses_only_the_squared_and_the_absolute_error_are_trained_in_standard_deviations(loss):
     made = loss()
-    model = ending(LAYERS.Dense(1), loss=made)
-    found = judge_of(REGRESSION, model=model).reading
+    found = reading(ending(LAYERS.Dense(1), loss=made))
     assert found == (IN_DEVIATIONS if loss in IN_ANY_UNITS else f"targets as they are (loss {made.name})")
 
 
@@ -88,7 +86,7 @@ ACTIVATIONS = [name for name, one in vars(keras.activations).items() if callable
 def test_of_keras_activations_only_linear_lets_targets_be_standardised(name):
     loss = None if name == "glu" else "mse"  # it halves the outputs
     end = LAYERS.Dense(2 if name == "glu" else 1, name)
-    assert (judge_of(REGRESSION, model=ending(end, loss=loss)).reading == IN_DEVIATIONS) == (name == "linear")
+    assert (reading(ending(end, loss=loss)) == IN_DEVIATIONS) == (name == "linear")
 
 
 def wide_and_deep(row):
@@ -151,22 +149,22 @@ def test_losses_that_are_weighed_against_each_other_keep_their_units():
     row = keras.Input([6])
     model = keras.Model(row, [LAYERS.Dense(1)(row), LAYERS.Dense(1)(row)])
     model.compile(loss=["mse", "mae"])
+    check_network(model, REGRESSION)  # Keras builds several losses when they are first computed
     assert reading(model) == "targets as they are (losses of several kinds are added up)"
     model.compile(loss=["mae", "mae"], loss_weights=[1.0, 0.2])
+    check_network(model, REGRESSION)
     assert reading(model) == IN_DEVIATIONS
 
 
 IMAGES = ExampleSpec({"image": Field("uint8", (32, 32, 3))}, REGRESSION.target, "regression")
 
 
-@pytest.mark.parametrize("name", ["airbench", "tutorial_cnn", "resnet_small"])
+@pytest.mark.parametrize("name", ["airbench", "tutorial_cnn"])
 def test_the_packages_own_networks_are_trained_in_standard_deviations(name):
     network = NETWORKS[name]
     model = network.build(IMAGES, network.Settings(name=name, precision="float32"))
     assert judge_of(IMAGES, model=model).reading == IN_DEVIATIONS
 
-
-# The first updates, beside plain Keras.
 
 REAL = RNG.normal(size=[UPDATES, BATCH]).astype(np.float32)
 COUNTS = RNG.poisson(3.0, [UPDATES, BATCH]).astype(np.float32)
@@ -208,8 +206,6 @@ def test_the_updates_of_a_program_are_those_of_keras(program):
     assert max(found) <= (1e-4 if end is SATURATED else 1e-5)  # whose weights are larger
 
 
-# Of two classes: accuracy, predictions and metrics.
-
 SCORES = np.linspace(-3, 3, 8, dtype=np.float32)[:, None]
 TRUE = np.array([0, 0, 1, 0, 0, 1, 1, 1])
 SHARES = 1 / (1 + np.exp(-SCORES))
@@ -225,7 +221,7 @@ OF_TWO = [
 
 @pytest.mark.parametrize(("end", "loss", "outputs", "shares", "said"), OF_TWO)
 def test_two_classes_are_told_apart_by_one_number_at_a_probability_of_one_half(end, loss, outputs, shares, said):
-    model = check_network(ending(end.from_config(end.get_config()), loss=loss), TWO)
+    model = ending(end.from_config(end.get_config()), loss=loss)
     judge, given = judge_of(TWO, model=model), tf.constant(outputs, tf.float32)
     targets = judge.targets(tf.constant(TRUE, tf.uint8))
     assert judge.reading == f"told apart by one {said}"
@@ -240,9 +236,9 @@ def test_two_classes_are_told_apart_by_one_number_at_a_probability_of_one_half(e
     assert judge.metric(targets, tf.fill([8, 1], np.nan)).numpy().tolist() == [0.0] * 8
 
 
-@pytest.mark.parametrize(("end", "loss", "outputs", "shares", "said"), OF_TWO)
-def test_a_saved_network_of_one_number_is_used_for_the_probabilities_of_both_classes(end, loss, outputs, shares, said):
-    model = check_network(ending(end.from_config(end.get_config()), loss=loss), TWO)
+@pytest.mark.parametrize(("end", "loss"), [row[:2] for row in (*OF_TWO[:2], OF_TWO[-1])])
+def test_a_saved_network_of_one_number_is_used_for_the_probabilities_of_both_classes(end, loss):
+    model = ending(end.from_config(end.get_config()), loss=loss)
     judge, rows = judge_of(TWO, model=model), RNG.normal(size=[9, 6]).astype(np.float32)
     judge.finished(model).save("best.keras")
     saved = load_finished(Path("best.keras"))
@@ -251,8 +247,6 @@ def test_a_saved_network_of_one_number_is_used_for_the_probabilities_of_both_cla
 
 
 def test_weights_of_classes_and_smoothed_labels_are_those_of_two_outputs():
-    from ps_cluster.config import build_config
-
     chosen = {"training.class_weights": {"yes": 3.0}, "training.label_smoothing": 0.2}
     training = build_config().with_values(chosen).training
     one = judge_of(TWO, training, ending(LAYERS.Dense(1)))
@@ -263,32 +257,30 @@ def test_weights_of_classes_and_smoothed_labels_are_those_of_two_outputs():
     assert one.losses(targets, SCORES).numpy() == pytest.approx(two.losses(labels, both).numpy(), rel=1e-5)
 
 
-METRICS = {
-    "acc": lambda: "accuracy",
-    "auc": lambda: keras.metrics.AUC(),
-    "auc of scores": lambda: keras.metrics.AUC(from_logits=True),
-    "binary": lambda: keras.metrics.BinaryAccuracy(),
-    "binary at 0": lambda: keras.metrics.BinaryAccuracy(threshold=0.0),
-    "precision": lambda: keras.metrics.Precision(),
-    "recall at 0": lambda: keras.metrics.Recall(thresholds=0.0),
-    "log loss": lambda: "binary_crossentropy",
-    "sensitivity": lambda: keras.metrics.SensitivityAtSpecificity(0.5),
-}
-
-
-@pytest.mark.parametrize("name", METRICS)
-def test_metrics_of_scores_are_those_of_probabilities_unless_somebody_has_said_that_they_take_scores(name):
-    model = check_network(ending(LAYERS.Dense(1), loss=LOGITS, metrics=[METRICS[name]()]), TWO)
-    judge, metrics = judge_of(TWO, model=model), CompiledMetrics(model)
+def test_metrics_of_scores_are_those_of_probabilities_unless_somebody_has_said_that_they_take_scores():
+    of_keras = keras.metrics
+    metrics = [
+        *(
+            "accuracy",
+            "binary_crossentropy",
+            of_keras.AUC(name="auc"),
+            of_keras.AUC(from_logits=True, name="auc_of_scores"),
+        ),
+        *(of_keras.BinaryAccuracy(name="half"), of_keras.BinaryAccuracy(threshold=0.0, name="at_0")),
+        *(of_keras.Precision(name="precision"), of_keras.Recall(thresholds=0.0, name="recall_at_0")),
+        of_keras.SensitivityAtSpecificity(0.5, name="sensitivity"),
+    ]
+    model = check_network(ending(LAYERS.Dense(1), loss=LOGITS, metrics=metrics), TWO)
+    judge, compiled = judge_of(TWO, model=model), CompiledMetrics(model)
     given, targets = tf.constant(SCORES), judge.targets(tf.constant(TRUE))
-    metrics.update(targets, judge.final(given), judge.as_probabilities(given))
-    (found,) = metrics.take_results().values()
-    takes_scores = name in ("auc of scores", "binary at 0", "recall at 0")
-    expected = keras.metrics.get({"acc": "binary_accuracy"}.get(name, METRICS[name]()))
-    if not isinstance(expected, keras.Metric):
-        expected = keras.metrics.MeanMetricWrapper(expected)
-    expected.update_state(TRUE[:, None].astype(np.float32), SCORES if takes_scores else SHARES)
-    assert found == pytest.approx(float(expected.result()), rel=1e-5)
+    compiled.update(targets, judge.final(given), judge.as_probabilities(given))
+    found, expected = compiled.take_results(), {}
+    for one in (of_keras.BinaryAccuracy(name="accuracy"), of_keras.BinaryCrossentropy(), *metrics[2:]):
+        one.reset_state()
+        takes_scores = one.name in ("auc_of_scores", "at_0", "recall_at_0")
+        one.update_state(TRUE[:, None].astype(np.float32), SCORES if takes_scores else SHARES)
+        expected[one.name] = pytest.approx(float(one.result()), rel=1e-5)
+    assert len(expected) == 9 and expected == found
 
 
 @pytest.mark.parametrize(
@@ -297,11 +289,10 @@ def test_metrics_of_scores_are_those_of_probabilities_unless_somebody_has_said_t
         (LAYERS.Dense(2), None, True),
         (LAYERS.Dense(1), LOGITS, True),
         (LAYERS.Dense(1, "sigmoid"), "binary_crossentropy", False),
-        (LAYERS.Dense(2, "softmax"), "sparse_categorical_crossentropy", False),
     ],
 )
 def test_the_summary_of_a_saved_network_says_that_it_returns_scores(end, loss, says):
-    model = check_network(ending(end.from_config(end.get_config()), loss=loss), TWO)
+    model = ending(end.from_config(end.get_config()), loss=loss)
     judge_of(TWO, model=model).finished(model).save("best.keras")
     saved, lines = keras.saving.load_model("best.keras"), []
     saved.summary(print_fn=lines.append, line_length=200)

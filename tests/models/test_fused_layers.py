@@ -1,4 +1,5 @@
 import math
+from collections import Counter
 
 import keras
 import numpy as np
@@ -20,7 +21,7 @@ from ps_cluster.models.fused_layers import (
 
 pytestmark = pytest.mark.slow
 
-IMAGES = np.random.default_rng(0).integers(0, 256, [6, 32, 32, 3], np.uint8)
+IMAGES = np.random.default_rng(0).integers(0, 256, [3, 32, 32, 3], np.uint8)
 
 
 def made(name, precision, activation):
@@ -106,18 +107,14 @@ def test_a_wide_convolution_gives_the_result_and_the_gradients_of_the_plain_one_
         assert other == pytest.approx(expected, abs=0.01 * float(np.abs(expected).max()))
 
 
-@pytest.mark.parametrize(("precision", "wide"), [("bfloat16", 3), ("float32", 0)])
-def test_only_wide_convolutions_in_bfloat16_change(precision, wide):
-    fused = with_fused_layers(made("airbench", precision, "gelu"))
-    assert sum(type(layer) is WideConvolution for layer in fused.layers) == wide
-    assert sum(type(layer) is keras.layers.Conv2D for layer in fused.layers) == 7 - wide
-
-
 @pytest.mark.parametrize(
     "other",
-    [{"strides": 2}, {"dilation_rate": 2}, {"groups": 2}, {"padding": "valid"}, {"kernel_size": 4}, {"channels": 64}],
+    [
+        {"strides": 2}, {"dilation_rate": 2}, {"groups": 2}, {"padding": "valid"}, {"kernel_size": 4}, {"channels": 64},
+        {"dtype": "float32"},
+    ],
     ids=lambda other: next(iter(other)),
-)
+)  # fmt: skip
 def test_convolutions_for_which_the_products_are_wrong_or_slower_stay_as_they_are(other):
     def of(channels=256, **given):
         settings = {"filters": 32, "kernel_size": 3, "padding": "same", "dtype": "mixed_bfloat16"} | given
@@ -131,23 +128,22 @@ def test_convolutions_for_which_the_products_are_wrong_or_slower_stay_as_they_ar
 def test_normalisation_and_dear_activations_change_and_the_variables_keep_their_order(activation, kind):
     plain = made("airbench", "bfloat16", activation)
     fused = with_fused_layers(plain)
-    kinds = {type(layer) for layer in fused.layers}
+    kinds = Counter(type(layer) for layer in fused.layers)
+    assert (kinds[WideConvolution], kinds[keras.layers.Conv2D]) == (3, 4)
     assert FusedBatchNormalization in kinds and keras.layers.BatchNormalization not in kinds
-    assert kinds & {keras.layers.Activation, CompiledActivation} == {kind}
+    assert kinds.keys() & {keras.layers.Activation, CompiledActivation} == {kind}
     assert FlatLayout.of(fused.trainable_variables) == FlatLayout.of(plain.trainable_variables)
     assert [layer.compute_dtype for layer in fused.layers] == [layer.compute_dtype for layer in plain.layers]
 
 
-@pytest.mark.parametrize(("precision", "tolerance"), [("float32", 1e-4), ("bfloat16", 0.03)])
-def test_outside_of_training_the_fused_network_gives_the_same_scores_and_changes_nothing(precision, tolerance):
-    plain = made("airbench", precision, "gelu")
+def test_outside_of_training_the_fused_network_gives_the_same_scores_and_changes_nothing():
+    plain = made("airbench", "float32", "gelu")
     for variable in statistics_of(plain):
         variable.assign(variable + np.random.default_rng(0).uniform(0.1, 1.0, variable.shape))
     fused = with_fused_layers(plain)
     fused.set_weights(plain.get_weights())
     expected = np.asarray(plain(IMAGES, training=False))
-    assert np.asarray(fused(IMAGES, training=False)) == pytest.approx(
-        expected, abs=tolerance * float(np.abs(expected).max())
-    )
+    found = np.asarray(fused(IMAGES, training=False))
+    assert found == pytest.approx(expected, abs=1e-4 * float(np.abs(expected).max()))
     for one, other in zip(fused.get_weights(), plain.get_weights(), strict=True):
         assert (one == other).all()

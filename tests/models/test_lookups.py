@@ -43,9 +43,7 @@ def test_words_are_looked_up_in_constants_as_keras_does_in_a_table():
 
 
 def test_a_layer_that_has_learned_no_words_is_told_by_name():
-    with pytest.raises(
-        ValueError, match=r"layer 'string_lookup\w*' has no vocabulary: call its adapt\(\), or give it one"
-    ):
+    with pytest.raises(ValueError, match=r"layer 'string_lookup\w*' has no vocabulary: call its adapt\(\), or"):
         check_network(network(), SPEC)
 
 
@@ -54,7 +52,5 @@ def test_a_variable_of_tensorflow_that_workers_would_not_have_is_refused():
     row = keras.Input([1], dtype="int64", name="number")
     hidden = LAYERS.Lambda(lambda value: tf.cast(value, tf.float32) * scale, output_shape=(1,))(row)
     spec = ExampleSpec({"number": SPEC.inputs["number"]}, SPEC.target, classes=SPEC.classes)
-    with pytest.raises(
-        ValueError, match=r"it reads tf.Variables or tables of its own \(1 in all\), which workers don't have"
-    ):
+    with pytest.raises(ValueError, match=r"it reads tf.Variables or tables of its own \(1 in all\), which workers don"):
         check_network(keras.Model(row, LAYERS.Dense(2)(hidden)), spec)

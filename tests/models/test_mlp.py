@@ -61,13 +61,6 @@ def test_gradients_reach_the_embeddings_of_a_flat_network():
     assert gradient.shape == weights.shape and np.count_nonzero(gradient[: 4 * 2]) > 0
 
 
-def test_a_saved_network_is_a_plain_keras_model(tmp_path):
-    model = made(TABLE)
-    model.save(tmp_path / "model.keras")
-    again = keras.models.load_model(tmp_path / "model.keras")
-    np.testing.assert_allclose(again(ROWS), model(ROWS), rtol=1e-6)
-
-
 def test_hidden_layers_and_dropout_are_settings():
     model = made(TABLE, hidden=(7, 5, 3), dropout=0.5)
     assert [layer.units for layer in model.layers if isinstance(layer, keras.layers.Dense)] == [7, 5, 3, 3]

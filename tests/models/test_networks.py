@@ -36,16 +36,15 @@ def make(name="tutorial_cnn", *, seed=0, spec=spec_of(), images=None, **settings
     ("name", "parameters"),
     [("tutorial_cnn", 122_570), ("cifar_tf_cnn", 2_210_122), ("resnet_small", 175_066), ("airbench", 1_971_640)],
 )
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_every_network_takes_raw_pixels_and_gives_a_float32_score_a_class(name, parameters, precision):
-    model = make(name, precision=precision)
+def test_every_network_takes_raw_pixels_and_gives_a_float32_score_a_class(name, parameters):
+    model = make(name, precision="bfloat16")
     scores = model(IMAGES, training=False)
     assert scores.shape == (6, 10) and scores.dtype == tf.float32 and np.isfinite(scores).all()
     assert FlatLayout.of(model.trainable_variables).length == parameters
     assert keras.config.dtype_policy().name == "float32", "the policy of other models is left alone"
 
 
-@pytest.mark.parametrize("name", FOR_IMAGES)
+@pytest.mark.parametrize("name", ["mlp", "resnet_small"])
 def test_the_initial_weights_are_a_function_of_the_seed(name):
     first, same, other = (flatten(make(name, seed=seed).trainable_variables) for seed in (1, 1, 2))
     assert (first == same).all() and (first != other).any()
@@ -60,19 +59,16 @@ def test_pixels_are_normalised_inside_the_network():
 
 def test_pixels_of_unknown_statistics_go_from_minus_1_to_1_and_a_constant_channel_to_0():
     unknown = make(spec=spec_of((24, 20, 1), (), ())).get_layer("normalise")
-    assert np.asarray(unknown(np.array([0.0, 255.0]).reshape(2, 1, 1, 1) * np.ones([2, 24, 20, 1])))[:, 0, 0, 0] == (
-        pytest.approx([-1, 1])
-    )
+    ends = np.array([0.0, 255.0]).reshape(2, 1, 1, 1) * np.ones([2, 24, 20, 1])
+    assert np.asarray(unknown(ends))[:, 0, 0, 0] == pytest.approx([-1, 1])
     constant = make(spec=spec_of((24, 20, 1), (7.0,), (0.0,))).get_layer("normalise")
     assert not np.asarray(constant(np.full([1, 24, 20, 1], 7.0))).any()
 
 
 @pytest.mark.parametrize("name", FOR_IMAGES)
-@pytest.mark.parametrize("shape", [(28, 28, 1), (40, 64, 3)])
-def test_every_network_takes_images_of_another_shape_and_gives_a_score_for_each_of_their_classes(name, shape):
-    images = np.random.default_rng(0).integers(0, 256, [20, *shape], np.uint8)
-    channels = shape[-1]
-    model = make(name, spec=spec_of(shape, (100.0,) * channels, (50.0,) * channels, classes=4), images=images)
+def test_every_network_takes_images_of_another_shape_and_gives_a_score_for_each_of_their_classes(name):
+    images = np.random.default_rng(0).integers(0, 256, [20, 28, 40, 1], np.uint8)
+    model = make(name, spec=spec_of((28, 40, 1), (100.0,), (50.0,), classes=4), images=images)
     scores = np.asarray(model(images))
     assert scores.shape == (20, 4) and np.isfinite(scores).all() and scores.std() > 0
 
@@ -97,18 +93,16 @@ def test_examples_that_a_network_cant_take_are_told_in_one_line(name, spec, told
 
 @pytest.mark.parametrize("name", [name for name in FOR_IMAGES if isinstance(NETWORKS[name], ImageNetwork)])
 def test_the_smallest_images_that_a_network_says_it_takes_are_the_smallest_that_it_can_be_built_for(name):
-    side = NETWORKS[name].smallest_side
-    for height, width in ((side, 40), (40, side)):
-        assert make(name, spec=spec_of((height, width, 3)))(np.zeros((1, height, width, 3))).shape[0] == 1
+    network = NETWORKS[name]
+    side = network.smallest_side
+    assert make(name, spec=spec_of((side, side, 3)))(np.zeros((1, side, side, 3))).shape[0] == 1
     if side > 1:
-        with pytest.raises(UserError, match=f"each side needs at least {side} pixels"):
-            make(name, spec=spec_of((40, side - 1, 3)))
-        network = NETWORKS[name]
-        with pytest.raises(
-            (ValueError, tf.errors.OpError)
-        ):  # Keras's, when it is built; TensorFlow's, in the first step
-            model = network.build(spec_of((40, side - 1, 3)), network.Settings(name=name, precision="float32"))
-            model(np.zeros((1, 40, side - 1, 3)))
+        for shape in ((40, side - 1, 3), (side - 1, 40, 3)):
+            with pytest.raises(UserError, match=f"each side needs at least {side} pixels"):
+                make(name, spec=spec_of(shape))
+        with pytest.raises((ValueError, tf.errors.OpError)):  # Keras's, when built; TensorFlow's, in the first step
+            model = network.build(spec_of(shape), network.Settings(name=name, precision="float32"))
+            model(np.zeros((1, *shape)))
 
 
 def test_a_network_that_returns_another_number_of_values_is_refused(monkeypatch):
@@ -120,15 +114,13 @@ def test_a_network_that_returns_another_number_of_values_is_refused(monkeypatch)
 
     monkeypatch.setitem(NETWORKS.own, "narrow", Narrow())
     with pytest.raises(
-        UserError,
-        match=r"'narrow' can't be built .*: it returns 3 numbers for each example, and the data set asks for 10 numbers",
+        UserError, match="'narrow' can't be .*: it returns 3 numbers .*, and the data set asks for 10 num"
     ):
         build(Narrow.Settings(name="narrow", precision="float32"), spec_of(), seed=0)
 
 
-@pytest.mark.parametrize("name", FOR_IMAGES)
-def test_the_flat_network_computes_what_the_keras_model_does_in_training(name):
-    model = make(name)
+def test_the_flat_network_computes_what_the_keras_model_does_in_training():
+    model = make("resnet_small")
     network = FlatNetwork(model)
     weights, statistics = flatten(model.trainable_variables), flatten(statistics_of(model))
     images = tf.constant(IMAGES, tf.float32)
@@ -155,9 +147,8 @@ def test_dropout_draws_from_the_random_state_that_it_is_given():
     network = FlatNetwork(model)
 
     def scores(step):
-        return np.asarray(
-            network.forward(tf.zeros([0]), tf.zeros([0]), {"x": tf.ones([1, 100])}, tf.constant([7, step])).outputs
-        )
+        given = tf.zeros([0]), tf.zeros([0]), {"x": tf.ones([1, 100])}, tf.constant([7, step])
+        return np.asarray(network.forward(*given).outputs)
 
     assert (scores(3) == scores(3)).all() and (scores(3) != scores(4)).any()
 
@@ -180,7 +171,7 @@ def test_the_worst_patterns_of_a_configuration_are_searched_at_once(pattern):
     assert time.process_time() - began < 5
 
 
-@pytest.mark.parametrize(("channels", "mean", "std"), [(3, PIXEL_MEAN, PIXEL_STD), (1, (99.0,), (45.0,)), (1, (), ())])
+@pytest.mark.parametrize(("channels", "mean", "std"), [(3, PIXEL_MEAN, PIXEL_STD), (1, (), ())])
 def test_the_whitening_convolution_makes_uncorrelated_outputs_of_unit_variance(channels, mean, std):
     noise = np.random.default_rng(0).normal(size=[300, 32, 32, channels])
     blurred = (noise + np.roll(noise, 1, 1) + np.roll(noise, 1, 2)) * 30 + 128

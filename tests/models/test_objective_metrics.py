@@ -131,26 +131,9 @@ def test_a_regression_has_rmse_and_r2_in_the_targets_own_units(spec, places):
     assert found(spec, rows if places > 1 else rows[:, 0], outputs) == expected
 
 
-CASES = {"two": (TWO, 2), "five": (FIVE, 5), "labels": (LABELS, 3), "numbers": (FAR, 1), "pair": (PAIR, 2)}
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_they_are_those_of_keras_on_the_same_numbers_and_have_the_names_of_the_objective(case):
-    spec, columns = CASES[case]
-    outputs = RNG.normal(size=(N, columns)).astype(np.float32)
-    if spec.objective == "classification":
-        rows = RNG.integers(0, columns, N)
-    elif spec.objective == "multi-label":
-        rows = RNG.integers(0, 2, (N, columns)).astype(np.float32)
-    else:
-        rows = RNG.normal(size=(N, *spec.target.shape)).astype(np.float32)
-    judge = judge_of(spec)
-    metrics = judge.further_metrics()
-    for metric in metrics.values():  # all examples at once
-        metric.update_state(*judge.compared(judge.targets(tf.constant(rows)), tf.constant(outputs)))
-    ours = found(spec, rows, outputs)
-    assert ours == {name: pytest.approx(float(metric.result()), rel=1e-5) for name, metric in metrics.items()}
-    assert tuple(ours) == OBJECTIVES[spec.objective].further_metrics(spec)
+def test_the_metrics_have_the_names_of_the_objective():
+    for spec in (TWO, FIVE, LABELS, FAR, PAIR):
+        assert tuple(judge_of(spec).further_metrics()) == OBJECTIVES[spec.objective].further_metrics(spec)
 
 
 def test_a_metric_that_compile_has_too_is_left_to_it():

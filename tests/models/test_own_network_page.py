@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ps_cluster.config import user_code
+from ps_cluster.config import build_config, user_code
 from ps_cluster.config.networks import NETWORKS, NetworkSettings
 from ps_cluster.config.objectives import ExampleSpec, Field
 from ps_cluster.errors import UserError
@@ -31,8 +31,8 @@ SPEC = ExampleSpec({"image": Field("uint8", (8, 8, 1))}, Field("uint8", ()), cla
 REGRESSION = ExampleSpec({"row": Field("float32", (2,))}, Field("float32", (), (10.0,), (4.0,)), "regression")
 RNG = np.random.default_rng(0)
 ROWS = {
-    "image": RNG.uniform(0, 255, [2, 4, 8, 8, 1]).astype(np.float32),
-    "target": RNG.integers(0, 3, [2, 4]).astype(np.uint8),
+    "image": RNG.uniform(0, 255, [1, 4, 8, 8, 1]).astype(np.float32),
+    "target": RNG.integers(0, 3, [1, 4]).astype(np.uint8),
 }
 
 
@@ -42,12 +42,8 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.delenv(user_code.TRUSTED, raising=False)
 
 
-def pasted(number):
-    """Return the network of a snippet, as a user's file."""
-    return made_by(SNIPPETS[number])
-
-
 def made_by(code):
+    """Return the network of a snippet, as a user's file."""
     file = Path.cwd() / "my.py"
     file.write_text(code)
     user_code.trust(file)
@@ -67,16 +63,10 @@ def forget_the_users_code():
         del sys.modules[name]
 
 
-def trained(model):
-    """Return the weights before, and after two steps."""
-    worker = Alone(model, SPEC, ROWS)
-    worker.step(0)
-    return flatten(model.trainable_variables), worker.step(1)[0]
-
-
 @pytest.mark.parametrize("code", [*SNIPPETS, TOY.read_text()])
 def test_each_network_of_the_page_and_the_class_that_it_links_to_train(code):
-    before, after = trained(made_by(code))
+    model = made_by(code)
+    before, (after, _) = flatten(model.trainable_variables), Alone(model, SPEC, ROWS).step(0)
     assert np.isfinite(after).all() and (before != after).any()
 
 
@@ -127,17 +117,12 @@ def test_a_saved_regression_is_in_the_targets_units_and_goes_on_in_those_that_it
     assert check_network(load_saved(Path("best.keras"), REGRESSION), REGRESSION)(row).numpy() == pytest.approx(trained)
 
 
-def two_outputs():
+def test_a_saved_regression_that_a_build_compiles_anew_has_its_units_once():
     row = keras.Input([2])
-    return keras.Model(row, [keras.layers.Dense(1)(row), keras.layers.Dense(1)(row)])
-
-
-@pytest.mark.parametrize("made", [lambda: keras.Sequential([keras.Input([2]), keras.layers.Dense(1)]), two_outputs])
-def test_a_saved_regression_that_a_build_compiles_anew_has_its_units_once(made):
-    own = made()
+    own = keras.Model(row, [keras.layers.Dense(1)(row), keras.layers.Dense(1)(row)])
     judge_of(REGRESSION).finished(own).save("best.keras")
     loaded = keras.models.load_model("best.keras")
-    loaded.compile("adam", loss=["mae"] * len(own.outputs), metrics=[["mse"]] * len(own.outputs))
+    loaded.compile("adam", loss=["mae", "mae"], metrics=[["mse"], ["mse"]])
     model, row = check_network(loaded, REGRESSION), RNG.normal(size=[5, 2]).astype(np.float32)
     outputs, expected = (keras.tree.flatten(one(row)) for one in (model, own))
     for output, value in zip(outputs, expected, strict=True):
@@ -187,7 +172,7 @@ def compiled(**given):
 
 
 def test_the_note_names_what_of_compile_is_not_used():
-    config = Alone(pasted(0), SPEC, ROWS, {"training.label_smoothing": 0.1}).config
+    config = build_config(overrides={"training.label_smoothing": 0.1, "model.precision": "float32"})
     assert list(unused_parts(plain(), config)) == []
     (told,) = unused_parts(compiled(optimizer="adam", loss="mse"), config)
     assert "compile() has a loss, so training.label_smoothing 0.1 is not used" in told
@@ -195,10 +180,8 @@ def test_the_note_names_what_of_compile_is_not_used():
 
 @pytest.mark.parametrize(("own", "told"), [("float32", "precision bfloat16 is not"), ("mixed_bfloat16", "")])
 def test_a_precision_that_the_layers_do_not_have_is_told(own, told):
-    config = Alone(pasted(0), SPEC, ROWS).config.with_values({"model.precision": "bfloat16"})
-    assert told in "".join(unused_parts(plain(dtype=own), config)) and bool(told) == bool(
-        list(unused_parts(plain(dtype=own), config))
-    )
+    lines = list(unused_parts(plain(dtype=own), build_config(overrides={"model.precision": "bfloat16"})))
+    assert len(lines) == bool(told) and told in "".join(lines)
 
 
 def test_metrics_and_losses_of_keras_that_compare_places_get_rows_for_labels_and_others_the_labels():
@@ -245,9 +228,8 @@ def test_probabilities_of_a_model_that_was_compiled_for_them_are_kept_as_they_ar
 
 
 def test_metrics_of_compile_are_those_of_keras_over_all_batches_and_begin_anew():
-    model = compiled(
-        loss="sparse_categorical_crossentropy", metrics=["accuracy", keras.metrics.SparseTopKCategoricalAccuracy(2)]
-    )
+    of_two = keras.metrics.SparseTopKCategoricalAccuracy(2)
+    model = compiled(loss="sparse_categorical_crossentropy", metrics=["accuracy", of_two])
     metrics, outputs = CompiledMetrics(model), RNG.normal(size=[10, 3]).astype(np.float32)
     labels = RNG.integers(0, 3, [10])
     update = tf.function(metrics.update, autograph=False)

@@ -55,8 +55,6 @@ def found(model, *names, rows_from=10, against=None):
     return [table.layer.name for table in tables.tables], told
 
 
-# Which embeddings are tables.
-
 LOOK_UPS = {
     "the inputs themselves": lambda ids: ids,
     "arithmetic and modulo": lambda ids: (ids * 7 + 3) % 30,
@@ -82,9 +80,8 @@ def test_an_embedding_of_words_is_a_table():
 
 
 def test_an_embedding_with_fewer_rows_than_the_setting_or_with_frozen_rows_is_no_table():
-    assert found(one_table(rows=30), rows_from=31) == ([], []) and found(one_table(rows=30), rows_from=30)[0] == [
-        "table"
-    ]
+    assert found(one_table(rows=30), rows_from=31) == ([], [])
+    assert found(one_table(rows=30), rows_from=30)[0] == ["table"]
     assert found(one_table(trainable=False)) == ([], [])
 
 
@@ -191,81 +188,57 @@ def test_an_embedding_that_needs_more_than_the_rows_of_its_batch_travels_whole_a
 def test_an_embedding_that_lora_was_added_to_travels_whole():
     model = one_table()
     model.get_layer("table").enable_lora(2)
-    assert found(model) == (
-        [],
-        ["the Embedding 'table' is pulled and pushed whole: it has LoRA weights or is quantized"],
-    )
+    (line,) = found(model)[1]
+    assert line == "the Embedding 'table' is pulled and pushed whole: it has LoRA weights or is quantized"
 
 
-AGAINST = {
-    "mode.name": ({"mode.name": "diloco"}, "mode.name is diloco, which exchanges or changes all weights"),
-    "optimizer.rule": (
+AGAINST = [
+    ({"mode.name": "diloco"}, "mode.name is diloco, which exchanges or changes all weights"),
+    (
         {"optimizer.rule": "momentum"},
         "optimizer.rule is momentum, which changes all rows at every update (these do not: adagrad, adam, ftrl, sgd)",
     ),
-    "staleness.method": (
+    (
         {"staleness.method": "dc_constant"},
         "staleness.method is dc_constant, which compares all weights of two versions",
     ),
-    "mode.simulate_workers": (
-        {"cluster.workers": 2, "mode.simulate_workers": 3},
-        "mode.simulate_workers keeps older versions of all weights",
-    ),
-    "lookahead": (
-        {"lookahead.every_updates": 5},
-        "lookahead.every_updates is 5, which keeps slow weights of every row",
-    ),
-    "int8": (
-        {"cluster.wire": "int8"},
-        "cluster.wire is int8, with which each worker keeps a remainder of every weight",
-    ),
-    "top_k": (
-        {"cluster.wire": "top_k"},
-        "cluster.wire is top_k, with which each worker keeps a remainder of every weight",
-    ),
-    "optimizer.weight_decay": (
-        {"optimizer.weight_decay": 0.25},
-        "optimizer.weight_decay is 0.25, which shrinks every row at every update",
-    ),
-    "optimizer.clip_norm": (
-        {"optimizer.clip_norm": 1.5},
-        "optimizer.clip_norm is 1.5, which needs the norm of each variable",
-    ),
-    "optimizer.learning_rate_factors": (
+    ({"cluster.workers": 2, "mode.simulate_workers": 3}, "mode.simulate_workers keeps older versions of all weights"),
+    ({"lookahead.every_updates": 5}, "lookahead.every_updates is 5, which keeps slow weights of every row"),
+    ({"cluster.wire": "int8"}, "cluster.wire is int8, with which each worker keeps a remainder of every weight"),
+    ({"cluster.wire": "top_k"}, "cluster.wire is top_k, with which each worker keeps a remainder of every weight"),
+    ({"optimizer.weight_decay": 0.25}, "optimizer.weight_decay is 0.25, which shrinks every row at every update"),
+    ({"optimizer.clip_norm": 1.5}, "optimizer.clip_norm is 1.5, which needs the norm of each variable"),
+    (
         {"optimizer.learning_rate_factors": [{"match": "bias", "factor": 2.0}]},
         "optimizer.learning_rate_factors is set, and rows have no factors",
     ),
-}
+]
 SUITED = {
-    "mode.name": "async",
-    "optimizer.rule": "adam",
-    "optimizer.weight_decay": 0.0,
-    "optimizer.learning_rate_factors": [],
-}
+    "mode.name": "async", "optimizer.rule": "adam", "optimizer.weight_decay": 0.0, "optimizer.learning_rate_factors": [],
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(("values", "reason"), AGAINST.values(), ids=AGAINST)
+@pytest.mark.parametrize(("values", "reason"), AGAINST, ids=lambda value: str(value)[:40])
 def test_each_setting_that_needs_all_rows_is_told_with_its_value(values, reason):
-    against = reason_against_rows(build_config(overrides=SUITED | values))
-    assert against == reason
-    assert found(one_table(), against=against) == ([], [f"the Embedding 'table' is pulled and pushed whole: {reason}"])
+    assert reason_against_rows(build_config(overrides=SUITED | values)) == reason
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"mode.name": "single"}, {"mode.name": "bounded"}, {"mode.name": "sync-ps"},
-        {"optimizer.rule": "sgd"}, {"optimizer.rule": "adagrad"}, {"optimizer.rule": "ftrl"}, {"staleness.method": "inverse"},
-        {"staleness.method": "predict"}, {"optimizer.global_clip_norm": 1.0}, {"optimizer.clip_value": 1.0},
-        {"cluster.wire": "bfloat16"},
-    ],
-    ids=str,
-)  # fmt: skip
-def test_with_other_settings_rows_travel(values):
-    assert reason_against_rows(build_config(overrides=SUITED | values)) is None
+def test_a_setting_that_needs_all_rows_keeps_every_table_whole():
+    assert found(one_table(), against="a reason") == (
+        [],
+        ["the Embedding 'table' is pulled and pushed whole: a reason"],
+    )
 
 
-# The network as a function of the rows of a batch.
+def test_with_other_settings_rows_travel():
+    suited = {
+        "mode.name": ["single", "bounded", "sync-ps"], "optimizer.rule": ["sgd", "adagrad", "ftrl"],
+        "staleness.method": ["inverse", "predict"], "optimizer.global_clip_norm": [1.0], "optimizer.clip_value": [1.0],
+        "cluster.wire": ["bfloat16"],
+    }  # fmt: skip
+    for key, values in suited.items():
+        for value in values:
+            assert reason_against_rows(build_config(overrides=SUITED | {key: value})) is None, (key, value)
 
 
 def functional():
@@ -335,11 +308,9 @@ def passed(network, weights, inputs, rows=None):
     return result.outputs.numpy(), result.fresh.numpy(), tf.convert_to_tensor(tape.gradient(loss, weights)).numpy()
 
 
-@pytest.mark.parametrize("servers", [1, 3])
 @pytest.mark.parametrize(("make", "names", "tables", "widths"), NETWORKS.values(), ids=NETWORKS)
-def test_with_the_rows_of_a_batch_outputs_and_gradients_are_those_of_the_whole_network(
-    make, names, tables, widths, servers
-):
+def test_with_the_rows_of_a_batch_outputs_and_gradients_are_those_of_the_whole_network(make, names, tables, widths):
+    servers = 1 if make is sequential else 3
     keras.utils.set_random_seed(0)
     model, inputs = make(), {name: EXAMPLES[name] for name in names}
     if not model.built:
@@ -370,7 +341,7 @@ def test_with_the_rows_of_a_batch_outputs_and_gradients_are_those_of_the_whole_n
     assert np.abs(in_whole[np.concatenate(of_rows)]).max() > 0
 
 
-@pytest.mark.parametrize("servers", [1, 2, 3])
+@pytest.mark.parametrize("servers", [1, 3])
 def test_the_positions_of_all_servers_are_each_position_of_the_whole_network_once(servers):
     keras.utils.set_random_seed(0)
     model = functional()
@@ -398,13 +369,14 @@ def test_the_positions_of_all_servers_are_each_position_of_the_whole_network_onc
         assert at == len(whole)
 
 
-@pytest.mark.parametrize("wrong", [-1, 30])
-def test_an_id_out_of_range_is_an_error_that_names_the_layer_and_the_ids(wrong):
+def test_an_id_out_of_range_is_an_error_that_names_the_layer_and_the_ids():
     model = one_table()
     network = FlatNetwork(model, tables=find_tables(model, spec_of("ids"), rows_from=10))
-    ids = np.zeros([2, 4], np.int32)
-    ids[1, 2] = wrong
-    with pytest.raises(tf.errors.InvalidArgumentError) as error:
-        tf.function(lambda ids: network.rows_of({"ids": ids}, STATE, 1))(tf.constant(ids))
-    told = f"ids outside of 0 to 29, the rows of the Embedding layer table:] [{wrong}]"
-    assert told in str(error.value)
+    look_up = tf.function(lambda ids: network.rows_of({"ids": ids}, STATE, 1))
+    for wrong in (-1, 30):
+        ids = np.zeros([2, 4], np.int32)
+        ids[1, 2] = wrong
+        with pytest.raises(tf.errors.InvalidArgumentError) as error:
+            look_up(tf.constant(ids))
+        told = f"ids outside of 0 to 29, the rows of the Embedding layer table:] [{wrong}]"
+        assert told in str(error.value)

@@ -22,7 +22,7 @@ from ps_cluster.runs.checkpoints import (
     CheckpointNotWritten,
     EndedMark,
     StatesUnreadable,
-)
+)  # fmt: skip
 from ps_cluster.runs.journal import LeaderStretch
 
 
@@ -57,10 +57,8 @@ def test_an_array_that_is_written_in_pieces_gives_the_same_file_and_one_that_lac
     others = {name: array for name, array in whole.arrays.items() if name != "weights"}
 
     def in_pieces(*sizes):
-        read = Pieces(
-            weights.shape, weights.dtype, lambda: iter(np.split(weights[: sum(sizes)], np.cumsum(sizes)[:-1]))
-        )
-        return replace(whole, arrays=others, pieces={"weights": read})
+        parts = np.split(weights[: sum(sizes)], np.cumsum(sizes)[:-1])
+        return replace(whole, arrays=others, pieces={"weights": Pieces((100,), np.dtype("f4"), lambda: iter(parts))})
 
     path = checkpoints.save(tmp_path, in_pieces(60, 1, 39), keep=1)
     assert_equal(checkpoints.load(path), replace(whole, arrays=others | {"weights": weights}))
@@ -177,15 +175,15 @@ def test_a_folder_of_states_that_can_not_be_listed_is_not_an_empty_one(tmp_path,
 
 
 def test_newest_ones_are_kept_and_foreign_files_are_left_alone(tmp_path):
-    (tmp_path / "notes.txt").write_text("mine")
-    (tmp_path / "step-12.safetensors").write_text("mine too")
+    odd = ("step-0000000030-term-000001", "step-٠٠٠٠٠٠٠٤٠-term-000001", "step-000000050-term-0000001", "step-12")
+    foreign = {"notes.txt", *(f"{name}.safetensors" for name in odd)}
+    for name in foreign:
+        (tmp_path / name).write_text("mine")
     for step in (10, 20, 30, 40):
         checkpoints.save(tmp_path, checkpoint(step), keep=2)
     assert checkpoints.steps(tmp_path) == [30, 40]
-    assert sorted(path.name for path in tmp_path.iterdir() if "0000" not in path.name) == [
-        "notes.txt",
-        "step-12.safetensors",
-    ]
+    ours = {checkpoints.path_of(tmp_path, step).name for step in (30, 40)}
+    assert {path.name for path in tmp_path.iterdir()} == foreign | ours
 
 
 def test_checkpoints_of_a_history_that_was_rolled_back_are_removed(tmp_path):
@@ -240,9 +238,8 @@ def test_a_snapshot_whose_full_state_is_not_the_right_one_is_passed_over_for_an_
 
 
 def test_left_overs_of_dead_writers_are_removed_and_those_of_living_ones_are_not(tmp_path):
-    of_dead = (
-        tmp_path / f".step-000000001-term-000001.safetensors.{os.getppid()}.tmp"
-    )  # in a container somebody else may have that pid
+    # In a container somebody else may have that pid.
+    of_dead = tmp_path / f".step-000000001-term-000001.safetensors.{os.getppid()}.tmp"
     of_dead.touch()
     with create_beside(checkpoints.path_of(tmp_path, 1)):
         (of_living,) = set(tmp_path.iterdir()) - {of_dead}

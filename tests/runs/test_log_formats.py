@@ -6,7 +6,6 @@ from datetime import datetime
 import pytest
 
 from ps_cluster.process_variables import LOG_FORMAT, LOG_TASK
-from ps_cluster.runs import logs
 from ps_cluster.runs.logs import DISK_REFUSES, PROGRESS, TEXT, JsonLines
 from ps_cluster.runs.run_dir import say
 
@@ -28,11 +27,8 @@ def test_a_line_is_one_object_with_its_event_and_values(read):
         "step": 3,
         "loss": 0.5,
     }
-    assert datetime.fromisoformat(read("x")["time"]).timestamp() == 0.25
-
-
-def test_a_line_that_names_no_event_is_a_notice(read):
-    assert read("so it is")["event"] == "notice"
+    assert datetime.fromisoformat(read("x")["time"]).timestamp() == 0.25 and read("it names none")["event"] == "notice"
+    assert TEXT.line(PROGRESS("3 updates", step=3), "[ 0:05] ") == "[ 0:05] 3 updates", "as text it has no values"
 
 
 def test_a_line_with_line_breaks_and_escapes_stays_one_line(read):
@@ -55,10 +51,6 @@ def test_an_unexpected_error_is_one_object_with_its_traceback_too():
     assert told["traceback"].startswith("Traceback") and text.endswith("RuntimeError: it broke")
 
 
-def test_text_has_the_prefix_and_no_values():
-    assert TEXT.line(PROGRESS("3 updates", step=3), "[ 0:05] ") == "[ 0:05] 3 updates"
-
-
 def test_a_line_can_not_become_a_text_that_has_lost_its_event_unnoticed():
     line = DISK_REFUSES("no room")
     with pytest.raises(TypeError, match="loses its event"):
@@ -73,13 +65,3 @@ def test_what_a_task_says_follows_the_format_of_its_command(monkeypatch, capsys)
     say(DISK_REFUSES("training goes on"))
     as_json, as_text = capsys.readouterr().out.splitlines()
     assert json.loads(as_json)["event"] == "disk_refuses" and as_text == "training goes on"
-
-
-def test_a_format_that_nobody_knows_is_text(monkeypatch):
-    monkeypatch.setenv(LOG_FORMAT, "xml")
-    assert logs.chosen() is TEXT
-
-
-def test_events_have_names_of_their_own():
-    events = [event for event in vars(logs).values() if isinstance(event, logs.LogEvent)]
-    assert len({event.name for event in events}) == len(events) > 15

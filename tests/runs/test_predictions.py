@@ -23,10 +23,8 @@ def file(tmp_path):
 def test_what_is_read_is_what_was_written(file):
     read = load_predictions(file)
     assert (read.step, read.objective, read.unit, read.classes) == (7, "classification", "images", ("cat", "dög"))
-    assert {name: array.tolist() for name, array in read.arrays.items()} == {
-        "target": [0, 1, 1],
-        "confidence": [0.5, 0.75, 1],
-    }
+    arrays = {name: array.tolist() for name, array in read.arrays.items()}
+    assert arrays == {"target": [0, 1, 1], "confidence": [0.5, 0.75, 1]}
     assert read.examples == 3 and os.listdir(file.parent) == ["predictions.safetensors"]
 
 

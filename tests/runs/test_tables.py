@@ -48,10 +48,9 @@ def test_what_is_read_is_what_was_written_also_a_ledger_without_updates(written)
 
 def test_lines_are_in_the_order_of_steps_and_a_step_that_a_shard_lacks_has_none(written):
     orders = [0, 3, 1, 2, 5, 4], [5, 1, 0, 2, 4]
-    shards = [
-        rows_of(order, version=range(1, len(order) + 1), applied_time=[float(n) for n in order]) for order in orders
-    ]
-    rows = written(*shards)
+    rows = written(
+        *(rows_of(one, version=range(1, len(one) + 1), applied_time=list(map(float, one))) for one in orders)
+    )
     assert rows["step"].tolist() == rows["applied_time"].tolist() == [0, 1, 2, 4, 5]
 
 
@@ -133,15 +132,6 @@ def test_a_lost_step_holds_nothing_back_beyond_the_window(written, held):
     rows = rows_of(steps, version=range(1, 500))
     assert written(rows, window=20)["step"].tolist() == steps
     assert max(np.cumsum(held)) <= 20 + 10, "rows in memory"
-
-
-def test_a_step_that_came_too_late_for_its_round_holds_nothing_back(written, held):
-    steps = [step for step in range(300) if step % 3]  # two of three gradients make an update
-    rows = rows_of(steps, version=np.arange(200) // 2 + 1)
-    assert (
-        written(rows, rounds=RoundShape(steps_per_update=3, gradients_per_update=2, most=2))["step"].tolist() == steps
-    )
-    assert max(np.cumsum(held)) <= 10, "rows in memory"
 
 
 def test_a_disk_that_refuses_leaves_the_table_of_before_and_nothing_beside_it(written):

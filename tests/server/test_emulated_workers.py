@@ -4,9 +4,20 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.helpers.stores import LENGTH, ledger_of, make_store, pull, quadratic_step, row, run_quadratic, state_of
+from tests.helpers.stores import (
+    LENGTH,
+    eagerly,
+    ledger_of,
+    make_store,
+    pull,
+    quadratic_step,
+    row,
+    run_quadratic,
+    state_of,
+)
 
 
+@eagerly()
 def test_simulated_workers_read_the_weights_of_so_many_versions_ago():
     values = {"mode.simulate_workers": 5}
     store = make_store(values=values, rule="sgd", steps=20)  # 3 workers: 2 versions back
@@ -19,6 +30,7 @@ def test_simulated_workers_read_the_weights_of_so_many_versions_ago():
     assert rows["staleness"].tolist() == [0, 1] + [2] * 18
 
 
+@eagerly()
 def test_after_a_restore_nothing_older_than_the_snapshot_is_given():
     made = [make_store(values={"mode.simulate_workers": 6}, rule="sgd", steps=20) for _ in range(2)]
     run_quadratic(made[0], 10, np.zeros(LENGTH, np.float32))
@@ -30,6 +42,7 @@ def test_after_a_restore_nothing_older_than_the_snapshot_is_given():
     assert pull(made[1]).versions.numpy().tolist() == [10]
 
 
+@eagerly()
 def test_simulated_workers_read_the_statistics_of_the_same_version_as_the_weights():
     store = make_store(values={"mode.simulate_workers": 5}, rule="sgd", steps=20)  # 3 workers: 2 versions back
     run = quadratic_step(store, np.zeros(LENGTH, np.float32))  # its fresh statistics are ones, and all is kept
@@ -64,6 +77,7 @@ def expected(updates, total):
 
 
 @pytest.mark.parametrize(("updates", "total"), [(8, 9), (9, 9), (8, 8)], ids=["between", "last", "last, no multiple"])
+@eagerly()
 def test_every_few_updates_the_weights_return_to_their_mean_and_the_last_ones_are_it(updates, total):
     store = make_store(2, steps=total, rule="sgd", values=AVERAGED)
     train(store, range(updates))

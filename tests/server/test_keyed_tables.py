@@ -21,7 +21,7 @@ from ps_cluster.server.store import ParameterStore
 from ps_cluster.training.building import arrangement_of
 from ps_cluster.training.keyed_lines import KeyedLines
 from tests.helpers.exhaustive import mostly
-from tests.helpers.stores import after_changes, row, state_of
+from tests.helpers.stores import after_changes, eagerly, row, state_of
 from tests.helpers.waiting import identity
 
 pytestmark = pytest.mark.slow
@@ -40,12 +40,9 @@ class Stored:
         self.model = keras.Model(ids, keras.layers.Dense(1)(keras.layers.Concatenate()(parts)))
         self.network = FlatNetwork(self.model, tables=Tables([self.keyed, self.numbered]))
         weights, tables = flatten(self.network.variables), self.network.tables
-        rows = tuple(
-            np.asarray(layer.embeddings.value) for layer in (self.numbered, self.keyed)
-        )  # in the groups' order
-        start = InitialState(
-            weights, np.ones_like(weights), *np.zeros([2, 3], np.float32), tables=rows, keyed=tables.keyed_parts()
-        )
+        rows = tuple(np.asarray(layer.embeddings.value) for layer in (self.numbered, self.keyed))  # in groups' order
+        nothing = np.zeros([2, 3], np.float32)
+        start = InitialState(weights, np.ones_like(weights), *nothing, tables=rows, keyed=tables.keyed_parts())
         values = {
             "mode.name": "async", "staleness.method": "none", "optimizer.rule": "adagrad", "optimizer.weight_decay": 0.0,
             "cluster.wire": "float32", "training.steps": STEPS,
@@ -138,9 +135,8 @@ class Table:
         for cells, content in entering:
             oldest = min(cells, key=lambda cell: cell[1])
             if oldest[1] < now:
-                self.ended += (
-                    len(content) == 4 and oldest[0] is not None and self.find([oldest], oldest[0], now) is not None
-                )
+                lives = oldest[0] is not None and self.find([oldest], oldest[0], now) is not None
+                self.ended += len(content) == 4 and lives
                 oldest[:] = content
         for key, gradient in gradients.items():
             if cell := self.find(self.buckets[self.bucket(key)], key, now):
@@ -189,6 +185,7 @@ def test_rows_appear_and_end_as_in_a_table_of_plain_python(case):
     assert_same(dict(zip(asked, in_layer, strict=True)), table.pull(asked, UPDATES))
 
 
+@eagerly()
 def test_a_restored_table_continues_with_the_same_bits_on_another_number_of_servers():
     form = {"admit_after": 2, "expire_after": 9}
     whole, stored = Stored(2, **form), Stored(3, **form)
@@ -204,6 +201,7 @@ def test_a_restored_table_continues_with_the_same_bits_on_another_number_of_serv
         assert (state[name] == whole.state[name]).all(), name
 
 
+@eagerly()
 def test_rows_of_keys_that_have_changed_since_a_full_state_make_the_same_bits_with_it(tmp_path):
     form = {"admit_after": 2, "expire_after": 9}
     stored, restored = Stored(2, **form), Stored(3, **form)
@@ -215,6 +213,7 @@ def test_rows_of_keys_that_have_changed_since_a_full_state_make_the_same_bits_wi
         assert (state[name] == expected[name]).all(), name
 
 
+@eagerly()
 def test_a_replay_sees_no_key():
     stored = Stored(1, admit_after=2)
     assert [stored.step(0, keys_of(0))[1] for _ in range(2)] == [[APPLIED], [REFUSED]]
@@ -231,9 +230,9 @@ def test_lines_tell_of_rows_that_ended_for_want_of_room():
         return [line.message for line in lines.of({KEYED: np.array([7, EMPTY, 0, -2, 0, 0, ended])})]
 
     assert told(0) == []
-    assert told(3) == [
-        "'users': 1 of 2 places have rows · 3 rows ended for want of room: give the DynamicEmbedding a larger budget, "
-        "or fewer rows by admit_after or expire_after"
-    ]
+    (line,) = told(3)
+    assert line.startswith(
+        "'users': 1 of 2 places have rows · 3 rows ended for want of room: give the DynamicEmbedding a"
+    )
     assert told(29) == [] and len(told(30)) == 1
     assert lines.uses == [KeyedUse(name="users", places=2, rows=1, ended=30)]

@@ -22,15 +22,6 @@ def of(**settings):
     return build_config(overrides={f"optimizer.{name}": value for name, value in values.items()})
 
 
-@pytest.mark.parametrize("shape", [(24, 8), (8, 24), (8, 8), (1, 5)])
-def test_singular_values_become_about_one_and_the_singular_vectors_stay(shape):
-    matrix = np.random.default_rng(0).normal(size=shape).astype(np.float32)
-    left, _values, right = np.linalg.svd(matrix, full_matrices=False)
-    ours = left.T @ np.asarray(orthogonal(tf.constant(matrix))) @ right.T
-    assert ours == pytest.approx(np.diag(np.diag(ours)), abs=1e-4)
-    assert (np.diag(ours) > 0.65).all() and (np.diag(ours) < 1.25).all()
-
-
 @pytest.mark.parametrize("shape", [(24, 8), (8, 24)])
 def test_it_is_the_iteration_of_the_source(shape):
     x = np.random.default_rng(1).normal(size=shape)
@@ -98,9 +89,8 @@ def test_with_muon_adam_matrices_move_as_with_muon_and_all_other_weights_as_with
         weights[name] = tf.Variable(start, dtype=tf.float32)
         rule = make_rule(of(rule=name, **own).optimizer, weights[name], factors, matrices=matrices)
         for number, gradient in enumerate(gradients):
-            rule.apply(
-                tf.constant(gradient, tf.float32), tf.constant(rate), tf.constant(number, tf.int64), tf.constant(0.5)
-            )
+            given = tf.constant(gradient, tf.float32), tf.constant(rate), tf.constant(number, tf.int64)
+            rule.apply(*given, tf.constant(0.5))
     in_matrices = np.zeros(LAYOUT.length, bool)
     for begin, rows, columns in places:
         in_matrices[begin : begin + rows * columns] = True
@@ -123,9 +113,7 @@ def test_a_share_scales_what_other_weights_move_and_not_the_size_of_a_matrix_ste
 
 @pytest.mark.parametrize("values", [{"cluster.parameter_servers": 2}, {"mode.name": "layers"}, {"mode.name": "width"}])
 def test_it_is_refused_where_a_matrix_may_be_cut(values):
-    with pytest.raises(
-        UserError, match="optimizer.rule: got 'muon': it needs whole matrices, but mode .* cuts the weights"
-    ):
+    with pytest.raises(UserError, match="optimizer.rule: got 'muon': it needs whole matrices, but mode .* cuts the"):
         build_config(overrides={"optimizer.rule": "muon"} | values)
 
 

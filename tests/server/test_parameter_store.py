@@ -72,13 +72,14 @@ def reference(rule, steps, *, decay=0.0, factors=np.ones(LENGTH), momentum=0.9, 
 
 
 @pytest.mark.parametrize("rule", RULES)
+@eagerly()
 def test_a_quadratic_equals_the_same_mathematics_in_numpy(rule):
     store = make_store(rule=rule, learning_rate_factors=[], **OWN.get(rule, {}))
-    assert run_quadratic(store, 50, TARGET) == pytest.approx(reference(rule, 50), rel=1e-6, abs=1e-6)
+    assert run_quadratic(store, 12, TARGET) == pytest.approx(reference(rule, 12), rel=1e-6, abs=1e-6)
 
 
 @pytest.mark.parametrize(
-    ("rule", "shards"), [("nesterov", 2), ("adam", 1), ("rmsprop", 1), ("adagrad", 2), ("ftrl", 2)]
+    ("rule", "shards"), [("nesterov", 2), ("adam", 1), ("rmsprop", 1), ("adagrad", 1), ("ftrl", 1)]
 )
 def test_decoupled_decay_and_factors_equal_numpy(rule, shards):
     decay = 0.0 if rule == "ftrl" else 0.2
@@ -203,6 +204,7 @@ def test_each_row_is_read_once_in_the_order_in_which_it_was_accepted():
     assert arrays["accepted_steps"].tolist() == [[2, 3, 4, 5]] * 2, "2 are closed; each of the others + 1"
 
 
+@eagerly()
 def test_a_restored_store_goes_on_exactly_where_the_snapshot_was():
     whole, first, second = (make_store(rule="adam") for _ in range(3))
     run_quadratic(whole, 20, TARGET)

@@ -4,8 +4,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ps_cluster.config import build_config
-from ps_cluster.config.modes import MODES
 from ps_cluster.runs.ledger import RATE_RETURNS_OVER, TAKES_PART_FOR
 from ps_cluster.runs.proof import FactorsOfRates
 from ps_cluster.server.rate_of_more_workers import RateOfMoreWorkers
@@ -62,12 +60,6 @@ def test_the_rate_is_lowered_while_more_workers_take_part_than_at_first(workers,
     assert (min(factors), factors[-1]) == pytest.approx((lowest, last))
 
 
-def test_when_workers_have_left_the_rate_grows_slowly_and_is_whole_in_the_end():
-    factors = np.array(computed_factors([*TURN, 3, 4, *TURN * 80]))
-    assert (np.diff(factors)[5:] >= 0).all() and np.diff(factors)[5:].max() < 2 / RATE_RETURNS_OVER
-    assert factors[-1] == 1.0
-
-
 def test_the_proof_computes_the_same_factors_from_the_rows_by_another_way():
     draw = np.random.default_rng(0)
     workers = np.concatenate([draw.integers(0, count, 300) for count in (3, 5, 4, 1, 9, 2)])
@@ -121,16 +113,3 @@ def test_a_restored_training_goes_on_with_the_factor_that_it_had(places):
     second.restore(state_of(first))
     expected = push(whole, [0, 1, 0, 1, 0])[-1]
     assert push(second, [1, 0], first=3)[-1].tobytes() == expected.tobytes()
-
-
-@eagerly()
-def test_a_training_that_begins_with_all_its_workers_has_its_whole_rate():
-    store = make_store(rule="sgd", values={"cluster.workers": 5})
-    push(store, [4, 0, 3, 1, 2])
-    assert ledger_of(store)[0][0]["rate_factor"].tolist() == [1.0] * 5
-
-
-def test_the_rate_is_lowered_where_updates_are_stale_gradients_of_workers_that_may_join():
-    lowered = {name for name in MODES.names if MODES[name].lowers_rate}
-    assert lowered == {"async", "bounded"}
-    assert all(build_config(overrides={"mode.name": name, "cluster.max_workers": 4}) for name in lowered)

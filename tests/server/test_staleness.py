@@ -1,6 +1,7 @@
 """Every method against the same mathematics in numpy, with workers whose pulls and pushes interleave."""
 
 import uuid
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -9,7 +10,6 @@ import tensorflow as tf
 from ps_cluster.config import build_config
 from ps_cluster.config.optimizer_rules import RULES
 from ps_cluster.config.staleness_methods import METHODS
-from ps_cluster.runs.ledger import WORKER_COLUMNS
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.staleness.correction import Arrival
 from ps_cluster.server.staleness.inverse import InverseSettings, InverseStaleness
@@ -26,7 +26,6 @@ RATE, FALL, DECAY = 0.1, 0.8, 0.2  # learning rate, by which it falls from updat
 MOMENTUM = 0.9
 STRENGTH, MEAN_DECAY = 2.0, 0.9
 ARRIVALS = ("drop", "gather", "same_version", "ordered_momentum", "predict")  # tests/server/test_arrival_policies.py
-CORRECTING = [name for name in METHODS.names if name not in ("none", "momentum", *ARRIVALS)]
 WITH_BACKUPS = ["dc_constant", "dc_adaptive", "gap_aware"]
 
 # "<0": worker 0 pulls; "0>": it pushes. Worker 2 is slow, worker 0 pushes twice after one pull.
@@ -42,23 +41,21 @@ def decay_of(rule):
 
 def own_of(method):
     """The settings of the method itself, as the reference has them."""
-    known = {"strength": STRENGTH, "decay": MEAN_DECAY}
-    return {f"staleness.{key}": known[key] for key in known if key in METHODS[method].Settings.model_fields}
+    known, fields = {"strength": STRENGTH, "decay": MEAN_DECAY}, METHODS[method].Settings.model_fields
+    return {f"staleness.{key}": value for key, value in known.items() if key in fields}
 
 
 class Server:
     """One shard with a real update rule, put together as the parameter store does."""
 
     def __init__(self, name, rule="sgd", decay=None):
-        config = build_config(
-            overrides={
-                "optimizer.rule": rule,
-                "optimizer.weight_decay": decay_of(rule) if decay is None else decay,
-                "staleness.method": name if rule != "sgd" or name != "momentum" else "none",
-            }
-            | {f"optimizer.{key}": MOMENTUM for key in RULES[rule].Settings.model_fields if key == "momentum"}
-            | own_of(name)
-        )
+        values = {
+            "optimizer.rule": rule,
+            "optimizer.weight_decay": decay_of(rule) if decay is None else decay,
+            "staleness.method": name if rule != "sgd" or name != "momentum" else "none",
+        }
+        momentum = {"optimizer.momentum": MOMENTUM} if "momentum" in RULES[rule].Settings.model_fields else {}
+        config = build_config(overrides=values | momentum | own_of(name))
         with tf.device("/device:CPU:0"):
             self.weights = tf.Variable(START)
             self.method = METHODS[name].correction(config.staleness, self.weights, WORKERS, WORKERS)
@@ -194,7 +191,8 @@ def assert_same(actual, expected):
 )
 def test_interleaved_workers_get_what_numpy_computes(name, rule):
     server, reference = Server(name, rule), Reference(name, rule)
-    (actual, expected), stalenesses = replay(INTERLEAVED, server, reference)
+    with eagerly() if rule != "sgd" else nullcontext():  # the order in a graph is that of the method, whatever the rule
+        (actual, expected), stalenesses = replay(INTERLEAVED, server, reference)
     assert 0 in stalenesses and 1 in stalenesses and max(stalenesses) >= 4
     assert_same(actual, expected)
     np.testing.assert_allclose(server.weights.numpy(), reference.weights, rtol=1e-5, atol=1e-6)
@@ -204,27 +202,6 @@ def is_whole(answer, plain):
     """Whether a gradient is applied as it is, all of it."""
     (gradient, share), (same, _) = answer, plain
     return bool(np.array_equal(gradient, same.astype(np.float32)) and np.all(share == 1))
-
-
-@pytest.mark.parametrize("name", CORRECTING)
-def test_a_stale_gradient_is_corrected_and_a_fresh_one_is_not(name):
-    (actual, plain), stalenesses = replay(INTERLEAVED, Server(name), Reference("none"))
-    for answer, same, staleness in zip(actual, plain, stalenesses):
-        # Inverse staleness divides by one as well, and each of three workers is usually two late.
-        usual = {"inverse": 1, "delay_adaptive": WORKERS - 1}.get(name, 0)
-        assert is_whole(answer, same) == (staleness <= usual)
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"), [("inverse", [1, 1, 1 / 2, 1 / 3, 1 / 8]), ("delay_adaptive", [1, 1, 1, 3 / 4, 3 / 9])]
-)
-def test_a_share_depends_on_the_staleness_alone(name, expected):
-    method, gradient = Server(name).method, tf.ones([LENGTH])
-    shares = [
-        method.correct(gradient, Arrival(None, tf.constant(0, tf.int64), tf.constant(s, tf.int64)))[1]
-        for s in (0, 1, 2, 3, 8)
-    ]
-    assert [float(share) for share in shares] == pytest.approx(expected)
 
 
 def test_the_scaling_of_inverse_fades_over_the_updates_that_are_given():
@@ -237,31 +214,6 @@ def test_the_scaling_of_inverse_fades_over_the_updates_that_are_given():
     # 4^-p with p = 1 - 36/100, 1 - 50/100, 0.
     assert [share(4, 36), share(4, 50), share(4, 100), share(4, 10_000)] == pytest.approx([4**-0.64, 0.5, 1, 1])
     assert share(0, 0) == share(1, 1) == 1
-
-
-@pytest.mark.parametrize("rule", ["nesterov", "adam", "adagrad", "ftrl"])
-def test_inverse_at_one_staleness_is_the_learning_rate_over_it_with_every_rule(rule):
-    divided, lowered = Server("inverse", rule), Server("none", rule)
-    for gradient in np.random.default_rng(0).normal(size=[10, LENGTH]).astype(np.float32):
-        divided.push(0, 4, gradient, RATE)
-        lowered.push(0, 4, gradient, RATE / 4)
-    np.testing.assert_allclose(divided.weights.numpy(), lowered.weights.numpy(), rtol=1e-5)
-
-
-@pytest.mark.parametrize("rule", ["momentum", "nesterov", "adam"])
-def test_a_stale_gradient_takes_nothing_from_what_earlier_ones_have_left_in_the_momentum(rule):
-    steps = {}
-    for last in ("fresh", "stale", "none"):
-        server = Server("inverse", rule, decay=0)
-        server.push(0, 0, np.ones(LENGTH, np.float32), RATE)
-        before = server.weights.numpy()
-        gradient = np.full(LENGTH, 0 if last == "none" else 1, np.float32)
-        server.push(0, 1000 if last == "stale" else 0, gradient, RATE)
-        steps[last] = before - server.weights.numpy()
-    # Adam's mean square takes the stale gradient in whole: 1 / sqrt(1) in place of 1 / sqrt(0.5).
-    left = steps["none"] * (np.sqrt(0.5) if rule == "adam" else 1)
-    np.testing.assert_allclose(steps["stale"], left, rtol=0.01)
-    assert (steps["stale"] < 0.9 * steps["fresh"]).all()
 
 
 def test_gap_aware_measures_the_gap_in_steps_of_the_highest_rate():
@@ -277,21 +229,6 @@ def test_gap_aware_measures_the_gap_in_steps_of_the_highest_rate():
     np.testing.assert_allclose(share, 1 / (1 + 5 / 10), rtol=1e-3)
 
 
-def test_a_step_at_a_lower_rate_is_no_smaller_a_reference_to_gap_aware():
-    rates, shares = (RATE, RATE / 100), []
-    for rate in rates:
-        server, ones = Server("gap_aware", decay=0), np.ones(LENGTH, np.float32)
-        server.pull(0)
-        server.push(0, 0, ones, RATE)  # the highest rate
-        for _ in range(60):
-            server.pull(0)
-            server.push(0, 0, ones, rate)
-        server.pull(0)
-        server.weights.assign_add(RATE * ones)  # one step of the highest
-        shares.append(server.push(0, 1, ones, rate)[1])
-    np.testing.assert_allclose(shares, 0.5, rtol=1e-3)
-
-
 @eagerly()
 def test_a_resume_with_other_workers_keeps_the_rows_of_those_that_are_still_there():
     adaptive = {"staleness.method": "dc_adaptive"}
@@ -305,13 +242,6 @@ def test_a_resume_with_other_workers_keeps_the_rows_of_those_that_are_still_ther
         others.restore(state_of(three))
         rows = state_of(others)["slot_mean_square"]
         assert rows.shape == (workers, 7) and np.array_equal(rows[:3], before[:workers]) and not rows[3:].any()
-
-
-def test_every_worker_has_a_mean_square_of_its_own():
-    server = Server("dc_adaptive")
-    server.push(1, 0, np.full(LENGTH, 3, np.float32), RATE)
-    mean_squares = server.method.slots["mean_square"].numpy()
-    assert mean_squares == pytest.approx(np.array([0, (1 - MEAN_DECAY) * 9, 0])[:, None] * np.ones(LENGTH))
 
 
 @pytest.mark.parametrize("name", WITH_BACKUPS)
@@ -411,30 +341,23 @@ def test_the_corrected_momentum_and_that_of_asynchrony_lead_to_the_one_asked_for
         assert -recursion[1] == pytest.approx(0.9)
 
 
-@pytest.mark.parametrize("name", ["inverse", "gap_aware", "dc_adaptive"])
+@pytest.mark.parametrize("name", ["gap_aware", "dc_adaptive"])
 def test_a_shard_does_with_a_method_what_numpy_does(name):
     settings = {"optimizer.rule": "sgd", "optimizer.weight_decay": DECAY, "staleness.method": name}
     settings |= own_of(name)
     config = build_config(overrides=settings | {"model.precision": "float32", "training.steps": 50})
     store = ParameterStore(["/device:CPU:0"], [BEGINNING], config=config, total_steps=50)
-    pull, push = (tf.function(part, autograph=False) for part in (lambda w: vars(store.pull(w)), store.push))
+    pulling, push = (tf.function(part, autograph=False) for part in (lambda w: vars(store.pull(w)), store.push))
     reference, random, pulled, steps = Reference(name), np.random.default_rng(1), {}, 0
     for event in INTERLEAVED.split():
         worker = int(event.strip("<>"))
         if event.startswith("<"):
-            pulled[worker] = pull(tf.constant(worker, tf.int64))
+            pulled[worker] = pulling(tf.constant(worker, tf.int64))
             reference.pull(worker)
             assert pulled[worker]["weights"].numpy() == pytest.approx(reference.weights, rel=1e-4, abs=1e-6)
         else:
             gradient, version = random.normal(size=LENGTH).astype(np.float32), pulled[worker]["versions"]
-            row = dict.fromkeys(WORKER_COLUMNS, 0.0) | {"worker": worker, "learning_rate": RATE}
-            push(
-                tf.constant(steps, tf.int64),
-                version,
-                tf.constant(gradient),
-                tf.zeros([0]),
-                tf.constant([*row.values()], tf.float64),
-            )
+            push(tf.constant(steps, tf.int64), version, tf.constant(gradient), tf.zeros([0]), row(RATE, worker))
             reference.push(worker, steps - int(version[0]), gradient, RATE)
             steps += 1
     assert state_of(store)["weights"] == pytest.approx(reference.weights, rel=1e-4, abs=1e-6)
@@ -457,9 +380,6 @@ def test_a_shard_takes_the_momentum_of_asynchrony_off_the_optimizers():
         config = build_config(overrides=settings | {"model.precision": "float32", "staleness.method": method})
         store = ParameterStore(["/device:CPU:0"], [BEGINNING], config=config, total_steps=5)
         for step in range(5):
-            row = dict.fromkeys(WORKER_COLUMNS, 0.0) | {"learning_rate": RATE}
-            version = store.pull(tf.constant(0, tf.int64)).versions
-            values = tf.constant([*row.values()], tf.float64)
-            store.push(tf.constant(step, tf.int64), version, tf.ones(LENGTH), tf.zeros([0]), values)
+            store.push(tf.constant(step, tf.int64), pull(store).versions, tf.ones(LENGTH), tf.zeros([0]), row(RATE))
         weights[method] = state_of(store)["weights"]
     assert (weights["momentum"] == weights["none"]).all() and (weights["none"] != START).all()

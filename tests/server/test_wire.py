@@ -21,7 +21,7 @@ from ps_cluster.training.modes.sync_ps import RoundShard
 from ps_cluster.training.step import StepResult
 from ps_cluster.training.worker_state import ErrorFeedback
 from tests.helpers.exhaustive import mostly
-from tests.helpers.stores import LENGTH, NO_EXAMPLES, ledger_of, make_store, pull, row, state_of
+from tests.helpers.stores import LENGTH, NO_EXAMPLES, eagerly, ledger_of, make_store, pull, row, state_of
 from tests.helpers.waiting import identity
 
 RANDOM = np.random.default_rng(1)
@@ -125,6 +125,7 @@ def test_with_files_what_was_left_out_survives_the_process(has_files, tmp_path, 
 
 @pytest.mark.parametrize("wire", ["int8", "top_k"])
 @pytest.mark.parametrize("shards", [1, 3])
+@eagerly()
 def test_a_store_applies_what_was_sent_and_pulls_are_in_bfloat16(wire, shards):
     values = {"cluster.top_k_share": 0.3} if wire == "top_k" else {}
     store = make_store(shards, wire=wire, rule="sgd", values=values)
@@ -224,18 +225,16 @@ def test_the_gradients_that_count_are_what_was_applied_and_what_is_left_out(name
         counted = own["step"][own["worker"] == 0].astype(int)
         assert 0 < len(counted) <= STEPS
         gradients = GRADIENTS[counted]
-        if (
-            mode.promise.takes_local_steps
-        ):  # a shard's exchange brings the steps since the one before: shard 1 has it in the middle of a period
+        name, begin = "left-out", ends[index] - part.length
+        if mode.promise.takes_local_steps:
+            # A shard's exchange brings the steps since the one before: shard 1 has it in the middle of a period.
             first = 2 * counted - index
             gradients = GRADIENTS[first + 1] + np.where(first[:, None] >= 0, GRADIENTS[first], 0)
+            name, begin = f"left-out-{index}", 0
         wanted = np.split(gradients.sum(axis=0), ends[:-1])[index]
-        name, first = (
-            (f"left-out-{index}", 0) if mode.promise.takes_local_steps else ("left-out", ends[index] - part.length)
-        )
         left_out = variable_of_process(f"{store.session}/{name}/vector", [], tf.float32).read_value().numpy()
         assert np.linalg.norm(left_out) > 0.001
-        assert applied[index] + left_out[first : first + part.length] == pytest.approx(wanted, abs=1e-4)
+        assert applied[index] + left_out[begin : begin + part.length] == pytest.approx(wanted, abs=1e-4)
 
 
 def test_a_mode_without_pushes_refuses_it():

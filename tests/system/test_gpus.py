@@ -22,15 +22,12 @@ def test_the_driver_names_a_gpu_by_a_folder(tmp_path):
     for place in ("0000:01:00.0", "0000:02:00.0"):
         (tmp_path / "gpus" / place).mkdir(parents=True)
     assert count_gpus(tmp_path / "gpus", ("no-such-program",)) == 2
+    assert count_gpus(tmp_path / "absent", ("no-such-program",)) == 0
 
 
 @pytest.mark.parametrize(("text", "code", "count"), [(LISTED, 0, 2), ("No devices found.\n", 0, 0), (LISTED, 9, 0)])
 def test_without_its_folder_the_driver_s_program_is_asked(tmp_path, text, code, count):
     assert count_gpus(tmp_path / "absent", program(tmp_path, text, code)) == count
-
-
-def test_a_machine_without_driver_and_program_has_no_gpu(tmp_path):
-    assert count_gpus(tmp_path / "absent", ("no-such-program",)) == 0
 
 
 @pytest.mark.parametrize(
@@ -55,12 +52,9 @@ def test_workers_get_the_gpus_in_turn():
     assert gpu_of_worker(0, ()) == HIDDEN
 
 
-def test_gpus_are_hidden_from_those_who_do_not_ask():
+def test_gpus_are_hidden_from_who_does_not_ask_and_who_asks_sees_its_own_and_takes_memory_as_needed():
     assert environment.for_tensorflow({"CUDA_VISIBLE_DEVICES": "1"})["CUDA_VISIBLE_DEVICES"] == "-1"
     assert "TF_FORCE_GPU_ALLOW_GROWTH" not in environment.for_tensorflow({})
-
-
-def test_who_asks_sees_the_gpus_that_it_was_given_and_takes_their_memory_as_it_needs_it():
     own = environment.for_tensorflow({"CUDA_VISIBLE_DEVICES": "1", "TF_FORCE_GPU_ALLOW_GROWTH": "false"}, on_gpus=True)
     assert own["CUDA_VISIBLE_DEVICES"] == "1" and own["TF_FORCE_GPU_ALLOW_GROWTH"] == "true"
     assert "CUDA_VISIBLE_DEVICES" not in environment.for_tensorflow({}, on_gpus=True)

@@ -25,13 +25,19 @@ RUNNING = {"sweep": "ps_cluster.tools.sweep.sweep_run", "ensemble": "ps_cluster.
 SENDS_ONE_OF_TWO = "import socket, sys; socket.send_fds(socket.socket(fileno=int(sys.argv[2])), [b'2'], [0])"
 
 
-def test_where_the_system_refuses_the_run_says_so_in_one_line_and_goes_on(tmp_path):
+@pytest.mark.parametrize(
+    ("setting", "helper", "says"),
+    [
+        ("auto", REFUSES, ("not isolated: ", "allows no private network: unshare: Operation not permitted")),
+        ("off", ("/absent",), ("not isolated, as asked for",)),
+    ],
+)
+def test_where_the_system_refuses_or_isolation_is_off_the_run_says_so_in_one_line(tmp_path, setting, helper, says):
     notices = []
-    with network_for("auto", tmp_path, tmp_path, notices.append, namespace_argv=REFUSES) as network:
+    with network_for(setting, tmp_path, tmp_path, notices.append, namespace_argv=helper) as network:
         assert not network.isolated and network.inside(("a", "b")) == ("a", "b")
     (line,) = map(str, notices)
-    assert line.startswith("not isolated: ") and "open to" in line and "\n" not in line
-    assert "allows no private network: unshare: Operation not permitted" in line
+    assert all(part in line for part in (*says, "open to")) and "\n" not in line
 
 
 @pytest.mark.parametrize(
@@ -69,19 +75,9 @@ def test_a_command_that_starts_several_runs_says_once_where_they_will_be(tmp_pat
         monkeypatch.setattr(module, started, lambda *_, **__: sys.exit(9))
         runs = CliRunner().invoke(main, [name, *words, *common, "--output", str(tmp_path / name)])
         assert runs.exit_code == 9 and runs.output.count("not isolated: ") == 1, runs.output
-        output = str(tmp_path / f"{name}-2")
-        refusal = CliRunner().invoke(
-            main, [name, *words, *common, "--output", output, "--set", "cluster.isolation=require"]
-        )
+        require = ("--output", str(tmp_path / f"{name}-2"), "--set", "cluster.isolation=require")
+        refusal = CliRunner().invoke(main, [name, *words, *common, *require])
         assert refusal.exit_code == 2 and "cluster.isolation: 'require'" in refusal.stderr
-
-
-def test_switched_off_it_asks_nothing_of_the_system_and_says_what_that_means(tmp_path):
-    notices = []
-    with network_for("off", tmp_path, tmp_path, notices.append, namespace_argv=("/absent",)) as network:
-        assert not network.isolated
-    (line,) = map(str, notices)
-    assert line.startswith("not isolated, as asked for") and "open to" in line
 
 
 def test_a_folder_that_could_not_be_written_inside_is_found_before_the_run_starts(tmp_path):
@@ -105,8 +101,3 @@ def test_a_run_that_requires_it_where_the_system_refuses_leaves_nothing_behind(t
     assert ended.returncode == 2 and ended.stderr.count("\n") == 1, ended.stderr
     assert ended.stderr.startswith("Error: cluster.isolation: 'require', but this system allows no private network: ")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_choice_that_there_is_not_is_told_with_those_that_there_are():
-    result = CliRunner().invoke(main, ["run", "--isolation", "please"])
-    assert result.exit_code == 2 and "There are auto, require, off." in result.stderr and result.stderr.count("\n") == 1

@@ -46,7 +46,6 @@ F0000 00:00:1 tensor.cc:1] Check failed: dtype() == expected
         ("terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc\n", -6,
          "terminate called after throwing an instance of 'std::bad_alloc'"),
         ("usage: wrong\nno TensorFlow here\n" + CHATTER, 1, "no TensorFlow here"),
-        ("KeyboardInterrupt\n", 1, "KeyboardInterrupt"),
         (CHATTER, 1, ""),
         ("", 1, ""),
     ],
