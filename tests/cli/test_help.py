@@ -32,6 +32,9 @@ def examples(command: click.Command) -> list[list[str]]:
     return [shlex.split(line.removeprefix(PROGRAM).partition("|")[0]) for line in lines]
 
 
+EXAMPLES = [(name, words) for name, command in commands() for words in examples(command)]
+
+
 @pytest.mark.parametrize(("name", "command"), list(commands()), ids=[name or "main" for name, _ in commands()])
 def test_every_help_has_three_examples_of_its_own_command(name, command):
     found = examples(command)

@@ -6,7 +6,6 @@ from click.testing import CliRunner
 from ps_cluster.cli.main import main
 from ps_cluster.config.modes import MODES
 from tests.helpers.bad_input import assert_one_line
-from tests.helpers.fake_runs import Fake, write_run
 
 FIXED = [mode.name for mode in MODES if mode.cluster.fixed_workers]
 
@@ -18,7 +17,7 @@ def settings(name):
 
 def assert_refused(mode, *command, says, **environment):
     options = [word for key, value in settings(mode).items() for word in ("--set", f"{key}={value}")]
-    told = CliRunner().invoke(main, [*command, *(options if command[0] != "scale" else ())], env=environment)
+    told = CliRunner().invoke(main, [*command, *options], env=environment)
     why = f"mode {mode} keeps its number of workers: {MODES[mode].cluster.fixed_workers}"
     assert_one_line(told.exit_code, told.stderr, [says, why])
     assert told.stdout == ""
@@ -36,10 +35,3 @@ def test_run_refuses_bounds(mode, option, number, tmp_path):
     command = ("run", "--run-dir", str(tmp_path / "run"), "--dataset", "synthetic", option, str(number))
     assert_refused(mode, *command, says=f"cluster.{field}: got {number}: mode")
     assert not (tmp_path / "run").exists()
-
-
-def test_scale_refuses_before_it_asks(tmp_path):
-    mode = "sync-ps"
-    run = write_run(tmp_path / "run", Fake(settings(mode)))
-    assert_refused(mode, "scale", str(run), "--workers", "5", says="--workers: got 5: mode")
-    assert not list(run.glob("scale*"))

@@ -29,6 +29,7 @@ from ps_cluster.files.values import reason
 _SITE = "https://www.cs.toronto.edu/~kriz"
 _MEMBER_BYTES_MAX = 2**28  # the largest file, with the training images of CIFAR-100, has 156 MB
 _ARCHIVE_BYTES_MAX = 2**29  # decompressed; each of the two archives has 186 MB
+_MEMBERS_MAX = 1_000  # each of the two archives has fewer than 20
 
 
 class BatchFile(NamedTuple):
@@ -180,7 +181,9 @@ def _wanted_files(source: Path, wanted: Collection[str]) -> Iterator[tuple[str, 
         if unpacked.read(1):  # this also lets gzip check the checksum at the end
             raise ValueError(f"it has more than {_ARCHIVE_BYTES_MAX:,} bytes, decompressed")
     with tarfile.open(fileobj=archive) as members:  # links are not followed, and nothing is unpacked onto the disk
-        for member in members:
+        for number, member in enumerate(members):
+            if number == _MEMBERS_MAX:
+                raise ValueError(f"it has more than {_MEMBERS_MAX:,} members")
             name = PurePosixPath(member.name).name
             if name in wanted and member.isreg() and (content := members.extractfile(member)):
                 _check_size(name, member.size)
