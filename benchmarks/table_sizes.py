@@ -131,8 +131,9 @@ def main(
     """Measure the time of an update and the servers' memory for tables of several sizes."""
     given: dict[str, Any] = {"training.steps": steps, **dict(map(parse_assignment, assignments))}
     sizes = [HARDLY_ANY, *(million * 10**6 // TABLES for million in sorted(millions))]
-    free, largest = room(), build_config(None, settings_of(sizes[-1], width, 1, given))
-    if (needs := PROCESSES_BYTES + table_bytes(largest, TABLES * sizes[-1] * width)) > free.memory_bytes:
+    free, largest = room(), settings_of(sizes[-1], width, 1, given)
+    numbers = TABLES * largest["data.rows"] * largest["model.row_width"]
+    if (needs := PROCESSES_BYTES + table_bytes(build_config(None, largest), numbers)) > free.memory_bytes:
         raise UserError(
             f"--millions: got {max(millions)}: rows of width {width} take about {needs / 1e9:.1f} GB, and {free}: fewer "
             "millions or a smaller --width take less"

@@ -44,7 +44,7 @@ def temporary_files_in(folder: Path) -> Iterator[None]:
     before = os.environ.get(_TEMPORARY)
     shutil.rmtree(folder, ignore_errors=True)
     with contextlib.suppress(OSError):
-        folder.mkdir(mode=0o700)
+        folder.mkdir(mode=0o700)  # only this user may read temporary files
     os.environ[_TEMPORARY] = str(folder)
     try:
         yield

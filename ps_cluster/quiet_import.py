@@ -31,9 +31,10 @@ for line in sys.stdin.buffer:
 
 
 def import_tensorflow() -> None:
-    """Import TensorFlow into a task, with a quarter to a third less processor time than `import tensorflow`, and 95 MB less.
+    """Import TensorFlow into a task, or into a command that scores. Do nothing if it is already imported.
 
-    Do nothing if it is already imported. Garbage collection is off meanwhile, because all that is imported stays.
+    It takes a quarter to a third less processor time than `import tensorflow`, and 95 MB less. Garbage collection is off
+    meanwhile, because all that is imported stays.
     """
     if "tensorflow" in sys.modules:
         return

@@ -50,8 +50,9 @@ def run_with_callbacks(name: str, words: Sequence[str], config: RunConfig, root:
     usual = build_config().checkpoints
     chosen = {f"checkpoints.{name}": value for name, value in config.checkpoints if value != getattr(usual, name)}
     added = {name: value for name, value in with_epochs_scored(chosen).items() if name not in chosen}
+    program = Program(run_again(words, run, added, without=(_OPTION,)), environment=os.environ)
     try:
-        with Program(run_again(words, run, added, without=(_OPTION,)), environment=os.environ) as program:
+        with program:
             program.attend(listener.look)
             program.check(run.launcher_log)
         listener.finish()

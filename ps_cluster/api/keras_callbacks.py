@@ -124,8 +124,8 @@ class EpochReader:
         """
         self._run_dir, self._examples, self._scored = run_dir, examples, scored
         self._examples_per_update = examples_per_update
-        # It has a row for each update, in the order in which they were applied. Once a checkpoint is on the disk, the rows
-        # of all updates in it are there too.
+        # The journal of the first parameter server has a row for each update, in the order in which they were applied. Once a
+        # checkpoint is on the disk, the rows of all updates in it are there too.
         self._updates, self._metric = JournalTail(run_dir, 0), metric
         self._examples_before = 0  # those of the epochs so far
         self._evaluation = RowTail(run_dir.evaluation, EvaluationRow)
@@ -201,7 +201,7 @@ class CallbackCaller:
         """
         self._model, self._say, self._first_epoch, self._extra_logs = model, say, first_epoch, extra_logs
         self._callbacks = keras.callbacks.CallbackList(
-            list(callbacks), model=model, epochs=epochs, steps=steps, verbose=verbose
+            list(callbacks), add_history=True, model=model, epochs=epochs, steps=steps, verbose=verbose
         )
         self._epochs, self._metrics = epochs, metric_names(model)
         self._begun = False

@@ -58,6 +58,8 @@ def write_stream(
             show(done, None)
     if structure is None:
         raise UserError(f"{what}: it has no batches")
+    if not columns:
+        raise UserError(f"{what}: its batches have no arrays")
     lengths = {path: column.rows for path, column in columns.items()}
     if len(set(lengths.values())) > 1:
         told = ", ".join(f"{' '.join(path)} has {rows:,}" for path, rows in lengths.items())

@@ -82,7 +82,7 @@ class OneLineCommand(click.Command):
 
     def main(self, *args: Any, **extra: Any) -> NoReturn:
         _open_standard_files()
-        message = ""
+        message: str | None = None
         try:
             code = super().main(*args, **(extra | {"standalone_mode": False, "complete_var": COMPLETE}))
         except click.exceptions.NoArgsIsHelpError as error:
@@ -100,7 +100,7 @@ class OneLineCommand(click.Command):
             message = f"{error.strerror or error}{where}"
         except (click.Abort, KeyboardInterrupt):
             code, message = INTERRUPTED, "interrupted"
-        if message:
+        if message is not None:
             from ps_cluster.report.terminal import print_error
 
             print_error(message)
@@ -192,6 +192,8 @@ _HELP_ALL = click.Option(
 
 # The types of values on the command line: strict numbers, lists, names of the registry, files to write.
 
+MOST_OF_A_LIST = 100  # values in a CommaList
+
 
 def completions(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
     """Return the names that begin with `incomplete`, so that a shell can complete it."""
@@ -209,7 +211,12 @@ class CommaList(click.ParamType[tuple[Any, ...]]):
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> tuple[Any, ...]:
         if isinstance(value, tuple):
             return value  # click converts a default twice
-        return tuple(self.one.convert(part.strip(), parameter, context) for part in value.split(","))
+        parts = value.split(",")
+        if len(parts) > MOST_OF_A_LIST:
+            self.fail(
+                f"there are {len(parts):,} values, but at most {MOST_OF_A_LIST} are accepted.", parameter, context
+            )
+        return tuple(self.one.convert(part.strip(), parameter, context) for part in parts)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         before, comma, last = incomplete.rpartition(",")
@@ -361,7 +368,9 @@ def confirmed(count: int, what: str) -> bool:
             "--yes: there was no answer, so nothing was removed: give --yes to remove without asking"
         ) from error
     if not answer:
-        print("nothing was removed")
+        from ps_cluster.report.terminal import print_line
+
+        print_line("nothing was removed")
     return answer
 
 

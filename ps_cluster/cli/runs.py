@@ -205,7 +205,9 @@ def scale(run_dir: Path, workers: int) -> None:
     """
     from ps_cluster.runs.scale_requests import ask
 
-    print_line(ask(RunDir.open(run_dir), workers))
+    run = RunDir.open(run_dir)
+    untrusted.refuse_foreign(run.config)
+    print_line(ask(run, workers))
 
 
 @command(

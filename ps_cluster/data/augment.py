@@ -109,8 +109,13 @@ def alternating_flips(ids: tf.Tensor, epochs: tf.Tensor, *, seed: int) -> tf.Ten
 def crop_and_flip(images: tf.Tensor, shifts: tf.Tensor, mirrored: tf.Tensor) -> tf.Tensor:
     """Shift each image, filling its borders by reflection (the outermost pixels are not repeated), then mirror some.
 
-    The same as `tf.pad(..., "REFLECT")`, crop and `tf.image.flip_left_right`, done by a single gather of pixels. `shifts`:
-    int32 [2, B], by how many rows and columns, fewer than the image has, the crop lies below and to the right of the image.
+    The same as `tf.pad(..., "REFLECT")`, crop and `tf.image.flip_left_right`, done by a single gather of pixels.
+
+    Args:
+      images: [B, H, W, C].
+      shifts: int32 [2, B], by how many rows and columns, fewer than the image has, the crop lies below and to the right of
+        the image.
+      mirrored: bool [B].
     """
     batch_size, height, width, channels = images.shape
     line = tf.range(width)

@@ -164,7 +164,10 @@ def _read(response: http.client.HTTPResponse) -> bytes:
 
 
 def _open(request: urllib.request.Request, timeout_s: float, connect_timeout_s: float) -> http.client.HTTPResponse:
-    """Call urlopen with a limit on the total time, including name resolution and all addresses of a name."""
+    """Call urlopen in a thread, with a limit on the total time.
+
+    The timeout of urlopen itself covers neither the resolution of a name nor the several addresses that it may have.
+    """
     answer: queue.SimpleQueue[http.client.HTTPResponse | Exception] = queue.SimpleQueue()
 
     def ask() -> None:

@@ -10,7 +10,7 @@ import io
 import pickle
 import pickletools
 import re
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from ps_cluster.files.values import Malformed
 MOST_OPERATIONS = 500_000  # a batch of CIFAR-10 has 30,108, the training images of CIFAR-100 some 250,000
 MOST_TUPLES = 1000  # a batch has 5; hashing deeply nested tuples would overflow the stack
 
-_WHOLE_NUMBERS = re.compile(r"[<>=|][iu][1248]")
+_WHOLE_NUMBERS = re.compile(r"[iu][1248]")
 
 
 class PickledArray:
@@ -31,7 +31,11 @@ class PickledArray:
         self._state = state
 
     def to_numpy(self) -> np.ndarray:
-        """Return the array of whole numbers, read-only. Raises ValueError for another type, or too few bytes."""
+        """Return the array, read-only. It may have any integer type and any shape.
+
+        Raises:
+            ValueError: the array has another type, or its bytes don't fit the shape.
+        """
         try:
             _, shape, dtype, column_order, content = self._state or ()
             order: Literal["F", "C"] = "F" if column_order else "C"
@@ -42,32 +46,23 @@ class PickledArray:
 
 
 class _PickledDtype:
-    _byte_order: str | bytes = "|"
+    _byte_order = "|"
 
     def __init__(self, code: str | bytes, *_: object) -> None:
-        self._code = code
+        self._code = code.decode("ascii") if isinstance(code, bytes) else code
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self._byte_order = state[1]
+        order = state[1]
+        self._byte_order = order.decode("ascii") if isinstance(order, bytes) else order
 
     def to_numpy(self) -> np.dtype:
-        order, code = (
-            part.decode("ascii") if isinstance(part, bytes) else part for part in (self._byte_order, self._code)
-        )
-        if not _WHOLE_NUMBERS.fullmatch(order + code):
-            raise ValueError(f"an array of type {code!r} is not read: it needs whole numbers")
-        return np.dtype(order + code)
+        if not _WHOLE_NUMBERS.fullmatch(self._code) or self._byte_order not in ("<", ">", "=", "|"):
+            raise ValueError(f"an array of type {self._code!r} is not read: it needs whole numbers")
+        return np.dtype(self._code).newbyteorder(cast(Literal["<", ">", "=", "|"], self._byte_order))
 
 
 def _reconstruct(*_: object) -> PickledArray:
     return PickledArray()
-
-
-def _encode(text: str, encoding: str) -> bytes:
-    """Return the bytes that Python 3 has written as text for Python 2."""
-    if encoding != "latin1":
-        raise ValueError(f"bytes in the encoding {encoding!r} are not read, only in latin1")
-    return text.encode("latin1")
 
 
 _STAND_INS = {
@@ -75,7 +70,6 @@ _STAND_INS = {
     ("numpy", "dtype"): _PickledDtype,
     ("numpy.core.multiarray", "_reconstruct"): _reconstruct,  # written by numpy 1
     ("numpy._core.multiarray", "_reconstruct"): _reconstruct,  # written by numpy 2
-    ("_codecs", "encode"): _encode,
 }
 
 
@@ -84,7 +78,25 @@ class _Refused(pickle.UnpicklingError):
 
 
 class _PlainUnpickler(pickle.Unpickler):
+    def __init__(self, content: bytes):
+        super().__init__(io.BytesIO(content), encoding="bytes")
+        self._bytes_left = len(content)
+
+    def _encode(self, text: str, encoding: str) -> bytes:
+        """Return the bytes that Python 3 has written as text for Python 2.
+
+        A pickle can use one text many times, so more bytes in all than the pickle itself has are refused.
+        """
+        if encoding != "latin1":
+            raise ValueError(f"bytes in the encoding {encoding!r} are not read, only in latin1")
+        self._bytes_left -= len(text)
+        if self._bytes_left < 0:
+            raise Malformed("it asks for more bytes than it has itself")
+        return text.encode("latin1")
+
     def find_class(self, module: str, name: str) -> object:
+        if (module, name) == ("_codecs", "encode"):
+            return self._encode
         if (module, name) not in _STAND_INS:
             raise _Refused(f"its pickle asks for {module}.{name}, which data does not need")
         return _STAND_INS[module, name]
@@ -93,12 +105,12 @@ class _PlainUnpickler(pickle.Unpickler):
 def load_plain(content: bytes) -> object:
     """Unpickle containers, numbers, text and bytes; arrays become `PickledArray`, and Python 2's text becomes bytes.
 
-    A pickle can ask for much more memory than it has itself, so call this within `bounded_memory`. Raises
-    pickle.UnpicklingError if `content` is no pickle, is damaged, or asks for anything else.
+    Raises:
+        pickle.UnpicklingError: `content` is no pickle, is damaged, or asks for anything else.
     """
     try:
         _check_operations(content)
-        return _PlainUnpickler(io.BytesIO(content), encoding="bytes").load()
+        return _PlainUnpickler(content).load()
     except _Refused:
         raise
     except Exception as error:  # a damaged pickle can raise almost any exception
@@ -106,9 +118,20 @@ def load_plain(content: bytes) -> object:
 
 
 def _check_operations(content: bytes) -> None:
-    """Raise ValueError if the pickle has too many operations or tuples, or an operation is incomplete."""
+    """Check the numbers in a pickle by which the unpickler takes memory unchecked: lengths, and places in its memo.
+
+    Raises:
+        ValueError: an operation exceeds a limit, or is incomplete.
+    """
     tuples = 0
-    for number, (operation, _, _) in enumerate(pickletools.genops(content), 1):
-        tuples += operation.name.startswith(("TUPLE", "FROZENSET"))
-        if number > MOST_OPERATIONS or tuples > MOST_TUPLES:
-            raise Malformed(f"it has more than {MOST_OPERATIONS:,} operations, or {MOST_TUPLES:,} tuples")
+    for number, (operation, argument, _) in enumerate(pickletools.genops(content)):
+        if number >= MOST_OPERATIONS:
+            raise Malformed(f"it has more than {MOST_OPERATIONS:,} operations")
+        if operation.name in ("PUT", "BINPUT", "LONG_BINPUT") and not 0 <= (argument or 0) < MOST_OPERATIONS:
+            raise Malformed("it uses a place in the memo that no data needs")
+        if operation.name == "FRAME" and (argument or 0) > len(content):
+            raise Malformed("it has a frame that is longer than itself")
+        if operation.name.startswith(("TUPLE", "FROZENSET")):
+            tuples += 1
+            if tuples > MOST_TUPLES:
+                raise Malformed(f"it has more than {MOST_TUPLES:,} tuples")

@@ -75,7 +75,8 @@ class RowTail(Generic[Model]):
     """Reads the rows that were appended since the last call.
 
     Attributes:
-      passed_over: the number of lines that were no rows, e.g. because a full disk cut them short.
+      passed_over: the number of lines that were no rows, e.g. because a full disk cut them short. A line of more than
+        LOOK_BYTES counts several times.
       problem: what was wrong with the first of these lines.
     """
 

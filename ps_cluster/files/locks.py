@@ -243,7 +243,10 @@ def _locked(
 
 
 def _is_taken(descriptor: int) -> bool:
-    """Return whether other processes hold or share the lock; False also in a file system without locks."""
+    """Return whether other processes hold or share the lock; False also in a file system without locks.
+
+    If it is False, this descriptor holds the lock from now on, where there are locks.
+    """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

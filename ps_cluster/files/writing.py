@@ -30,7 +30,10 @@ _fence: Callable[[], None] | None = None
 
 
 def set_fence(fence: Callable[[], None] | None) -> None:
-    """Call `fence` before each rename and removal from now on; it raises if nothing may be changed any more."""
+    """Call `fence` before each rename and removal from now on; it raises if nothing may be changed any more.
+
+    None removes the fence.
+    """
     global _fence
     _fence = fence
 

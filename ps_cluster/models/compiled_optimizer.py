@@ -79,14 +79,14 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else np.asarray(value).tolist() if np.ndim(value) else value
 
 
-# Keras's class → the equivalent rule ("momentum" stands for sgd, momentum or nesterov), and its setting → Keras's
-# setting.
 def _same(*names: str) -> dict[str, str]:
     return dict(zip(names, names))
 
 
 _ADAM = {"momentum": "beta_1"} | _same("beta_2", "epsilon")
 _FTRL = {"l1": "l1_regularization_strength", "l2": "l2_regularization_strength"}
+# Keras's class → the equivalent rule ("momentum" stands for sgd, momentum or nesterov), and its setting → Keras's
+# setting.
 _RULES_OF_KERAS: dict[type[keras.Optimizer], tuple[str, dict[str, str]]] = {
     keras.optimizers.SGD: ("momentum", _same("momentum")),
     keras.optimizers.Adam: ("adam", _ADAM),

@@ -61,7 +61,10 @@ class FlatLayout:
         return tf.concat([tf.reshape(tf.cast(t, tf.float32), [-1]) for t in tensors], axis=0)
 
     def factors(self, rules: Iterable[tuple[str, float]]) -> np.ndarray:
-        """Return float32 [length]: for each weight the factor of the first pattern in its variable's path, or 1."""
+        """Return float32 [length]: for each weight the factor of the first pattern in its variable's path, or 1.
+
+        A pattern may be anywhere in the path, and may contain the wildcards `?` and `*`.
+        """
         rules = [(f"*{pattern}*", factor) for pattern, factor in rules]
         chosen = [next((factor for glob, factor in rules if fnmatchcase(path, glob)), 1.0) for path in self.paths]
         return np.repeat(np.array(chosen, np.float32), self.sizes)

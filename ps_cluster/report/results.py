@@ -30,7 +30,7 @@ from ps_cluster.runs.predictions import load_predictions
 from ps_cluster.runs.result_rows import Summary, metric_text
 from ps_cluster.runs.run_dir import RunDir
 
-SCHEMA = 2
+SCHEMA = 2  # schema 1 had the scores of the last and of the best model under "models"
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from ps_cluster.report.shown_runs import Point, ShownRun, read_shown
 from ps_cluster.runs.run_dir import RunDir
 
 MOST_RUNS = 1000  # that a browser shows well
+MOST_SETTINGS = 300  # that differ; a run's config.yaml may have any number of keys that no setting has
 MOST_PROBLEMS = 5  # that the page lists
 REWRITE_S, LONGEST_S = 5.0, 60.0
 BUSY_SHARE = 0.1  # of the time at most, because reading takes a core from the training
@@ -72,6 +73,7 @@ class RunsPage:
 
     def write(self, runs: Sequence[ShownRun], refresh_s: float | None) -> None:
         """Write the page. `refresh_s`: the seconds after which a browser loads the page again; None for never."""
+        settings = differing_settings(runs)
         page = rendered(
             __package__,
             "runs.html",
@@ -82,9 +84,10 @@ class RunsPage:
             headings=HEADINGS,
             runs=[(run, self._link(run), cells(run, time.time())) for run in runs],
             filters=_filters(runs),
-            data={"runs": [_embedded(run) for run in runs], "settings": differing_settings(runs)},
+            data={"runs": [_embedded(run) for run in runs], "settings": settings[:MOST_SETTINGS]},
             has_generated=any(run.is_generated for run in runs),
             left_out=self._left_out,
+            settings_left_out=max(0, len(settings) - MOST_SETTINGS),
             problems=len(self._problems),
             first_problems=self._problems[:MOST_PROBLEMS],
             states=Counter(run.listed.state for run in runs),

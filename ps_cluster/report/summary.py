@@ -42,6 +42,8 @@ from ps_cluster.runs.result_rows import (
 from ps_cluster.runs.rows import ClusterFile, DatasetPointer, Row, ScalingRow, TaskRow
 from ps_cluster.runs.run_dir import RunDir
 
+# In schema 1, train_seconds and examples_per_second began again with each chief, and startup_seconds was that of the
+# last one.
 SCHEMA = 2
 
 MOST_EPOCHS_LISTED = 10_000  # without a score, because `checkpoints.every_epochs` may ask for very many scores

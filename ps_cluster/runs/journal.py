@@ -54,6 +54,7 @@ class LeaderStretch(Row):
 
     Attributes:
       term: the leader's number (runs/leaders.py); 0 for a leader without a claim.
+      step: the number of updates in the state.
       rows, checksums: for each of the leader's journals, the number of rows up to the state, and the checksum in the last of
         these rows. A journal without rows has the checksum with which it began.
       rules: the settings that decided learning rate and bound of staleness of the steps, as text; empty if not known.

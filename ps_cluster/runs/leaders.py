@@ -22,6 +22,7 @@ from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.files.writing import open_to_write
 from ps_cluster.runs.run_dir import RunDir
 
+_MOST_TRIES = 1_000  # another leader may claim the same term at the same time
 _NAME = re.compile(r"term-(\d{6,9})\.json")
 
 
@@ -50,13 +51,14 @@ def claim(run_dir: RunDir) -> Claim:
     """Claim the next term of a run directory. Raises UserError if the folder can't be written."""
     try:
         run_dir.leaders.mkdir(mode=0o755, parents=True, exist_ok=True)
-        while True:  # until no other leader has claimed the same term at the same time
+        for _ in range(_MOST_TRIES):
             term = _newest(run_dir.leaders) + 1
             with contextlib.suppress(FileExistsError):
                 _create(_path(run_dir.leaders, term))
                 return Claim(run_dir.leaders, term)
     except OSError as error:
         raise UserError(f"run directory '{run_dir.root}' can't be written: {error.strerror}") from error
+    raise UserError(f"run directory '{run_dir.root}': other leaders have claimed each of {_MOST_TRIES:,} terms first")
 
 
 def _create(path: Path) -> None:

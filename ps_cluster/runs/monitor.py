@@ -58,7 +58,10 @@ class Monitor:
         return row.value_of(self.metric(row), row.deciding)
 
     def merit(self, row: MeasuredMetric) -> float:
-        """Return a number by which scores are compared: a larger one is better. Minus infinity is never the best."""
+        """Return a number by which scores are compared: a larger one is better.
+
+        It is minus infinity, which is never the best, for a score without the metric or whose test loss is not finite.
+        """
         value = self.value(row)
         if row.test_loss is None or value is None:
             return -math.inf
@@ -143,9 +146,9 @@ class EarlyStopping:
         if self._waited < self._patience:
             return
         self._waited = 0
-        best = self._best
-        if self.due is not None or row.step <= self._ended_at:
+        if self.due is not None or row.step <= self._ended_at:  # already said, now or in an earlier session
             return
+        best = self._best
         self.due = EarlyStop(
             step=row.step,
             patience=self._patience,

@@ -45,7 +45,10 @@ def gap_times(rows: np.ndarray) -> np.ndarray:
 
 
 def phase_shares(rows: np.ndarray) -> dict[int, dict[str, float]]:
-    """Return worker → phase or gap → its share of the time from the first pull to the last update; they sum to 1."""
+    """Return worker → phase or gap → its share of the time from the first pull to the last update.
+
+    The shares of a worker sum to 1. Without rows there are no workers.
+    """
     times, gaps = phase_times(rows), gap_times(rows)
     by_worker = {}
     for worker in np.unique(rows["worker"]):

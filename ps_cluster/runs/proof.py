@@ -254,7 +254,10 @@ class ShardAudit:
             self.wrong_values[column] = place_and_value + why.format(expected=wanted, **row)
 
     def problems(self, counts: dict[str, int], scheduled: StepSet) -> Iterator[str]:
-        """Yield each problem as a line. `counts`: the parameter server's counters, by the names in COUNTS."""
+        """Yield each problem as a line. `counts`: the parameter server's counters, by the names in COUNTS.
+
+        `scheduled`: the steps that the chief handed out.
+        """
         if self.repeated:
             yield f"{self.repeated} rows are of steps that had a row already"
         if self.wrong_version:

@@ -134,6 +134,8 @@ class MeasuredMetric(Row):
     Attributes:
       test_accuracy, test_error: the share of correct predictions, or the error in the target's units. One is always
         None; both are None if the metric is not finite.
+      test_loss: None if it is not finite.
+      validation_accuracy, validation_error, validation_loss: None if no training examples are held out.
       metrics, validation_metrics: the objective's further metrics, by name (`auc`, `f1`, …). Those that are not finite
         are left out.
       compiled, validation_compiled: the metrics with which the user's model was compiled.
@@ -357,7 +359,10 @@ class ServerSize(Row):
 
 
 class TrainingNumbers(Row):
-    """The numbers of a training. `keyed` is of the last checkpoint. `bad_losses`: see `TallyState`."""
+    """The numbers of a training. `tables`: None without embedding tables. `keyed` is of the last checkpoint.
+
+    `bad_losses`: see `TallyState`.
+    """
 
     updates: Updates = Updates()
     tables: TableTraffic | None = None
@@ -374,7 +379,10 @@ class TrainingNumbers(Row):
 
 
 class TrainingResult(TrainingNumbers):
-    """The leader's result. Outcome "completed": all updates were applied before any stop."""
+    """The leader's result.
+
+    Outcome "completed": all updates were applied before any stop. After an outcome in BROKEN, training was stopped early.
+    """
 
     outcome: TrainingOutcome
     workers: list[WorkerRow] = []

@@ -84,7 +84,7 @@ class TaskError(Row):
       computation: whether the user's computation failed (`FailedComputation`).
     """
 
-    time: Number = 0.0
+    time: Number = 0.0  # in unix seconds; 0: the task could not write one
     type: Word | None = None
     index: Index | None = None
     pid: Pid | None = None

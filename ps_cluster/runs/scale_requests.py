@@ -12,7 +12,7 @@ from ps_cluster.files import locks, untrusted
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.writing import write_json
 from ps_cluster.notices import Notify
-from ps_cluster.runs.rows import Index, Row, Text
+from ps_cluster.runs.rows import ClusterFile, Index, Row, Text
 from ps_cluster.runs.run_dir import RunDir
 
 ANSWER_WITHIN_S = 60.0
@@ -78,8 +78,12 @@ def ask(
 ) -> str:  # fmt: skip
     """Request this number of workers from the launcher of a run. Return what the launcher did, on one line.
 
-    Raises UserError if the launcher refuses, has ended, or does not answer.
+    Raises UserError if the launcher refuses, has ended, or does not answer, or if the run has no launcher.
     """
+    if run_dir.cluster.exists() and read_json(run_dir.cluster, ClusterFile).launcher is None:
+        raise UserError(
+            f"run directory '{run_dir.root}': each of its tasks was started separately: start or stop workers in the same way"
+        )
     asked = f"{time.time_ns():020}-{secrets.token_hex(4)}"  # sorted by name, the newest request is the last
     write_json(run_dir.scale_request(asked), ScaleRequest(workers=workers).model_dump())
     try:

@@ -36,6 +36,7 @@ class SampledShard:
 
     Attributes:
       worker: the worker that pulled the weights; below 0 in rounds, where all workers get the same weights.
+      version: the version of the weights that the worker pulled.
       positions: int64 [k], the positions at which the k values of the arrays below lie.
       given: [n] or [vectors * n], all weights of the shard that the worker got.
       given_positions: int64 [n], the positions at which they lie.

@@ -45,8 +45,12 @@ class RowRange(NamedTuple):
 
     def positions(self, places: np.ndarray) -> np.ndarray:
         """Return the positions in the network's vector, int64 [k], for places in the part, int64 [k]."""
+        found: np.ndarray
+        if self.width == self.step == 1:  # most parts; there may be many places, and each operation makes an array
+            found = places + (self.begin + self.first)
+            return found
         rows = self.first + places // self.width * self.step
-        found: np.ndarray = self.begin + rows * self.width + places % self.width
+        found = self.begin + rows * self.width + places % self.width
         return found
 
     def _view(self, vector: np.ndarray) -> np.ndarray:
@@ -119,11 +123,12 @@ class Arrangement:
         return whole
 
     def cut(self, vector: np.ndarray) -> list[np.ndarray]:
-        """Return the vector of each shard, [..., size], cut from the network's vector. This reverses `joined`."""
+        """Return the vector of each shard, [..., size], cut from the network's vector. This reverses `joined`.
+
+        A shard's vector may be a view of `vector`.
+        """
         taken = [[part.take(vector) for part in parts] for parts in self._of_shards]
-        return [
-            pieces[0] if len(pieces) == 1 else np.concatenate(pieces, axis=-1) for pieces in taken
-        ]  # without a copy
+        return [pieces[0] if len(pieces) == 1 else np.concatenate(pieces, axis=-1) for pieces in taken]
 
     def blocks(self, most: int = BLOCK_NUMBERS) -> Iterator[Block]:
         """Yield consecutive blocks of at most about `most` numbers, which together are the network's vector.
@@ -150,6 +155,8 @@ class Arrangement:
 
     def positions(self, shard: int, places: np.ndarray) -> np.ndarray:
         """Return the positions in the network's vector, int64 [k], for places in a shard's vector, int64 [k]."""
+        if len(self._of_shards[shard]) == 1:  # these may be all weights of the shard, so no array is made in vain
+            return self._of_shards[shard][0].positions(places)
         ends, found = self._ends[shard], np.empty(len(places), np.int64)
         number = np.searchsorted(ends, places, side="right")
         for index, part in enumerate(self._of_shards[shard]):

@@ -166,6 +166,7 @@ class MessageLayout:
     def unpack(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Return the vectors of a packed message, each `dtype [length]`. The operations run on the caller's device."""
         fields = list(zip(self.fields, self._alone))
+        assert len(tensors) == sum(self._alone) + (not all(self._alone))
         sizes = [dtype.size * length for (dtype, length), is_alone in fields if not is_alone]
         whole, parts = iter(tensors), iter(tf.split(tensors[-1], sizes) if sizes else [])
         return [
@@ -197,8 +198,10 @@ class MessageLayout:
 
 
 def as_bytes(vector: tf.Tensor) -> tf.Tensor:
+    """Return the bytes of a vector, uint8 [bytes]."""
     return tf.reshape(tf.bitcast(vector, tf.uint8), [-1])
 
 
 def _from_bytes(part: tf.Tensor, dtype: tf.DType, length: int) -> tf.Tensor:
+    """Return the vector, dtype [length], that has these bytes."""
     return tf.bitcast(tf.reshape(part, [length, dtype.size]), dtype)

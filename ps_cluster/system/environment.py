@@ -60,7 +60,8 @@ def for_tensorflow(
 ) -> dict[str, str]:
     """Return `given` plus the variables that a task's TensorFlow needs.
 
-    Unless it is `on_gpus`, the process sees none, because each task would reserve the memory of every GPU.
+    With `on_gpus` the process sees the GPUs that `given` allows. Otherwise it sees no GPU, because each task would reserve
+    the memory of every GPU.
     """
     gpus = _ON_GPUS if on_gpus else {VISIBLE_GPUS: HIDDEN}
     defaults = {**_DEFAULTS, **(_ON_GPUS_BY_DEFAULT if on_gpus else {})}

@@ -165,6 +165,7 @@ class ForkServer:
         with theirs, open_append(self._log) as log:
             self._log_start = log.tell()
             self._server = self._popen(
+                # The command names the folder of the run, so that the list of processes shows it (`run_processes.belongs`).
                 [*self._argv, str(theirs.fileno()), str(self._run_root)],
                 env=dict(self._env),
                 cwd=self._run_root,

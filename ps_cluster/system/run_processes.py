@@ -34,8 +34,8 @@ def state_of(pid: int, root: Path, life: str | None = None) -> str:
     """
     with contextlib.suppress(psutil.Error, OSError):
         process = psutil.Process(pid)
-        is_it = process.status() != psutil.STATUS_ZOMBIE and life_of(pid) == life if life else belongs(process, root)
-        if is_it:
+        lives = process.status() != psutil.STATUS_ZOMBIE
+        if (lives and life_of(pid) == life) if life else belongs(process, root):
             return "stopped" if process.status() == psutil.STATUS_STOPPED else "running"
     return "gone"
 

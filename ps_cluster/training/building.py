@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import accumulate
-from typing import TypeAlias
+from typing import Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -33,8 +33,13 @@ from ps_cluster.training.step import TrainStep
 from ps_cluster.training.table_limits import check_keyed, reason_against_rows
 from ps_cluster.training.worker import Compute
 
-Build: TypeAlias = Callable[[RunConfig, PackedDataset, Sequence[str], str, str], tuple[ParameterStore, Compute]]
-"""Builds the store of a training, and the function that computes a worker's step: `build`, or a function like it."""
+
+class Build(Protocol):
+    """Builds the store of a training, and the function that computes a worker's step. The function `build` is one."""
+
+    def __call__(
+        self, config: RunConfig, dataset: PackedDataset, devices: Sequence[str], own_device: str, session: str
+    ) -> tuple[ParameterStore, Compute]: ...
 
 
 def build(
@@ -104,9 +109,10 @@ def make_network(
     with tf.device(own_device):
         # Under a launcher, which sets LIFE, all tasks are on this machine.
         free, against = room() if os.environ.get(LIFE) else None, reason_against_rows(config)
-        several_machines = free is None and not against
-        machines = machines_of([one for one in devices if one.startswith("/job:ps")]) if several_machines else []
-        with nullcontext() if against else before_each_embedding(TableMemoryLimit(config, free, machines).add):
+        limit = TableMemoryLimit(
+            config, free, lambda: machines_of([one for one in devices if one.startswith("/job:ps")])
+        )
+        with nullcontext() if against else before_each_embedding(limit.add):
             # The first training examples may determine initial weights.
             first = {name: np.asarray(rows[: networks.MOST_EXAMPLES]) for name, rows in dataset.inputs("train").items()}
             model = networks.build(config.model, dataset.spec, seed=config.training.seed, examples=first)

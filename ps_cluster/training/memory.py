@@ -7,7 +7,8 @@ from the network itself, in the process that has built it.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 from ps_cluster.config import RunConfig
@@ -113,15 +114,20 @@ class Machine(NamedTuple):
 class TableMemoryLimit:
     """Adds up the embedding tables of a network while it is built, and refuses a table before it takes memory."""
 
-    def __init__(self, config: RunConfig, room: FreeMemory | None, machines: Sequence[Machine]):
+    def __init__(self, config: RunConfig, room: FreeMemory | None, machines: Callable[[], Sequence[Machine]]):
         """Start with no tables.
 
         Args:
           room: the free memory for all tasks together; None if the tasks are on several machines.
-          machines: the machines of the parameter servers, if the tasks are on several machines.
+          machines: returns the machines of the parameter servers. It is called only if the tasks are on several
+            machines.
         """
-        self._config, self._room, self._machines = config, room, machines
+        self._config, self._room, self._find_machines = config, room, machines
         self._numbers = 0
+
+    @cached_property
+    def _machines(self) -> Sequence[Machine]:
+        return self._find_machines() if self._room is None else ()
 
     def add(self, layer: keras.layers.Embedding) -> None:
         """Add a table that is about to be created. Raises UserError if the tables so far surely do not fit."""
@@ -130,16 +136,15 @@ class TableMemoryLimit:
             return
         self._numbers += rows * width
         tables = f"the embedding tables up to '{layer.name}', of {rows:,} rows of width {width}, take about"
-        all_needs = table_bytes(config, self._numbers)
-        each_server_needs = bytes_on_servers(config, self._numbers) / config.shards
-        if self._room is not None and SURE_SHARE * all_needs > self._room.memory_bytes:
+        if self._room is not None and SURE_SHARE * table_bytes(config, self._numbers) > self._room.memory_bytes:
             less = "fewer or narrower rows" + ", or --no-evaluator," * config.cluster.evaluator
+            of_server = bytes_on_servers(config, self._numbers) / config.shards / 1e9
             raise UserError(
-                f"model.name: got '{config.model.name}': {tables} {all_needs / 1e9:.1f} GB, "
-                f"{each_server_needs / 1e9:.1f} GB of them on each parameter server, and {self._room}: {less} take less"
+                f"model.name: got '{config.model.name}': {tables} {table_bytes(config, self._numbers) / 1e9:.1f} GB, "
+                f"{of_server:.1f} GB of them on each parameter server, and {self._room}: {less} take less"
             )
         for room, servers in self._machines:
-            needs = each_server_needs * len(servers)
+            needs = bytes_on_servers(config, self._numbers) * len(servers) / config.shards
             if SURE_SHARE * needs > room.memory_bytes:
                 names = " and ".join(f"ps-{server}" for server in servers)
                 raise UserError(

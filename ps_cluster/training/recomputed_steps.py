@@ -177,7 +177,8 @@ class RecomputedSteps:
         smoothing = self._config.training.label_smoothing
         outputs = keras.tree.map_structure(lambda output: tf.cast(output, tf.float32), outputs)
         judge = type(self._judge)
-        if judge not in (ClassificationJudge, MultiLabelJudge, RegressionJudge, NextByteJudge):  # such as compile()'s
+        if judge not in (ClassificationJudge, MultiLabelJudge, RegressionJudge, NextByteJudge):
+            # A loss of compile() has no second implementation.
             return self._judge.loss(targets, outputs, None if weights is None else tf.constant(weights))
         targets = self._judge.scaled(targets)
         if judge is ClassificationJudge:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from functools import cache
 
 from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.data.recomputed_batches import RecomputedBatches
@@ -34,6 +33,7 @@ from ps_cluster.training.resuming import check_journals, check_network, newest_c
 from ps_cluster.training.run_progress import RunProgress
 from ps_cluster.training.sampling import UpdateSampler
 from ps_cluster.training.saver import Saver, begun_with, check_disk
+from ps_cluster.training.step_source import DispatchGraphs
 from ps_cluster.training.worker import Compute
 
 LOCAL_DEVICE = "/device:CPU:0"
@@ -140,7 +140,7 @@ class Session:
         self.store = store
         self.compute = compute
         mode, config = start.config.mode_kind, start.config
-        self.graphs = cache(lambda repeats: mode.dispatch(store, compute, config, repeats=repeats))
+        self.graphs = DispatchGraphs(lambda repeats: mode.dispatch(store, compute, config, repeats=repeats))
         self.progress = start.progress
         self.leads = start.leads
         self._term = start.term

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -21,8 +23,25 @@ ScheduleDispatch: TypeAlias = Callable[[DispatchGraph, np.ndarray | int], None]
 """Sends a dispatch to any free worker. Arguments: the graph, and its int64 argument (step ids, or a version)."""
 
 
-DispatchGraphs: TypeAlias = Callable[[bool], DispatchGraph]
-"""Returns one of the two graphs that a run dispatches. Argument: whether it hands out steps a second time (`Mode.dispatch`)."""
+@dataclass(frozen=True)
+class DispatchGraphs:
+    """The two graphs that a run dispatches. Each graph is built when it is first used.
+
+    Attributes:
+      make: returns the graph of a dispatch. Its argument is whether steps are handed out a second time (`Mode.dispatch`).
+    """
+
+    make: Callable[[bool], DispatchGraph]
+
+    @cached_property
+    def first(self) -> DispatchGraph:
+        """The graph for steps that are handed out for the first time."""
+        return self.make(False)
+
+    @cached_property
+    def again(self) -> DispatchGraph:
+        """The graph for steps that may have been applied already."""
+        return self.make(True)
 
 
 class StepSource(ABC):
@@ -34,7 +53,13 @@ class StepSource(ABC):
       workers: the number of workers that take part now. The chief updates it.
     """
 
-    def __init__(self, config: RunConfig, progress: RunProgress, graphs: DispatchGraphs, schedule: ScheduleDispatch):
+    def __init__(
+        self,
+        config: RunConfig,
+        progress: RunProgress,
+        graphs: DispatchGraphs,
+        schedule: ScheduleDispatch,
+    ):
         self.handed_out = -1
         self.ends = False
         self.workers = config.training_workers
@@ -71,7 +96,7 @@ class AsynchronousSteps(StepSource):
     """Dispatches of step ids, each for one worker. Steps that were under way before a resume come first."""
 
     def repeat(self, steps: np.ndarray) -> None:
-        self._schedule(self._graphs(True), steps)
+        self._schedule(self._graphs.again, steps)
 
     def hand_out(self) -> Iterator[bool]:
         again, following, total = self._progress.missing_steps, self._progress.next_step, self._progress.total
@@ -86,7 +111,7 @@ class AsynchronousSteps(StepSource):
                 yield False
             # The dispatch is counted before it is sent, because a look in another thread may find its first update at once.
             self._progress.scheduled(step_ids)
-            self._schedule(self._graphs(False), step_ids)
+            self._schedule(self._graphs.first, step_ids)
             self.handed_out = int(step_ids[-1])
             self.ends = not len(again) and following == total
             yield True

@@ -219,7 +219,7 @@ CASES = [
     ("run --epochs \u0663", ["--epochs", "'\u0663'", "plain digits"]),
     (f"run --straggler 2:{'9' * 400}x", ["cluster.straggler", "at most 200 characters"]),
     ("compare --target-score 1e-400x", ["--target-score", "'1e-400x'"]),
-    (f"compare --modes {'async,' * 200}async", ["arms", "at most 100 items"]),
+    (f"compare --modes {'async,' * 200}async", ["--modes", "201 values", "100"]),
     ("compare --modes async,sync,async,sync --seeds 100 --straggler " + ",".join(["none"] * 20), ["16,000 runs"]),
     ("bench --rounds 101", ["--rounds", "101"]),
     ("chaos --faults 5 --minutes 1", ["--faults", "--minutes"]),

@@ -153,7 +153,7 @@ def test_a_folder_without_a_file_or_with_other_classes_is_refused(broken_folder,
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
-        (lambda sound: b"", "empty file"),
+        (lambda sound: b"", "it is empty"),
         (lambda sound: b"<html>404</html>", "gzip"),
         (lambda sound: b"\x1f\x8b garbage", ""),
         (lambda sound: sound[: len(sound) // 6], "ended before the end"),

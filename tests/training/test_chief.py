@@ -13,6 +13,7 @@ from ps_cluster.server.store import Ledgers
 from ps_cluster.training import chief as chief_module
 from ps_cluster.training.chief import LEAST_POLL_S, POLL_S, BackgroundPoller, Chief
 from ps_cluster.training.run_progress import RunProgress
+from ps_cluster.training.step_source import DispatchGraphs
 from tests.helpers.ledgers import rows_of
 
 CONFIG = build_config(overrides={"training.steps": 10_000, "cluster.workers": 1, "cluster.steps_per_dispatch": 2})
@@ -39,7 +40,7 @@ class Session:
     """`look` is called at each look, and applies by `apply` what was handed out."""
 
     broken = None
-    store, graphs = STORE, staticmethod(lambda repeats: None)
+    store, graphs = STORE, DispatchGraphs(lambda repeats: None)
 
     def __init__(self, dispatcher, look):
         self.progress, self._dispatcher, self._look = Brisk(CONFIG, 100), dispatcher, look

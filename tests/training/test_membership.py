@@ -211,12 +211,15 @@ def test_servers_without_a_launcher_keep_what_a_leader_made_for_a_shorter_time()
 from ps_cluster.quiet_import import import_tensorflow
 import_tensorflow()
 from tensorflow.python.eager import context
-from ps_cluster.training import connecting
+import tensorflow as tf
+from ps_cluster.private_names import PartlyConnectedStrategy
 def connect(handle, keep_s, *rest):
     print(keep_s, flush=True)
     raise SystemExit
 context.pywrap_tfe.TFE_ContextSetServerDefWithTimeoutAndRetries = connect
-connecting._strategy({"chief": ["a:1"], "ps": ["b:1"], "worker": ["c:1"]}, {0: "c:1"}, 120)
+spec = tf.train.ClusterSpec({"chief": ["a:1"], "ps": ["b:1"], "worker": {0: "c:1"}})
+resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(spec, rpc_layer="grpc", task_type="chief", task_id=0)
+PartlyConnectedStrategy(resolver, all_workers=1, keep_s=120)
 """
     ended = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, timeout=60)
     assert ended.stdout.split() == ["120"], ended.stderr[-1000:]

@@ -58,6 +58,12 @@ def test_what_a_worker_keeps_from_one_exchange_to_the_next_is_counted(values, ve
     assert of_a_worker(values) == of_a_worker({}) + vectors * 4 * 10**6
 
 
+def test_a_mode_without_parameter_servers_and_a_run_without_evaluator_need_less():
+    usual = memory.needed_bytes(config(), 10**6, 0)
+    assert memory.needed_bytes(config(**{"mode.name": "sync"}), 10**6, 0) < usual
+    assert memory.needed_bytes(config(**{"cluster.evaluator": False}), 10**6, 0) < usual
+
+
 def test_what_fits_is_not_talked_about_what_may_not_fit_is_said_and_what_cannot_fit_is_refused():
     some, needs = network(), memory.needed_bytes(config(), 1003, memory.activation_bytes(network(), SPEC, 128))
     assert memory.check_memory(config(), some, SPEC, FreeMemory(needs)) is None
@@ -82,8 +88,9 @@ def test_tables_take_copies_with_their_slots_and_the_advice_is_about_them():
                 "cluster.evaluator": evaluator,
                 "evaluation.recompute_updates": recomputes,
             }
-            copies = memory.table_bytes(config(**values), tables.size) / bytes_of_table
-            of_values[slots, evaluator + evaluator * recomputes] = copies
+            of_values[slots, evaluator + evaluator * recomputes] = (
+                memory.table_bytes(config(**values), tables.size) / bytes_of_table
+            )
     of_evaluator = (0, memory.EVALUATOR_COPIES, memory.EVALUATOR_TABLE_COPIES)
     assert of_values == {
         (slots, which): pytest.approx(
@@ -153,8 +160,8 @@ def built(to_come):
 def test_tables_that_can_not_fit_are_refused_before_they_take_memory():
     some = config(**{"optimizer.rule": "adagrad", "cluster.parameter_servers": 2})
     needs, numbers = memory.table_bytes(some, 2 * 20_000 * 8), [20_000 * 8, 50 * 8, 20_000 * 8]
-    assert built(memory.TableMemoryLimit(some, FreeMemory(needs), [])) == (numbers, "")
-    refused, line = built(memory.TableMemoryLimit(some, FreeMemory(int(memory.SURE_SHARE * needs) - 1), []))
+    assert built(memory.TableMemoryLimit(some, FreeMemory(needs), pytest.fail)) == (numbers, "")
+    refused, line = built(memory.TableMemoryLimit(some, FreeMemory(int(memory.SURE_SHARE * needs) - 1), pytest.fail))
     assert refused == numbers[:2] and "of 20,000 rows of width 8" in line and "on each parameter server" in line
     assert keras.layers.Embedding(9, 2)(keras.Input([1], dtype="int32")).shape == (None, 1, 2)
 
@@ -164,9 +171,9 @@ def test_on_several_machines_the_one_that_is_too_small_for_its_servers_is_named(
     needs = memory.bytes_on_servers(some, 2 * 20_000 * 8)
     least = int(memory.SURE_SHARE * needs * 2 / 3) + 1
     machines = [memory.Machine(FreeMemory(least // 2 + 1), (1,)), memory.Machine(FreeMemory(least), (0, 2))]
-    assert built(memory.TableMemoryLimit(some, None, machines))[1] == ""
+    assert built(memory.TableMemoryLimit(some, None, lambda: machines))[1] == ""
     machines[1] = memory.Machine(FreeMemory(least - 2), (0, 2))
-    assert "GB on ps-0 and ps-2, and the machine has" in built(memory.TableMemoryLimit(some, None, machines))[1]
+    assert "GB on ps-0 and ps-2, and the machine has" in built(memory.TableMemoryLimit(some, None, lambda: machines))[1]
 
 
 def test_servers_tell_of_their_machine_and_its_free_memory():

@@ -5,7 +5,7 @@ import pytest
 
 from ps_cluster.config import build_config
 from ps_cluster.runs.step_set import StepSet
-from ps_cluster.training.step_source import AsynchronousSteps
+from ps_cluster.training.step_source import AsynchronousSteps, DispatchGraphs
 
 WINDOW = 2**16
 
@@ -39,7 +39,7 @@ def steps():
         progress, handed_out = Progress(missing, following, total), []
         config = build_config(overrides={"cluster.steps_per_dispatch": 4})
         work = AsynchronousSteps(
-            config, progress, lambda repeats: None, lambda graph, what: handed_out.append(what.tolist())
+            config, progress, DispatchGraphs(lambda repeats: None), lambda graph, what: handed_out.append(what.tolist())
         )
         return work.hand_out(), handed_out, progress
 

@@ -8,7 +8,6 @@ in their bytes.
 from __future__ import annotations
 
 import gzip
-import io
 import os
 import pickle
 import tarfile
@@ -16,38 +15,46 @@ import zlib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
 from ps_cluster.config.datasets import Contents, DataSettings, Download, ImageDataSet, NotThisDataSet
 from ps_cluster.config.objectives import ExampleSpec, Field
 from ps_cluster.data.plain_pickles import PickledArray, load_plain
-from ps_cluster.files.reading import bounded_memory, open_regular, read_bytes
+from ps_cluster.files.reading import open_regular, read_bytes
 from ps_cluster.files.values import reason
 
-_SITE = "https://www.cs.toronto.edu/~kriz"
 _MEMBER_BYTES_MAX = 2**28  # the largest file, with the training images of CIFAR-100, has 156 MB
 _ARCHIVE_BYTES_MAX = 2**29  # decompressed; each of the two archives has 186 MB
-_MEMBERS_MAX = 1_000  # each of the two archives has fewer than 20
+_MEMBERS_MAX = 1000  # CIFAR-10 has 9
+_CHUNK_BYTES = 2**20
 
 
 class BatchFile(NamedTuple):
-    """A file of images."""
+    """A file of images. `rows`: the number of images in it."""
 
     name: str
     split: str
-    rows: int  # the number of images in it
+    rows: int
 
 
 class Cifar(ImageDataSet):
-    """A data set in the form of CIFAR."""
+    """A data set in the form of CIFAR.
 
-    folder = ""  # the name of the folder in the archive
-    batches: tuple[BatchFile, ...] = ()  # the files of images in it, in order
-    names_file = ""  # the file with the names of the classes in it
-    labels_key, names_key = "labels", "label_names"  # in the pickles
-    spec: ExampleSpec  # its names of classes are used if a copy has no names
+    Attributes:
+      folder: the name of the folder in the archive.
+      batches: the files of images in it, in order.
+      names_file: the file with the names of the classes in it.
+      labels_key, names_key: the keys of labels and names in the pickles.
+      spec: the form of the examples. Its names of classes are used if a copy has no names.
+    """
+
+    folder = ""
+    batches: tuple[BatchFile, ...] = ()
+    names_file = ""
+    labels_key, names_key = "labels", "label_names"
+    spec: ExampleSpec
 
     def candidates(self, place: Path) -> Iterator[Path]:
         """Yield every folder of batches and every archive that `place` is or contains, best first. Opens nothing."""
@@ -63,13 +70,15 @@ class Cifar(ImageDataSet):
                 yield place / name
 
     def read(self, source: Path | None, settings: DataSettings) -> Contents:
-        """Return images uint8 [N, 32, 32, 3] and labels uint8 [N] from an archive or a folder, in the order of batches."""
-        from ps_cluster.data.cache import size_of  # here, because it imports more than a benchmark of PyTorch has
+        """Return images uint8 [N, 32, 32, 3] and labels uint8 [N] from an archive or a folder, in the order of batches.
 
+        Raises:
+          NotThisDataSet: it is damaged or incomplete, an array has another shape, or a pickle asks for more than plain
+            data.
+        """
         assert source is not None  # it is always read from files
         try:
-            with bounded_memory(size_of(source)):
-                return _read_batches(self, source)
+            return _read_batches(self, source)
         except (OSError, EOFError, zlib.error, tarfile.TarError, ValueError, pickle.UnpicklingError) as error:
             raise NotThisDataSet(
                 f"'{source}' is not {self.title} ({reason(error)}); give the official {self.archive} or the folder "
@@ -95,7 +104,11 @@ class Cifar10(Cifar):
     # As in Keras (datasets/cifar10.py, 3.15) and in torchvision (prototype/datasets/_builtin/cifar.py, 0b02d42); the size as
     # both print it when they download.
     downloads = (
-        Download(f"{_SITE}/{archive}", "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce", 170_498_071),
+        Download(
+            f"https://www.cs.toronto.edu/~kriz/{archive}",
+            "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
+            170_498_071,
+        ),
     )
     batches = (
         *(BatchFile(f"data_batch_{number}", "train", 10_000) for number in range(1, 6)),
@@ -123,7 +136,11 @@ class Cifar100(Cifar):
     # As in Keras (datasets/cifar100.py, 3.15) and in torchvision (prototype/datasets/_builtin/cifar.py, 0b02d42); the size as
     # both print it when they download.
     downloads = (
-        Download(f"{_SITE}/{archive}", "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7", 169_001_437),
+        Download(
+            f"https://www.cs.toronto.edu/~kriz/{archive}",
+            "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7",
+            169_001_437,
+        ),
     )
     batches = (BatchFile("train", "train", 50_000), BatchFile("test", "test", 10_000))
     names_file = "meta"
@@ -177,17 +194,62 @@ def _wanted_files(source: Path, wanted: Collection[str]) -> Iterator[tuple[str, 
                 yield name, read_bytes(source / name, _MEMBER_BYTES_MAX)
         return
     with open_regular(source) as file, gzip.open(file) as unpacked:
-        archive = io.BytesIO(unpacked.read(_ARCHIVE_BYTES_MAX))
-        if unpacked.read(1):  # this also lets gzip check the checksum at the end
+        # Read as a stream: nothing is unpacked onto the disk, and links in the archive are not followed.
+        yield from _tar_members(_BoundedStream(unpacked), wanted)
+
+
+def _tar_members(stream: _BoundedStream, wanted: Collection[str]) -> Iterator[tuple[str, bytes]]:
+    """Yield the name and content of each wanted plain file of a tar archive. Everything else is skipped unread.
+
+    The extended headers of tar are skipped too: they only concern other files, and tarfile would read them whole,
+    whatever their length.
+    """
+    for count in range(_MEMBERS_MAX):
+        try:
+            member = tarfile.TarInfo.frombuf(stream.read(tarfile.BLOCKSIZE), "utf-8", "surrogateescape")
+        except (tarfile.EOFHeaderError, tarfile.EmptyHeaderError) as error:  # type: ignore[attr-defined]  # not in its stubs
+            if not count:
+                raise ValueError("it is empty") from error
+            break
+        name, padding = PurePosixPath(member.name).name, -member.size % tarfile.BLOCKSIZE
+        if member.size < 0:
+            raise ValueError(f"it has a member of {member.size} bytes")
+        if member.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and name in wanted:
+            _check_size(name, member.size)
+            yield name, stream.read_exactly(member.size)
+            stream.skip(padding)
+        else:
+            stream.skip(member.size + padding)
+    else:
+        raise ValueError(f"it has more than {_MEMBERS_MAX:,} members")
+    while stream.read(_CHUNK_BYTES):  # gzip checks its checksum only at the very end
+        pass
+
+
+class _BoundedStream:
+    """A stream that raises if it yields more bytes than a sound archive has."""
+
+    def __init__(self, stream: BinaryIO | gzip.GzipFile):
+        self._stream = stream
+        self._left = _ARCHIVE_BYTES_MAX
+
+    def read(self, size: int) -> bytes:
+        content = self._stream.read(size)
+        self._left -= len(content)
+        if self._left < 0:
             raise ValueError(f"it has more than {_ARCHIVE_BYTES_MAX:,} bytes, decompressed")
-    with tarfile.open(fileobj=archive) as members:  # links are not followed, and nothing is unpacked onto the disk
-        for number, member in enumerate(members):
-            if number == _MEMBERS_MAX:
-                raise ValueError(f"it has more than {_MEMBERS_MAX:,} members")
-            name = PurePosixPath(member.name).name
-            if name in wanted and member.isreg() and (content := members.extractfile(member)):
-                _check_size(name, member.size)
-                yield name, content.read()
+        return content
+
+    def read_exactly(self, size: int) -> bytes:
+        """Return `size` bytes. Raises EOFError if there are fewer."""
+        content = self.read(size)
+        if len(content) < size:
+            raise EOFError("it is cut short")
+        return content
+
+    def skip(self, size: int) -> None:
+        while size:
+            size -= len(self.read_exactly(min(size, _CHUNK_BYTES)))
 
 
 def _check_size(name: str, size: int) -> None:

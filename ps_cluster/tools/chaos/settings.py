@@ -123,7 +123,7 @@ class ChaosSettings:
         source, on_death = random.Random(self.seed), MODES[self.mode].cluster.on_death
         groups = [[kind for kind in kinds if kind.whole_cluster(on_death) is whole] for whole in (True, False)]
         decks = [_shuffled(source, group) for group in source.sample(groups, 2) if group]
-        for deck in itertools.islice(itertools.cycle(decks), None if self.minutes else self.faults):
+        for deck in itertools.islice(itertools.cycle(decks), self.faults if self.minutes is None else None):
             yield make_fault(next(deck), source, self.topology.tasks, on_death)
 
 

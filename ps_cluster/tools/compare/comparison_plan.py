@@ -18,7 +18,7 @@ from ps_cluster.config import RunConfig, build_config, rates_found, user_code
 from ps_cluster.config.modes import MODES
 from ps_cluster.config.sections import check_used, flat, joined, nested, uses, without_unused
 from ps_cluster.config.stragglers import parse_stragglers
-from ps_cluster.config.user_layers import trusted
+from ps_cluster.config.user_layers import of_options, trusted
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import first_error
 from ps_cluster.files.yaml_files import read_yaml
@@ -108,7 +108,8 @@ def read_comparison(file: Path | None, changes: dict[str, Any], overrides: dict[
     except ValidationError as error:
         raise UserError(first_error(error, str(file) if file else "compare", names=Comparison.model_fields)) from error
     comparison = _with_absolute_paths(comparison, file.absolute().parent if file else Path.cwd())
-    return comparison.model_copy(update={"settings": joined([flat(comparison.settings), overrides])})
+    settings = joined([flat(comparison.settings), flat(of_options(overrides).settings)])
+    return comparison.model_copy(update={"settings": settings})
 
 
 def _with_absolute_paths(comparison: Comparison, folder: Path) -> Comparison:

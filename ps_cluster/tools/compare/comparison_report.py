@@ -27,6 +27,8 @@ from ps_cluster.tools.compare.records import Record, read_record
 from ps_cluster.tools.compare.tables import Table, print_tables, tables
 from ps_cluster.tools.compare.verdict import notes, results, verdict
 
+# In 1, the target was called target_accuracy; in 2, differences were sentences, called findings; in 3, target_is_limit was
+# called target_at_first_score.
 SCHEMA = 4
 
 

@@ -154,7 +154,7 @@ class Rounds(StepSource):
                 yield False
             self._progress.scheduled(np.arange(begin, end))  # counted before it is sent, see `AsynchronousSteps`
             for _ in range(self._config.training_workers):
-                self._schedule(self._graphs(False), end)
+                self._schedule(self._graphs.first, end)
             begin = end
             self.ends = begin == total
             yield True

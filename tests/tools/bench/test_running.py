@@ -38,11 +38,9 @@ def run(arm, **options):
     return running.run_arm(arm, build_config().model_dump(mode="json"), only_named("synthetic"), **options)
 
 
-def test_an_arm_that_succeeds_leaves_nothing_and_one_without_a_rate_is_refused(scripted, tmp_path):
+def test_an_arm_that_succeeds_leaves_nothing_whether_it_has_a_rate_or_not(scripted, tmp_path):
     assert run(scripted(PRINTS % 3.5)) == Measured(examples_per_second=3.5)
-    with pytest.raises(RunFailed, match="arm scripted measured no rate in 7 updates: set a larger training.steps"):
-        config = build_config(overrides={"training.steps": 7})
-        running.rate_of(scripted(PRINTS % "null"), config, only_named("synthetic"))
+    assert running.rate_of(scripted(PRINTS % "null"), build_config(), only_named("synthetic")) is None
     assert not list(tmp_path.glob("ps_cluster-bench-*"))
 
 

@@ -44,9 +44,10 @@ class FullAtLastCheckpoint(_SmallDisk):
 
     def inject(self, scene: Scene) -> Injection:
         run, began = scene.launched, scene.now()
-        with _small_disks(run, [run.files.checkpoints], FULL):
-            run.interrupt()
-            scene.wait_for_end(1)
+        with inside(run.pid, MOUNTS) as call:
+            call("mount", "-t", "tmpfs", "-o", FULL, "tmpfs", str(run.files.checkpoints))
+        run.interrupt()
+        scene.wait_for_end(1)  # the small disk goes away with the processes that see it
         if _REFUSED not in run.last_line:
             raise ChaosFailed(f"the run on a full disk did not end with '{_REFUSED}', but with: {run.last_line}")
         run.resume()
