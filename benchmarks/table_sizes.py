@@ -33,10 +33,10 @@ from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.values import counted
 from ps_cluster.report.terminal import print_line
+from ps_cluster.runs.ledger_csv import read_csv
 from ps_cluster.runs.result_rows import ProgressRow, Summary
 from ps_cluster.runs.rows import ClusterFile
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.runs.tables import read_csv
 from ps_cluster.system.limits import room
 from ps_cluster.training.memory import table_bytes
 

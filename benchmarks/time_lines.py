@@ -20,9 +20,9 @@ from ps_cluster.cli.command_line import INPUT_PATH, OUTPUT_FILE, OneLineCommand,
 from ps_cluster.files.writing import write_whole
 from ps_cluster.report.colours import PALETTE
 from ps_cluster.report.plots import Plot, grid, plot_style
+from ps_cluster.runs.ledger_csv import read_csv
 from ps_cluster.runs.phases import PHASES, phase_times
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.runs.tables import read_csv
 
 COLOURS = {
     "waits": "#ffffff", "pulls": PALETTE[5], "computes": PALETTE[0], "slow on purpose": "#b9c0c7",

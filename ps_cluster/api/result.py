@@ -16,7 +16,7 @@ from ps_cluster.evaluation.predictor import TrainedRun
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.values import one_line
 from ps_cluster.report.terminal import print_line
-from ps_cluster.runs import tables
+from ps_cluster.runs import ledger_csv
 from ps_cluster.runs.result_rows import Summary
 from ps_cluster.runs.run_dir import RunDir
 
@@ -76,7 +76,7 @@ class Result:
 
         `ledger["staleness"]` is a column of either.
         """
-        rows = tables.read_csv(self._files.updates)
+        rows = ledger_csv.read_csv(self._files.updates)
         try:
             import pandas
         except ImportError:

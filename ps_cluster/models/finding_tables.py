@@ -15,8 +15,8 @@ import tensorflow as tf
 from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.errors import UserError
 from ps_cluster.models.dynamic_embedding import DynamicEmbedding
+from ps_cluster.models.embedding_tables import NO_TABLES, TableCall, TableLayer, Tables
 from ps_cluster.models.flat import Arguments, FlatNetwork
-from ps_cluster.models.tables import NO_TABLES, TableCall, TableLayer, Tables
 from ps_cluster.notices import Notify, ignore
 from ps_cluster.private_names import layers_of
 

@@ -14,11 +14,11 @@ import tensorflow as tf
 
 from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.models.dynamic_embedding import DynamicEmbedding
+from ps_cluster.models.embedding_tables import NO_TABLES, LookUp, TableCall, Tables
 from ps_cluster.models.fused_layers import with_fused_layers
 from ps_cluster.models.lookups import constant_tables
 from ps_cluster.models.pure import PureScope, seed_states, seeds_of
 from ps_cluster.models.rows import NO_ROWS, Rows
-from ps_cluster.models.tables import NO_TABLES, LookUp, TableCall, Tables
 from ps_cluster.private_names import layers_of, notes_of, own_weights_of, takes_training, with_notes
 
 ATTENTION_INPUTS = ("query/kernel", "key/kernel", "value/kernel")  # ends of paths in Keras's attention layers

@@ -16,9 +16,9 @@ from ps_cluster.errors import UserError
 from ps_cluster.files.writing import write_whole
 from ps_cluster.report.lanes import Lane, chief_lane, server_lanes, worker_lanes
 from ps_cluster.report.terminal import LEFT, RIGHT, plain_table
+from ps_cluster.runs.ledger_csv import APPLY_ROW, read_csv
 from ps_cluster.runs.phases import GAPS, PHASES, phase_shares
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.runs.tables import APPLY_ROW, read_csv
 
 
 def write_trace(run_dir: RunDir) -> None:

@@ -66,7 +66,7 @@ class InitialState:
         ]
 
     def _tables_of(self, index: int, servers: int) -> tuple[np.ndarray, ...]:
-        """Return a server's rows of each group: every `servers`-th row or bucket from `index` on (server/tables.py)."""
+        """Return a server's rows of each group: every `servers`-th row or bucket from `index` on (server/table_shard.py)."""
         ways = [self.keyed[group].form.ways if group in self.keyed else 1 for group in range(len(self.tables))]
         return tuple(
             rows.reshape(-1, together, rows.shape[1])[index::servers].reshape(-1, rows.shape[1])

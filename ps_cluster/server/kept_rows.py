@@ -10,7 +10,7 @@ import numpy as np
 from ps_cluster.config.lazy import tf
 from ps_cluster.runs.update_samples import SampledShard
 from ps_cluster.server.keyed_tables import KeyedTableShard
-from ps_cluster.server.tables import TableShard
+from ps_cluster.server.table_shard import TableShard
 
 # The dtypes of the kept tensors, in the order of `KeptRows._kept`.
 _KEPT = ("int64", "float32", "float32", "int64", "int64", "float32", "float32", "float32")

@@ -19,7 +19,7 @@ import numpy as np
 from ps_cluster.config.lazy import tf
 from ps_cluster.config.optimizer_rules import RuleSettings
 from ps_cluster.models.keyed_rows import EMPTY, KeyedPart
-from ps_cluster.server.tables import TableShard
+from ps_cluster.server.table_shard import TableShard
 
 # The last use of an empty place. A row that the table had at the start has -1, so it counts as older than any update.
 _NEVER = -2

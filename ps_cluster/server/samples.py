@@ -22,7 +22,7 @@ import numpy as np
 from ps_cluster.config.lazy import graph, tf
 from ps_cluster.runs.update_samples import SampledShard
 from ps_cluster.server.kept_rows import KeptRows
-from ps_cluster.server.tables import NOTHING_PUSHED, PushedRows, TableShard
+from ps_cluster.server.table_shard import NOTHING_PUSHED, PushedRows, TableShard
 
 NOT_ARMED = -2  # in place of an update's number; no pull asks for this number
 _EMPTY, _GIVEN, _CHANGED = 0, 1, 2  # the stages of a place

@@ -38,7 +38,7 @@ from ps_cluster.server.samples import ALL_WORKERS, KeptState, UpdateSamples
 from ps_cluster.server.shard_checkpoint import ShardCheckpoint
 from ps_cluster.server.shard_ledger import ShardLedger
 from ps_cluster.server.staleness.correction import Arrival
-from ps_cluster.server.tables import NOTHING_PUSHED, PushedRows, TableShard
+from ps_cluster.server.table_shard import NOTHING_PUSHED, PushedRows, TableShard
 from ps_cluster.server.update_rules.row_rule import RowUpdate
 from ps_cluster.server.update_rules.rule import times
 from ps_cluster.server.version_history import VersionHistory

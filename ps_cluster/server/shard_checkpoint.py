@@ -12,7 +12,7 @@ from ps_cluster.runs.checkpoints import ACCEPTED_STEPS, KEYED, ONE_PER_SHARD
 from ps_cluster.server.keyed_tables import KeyedTableShard
 from ps_cluster.server.ordering import after
 from ps_cluster.server.rate_of_more_workers import NEVER
-from ps_cluster.server.tables import assign_rows
+from ps_cluster.server.table_shard import assign_rows
 from ps_cluster.server.vector_on_server import ChangedRows, Extent, VectorOnServer
 
 if TYPE_CHECKING:  # a shard has a ShardCheckpoint

@@ -30,7 +30,7 @@ from ps_cluster.server.arrangement import BLOCK_NUMBERS, Arrangement, Block, Blo
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.keyed_tables import KeyedTableShard
 from ps_cluster.server.shard import NO_STEP, ParameterShard
-from ps_cluster.server.tables import PushedRows
+from ps_cluster.server.table_shard import PushedRows
 from ps_cluster.server.vector_on_server import Extent, VectorOnServer
 
 Messages: TypeAlias = "list[list[tf.Tensor]]"
@@ -167,7 +167,7 @@ class ParameterStore:
         return sum(count for count, _ in counts), sum(count * width for count, width in counts)
 
     def _places(self, rows: Rows) -> list[list[tf.Tensor]]:
-        """Return for each shard the places or keys of its rows in each group, int64 [u] (server/tables.py)."""
+        """Return for each shard the places or keys of its rows in each group, int64 [u] (server/table_shard.py)."""
         servers = len(self.shards)
         if servers == 1:
             return [list(rows.ids)]

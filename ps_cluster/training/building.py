@@ -69,7 +69,7 @@ def build(
 def arrangement_of(network: flat.FlatNetwork, servers: int) -> Arrangement:
     """Return, for a network with tables, where each server's weights are in the vector of all weights.
 
-    A server has a range of the weights that are in no table, then its rows of each group (server/tables.py).
+    A server has a range of the weights that are in no table, then its rows of each group (server/table_shard.py).
     """
     starts = accumulate([0, *network.all_weights.sizes])
     begins = dict(zip(map(id, network.model.trainable_variables), starts))

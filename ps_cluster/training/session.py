@@ -10,7 +10,7 @@ from ps_cluster.data.recomputed_batches import RecomputedBatches
 from ps_cluster.files.json_rows import last_row
 from ps_cluster.files.values import Malformed
 from ps_cluster.process_variables import LIFE
-from ps_cluster.runs import checkpoints, resharding, tables
+from ps_cluster.runs import checkpoints, ledger_csv, resharding
 from ps_cluster.runs.journal import Journal, JournalDamaged, Piece, history_of
 from ps_cluster.runs.ledger import COUNTS
 from ps_cluster.runs.logs import DISK_REFUSES
@@ -274,9 +274,9 @@ class Session:
             for index, (part, pushes) in enumerate(zip(self.store.shards, all_pushes, strict=True))
         ]
         try:
-            tables.write_updates(self._run_dir.updates, journals, rounds, config.ledger_window, on_rows)
+            ledger_csv.write_updates(self._run_dir.updates, journals, rounds, config.ledger_window, on_rows)
             if config.mode_kind.has_parameter_servers:  # the file is about their critical sections
-                tables.write_applies(self._run_dir.applies, journals, on_rows)
+                ledger_csv.write_applies(self._run_dir.applies, journals, on_rows)
         except (JournalDamaged, Malformed, OSError) as error:  # the proof reports damage too
             say(DISK_REFUSES(f"the ledger can't be written as a table: {error}"))
         updates = result.updates.model_copy(update={"duplicated": found.duplicated})

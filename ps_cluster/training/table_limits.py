@@ -8,7 +8,7 @@ from ps_cluster.config import RunConfig
 from ps_cluster.config.optimizer_rules import RULES
 from ps_cluster.config.staleness_methods import METHODS
 from ps_cluster.errors import UserError
-from ps_cluster.models.tables import Tables
+from ps_cluster.models.embedding_tables import Tables
 from ps_cluster.server.shard import ParameterShard
 
 

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import pytest
 
-from ps_cluster.runs import phases, tables
+from ps_cluster.runs import ledger_csv, phases
 from tests.helpers import held_modes
 from tests.helpers.finished_runs import last_arrays
 from tests.helpers.processes import assert_none_left, wait_until
@@ -52,10 +52,10 @@ def test_updates_of_each_worker_were_computed_again_with_the_same_result(finishe
 
 def test_every_step_went_its_way_in_order_on_one_clock_and_each_server_applied_it(finished):
     run_dir, output, _ = finished
-    updates = tables.read_csv(run_dir / "metrics" / "updates.csv")
+    updates = ledger_csv.read_csv(run_dir / "metrics" / "updates.csv")
     way = np.stack([updates[name] for name in ("scheduled_time", *phases.PHASE_COLUMNS)])
     assert (np.diff(way, axis=0) >= 0).all() and way.min() > time.time() - 600
-    applies = tables.read_csv(run_dir / "metrics" / "applies.csv", tables.APPLY_ROW)
+    applies = ledger_csv.read_csv(run_dir / "metrics" / "applies.csv", ledger_csv.APPLY_ROW)
     assert sorted(zip(applies["ps"], applies["step"])) == [(ps, step) for ps in range(2) for step in range(STEPS)]
     for server in range(2):
         turns = np.sort(applies[applies["ps"] == server], order="entered_time")

@@ -11,7 +11,7 @@ from ps_cluster.data import augment, batches
 from ps_cluster.models.judges import ClassificationJudge
 from ps_cluster.server.ordering import after
 from ps_cluster.server.shard import ParameterShard
-from ps_cluster.server.tables import TableShard
+from ps_cluster.server.table_shard import TableShard
 from ps_cluster.server.update_rules.rule import UpdateRule
 from ps_cluster.server.version_history import VersionHistory
 from ps_cluster.training.modes.elastic import ElasticShard

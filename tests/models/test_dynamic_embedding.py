@@ -9,9 +9,9 @@ from ps_cluster.config import build_config
 from ps_cluster.config.objectives import ExampleSpec, Field
 from ps_cluster.errors import UserError
 from ps_cluster.layers import DynamicEmbedding
+from ps_cluster.models.embedding_tables import TableCall, Tables
 from ps_cluster.models.finding_tables import find_tables
 from ps_cluster.models.keyed_rows import EMPTY, KeyedRows
-from ps_cluster.models.tables import TableCall, Tables
 from ps_cluster.training.table_limits import check_keyed
 
 KEYS = np.array([[3, -(2**62)], [2**63 - 1, 3]])

@@ -6,7 +6,7 @@ from rich.console import Console
 
 from ps_cluster.errors import UserError
 from ps_cluster.report import trace
-from ps_cluster.runs import tables
+from ps_cluster.runs import ledger_csv
 from ps_cluster.runs.ledger import NOT_SCHEDULED
 from ps_cluster.runs.phases import GAPS, PHASE_COLUMNS
 from ps_cluster.runs.proof import RoundShape
@@ -20,8 +20,8 @@ def run_with(tmp_path, *steps, servers=1):
     columns = dict(zip(("worker", "pid", "scheduled_time", *PHASE_COLUMNS), zip(*steps), strict=True))
     rows = rows_of(range(len(steps)), version=range(1, len(steps) + 1), **columns)
     journals = [write_journal(run_dir.journal(index, 1), rows) for index in range(servers)]
-    tables.write_updates(run_dir.updates, journals, RoundShape(1, 1, 1), window=2**16)
-    tables.write_applies(run_dir.applies, journals)
+    ledger_csv.write_updates(run_dir.updates, journals, RoundShape(1, 1, 1), window=2**16)
+    ledger_csv.write_applies(run_dir.applies, journals)
     return run_dir
 
 

@@ -9,9 +9,9 @@ import tensorflow as tf
 
 from ps_cluster.config import build_config
 from ps_cluster.layers import DynamicEmbedding
+from ps_cluster.models.embedding_tables import TableCall, Tables
 from ps_cluster.models.flat import FlatNetwork, assign, flatten
 from ps_cluster.models.keyed_rows import EMPTY, KeyedRows
-from ps_cluster.models.tables import TableCall, Tables
 from ps_cluster.runs.checkpoints import KEYED, Checkpoint
 from ps_cluster.runs.resharding import resharded
 from ps_cluster.runs.result_rows import KeyedUse

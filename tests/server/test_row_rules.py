@@ -7,7 +7,7 @@ import tensorflow as tf
 from ps_cluster.config import build_config
 from ps_cluster.config.equations import UpdateParts
 from ps_cluster.config.optimizer_rules import RULES
-from ps_cluster.server.tables import TableShard
+from ps_cluster.server.table_shard import TableShard
 from ps_cluster.server.update_rules.row_rule import RowUpdate
 
 ROWS, WIDTH, RATE = 6, 3, 0.1

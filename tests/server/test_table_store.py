@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from ps_cluster.config import build_config
 from ps_cluster.files.tensor_files import Pieces, open_tensors
+from ps_cluster.models.embedding_tables import TableCall, Tables
 from ps_cluster.models.flat import FlatNetwork, flatten
-from ps_cluster.models.tables import TableCall, Tables
 from ps_cluster.runs.checkpoints import Checkpoint, CheckpointHeader, is_by_weight, load, save
 from ps_cluster.runs.resharding import is_consistent_cut, resharded
 from ps_cluster.server.arrangement import BLOCK_NUMBERS

@@ -8,8 +8,8 @@ from ps_cluster.config import build_config
 from ps_cluster.config.objectives import ExampleSpec, Field
 from ps_cluster.errors import UserError
 from ps_cluster.models.coming_embeddings import before_each_embedding
+from ps_cluster.models.embedding_tables import Tables
 from ps_cluster.models.flat import FlatNetwork
-from ps_cluster.models.tables import Tables
 from ps_cluster.system.limits import FreeMemory
 from ps_cluster.training import memory
 from tests.helpers.stores import LENGTH, make_store

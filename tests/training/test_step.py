@@ -12,9 +12,9 @@ from ps_cluster.config.datasets import Contents
 from ps_cluster.data.packing import write_packed
 from ps_cluster.errors import UserError
 from ps_cluster.models import build
+from ps_cluster.models.embedding_tables import Tables
 from ps_cluster.models.failures import failure_of_computation
 from ps_cluster.models.flat import FlatNetwork, flatten, statistics_of
-from ps_cluster.models.tables import Tables
 from ps_cluster.models.user_networks import check_image_sizes
 from ps_cluster.runs.run_dir import IDENTITY
 from ps_cluster.training.learning_rate import learning_rate

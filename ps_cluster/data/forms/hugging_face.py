@@ -23,7 +23,7 @@ from ps_cluster.data.forms import PathForm
 from ps_cluster.data.picture_sets import PictureSettings, contents_of_pictures
 from ps_cluster.data.pictures import Picture
 from ps_cluster.data.table_files import BATCH_ROWS, ArrowTable, Types, arrow_errors, pyarrow
-from ps_cluster.data.tables import TableSettings, contents_of_tables
+from ps_cluster.data.table_sets import TableSettings, contents_of_tables
 from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.reading import open_regular

@@ -13,7 +13,7 @@ from ps_cluster.data.folders import files_in, folders_in, is_split, not_read, sp
 from ps_cluster.data.forms import PathForm
 from ps_cluster.data.library_splits import TRAIN
 from ps_cluster.data.table_files import TABLES, ending_of, open_tables
-from ps_cluster.data.tables import TableSettings, contents_of_tables
+from ps_cluster.data.table_sets import TableSettings, contents_of_tables
 from ps_cluster.files.patterns import folder_of, is_pattern, matches
 from ps_cluster.files.values import Malformed
 

@@ -71,7 +71,7 @@ def bench(
     """Measure images/s (examples/s) of a cluster, one process, all-reduce, per-variable servers, PyTorch and bare cores."""
     from ps_cluster.launch.local_run import resolve_data
     from ps_cluster.system.environment import prepare_for_tensorflow
-    from ps_cluster.tools.bench import cases, empty, tables, throughput
+    from ps_cluster.tools.bench import cases, empty, table_speed, throughput
 
     prepare_for_tensorflow()
     values = overrides(assignments, options)
@@ -87,14 +87,14 @@ def bench(
         packed, unit = resolve_data(build_config(None, values).data, notify=print_line), "steps"
         jobs = of_sizes = empty.jobs(packed, values)
         measured, columns = of_sizes[0].arms, throughput.columns_of(of_sizes[0].arms, unit)
-    elif tuple(names) == (tables.NAME,):
+    elif tuple(names) == (table_speed.NAME,):
         refuse_others(
-            context, *alone, "ddp_python", because=f"--arms {tables.NAME} measures one network on data of its own"
+            context, *alone, "ddp_python", because=f"--arms {table_speed.NAME} measures one network on data of its own"
         )
-        cases.refuse_chosen(tables.NAME, tables.CHOSEN, values)
-        packed, unit = resolve_data(build_config(None, tables.FIXED | values).data, notify=print_line), "examples"
-        measured, columns, figures_of = tables.measured_arms(ddp_python), tables.COLUMNS, tables.figures
-        jobs = tables.jobs(packed, values, measured, notify=print_line)
+        cases.refuse_chosen(table_speed.NAME, table_speed.CHOSEN, values)
+        packed, unit = resolve_data(build_config(None, table_speed.FIXED | values).data, notify=print_line), "examples"
+        measured, columns, figures_of = table_speed.measured_arms(ddp_python), table_speed.COLUMNS, table_speed.figures
+        jobs = table_speed.jobs(packed, values, measured, notify=print_line)
     else:
         config = build_config(None, values)
         chosen = arms.choose(names, ddp_python)

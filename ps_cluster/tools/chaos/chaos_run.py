@@ -29,9 +29,9 @@ from ps_cluster.files.values import one_line
 from ps_cluster.files.writing import write_json, write_whole
 from ps_cluster.notices import Notify
 from ps_cluster.report.terminal import make_console, print_error, print_line
+from ps_cluster.runs.ledger_csv import read_csv
 from ps_cluster.runs.result_rows import Summary
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.runs.tables import read_csv
 from ps_cluster.system.stop_signals import StopRequests
 from ps_cluster.tools.chaos.chaos_report import Evidence, Report, make_report, print_report
 from ps_cluster.tools.chaos.hosted_run import HostedRun, placed

@@ -24,7 +24,7 @@ from ps_cluster.tools.compare.findings import GroupFinding, differences_of, grou
 from ps_cluster.tools.compare.groups import Group, arms, make_groups, make_views, stragglers
 from ps_cluster.tools.compare.metric import ACCURACY, ERROR
 from ps_cluster.tools.compare.records import Record, read_record
-from ps_cluster.tools.compare.tables import Table, print_tables, tables
+from ps_cluster.tools.compare.result_tables import Table, print_tables, tables
 from ps_cluster.tools.compare.verdict import notes, results, verdict
 
 # In 1, the target was called target_accuracy; in 2, differences were sentences, called findings; in 3, target_is_limit was

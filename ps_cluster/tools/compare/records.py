@@ -10,11 +10,11 @@ from ps_cluster.config import RunConfig, load_config
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json
 from ps_cluster.runs.ledger import NO_ROWS
+from ps_cluster.runs.ledger_csv import read_csv
 from ps_cluster.runs.monitor import Monitor
 from ps_cluster.runs.phases import phase_shares
 from ps_cluster.runs.result_rows import BROKEN, ScoreRow, Summary
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.runs.tables import read_csv
 from ps_cluster.tools.compare.metric import Metric, metric_of
 
 FIELDS = ("dataset", "dataset_kind", "model", "precision")  # of a summary; each has to be known

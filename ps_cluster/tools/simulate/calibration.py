@@ -12,7 +12,7 @@ from ps_cluster.config.optimizer_rules import RULES
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.json_rows import read_rows
-from ps_cluster.runs import tables
+from ps_cluster.runs import ledger_csv
 from ps_cluster.runs.phases import phase_times
 from ps_cluster.runs.result_rows import ProgressRow, Summary
 from ps_cluster.runs.run_dir import RunDir
@@ -78,7 +78,7 @@ def read_run(root: Path) -> FinishedRun:
     """Return the run in `root`. Raises UserError if no training has ended there, or its files lack what is needed."""
     run_dir = RunDir.open(root)
     try:
-        rows, summary = tables.read_csv(run_dir.updates), read_json(run_dir.summary, Summary)
+        rows, summary = ledger_csv.read_csv(run_dir.updates), read_json(run_dir.summary, Summary)
     except FileNotFoundError as error:
         raise UserError(f"run directory '{root}' holds no {run_dir.summary.name}: nothing to calibrate from") from error
     for name, there in (("processes", summary.processes), ("parameter_servers", summary.parameter_servers)):

@@ -17,7 +17,7 @@ from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.ordering import after, now_after
 from ps_cluster.server.shard import APPLIED, Push
 from ps_cluster.server.store import ParameterStore, Pulled
-from ps_cluster.server.tables import PushedRows
+from ps_cluster.server.table_shard import PushedRows
 from ps_cluster.training.computing_device import graph_of_dispatch
 from ps_cluster.training.modes.base import DefaultMode
 from ps_cluster.training.modes.waiting import WaitingShard

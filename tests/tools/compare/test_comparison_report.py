@@ -26,7 +26,7 @@ from ps_cluster.tools.compare.fairness import check, warn_of_rates
 from ps_cluster.tools.compare.findings import GroupFinding, differences_of
 from ps_cluster.tools.compare.groups import make_groups, make_views
 from ps_cluster.tools.compare.records import read_record
-from ps_cluster.tools.compare.tables import cells, tables
+from ps_cluster.tools.compare.result_tables import cells, tables
 from ps_cluster.tools.compare.verdict import notes, results, verdict
 from tests.helpers.data import only_named
 from tests.helpers.fake_runs import Fake, simulated_rows, write_run

@@ -7,7 +7,7 @@ import numpy as np
 from ps_cluster.config import build_config
 from ps_cluster.files.json_rows import append_row
 from ps_cluster.files.writing import write_json, write_whole
-from ps_cluster.runs import tables
+from ps_cluster.runs import ledger_csv
 from ps_cluster.runs.phases import PHASE_COLUMNS
 from ps_cluster.runs.proof import RoundShape
 from ps_cluster.runs.run_dir import RunDir
@@ -46,7 +46,7 @@ def write_run(
     run_dir = RunDir.create(root)
     write_whole(run_dir.config, config.to_yaml())
     journal = write_journal(run_dir.journal(0, 1), _rows(steps, config.examples_per_step, SIZES[dispatch]))
-    tables.write_updates(run_dir.updates, [journal], RoundShape(1, 1, 1), window=2**16)
+    ledger_csv.write_updates(run_dir.updates, [journal], RoundShape(1, 1, 1), window=2**16)
     processes = [
         {"type": kind, "index": 0, "pid": 7, "cpu_seconds": startup_s + seconds * steps}
         for kind, seconds in CPU_OF_STEP.items()

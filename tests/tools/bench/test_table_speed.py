@@ -11,7 +11,7 @@ from ps_cluster.data.sets.clicks import ClickSettings, generate
 from ps_cluster.errors import UserError
 from ps_cluster.notices import ignore
 from ps_cluster.system.limits import allowance
-from ps_cluster.tools.bench import cases, keras_arms, running, table_arms, tables
+from ps_cluster.tools.bench import cases, keras_arms, running, table_arms, table_speed
 from ps_cluster.tools.bench.cases import case
 from ps_cluster.tools.bench.throughput import Spread
 
@@ -26,7 +26,7 @@ def clicks(tmp_path_factory):
 
 def test_batches_and_widths_are_varied_unless_one_is_set(clicks):
     def sizes(values):
-        found = tables.jobs(clicks, {"training.steps": 7, "data.rows": 30} | values, notify=ignore)
+        found = table_speed.jobs(clicks, {"training.steps": 7, "data.rows": 30} | values, notify=ignore)
         return [tuple(job.about.values()) for job in found]
 
     assert sizes({}) == [(512, 16, 30), (512, 64, 30), (2048, 16, 30), (2048, 64, 30)]
@@ -35,7 +35,7 @@ def test_batches_and_widths_are_varied_unless_one_is_set(clicks):
 
 
 def test_every_arm_has_one_rule_and_rate_and_all_tables_by_rows(clicks):
-    (job,) = tables.jobs(clicks, SMALL | {"training.steps": 7}, notify=ignore)
+    (job,) = table_speed.jobs(clicks, SMALL | {"training.steps": 7}, notify=ignore)
     configs = {arm.name: arm.config(job.case) for arm in job.arms}
     clusters = {
         name: (one.mode.name, one.cluster.workers, one.cluster.parameter_servers) for name, one in configs.items()
@@ -51,18 +51,18 @@ def test_every_arm_has_one_rule_and_rate_and_all_tables_by_rows(clicks):
 
 
 def test_an_arm_trains_as_many_updates_as_fit_its_own_speed(clicks):
-    steps_per_second = {arm.name: 10.0 * place for place, arm in enumerate(tables.ARMS, 1)}
+    steps_per_second = {arm.name: 10.0 * place for place, arm in enumerate(table_speed.ARMS, 1)}
 
     def rate(arm, config, packed):
         return steps_per_second[arm.name] * config.examples_per_step
 
-    (job,) = islice(tables.jobs(clicks, SMALL, notify=ignore, rate=rate), 1)
+    (job,) = islice(table_speed.jobs(clicks, SMALL, notify=ignore, rate=rate), 1)
     assert [arm.config(job.case).training.steps for arm in job.arms] == [100, 200, 300, 400, 500, 600]
 
 
 def test_rows_are_counted_for_each_core_and_ratios_are_to_every_baseline():
     rates = {"fit": [10, 20], "hand": [40, 40], "async": [20, 30], "per_variable": [5, 10]}
-    found = tables.figures([tables.FIT, tables.HAND, tables.ASYNC, tables.PER_VARIABLE], rates)
+    found = table_speed.figures([table_speed.FIT, table_speed.HAND, table_speed.ASYNC, table_speed.PER_VARIABLE], rates)
     assert found["async_to_fit"] == Spread(median=1.75, min=1.5, max=2.0, n=2, values=[2.0, 1.5])
     assert found["async_to_hand"].values == [0.5, 0.75] and found["hand_to_fit"].values == [4, 2]
     assert found["async_to_per_variable"].values == [4, 3]
@@ -73,14 +73,14 @@ def test_rows_are_counted_for_each_core_and_ratios_are_to_every_baseline():
 @pytest.mark.parametrize("key", ["data.dataset", "model.name", "optimizer.rule", "mode.name", "cluster.workers"])
 def test_a_setting_that_the_arms_choose_is_refused(key):
     with pytest.raises(UserError, match=f"--set {key}: the arm tables chooses this setting itself"):
-        cases.refuse_chosen(tables.NAME, tables.CHOSEN, {key: 1})
+        cases.refuse_chosen(table_speed.NAME, table_speed.CHOSEN, {key: 1})
 
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
 def test_steps_by_hand_are_those_of_keras(clicks, monkeypatch):
     monkeypatch.chdir(clicks.directory)
-    config = tables.HAND.config(case("dlrm", "float32", clicks, SMALL | {"training.steps": 12}))
+    config = table_speed.HAND.config(case("dlrm", "float32", clicks, SMALL | {"training.steps": 12}))
     config = config.with_values({"optimizer.learning_rate": 0.1})  # so that every update shows in the losses
     makers = keras_arms.keras_step_alone, table_arms.hand_step
     by_keras, by_hand = (
@@ -93,7 +93,7 @@ def test_steps_by_hand_are_those_of_keras(clicks, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("arm", [tables.FIT, tables.HAND], ids=lambda arm: arm.name)
+@pytest.mark.parametrize("arm", [table_speed.FIT, table_speed.HAND], ids=lambda arm: arm.name)
 def test_an_arm_of_one_process_measures_a_rate(arm, clicks):
     config = arm.config(case("dlrm", "float32", clicks, SMALL | {"training.steps": 12}))
     assert running.rate_of(arm, config, clicks) > 0

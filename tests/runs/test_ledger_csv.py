@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ps_cluster.errors import UserError
-from ps_cluster.runs import tables
+from ps_cluster.runs import ledger_csv
 from ps_cluster.runs.journal import CHUNK_ROWS, RECORD, JournalDamaged
 from ps_cluster.runs.ledger import COLUMNS
 from ps_cluster.runs.proof import RoundShape
@@ -19,8 +19,8 @@ def written(tmp_path):
 
     def call(*shards, rounds=ONE, window=2**16, **options):
         call.journals = [write_journal(tmp_path / f"shard-{i}.bin", rows) for i, rows in enumerate(shards)]
-        tables.write_updates(call.path, call.journals, rounds, window, **options)
-        return tables.read_csv(call.path)
+        ledger_csv.write_updates(call.path, call.journals, rounds, window, **options)
+        return ledger_csv.read_csv(call.path)
 
     call.path = tmp_path / "updates.csv"
     return call
@@ -82,8 +82,8 @@ def test_a_damaged_row_is_told_and_leaves_the_table_of_before(written):
     content[3 * RECORD.itemsize] ^= 1
     file.write_bytes(content)
     with pytest.raises(JournalDamaged, match="row 3 of"):
-        tables.write_updates(written.path, written.journals, ONE, 2**16)
-    assert tables.read_csv(written.path)["step"].tolist() == [0, 1, 2, 3, 4]
+        ledger_csv.write_updates(written.path, written.journals, ONE, 2**16)
+    assert ledger_csv.read_csv(written.path)["step"].tolist() == [0, 1, 2, 3, 4]
 
 
 def test_every_shards_update_has_a_line_of_its_own(tmp_path):
@@ -94,8 +94,8 @@ def test_every_shards_update_has_a_line_of_its_own(tmp_path):
     ]
     journals = [write_journal(tmp_path / f"shard-{index}.bin", rows) for index, rows in enumerate(shards)]
     told = []
-    tables.write_applies(tmp_path / "applies.csv", journals, told.append)
-    lines = tables.read_csv(tmp_path / "applies.csv", tables.APPLY_ROW)
+    ledger_csv.write_applies(tmp_path / "applies.csv", journals, told.append)
+    lines = ledger_csv.read_csv(tmp_path / "applies.csv", ledger_csv.APPLY_ROW)
     assert lines.dtype.names == ("ps", "step", "version", "staleness", "worker", "pid", "entered_time", "applied_time")
     assert lines.tolist() == [
         (0, 0, 1, 0, 1, 71, 1.5, 2.5),
@@ -109,21 +109,21 @@ def test_every_shards_update_has_a_line_of_its_own(tmp_path):
 def test_a_file_with_other_columns_is_refused(tmp_path, header):
     (tmp_path / "updates.csv").write_text(f"{header}\n1,2\n")
     with pytest.raises(UserError, match=f"updates.csv': has other columns: ?{header}"):
-        tables.read_csv(tmp_path / "updates.csv")
+        ledger_csv.read_csv(tmp_path / "updates.csv")
 
 
 @pytest.fixture
 def held(monkeypatch):
     """By how much the rows in memory became more with each look; a look takes 10 rows."""
-    held, step_order, read = [], tables._in_step_order, tables.journal.read
+    held, step_order, read = [], ledger_csv._in_step_order, ledger_csv.journal.read
 
     def watched(*arguments):
         for rows, taken in step_order(*arguments):
             held.append(taken - len(rows))
             yield rows, taken
 
-    monkeypatch.setattr(tables, "_in_step_order", watched)
-    monkeypatch.setattr(tables.journal, "read", lambda path: read(path, 10))
+    monkeypatch.setattr(ledger_csv, "_in_step_order", watched)
+    monkeypatch.setattr(ledger_csv.journal, "read", lambda path: read(path, 10))
     return held
 
 

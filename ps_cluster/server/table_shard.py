@@ -1,7 +1,7 @@
 """A server's part of the embedding tables: the rows whose number, modulo the number of servers, is the server's index.
 
-Tables of the same width form a group, whose rows are numbered consecutively (models/tables.py). Consecutive rows are on
-different servers. So the rows that are looked up most often, which mostly have the lowest numbers, are spread evenly.
+Tables of the same width form a group, whose rows are numbered consecutively (models/embedding_tables.py). Consecutive rows
+are on different servers. So the rows that are looked up most often, which mostly have the lowest numbers, are spread evenly.
 """
 
 from __future__ import annotations
