@@ -300,6 +300,14 @@ def test_damaged_checkpoint_is_passed_over_and_said(run_dir, network):
     assert [row.step for row in read_rows(run_dir.evaluation, EvaluationRow)] == [10], "the newest that can be read"
 
 
+def test_the_checkpoints_that_once_leaves_out_are_named(run_dir, network):
+    for step in (10, 20, 30):
+        save(run_dir, step, always(3, network))
+    lines = []
+    assert [row.step for row in evaluate(run_dir.root, once=True, notify=lambda line: lines.append(str(line)))] == [30]
+    assert lines[0] == "not scored, because step 30 is newer: steps 10, 20" and "step 30: test" in lines[1]
+
+
 def dangling_link(path):
     path.symlink_to("nowhere")
 
