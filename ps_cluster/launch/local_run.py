@@ -167,7 +167,7 @@ def complete_config(config: RunConfig, dataset: PackedDataset, notify: Notify = 
             "examples: take fewer shards, or workers"
         )
     check_examples(config.model, dataset.spec)
-    facts = network_check.check_network(config, dataset)
+    facts = network_check.check_network(config, dataset, notify)
     if facts.not_alone:
         notify(
             f"best/model.keras will need your code: {facts.not_alone}. Give predict and export --code as well "

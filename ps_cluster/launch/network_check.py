@@ -28,6 +28,7 @@ from ps_cluster.data.packed import PackedDataset, load_packed
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import one_line
 from ps_cluster.files.writing import write_whole
+from ps_cluster.notices import Notify, ignore
 from ps_cluster.runs.rows import Row, Text, Word
 from ps_cluster.system import environment
 from ps_cluster.system.child_process import how_ended
@@ -62,15 +63,17 @@ class NetworkFacts(Row):
     metrics: dict[Word, Literal["max", "min"] | None] | None = None
 
 
-def check_network(config: RunConfig, dataset: PackedDataset) -> NetworkFacts:
+def check_network(config: RunConfig, dataset: PackedDataset, notify: Notify = ignore) -> NetworkFacts:
     """Return the facts about a network that can be trained. This package's networks are not built, and have none.
 
+    `notify` gets a line before a network is built, because TensorFlow is imported for that, which takes some seconds.
     Raises UserError if the network can't be built, can't be trained here, or takes longer than `WITHIN_S`.
     """
     if config.model.name in NETWORKS.own:
         return NetworkFacts()
     key = _key(config, dataset)
     if key not in _known:
+        notify(f"building the network '{config.model.name}' once, to check it")
         facts = _ask(config, dataset)
         if facts.error:
             raise UserError(facts.error)

@@ -157,11 +157,14 @@ def test_a_process_that_dies_while_it_builds_is_told_with_its_signal(of, tmp_pat
 
 def test_the_launcher_hears_what_compile_says_without_tensorflow(of, monkeypatch):
     config, dataset = of("compiled")
-    facts = check_network(config, dataset)
+    lines = []
+    facts = check_network(config, dataset, lines.append)
     trained = with_rule_of_compile(config, facts).optimizer
     assert (trained.rule, trained.learning_rate, trained.momentum, trained.clip_norm) == ("momentum", 0.2, 0.5, 1.0)
     monkeypatch.setattr(network_check, "_ask", None)
-    assert check_network(config, dataset) == facts  # of a network that was built it is known
+    assert len(lines) == 1 and config.model.name in lines[0], "the user knows what takes some seconds"
+    assert check_network(config, dataset, lines.append) == facts  # of a network that was built it is known
+    assert len(lines) == 1
 
 
 def test_a_network_without_compile_gets_adam_and_settings_of_the_user_stay(of):
