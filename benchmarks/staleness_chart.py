@@ -52,7 +52,7 @@ class Rule:
       method: "" for no method.
       momentum_key: the name of the setting that holds the momentum.
       settings: further settings of the rule.
-      momenta: the momenta to choose from; () if the rule has none.
+      momenta: the momenta to choose from. A rule without momentum has ().
       alone: the name of the rule that this rule equals if no gradient is stale, so that point of the chart is trained once;
         "" if there is no such rule.
     """

@@ -60,7 +60,7 @@ class Arm:
       settings: those of every trial, by their dotted keys.
       rates: the learning rates that are tried first, each `STEP` times the one before.
       momentum_key: the name of the setting that holds the momentum.
-      momenta: the momenta to choose from, () if the rule has none. The first rates are tried with the first of them.
+      momenta: the momenta to choose from. A rule without momentum has (). The first rates are tried with the first of them.
       held_out: the number of training examples that are held out to choose.
       scale: the factor that turns a score into the unit of tables. It is negative if a smaller score is better.
     """

@@ -48,7 +48,10 @@ class HelpByGroups(click.Command):
         return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options of the command, or the most used settings if it has none, and then the settings by groups."""
+        """Write the options of the command, and then the settings by groups.
+
+        A command without options gets a list of the settings that are used most.
+        """
         options = [one for one in self.get_params(ctx) if ctx.meta.get(_ALL) or not getattr(one, "rare", False)]
         has_own = any(isinstance(one, OneValue) and one.group == OWN and not one.rare for one in options)
         has_settings = any(getattr(one, "group", OUTPUT) in OF_SETTINGS for one in options)

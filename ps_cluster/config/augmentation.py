@@ -70,7 +70,7 @@ class Variation(NamedTuple):
     setting: str  # the setting of `Augmentation` that the part sets
     read: Callable[[str], Any]  # parses the text after "="
     form: str  # shows users how to write the part
-    bare: Any = None  # the value if the part is the name alone; None if the name needs a value
+    bare: Any = None  # the setting's value for a part without "="; None: the part needs a value
 
 
 def _range(text: str) -> list[float]:

@@ -84,7 +84,10 @@ def of_users_network(rule: object) -> dict[str, Any]:
 
 
 def found_rates(network: Network) -> tuple[FoundRates, ...]:
-    """Return the table of rates in a network's recipe; empty if it has none. Raises UserError if the table is invalid."""
+    """Return the table of rates in a network's recipe, which is empty if the recipe has no rates.
+
+    Raises UserError if the table is invalid.
+    """
     origin = f"the recipe of network {network.name}"
     try:
         table = _TABLE.validate_python({OF_MODES: network.recipe.get(OF_MODES) or ()})[OF_MODES]

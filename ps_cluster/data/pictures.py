@@ -41,7 +41,7 @@ class Picture:
 
 
 class PictureInfo(NamedTuple):
-    """What was found about a picture."""
+    """Facts about a picture, which were read from its file."""
 
     size: tuple[int, int] = (0, 0)  # height and width as shown
     grey: bool = False

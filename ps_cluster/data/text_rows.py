@@ -17,7 +17,7 @@ _AT_ONCE = 2**12  # texts that are read together
 
 
 class Width(NamedTuple):
-    """How much room packed texts need."""
+    """The length and the dtype in which all texts fit when they are packed."""
 
     characters: int  # of the longest text
     code: str  # a dtype that holds the highest code point of all texts

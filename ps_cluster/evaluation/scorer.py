@@ -284,7 +284,7 @@ class Scorer:
                 self._further.add(*found.compared)
             metric += float(found.metric)
             loss += float(found.loss)
-        if kept is None or examples < everything:  # nobody could tell which examples the kept predictions are of
+        if kept is None or examples < everything:  # it would not be known to which examples the kept predictions belong
             kept = {}
         return finite(metric / examples), finite(loss / examples), kept
 

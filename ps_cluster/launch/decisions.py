@@ -116,7 +116,7 @@ class Decisions:
     def snapshot_checked(self, request: RestartFromSnapshot, snapshot: bool, problem: str, now_s: float) -> Actions:
         """`RestartFromSnapshot` has stopped all training tasks. `snapshot`: there is a sound one to continue from.
 
-        `problem`: why training can neither continue nor begin anew; "" if it can.
+        `problem`: why training can neither continue nor start again from its first step; "" if it can.
         """
         cause, delay_s = request.cause, request.delay_s
         if problem:

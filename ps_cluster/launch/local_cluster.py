@@ -72,7 +72,7 @@ class LocalCluster:
     def restart_training(self, *, resume: bool) -> None:
         """Start all training tasks again, on new ports, so that no earlier process reaches them.
 
-        With `resume` they continue from the newest checkpoint or snapshot. Otherwise training begins anew.
+        With `resume` they continue from the newest checkpoint or snapshot. Otherwise they start from the first step.
         """
         self.stop(TRAINING_TYPES, grace_s=0)
         self._task_options = ("--resume",) if resume else ()

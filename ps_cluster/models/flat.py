@@ -142,7 +142,7 @@ def as_arguments(inputs: Mapping[str, Any]) -> Any:
 
 
 class Arguments(NamedTuple):
-    """What the result of a forward pass depends on."""
+    """The arguments of a forward pass. Its result depends on nothing else."""
 
     weights: tf.Tensor  # [n] in any float dtype
     statistics: tf.Tensor  # float32 [m]

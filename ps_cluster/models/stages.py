@@ -85,7 +85,9 @@ class StagedNetwork:
     """
 
     def __init__(self, whole: FlatNetwork, blocks: Sequence[Block], firsts: Sequence[int], devices: Sequence[str]):
-        """Cut a network before the blocks `firsts`, of which there is one for each of the devices.
+        """Cut a network into one stage for each device.
+
+        `firsts`: the number of the first block of each stage.
 
         Raises:
           ValueError: the variables of the stages, end to end, are not those of the network.

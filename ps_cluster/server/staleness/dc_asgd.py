@@ -11,7 +11,7 @@ from ps_cluster.config.equations import ArrivedParts, CorrectedParts
 from ps_cluster.config.lazy import tf
 from ps_cluster.config.setting_types import Factor, Fraction
 from ps_cluster.config.staleness_methods import StalenessMethod, StalenessSettings
-from ps_cluster.server.staleness.correction import WithBackups
+from ps_cluster.server.staleness.correction import Corrected, WithBackups
 
 EPSILON = 1e-7
 
@@ -36,7 +36,7 @@ class AdaptiveDelayCompensation(WithBackups[AdaptiveSettings]):
         super().__init__(settings, weights, workers, most_workers)
         self.slots = {"mean_square": tf.Variable(tf.zeros([most_workers, *weights.shape]), trainable=False)}
 
-    def _corrected(self, gradient: tf.Tensor, moved: tf.Tensor, worker: tf.Tensor) -> tf.Tensor:
+    def _corrected(self, gradient: tf.Tensor, moved: tf.Tensor, worker: tf.Tensor) -> Corrected:
         slot, decay, square = self.slots["mean_square"], self._settings.decay, gradient * gradient
         mean_square = decay * slot.sparse_read(worker) + (1 - decay) * square
         with tf.control_dependencies([slot.scatter_update(tf.IndexedSlices(mean_square[None], worker[None]))]):
@@ -69,7 +69,7 @@ class ConstantDelayCompensation(WithBackups[ConstantSettings]):
     algorithm 2.
     """
 
-    def _corrected(self, gradient: tf.Tensor, moved: tf.Tensor, worker: tf.Tensor) -> tf.Tensor:
+    def _corrected(self, gradient: tf.Tensor, moved: tf.Tensor, worker: tf.Tensor) -> Corrected:
         return gradient + self._settings.strength * gradient * gradient * moved, None
 
 

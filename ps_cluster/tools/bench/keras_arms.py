@@ -22,7 +22,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import keras
 import numpy as np
@@ -41,6 +41,8 @@ from ps_cluster.private_names import copy_compiled
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.result_rows import ServerSize
 from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.server.update_rules.adagrad import AdagradSettings
+from ps_cluster.server.update_rules.momentum import MomentumSettings
 from ps_cluster.tools.bench.arms import STEPS_PER_CALL, Measured
 from ps_cluster.training.connecting import connect
 from ps_cluster.training.job import TrainingJob
@@ -56,10 +58,11 @@ def keras_model(config: RunConfig, dataset: PackedDataset) -> tuple[keras.Model,
     model = build(config.model, dataset.spec, seed=0)
     fused = with_fused_layers(model)
     copy_compiled(model, to=fused)
-    rule: Any = config.optimizer
-    if rule.rule == "adagrad":
+    rule = config.optimizer
+    if isinstance(rule, AdagradSettings):
         optimizer = keras.optimizers.Adagrad(rule.learning_rate, rule.initial_accumulator_value, rule.epsilon)
     else:
+        assert isinstance(rule, MomentumSettings), rule.rule
         optimizer = keras.optimizers.SGD(rule.learning_rate, momentum=rule.momentum, nesterov=True)
     optimizer.build(fused.trainable_variables)
     return fused, optimizer

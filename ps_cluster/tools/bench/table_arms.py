@@ -22,6 +22,7 @@ from ps_cluster.data.packed import PackedDataset, load_pointed
 from ps_cluster.models.flat import FlatNetwork, as_arguments
 from ps_cluster.models.judges import judge_of
 from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.server.update_rules.adagrad import AdagradSettings
 from ps_cluster.tools.bench.arms import STEPS_PER_CALL, Measured
 from ps_cluster.tools.bench.keras_arms import TrainBatch, keras_model, train_alone
 from ps_cluster.training.step import TrainStep
@@ -37,7 +38,8 @@ def hand_step(config: RunConfig, dataset: PackedDataset) -> TrainBatch:
     dense = keras.Model([*(layer.output for layer in layers), model.get_layer("numbers").output], model.output)
     judge = judge_of(dataset.spec, config.training, model)
     batches = TrainStep(config, FlatNetwork(model), dataset.spec, train_examples=dataset.train_examples)
-    rule: Any = config.optimizer
+    rule = config.optimizer
+    assert isinstance(rule, AdagradSettings), rule.rule
     table = tf.Variable(np.concatenate([np.asarray(layer.embeddings) for layer in layers]))
     firsts = tf.constant(np.cumsum([0, *(layer.input_dim for layer in layers[:-1])]), tf.int32)
     variables = [variable.value for variable in dense.trainable_variables]
