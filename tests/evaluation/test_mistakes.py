@@ -63,6 +63,7 @@ NOT_IN = {
 USUAL_MODES = ("async, tables, 2 ps", "sync-ps", "elastic")
 USUAL_MISTAKES = {
     "three times the learning rate is applied",
+    "an update is applied twice",
     "the moving statistics are lost",
     "one of a hundred rows is not updated",
     "rows of other places are given",
