@@ -41,6 +41,9 @@ class Augmentation(Section):
     hue_delta: float = Field(0.0, ge=0, le=0.5)
     """Shift the hue by up to this fraction of the colour circle, in either direction."""
 
+    brightness_delta: float = Field(0.0, ge=0, le=1)
+    """Add up to this fraction of the range of pixels to all pixels of an image, or subtract it."""
+
     contrast_range: FactorRange = (1.0, 1.0)
     """Multiply the distance from each channel's mean by a factor from this range."""
 
@@ -83,6 +86,7 @@ VARIATIONS = {
     "flip": Variation("flip", str, "flip or flip=random", "alternating"),
     "crop": Variation("crop_padding_pixels", whole, "crop or crop=4", 2),
     "hue": Variation("hue_delta", decimal, "hue=0.1"),
+    "brightness": Variation("brightness_delta", decimal, "brightness=0.1"),
     "contrast": Variation("contrast_range", _range, "contrast=0.8-1.2"),
     "saturation": Variation("saturation_range", _range, "saturation=0.8-1.2"),
     "cutout": Variation("cutout_pixels", whole, "cutout=8"),

@@ -27,6 +27,7 @@ class Stream(IntEnum):
     SATURATION = 3
     CONTRAST = 4
     CUTOUT = 5
+    BRIGHTNESS = 6
 
 
 def augment(
@@ -43,10 +44,10 @@ def augment(
 
 
 def augment_images(field: Field, images: tf.Tensor, batch: Batch, settings: Augmentation) -> tf.Tensor:
-    """Crop and flip images, vary their hue, saturation and contrast, then cut out a square, in this order.
+    """Crop and flip images, vary their hue, saturation, brightness and contrast, then cut out a square, in this order.
 
     `images`: uint8 [B, H, W, C], B static. `field`: has their shape and mean colour. The result has pixels 0..255: uint8,
-    or float32 without rounding if hue, saturation or contrast vary.
+    or float32 without rounding if their colours vary.
     """
     batch_size = images.shape[0]
     draw = partial(_uniform, batch.seed, batch.step)
@@ -64,6 +65,9 @@ def augment_images(field: Field, images: tf.Tensor, batch: Batch, settings: Augm
         turns = draw(Stream.HUE, [batch_size], -settings.hue_delta, settings.hue_delta)
         factors = draw(Stream.SATURATION, [batch_size], *settings.saturation_range)
         images = adjust_hue_and_saturation(tf.cast(images, tf.float32), turns, factors)
+    if settings.brightness_delta:
+        changes = draw(Stream.BRIGHTNESS, [batch_size], -settings.brightness_delta, settings.brightness_delta)
+        images = adjust_brightness(tf.cast(images, tf.float32), changes)
     if settings.contrast_range != (1, 1):
         factors = draw(Stream.CONTRAST, [batch_size], *settings.contrast_range)
         images = adjust_contrast(tf.cast(images, tf.float32), factors)
@@ -140,6 +144,14 @@ def adjust_hue_and_saturation(images: tf.Tensor, turns: tf.Tensor, factors: tf.T
     hue -= tf.floor(hue)  # floormod takes five times as long
     saturation = tf.minimum(saturation * factors[:, tf.newaxis, tf.newaxis], 1)
     return tf.image.hsv_to_rgb(tf.stack([hue, saturation, value], axis=-1))
+
+
+def adjust_brightness(images: tf.Tensor, changes: tf.Tensor) -> tf.Tensor:
+    """Add to all pixels of each image its own fraction of the range of pixels, float32 [B].
+
+    `images`: float32 [B, H, W, C], pixels 0..255; the result is clipped to this range.
+    """
+    return tf.clip_by_value(images + 255 * changes[:, tf.newaxis, tf.newaxis, tf.newaxis], 0, 255)
 
 
 def adjust_contrast(images: tf.Tensor, factors: tf.Tensor) -> tf.Tensor:

@@ -35,6 +35,7 @@ def varied(
     shifts = draw(Stream.CROP, [2, count], -padding, padding + 1, tf.int32).T if padding else np.zeros((count, 2), int)
     turns = draw(Stream.HUE, [count], -settings.hue_delta, settings.hue_delta)
     saturations = draw(Stream.SATURATION, [count], *settings.saturation_range)
+    brightness = draw(Stream.BRIGHTNESS, [count], -settings.brightness_delta, settings.brightness_delta)
     contrasts = draw(Stream.CONTRAST, [count], *settings.contrast_range)
     rows, columns = (draw(Stream.CUTOUT, [2, count], 0, side, tf.int32) for side in (height, width))
     mirrored = np.zeros(count, bool)
@@ -55,6 +56,8 @@ def varied(
         image = image.astype(np.float32)
         if settings.hue_delta or settings.saturation_range != (1, 1):
             image = tf.image.adjust_saturation(tf.image.adjust_hue(image, turns[index]), saturations[index]).numpy()
+        if settings.brightness_delta:
+            image = np.clip(tf.image.adjust_brightness(image, 255 * brightness[index]).numpy(), 0, 255)
         if settings.contrast_range != (1, 1):
             image = np.clip(tf.image.adjust_contrast(image, contrasts[index]).numpy(), 0, 255)
         if side := settings.cutout_pixels:

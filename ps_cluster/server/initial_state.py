@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from ps_cluster.errors import UserError
 from ps_cluster.models.keyed_rows import KeyedPart
 from ps_cluster.server.leftovers import new_session, note
 from ps_cluster.server.update_rules.rule import Matrix
@@ -27,14 +28,25 @@ class InitialState:
     index: int = 0  # the number of the shard, from 0
 
     def split(self, shards: int) -> list[InitialState]:
-        """Return the state of each shard, with contiguous parts of all vectors.
+        """Return the state of each shard, with contiguous parts of all vectors. Each matrix is whole in one shard.
 
-        If there are several shards, none of them has matrices, because the cuts may go through a matrix.
+        Raises:
+          UserError: there are more shards than parts to which whole matrices can be given.
         """
         if shards == 1:
             return [self]
-        vectors = self.weights, self.factors, self.statistics, self.keep
-        return self._cut(*(np.array_split(vector, shards) for vector in vectors))
+        ends = ends_of_shards(len(self.weights), shards, self.matrices)
+        parts = [np.split(vector, ends[:-1]) for vector in (self.weights, self.factors)]
+        states = self._cut(*parts, *(np.array_split(vector, shards) for vector in (self.statistics, self.keep)))
+        return [
+            replace(
+                state,
+                matrices=tuple(
+                    one._replace(begin=one.begin - begin) for one in self.matrices if begin <= one.begin < end
+                ),
+            )
+            for state, begin, end in zip(states, [0, *ends[:-1]], ends, strict=True)
+        ]
 
     def cut(self, positions: Sequence[np.ndarray], statistics: Sequence[int]) -> list[InitialState]:
         """Return the state of each shard.
@@ -82,3 +94,26 @@ class InitialState:
         name = f"{self.session}/shard-{self.index}/{what}"
         note(kind, [name])
         return name
+
+
+def ends_of_shards(length: int, shards: int, matrices: Sequence[Matrix]) -> list[int]:
+    """Return where the weights of each shard end: equal parts, whose ends are moved out of matrices.
+
+    Args:
+      length: the number of all weights.
+    Raises:
+      UserError: a shard would have no weights.
+    """
+    ends = []
+    for part in np.array_split(np.arange(length), shards):
+        end = int(part[-1]) + 1 if len(part) else length
+        for one in matrices:
+            if one.begin < end < one.end:
+                end = one.begin if end - one.begin < one.end - end else one.end
+        ends.append(end)
+    if matrices and any(end <= before for before, end in zip([0, *ends], ends)):
+        raise UserError(
+            f"cluster.parameter_servers: got {shards}: with this optimizer rule a parameter server holds whole matrices, and "
+            f"the {len(matrices)} matrices of this network can't be divided among so many: choose fewer"
+        )
+    return ends

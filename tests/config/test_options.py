@@ -21,11 +21,12 @@ def test_names_alone_vary_as_the_defaults_do_and_what_is_not_named_is_switched_o
 
 def test_every_setting_of_augmentation_has_a_short_form():
     assert {one.setting for one in VARIATIONS.values()} == set(Augmentation.model_fields)
-    text = "flip=random, crop=4, hue=0.2, contrast=0.8-1.2, saturation=0.5-1.5, cutout=8"
+    text = "flip=random, crop=4, hue=0.2, brightness=0.1, contrast=0.8-1.2, saturation=0.5-1.5, cutout=8"
     assert augmentation(text).model_dump(mode="json") == {
         "crop_padding_pixels": 4,
         "flip": "random",
         "hue_delta": 0.2,
+        "brightness_delta": 0.1,
         "contrast_range": [0.8, 1.2],
         "saturation_range": [0.5, 1.5],
         "cutout_pixels": 8,

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from ps_cluster.config.augmentation import Augmentation
 from ps_cluster.config.schedules import ImageScale
 from ps_cluster.data.augment import (
+    adjust_brightness,
     adjust_contrast,
     adjust_hue_and_saturation,
     alternating_flips,
@@ -26,6 +27,7 @@ EVERYTHING = Augmentation(
     crop_padding_pixels=4,
     flip="alternating",
     hue_delta=0.1,
+    brightness_delta=0.1,
     contrast_range=(0.5, 1.5),
     saturation_range=(0.5, 1.5),
     cutout_pixels=8,
@@ -144,6 +146,20 @@ def test_contrast_is_that_of_tf_image_clipped_to_pixels():
         np.testing.assert_allclose(got, np.clip(tf.image.adjust_contrast(image, factor), 0, 255), atol=0.01)
 
 
+def test_brightness_is_that_of_tf_image_clipped_to_pixels():
+    images = colourful_images()
+    changes = np.linspace(-1, 1, len(images), dtype=np.float32)
+    result = adjust_brightness(tf.constant(images), tf.constant(changes))
+    for image, change, got in zip(images, changes, result, strict=True):
+        np.testing.assert_allclose(got, np.clip(tf.image.adjust_brightness(image, 255 * change), 0, 255), atol=0.01)
+
+
+def test_brightness_changes_by_up_to_its_delta_both_ways():
+    changes = augmented(np.full((300, 32, 32, 3), 128, np.uint8), brightness_delta=0.1)[:, 0, 0, 0] / 255 - 128 / 255
+    assert -0.1 <= changes.min() < -0.095
+    assert 0.095 < changes.max() <= 0.1
+
+
 def test_hue_is_turned_by_up_to_its_delta_both_ways():
     reds = np.zeros((300, 32, 32, 3), np.uint8) + np.array([200, 0, 0], np.uint8)
     hue = tf.image.rgb_to_hsv(augmented(reds, hue_delta=0.1))[:, 0, 0, 0].numpy()
@@ -182,6 +198,7 @@ def test_cutout_blanks_a_square_that_may_stick_out(side, dtype):
         ({"crop_padding_pixels": 2, "flip": "random", "cutout_pixels": 8}, np.uint8),
         ({"hue_delta": 0.1}, np.float32),
         ({"saturation_range": (0.5, 1)}, np.float32),
+        ({"brightness_delta": 0.9}, np.float32),
         ({"contrast_range": (1, 3)}, np.float32),
         (EVERYTHING.model_dump(), np.float32),
     ],

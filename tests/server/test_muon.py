@@ -1,5 +1,7 @@
 """Muon against numpy: which matrices are made orthogonal, and the steps of matrices and of other weights."""
 
+from dataclasses import replace
+
 import keras
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ import tensorflow as tf
 from ps_cluster.config import build_config
 from ps_cluster.errors import UserError
 from ps_cluster.models.flat import FlatLayout
+from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.update_rules.muon import orthogonal
 from ps_cluster.server.update_rules.rule import Matrix, make_rule
 
@@ -111,10 +114,48 @@ def test_a_share_scales_what_other_weights_move_and_not_the_size_of_a_matrix_ste
     np.testing.assert_allclose(moved[0.25][:6], moved[1.0][:6], rtol=1e-4)
 
 
-@pytest.mark.parametrize("values", [{"cluster.parameter_servers": 2}, {"mode.name": "layers"}, {"mode.name": "width"}])
-def test_it_is_refused_where_a_matrix_may_be_cut(values):
-    with pytest.raises(UserError, match="optimizer.rule: got 'muon': it needs whole matrices, but mode .* cuts the"):
-        build_config(overrides={"optimizer.rule": "muon"} | values)
+@pytest.mark.parametrize("mode", ["layers", "width"])
+def test_it_is_refused_where_the_network_is_divided_among_workers(mode):
+    with pytest.raises(UserError, match="optimizer.rule: got 'muon': it needs whole matrices, but mode .* divides the"):
+        build_config(overrides={"optimizer.rule": "muon", "mode.name": mode})
+
+
+def test_each_matrix_is_whole_on_one_parameter_server():
+    places = [Matrix(6, 12, 4), Matrix(58, 3, 7)]  # of 79 weights, where the second half begins with 40
+    whole = InitialState(np.arange(79.0), np.ones(79), np.zeros(4), np.zeros(4), tuple(places))
+    first, second = whole.split(2)
+    assert (len(first.weights), first.matrices) == (54, (Matrix(6, 12, 4),)), "54 is nearer to 40 than 6 is"
+    assert (len(second.weights), second.matrices) == (25, (Matrix(4, 3, 7),))
+    assert np.concatenate([first.weights, second.weights]).tolist() == whole.weights.tolist()
+    assert [len(part.weights) for part in replace(whole, matrices=()).split(2)] == [40, 39]
+
+
+def test_more_parameter_servers_than_matrices_can_be_given_to_are_refused():
+    whole = InitialState(np.zeros(50), np.ones(50), np.zeros(4), np.zeros(4), (Matrix(0, 12, 4),))
+    with pytest.raises(UserError, match="cluster.parameter_servers: got 3: .* the 1 matrices of this network can't be"):
+        whole.split(3)
+
+
+def test_matrices_get_a_fixed_norm_before_every_nth_update():
+    random = np.random.default_rng(0)
+    start = random.normal(size=LAYOUT.length).astype(np.float32)
+    begin, rows, columns = place = LAYOUT.matrices(("conv",))[0]
+    moved = {}
+    for every in (0, 2):
+        weights = tf.Variable(start)
+        rule = make_rule(
+            of(fixed_norm_every=every).optimizer, weights, LAYOUT.factors([]), matrices=[Matrix(*place)]
+        )
+        moved[every] = []
+        for number in range(2):
+            before = weights.numpy()
+            rule.apply(tf.ones([LAYOUT.length]), tf.constant(RATE), tf.constant(number, tf.int64))
+            moved[every].append(weights.numpy() - before)
+    expected = moved[0][0].copy()
+    kernel = start[begin : begin + rows * columns]
+    expected[begin : begin + rows * columns] += kernel * (columns**0.5 / np.linalg.norm(kernel) - 1)
+    np.testing.assert_allclose(moved[2][0], expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(moved[2][1], moved[0][1], rtol=1e-4, atol=1e-5, err_msg="the second update is not divisible")
 
 
 def test_workers_that_train_by_themselves_have_whole_matrices():

@@ -35,6 +35,10 @@ class Matrix(NamedTuple):
     def size(self) -> int:
         return self.rows * self.columns
 
+    @property
+    def end(self) -> int:
+        return self.begin + self.size
+
 
 def make_rule(
     settings: RuleSettings,
