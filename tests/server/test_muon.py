@@ -143,9 +143,7 @@ def test_matrices_get_a_fixed_norm_before_every_nth_update():
     moved = {}
     for every in (0, 2):
         weights = tf.Variable(start)
-        rule = make_rule(
-            of(fixed_norm_every=every).optimizer, weights, LAYOUT.factors([]), matrices=[Matrix(*place)]
-        )
+        rule = make_rule(of(fixed_norm_every=every).optimizer, weights, LAYOUT.factors([]), matrices=[Matrix(*place)])
         moved[every] = []
         for number in range(2):
             before = weights.numpy()
@@ -155,7 +153,9 @@ def test_matrices_get_a_fixed_norm_before_every_nth_update():
     kernel = start[begin : begin + rows * columns]
     expected[begin : begin + rows * columns] += kernel * (columns**0.5 / np.linalg.norm(kernel) - 1)
     np.testing.assert_allclose(moved[2][0], expected, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(moved[2][1], moved[0][1], rtol=1e-4, atol=1e-5, err_msg="the second update is not divisible")
+    np.testing.assert_allclose(
+        moved[2][1], moved[0][1], rtol=1e-4, atol=1e-5, err_msg="the second update is not divisible"
+    )
 
 
 def test_workers_that_train_by_themselves_have_whole_matrices():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeVar
+from typing import TypeVar
 
 from pydantic import Field
 
@@ -17,48 +17,39 @@ from ps_cluster.server.update_rules.rule import UpdateRule, times
 
 ORTHOGONALISING = (3.4445, -4.7750, 2.0315)  # Jordan et al. 2024
 
-Matrices = Annotated[
-    tuple[str, ...],
-    Field(
+
+class MatrixSettings(MomentumSettings):
+    """The settings that the rules with orthogonal steps share."""
+
+    matrices: tuple[str, ...] = Field(
+        default=("kernel",),
         strict=False,
         max_length=100,
         description="The update of a variable is made orthogonal if its path contains one of these patterns (*: any "
         "characters, ?: one). With muon all other variables follow rule nesterov, with muon_adam rule adam.",
-    ),
-]
-
-
-FixedNormEvery = Annotated[
-    int,
-    Field(
+    )
+    fixed_norm_every: int = Field(
+        default=0,
         ge=0,
         le=1_000_000,
         description="Before every update whose number is divisible by this one, scale each matrix so that its norm is the "
         "root of the number of its columns; 0: never. It suits matrices whose scale has no effect, because a "
         "normalisation follows them.",
-    ),
-]
-OrthogonalSteps = Annotated[
-    int,
-    Field(ge=1, le=20, description="Number of iterations that make an update orthogonal; fewer take less time."),
-]
+    )
+    orthogonal_steps: int = Field(
+        default=5, ge=1, le=20, description="Number of iterations that make an update orthogonal; fewer take less time."
+    )
 
 
-class MuonSettings(MomentumSettings):
+class MuonSettings(MatrixSettings):
     momentum: Momentum = Field(default=0.9, description="Decay of the running sum of the gradients.")
-    matrices: Matrices = ("kernel",)
-    fixed_norm_every: FixedNormEvery = 0
-    orthogonal_steps: OrthogonalSteps = 5
 
 
-class MuonAdamSettings(AdamSettings):
+class MuonAdamSettings(AdamSettings, MatrixSettings):
     momentum: Momentum = Field(
         default=0.9,
         description="Decay of the running sum of the gradients, and beta_1 of Adam for all other variables.",
     )
-    matrices: Matrices = ("kernel",)
-    fixed_norm_every: FixedNormEvery = 0
-    orthogonal_steps: OrthogonalSteps = 5
     rate_of_others: float = Field(
         default=0.1,
         ge=0,
@@ -67,7 +58,7 @@ class MuonAdamSettings(AdamSettings):
     )
 
 
-MuonsSettings = TypeVar("MuonsSettings", bound=MomentumSettings)
+MuonsSettings = TypeVar("MuonsSettings", bound=MatrixSettings)
 
 
 class MuonUpdate(UpdateRule[MuonsSettings]):
