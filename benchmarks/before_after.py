@@ -1,51 +1,94 @@
-"""Compare the speed of two kinds of training, in turns: two checkouts of the code, or two settings.
+"""Compare two kinds of training, in turns: two checkouts of the code, or two settings.
 
-    python -m benchmarks.before_after --before OTHER_CHECKOUT --before-data PACKED --data-dir DATA
+    python -m benchmarks.before_after --before OTHER_CHECKOUT --data-dir DATA
     python -m benchmarks.before_after --set cluster.evaluator=true --set-before evaluation.recompute_updates=false \
         --models tutorial_cnn --set training.steps=5000 --data-dir DATA
 
-Both train as the arm `cluster` of `bench`. PACKED is the folder of the data set in the other checkout's packed format, which
-that checkout's command `data` prints. Leave it out if both formats are the same. The second command measures what it costs
-to compute a sample of the updates again for the proof. The evaluator starts TensorFlow for this, which takes some seconds of
-a core, so the training has to be long.
+Each trains by the command `run` of its checkout, so that any two commits can be compared whose `run` writes a summary.json.
+The second command measures what it costs to compute a sample of the updates again for the proof. The evaluator starts
+TensorFlow for this, which takes some seconds of a core, so the training has to be long.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-from functools import partial
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
+from pydantic import BaseModel
 
-from benchmarks.records import Column, keep, table
+from benchmarks.records import RECORDS, Column, keep, table
 from ps_cluster.cli.command_line import OUTPUT_FILE, CommaList, NameOf, OneLineCommand, Whole
-from ps_cluster.config import RunConfig, build_config
 from ps_cluster.config.datasets import DATASETS
 from ps_cluster.config.networks import NETWORKS
-from ps_cluster.config.sections import CHOSEN, flat, nested
 from ps_cluster.config.user_layers import parse_assignment
-from ps_cluster.errors import UserError
-from ps_cluster.files.yaml_files import read_yaml
+from ps_cluster.errors import RunFailed
+from ps_cluster.files.json_files import read_json
 from ps_cluster.installation import IMPORT_FOLDER
-from ps_cluster.launch.local_run import resolve_data
 from ps_cluster.report.terminal import print_line
-from ps_cluster.system.environment import prepare_for_tensorflow
-from ps_cluster.tools.bench.arms import CLUSTER
-from ps_cluster.tools.bench.cases import case, with_length
-from ps_cluster.tools.bench.running import run_arm
+from ps_cluster.tools.bench.cases import BATCH_SIZE, IMAGES, RULE
 
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path, resolve_path=True)
+SHARED = {
+    **RULE,
+    "cluster.evaluator": False,
+    "checkpoints.snapshot_every_seconds": 1e6,
+    "checkpoints.every_seconds": 1e6,
+}
 COLUMNS = {
     "network": Column(heading="network"),
     "precision": Column(heading="precision"),
     "before": Column(heading="before [examples/s]"),
     "now": Column(heading="now [examples/s]"),
-    "ratio": Column(heading="now ÷ before", digits=3),
+    "ratio": Column(heading="examples/s, now ÷ before", digits=3),
+    "start": Column(heading="time to the first update, now ÷ before", digits=3),
+    "memory": Column(heading="memory, now ÷ before", digits=3),
 }
+
+
+class Measured(BaseModel):
+    """What a run's summary.json says about its speed. The names are the same in all commits that can be compared."""
+
+    examples_per_second: float
+    startup_seconds: float
+    peak_memory_bytes: float
+
+
+def measured(checkout: Path, settings: Mapping[str, Any], data: Sequence[str]) -> Measured:
+    """Train with the code of a checkout, and return the speed of the run.
+
+    Args:
+      settings: by their dotted keys. The recipe of the network has all others.
+      data: the options of `run` that name the data.
+    Raises:
+      RunFailed: the training failed.
+    """
+    with TemporaryDirectory(prefix="before-after-") as folder:
+        root = Path(folder) / "run"
+        words = [
+            word for key, value in settings.items() for word in ("--set", f"{key}={'null' if value is None else value}")
+        ]
+        argv = [sys.executable, "cli.py", "run", "--run-dir", str(root), *words, *data]
+        ended = subprocess.run(argv, cwd=checkout, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if ended.returncode:
+            raise RunFailed(f"exit code {ended.returncode} in '{checkout}': {' '.join(argv)}\n{ended.stdout[-2000:]}")
+        return read_json(root / "summary.json", Measured)
+
+
+def compared(before: Measured, now: Measured) -> dict[str, float]:
+    """Return the figures of one round."""
+    return {
+        "before": before.examples_per_second,
+        "now": now.examples_per_second,
+        "ratio": now.examples_per_second / before.examples_per_second,
+        "start": now.startup_seconds / before.startup_seconds,
+        "memory": now.peak_memory_bytes / before.peak_memory_bytes,
+    }
 
 
 @click.command(cls=OneLineCommand)
@@ -54,11 +97,6 @@ COLUMNS = {
     type=FOLDER,
     default=IMPORT_FOLDER,
     help="The checkout with which this one is compared; default: this one itself, to compare settings.",
-)
-@click.option(
-    "--before-data",
-    type=FOLDER,
-    help="The packed data set for that checkout, if it reads another format than this one.",
 )
 @click.option("--set", "both", multiple=True, metavar="KEY=VALUE", help="A setting of both checkouts; repeatable.")
 @click.option(
@@ -77,55 +115,41 @@ COLUMNS = {
 @click.option(
     "--precisions", type=CommaList(), default="float32,bfloat16", help="Precisions to measure, separated by commas."
 )
-@click.option("--rounds", type=Whole(1, 100), default=3, help="How often each network is measured in each precision.")
+@click.option("--rounds", type=Whole(1, 100), default=5, help="How often each network is measured in each precision.")
 @click.option("--dataset", type=NameOf(DATASETS), default="auto")
-@click.option("--data-dir", type=click.Path(path_type=Path), help="Where the data set is.")
-@click.option("--output", type=OUTPUT_FILE, help="Also write every figure to this JSON file, as a record.")
+@click.option(
+    "--data-dir", type=click.Path(exists=True, path_type=Path, resolve_path=True), help="Where the data set is."
+)
+@click.option(
+    "--output", type=OUTPUT_FILE, default=RECORDS / "redesign.json", help="The record, which has every figure."
+)
 def main(
-    before: Path, before_data: Path | None, both: tuple[str, ...], earlier: tuple[str, ...], models: tuple[str, ...],
-    precisions: tuple[str, ...], rounds: int, dataset: str, data_dir: Path | None, output: Path | None,
+    before: Path, both: tuple[str, ...], earlier: tuple[str, ...], models: tuple[str, ...], precisions: tuple[str, ...],
+    rounds: int, dataset: str, data_dir: Path | None, output: Path,
 ) -> None:  # fmt: skip
-    """Compare the examples/s of two checkouts, or of two settings, in turns."""
-    prepare_for_tensorflow()
-    packed = resolve_data(DATASETS[dataset].Settings(dataset=dataset, data_dir=data_dir), notify=print_line)
-    packed_before = replace(packed, directory=before_data or packed.directory)
-    values, values_before = (dict(map(parse_assignment, words)) for words in (both, earlier))
+    """Compare the speed of two checkouts, or of two settings, in turns."""
+    data = ("--dataset", dataset, *(("--data-dir", f"{data_dir}") if data_dir else ()))
+    shared, only_before = (dict(map(parse_assignment, words)) for words in (both, earlier))
     rows: list[dict[str, Any]] = [
-        {"network": model, "precision": precision, **{name: [] for name in ("before", "now", "ratio")}}
+        {
+            "network": model,
+            "precision": precision,
+            **{name: [] for name in ("before", "now", "ratio", "start", "memory")},
+        }
         for model, precision in product(models, precisions)
     ]
-    cases = [case(row["network"], row["precision"], packed, values) for row in rows]
-    configs = [CLUSTER.config(with_length(one, CLUSTER, packed, print_line)) for one in cases]
-    for number, (row, config) in product(range(rounds), list(zip(rows, configs, strict=True))):
+    for number, row in product(range(rounds), rows):
         print_line(f"round {number + 1}/{rounds}: {row['network']}, {row['precision']}")
-        settings_before = known_to(before, config.with_values(values_before))
-        measure = {
-            "before": partial(run_arm, CLUSTER, settings_before, packed_before, project=before),
-            "now": partial(run_arm, CLUSTER, config.model_dump(mode="json"), packed),
-        }
+        length = {"training.steps": IMAGES[row["network"]] // BATCH_SIZE} if row["network"] in IMAGES else {}
+        settings = {**SHARED, "model.name": row["network"], "model.precision": row["precision"], **length, **shared}
+        arms = {"before": (before, settings | only_before), "now": (IMPORT_FOLDER, settings)}
         # Every second round measures `now` first, so that neither is always the first.
-        for name in sorted(measure, reverse=bool(number % 2)):
-            rate = measure[name]().examples_per_second
-            if rate is None:
-                raise UserError("--set training.steps: a run was over before it had a rate: give more steps")
-            row[name].append(rate)
-        row["ratio"].append(row["now"][-1] / row["before"][-1])
-        record = keep(output, [row for row in rows if row["now"]], COLUMNS)
+        found = {name: measured(*arms[name], data) for name in sorted(arms, reverse=bool(number % 2))}
+        for key, value in compared(found["before"], found["now"]).items():
+            row[key].append(value)
+        record = keep(output, [one for one in rows if one["now"]], COLUMNS)
     for line in table([record]).splitlines():
         print_line(line)
-
-
-def known_to(project: Path, config: RunConfig) -> Mapping[str, object]:
-    """Return `config` as settings of a checkout, without default values and values that the checkout does not know."""
-    given = config.model_dump(mode="json")
-    if project == IMPORT_FOLDER:
-        return given
-    chosen = {f"{section}.{key}": given[section][key] for section, (key, _) in CHOSEN.items()}
-    defaults = flat(build_config().with_values(chosen).model_dump(mode="json"))
-    found = flat(read_yaml(project / "configs" / "default.yaml"))
-    # Settings that the checkout lacks are kept if they differ from their defaults, so that the checkout refuses them.
-    wanted = {key: value for key, value in flat(given).items() if key in found or value != defaults.get(key)}
-    return nested({**found, **{key: value for key, value in wanted.items() if value is not None}})
 
 
 if __name__ == "__main__":

@@ -30,13 +30,10 @@ def run_arm(
     settings: Mapping[str, object],
     packed: PackedDataset,
     *,
-    project: Path = IMPORT_FOLDER,
     timeout_s: float = ARM_TIMEOUT_S,
 ) -> Measured:
     """Run `arm` once, in a new run directory with `settings`.
 
-    Args:
-      project: the checkout whose code is run.
     Raises:
       RunFailed: the arm failed, or took longer than `timeout_s`. Its files are kept, so that they can be read.
     """
@@ -47,11 +44,11 @@ def run_arm(
         # JSON is YAML too: `ddp` reads the file as JSON, and the other arms read it as YAML.
         run_dir.config.write_text(json.dumps(settings))
         write_pointer(run_dir.dataset, packed)
-        imports = project
+        imports = IMPORT_FOLDER
         if arm.torch:  # Another Python must not find packages that are installed beside this project.
             imports = folder / "import"
             imports.mkdir()
-            (imports / "ps_cluster").symlink_to(project / "ps_cluster")
+            (imports / "ps_cluster").symlink_to(IMPORT_FOLDER / "ps_cluster")
         stdout, stderr = folder / "stdout", folder / "stderr"
         with stdout.open("wb") as out, stderr.open("wb") as error:
             subprocess.run(
