@@ -464,10 +464,15 @@ class ParameterStore:
 
 def _check_state(shard: ParameterShard) -> None:
     """Raise UserError if a user's shard has state that a checkpoint can't hold."""
-    owner = type(shard).__name__
+    owner, (weights,) = type(shard).__name__, shard.weights.shape
     for name, variable in shard.slots.items():
         if variable.dtype != tf.float32:
             raise UserError(f"{owner}.slots: '{name}' is {variable.dtype.name}: a slot has to be float32")
+        if variable.shape.rank and variable.shape[-1] != weights:
+            raise UserError(
+                f"{owner}.slots: '{name}' has the shape {variable.shape.as_list()}: a slot is a single number, or has a number "
+                f"for each of the shard's {weights} weights in its last axis; let `state` return it if it is anything else"
+            )
     for name, variable in shard.state.items():
         if not variable.shape.rank and not _is_by_shard(name):
             raise UserError(
