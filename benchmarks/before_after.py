@@ -5,8 +5,9 @@
         --models tutorial_cnn --set training.steps=5000 --data-dir DATA
 
 Each trains by the command `run` of its checkout, so that any two commits can be compared whose `run` writes a summary.json.
-The second command measures what it costs to compute a sample of the updates again for the proof. The evaluator starts
-TensorFlow for this, which takes some seconds of a core, so the training has to be long.
+On a noisy machine the processor time of a run scatters less than its examples/s. The second command measures what it costs
+to compute a sample of the updates again for the proof. The evaluator starts TensorFlow for this, which takes some seconds
+of a core, so the training has to be long.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ COLUMNS = {
     "before": Column(heading="before [examples/s]"),
     "now": Column(heading="now [examples/s]"),
     "ratio": Column(heading="examples/s, now ÷ before", digits=3),
+    "cpu": Column(heading="processor time of a run, now ÷ before", digits=3),
     "start": Column(heading="time to the first update, now ÷ before", digits=3),
     "memory": Column(heading="memory, now ÷ before", digits=3),
 }
@@ -55,6 +57,7 @@ class Measured(BaseModel):
     """What a run's summary.json says about its speed. The names are the same in all commits that can be compared."""
 
     examples_per_second: float
+    cpu_seconds: float
     startup_seconds: float
     peak_memory_bytes: float
 
@@ -86,6 +89,7 @@ def compared(before: Measured, now: Measured) -> dict[str, float]:
         "before": before.examples_per_second,
         "now": now.examples_per_second,
         "ratio": now.examples_per_second / before.examples_per_second,
+        "cpu": now.cpu_seconds / before.cpu_seconds,
         "start": now.startup_seconds / before.startup_seconds,
         "memory": now.peak_memory_bytes / before.peak_memory_bytes,
     }
