@@ -134,12 +134,9 @@ def main(
     """Compare the speed of two checkouts, or of two settings, in turns."""
     data = ("--dataset", dataset, *(("--data-dir", f"{data_dir}") if data_dir else ()))
     shared, only_before = (dict(map(parse_assignment, words)) for words in (both, earlier))
+    figures = [name for name in COLUMNS if name not in ("network", "precision")]
     rows: list[dict[str, Any]] = [
-        {
-            "network": model,
-            "precision": precision,
-            **{name: [] for name in ("before", "now", "ratio", "start", "memory")},
-        }
+        {"network": model, "precision": precision, **{name: [] for name in figures}}
         for model, precision in product(models, precisions)
     ]
     for number, row in product(range(rounds), rows):
