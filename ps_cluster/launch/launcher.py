@@ -17,7 +17,7 @@ from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset, write_form, write_pointer
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.files.writing import write_whole
-from ps_cluster.launch import memory, task_server
+from ps_cluster.launch import memory, task, task_server
 from ps_cluster.launch.actions import EndRun
 from ps_cluster.launch.endings import write_ending
 from ps_cluster.launch.event_loop import EventLoop
@@ -41,7 +41,7 @@ from ps_cluster.system.run_processes import life_of
 from ps_cluster.system.stop_signals import StopRequests
 from ps_cluster.system.supervisor import Supervisor
 
-TASK_ARGV = (sys.executable, "-m", "ps_cluster.launch.task")
+TASK_ARGV = (sys.executable, "-m", task.__name__)
 
 
 def run_local(
@@ -119,7 +119,7 @@ def run_local(
             wall_seconds=time.monotonic() - began,
             began=began,
             life=life_of(os.getpid()),
-            restarts={(task.type, task.index): count for task, count in cluster.restarts.items()},
+            restarts={(one.type, one.index): count for one, count in cluster.restarts.items()},
             silences=loop.decisions.silences,
             scaled=loop.scalings,
             early_stop=loop.decisions.early_stop,
