@@ -13,6 +13,7 @@ from ps_cluster.launch.gpu_choice import is_on_gpus
 from ps_cluster.launch.pinning import cores_of
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.notices import Notify
+from ps_cluster.process_variables import TF_CONFIG
 from ps_cluster.report.run_state import TaskState
 from ps_cluster.runs.logs import DISK_REFUSES
 from ps_cluster.runs.rows import ClusterFile
@@ -197,7 +198,7 @@ class LocalCluster:
         return TaskSpec(
             task=task,
             argv=(*self._task_argv, *options, *self._task_options),
-            env=self._environment(task) | {"TF_CONFIG": self.topology.tf_config(task)},
+            env=self._environment(task) | {TF_CONFIG: self.topology.tf_config(task)},
             cwd=self._run_dir.root,
             log=self._run_dir.log(task.type, task.index),
             error=self._run_dir.error(task.type, task.index),

@@ -37,7 +37,7 @@ from ps_cluster.launch.task_decisions import RendezvousLimits, taken
 from ps_cluster.launch.task_loop import TaskLoop
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.notices import Notify, ignore
-from ps_cluster.process_variables import LAUNCHER_PID, temporary_files_in
+from ps_cluster.process_variables import LAUNCHER_PID, TF_CONFIG, temporary_files_in
 from ps_cluster.report.progress import ProgressView
 from ps_cluster.report.run_state import TaskState
 from ps_cluster.report.summary import EndedRun
@@ -213,7 +213,7 @@ class OneTask:
         resuming = ("--resume",) if self.resumes else ()
         on_gpus = is_on_gpus(self.config, self.topology, task)
         env = environment.for_tensorflow(finding_this_package(os.environ), on_gpus=on_gpus)
-        env |= {LAUNCHER_PID: str(os.getpid()), "TF_CONFIG": self.topology.tf_config(task)}
+        env |= {LAUNCHER_PID: str(os.getpid()), TF_CONFIG: self.topology.tf_config(task)}
         argv = (*self.task_argv, *named, *waiting, *leading, *least, *resuming)
         return ChildProcess.start(argv, env=env, cwd=self.run_dir.root)
 

@@ -45,7 +45,7 @@ from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.launch.workspace import enter
 from ps_cluster.models.failures import reason_of
 from ps_cluster.notices import ignore
-from ps_cluster.process_variables import set_log_task
+from ps_cluster.process_variables import TF_CONFIG, set_log_task, set_tf_config
 from ps_cluster.quiet_import import import_tensorflow
 from ps_cluster.runs import logs
 from ps_cluster.runs.leaders import Claim, LeaderStart, Superseded, claim
@@ -89,7 +89,7 @@ def main(arguments: list[str] | None = None, *, trainer: Callable[[TrainingJob],
         return_large_blocks()
 
     def body() -> None:
-        topology, _ = from_tf_config(os.environ.get("TF_CONFIG"))
+        topology, _ = from_tf_config(os.environ.get(TF_CONFIG))
         files = run_dir.of_task(task.type, task.index) if options.alone else run_dir
         config = load_config(files.config)
         dataset = load_pointed(files.dataset).holding_out(config.evaluation.validation_examples)
@@ -166,8 +166,9 @@ def run_task(
     """Run the body of `task`. With a launcher only the leader and the evaluator ever return."""
     on_gpus = is_on_gpus(config, topology, task)
     own = environment.past_proxies(environment.for_tensorflow(os.environ, on_gpus=on_gpus), topology.hosts)
+    os.environ.update(own)
     # The evaluator is left out of a TF_CONFIG that came from outside: TensorFlow would wait for its answer.
-    os.environ.update(own, TF_CONFIG=topology.tf_config(task))
+    set_tf_config(topology.tf_config(task))
     drain = _drain_on_signal(kept=leading.alone) if task == topology.leader else None
     if drain is None:
         # Python's own handler would wait for TensorFlow to return.

@@ -24,6 +24,7 @@ from ps_cluster.data.pictures import Picture
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import Malformed, one_line
 from ps_cluster.installation import to_install
+from ps_cluster.process_variables import TEMPORARY
 from ps_cluster.system.environment import for_child
 
 READER = "ps_cluster.data.tfds_reader"
@@ -61,7 +62,7 @@ class _CopiedPictures:
         place = Path(self._folder.name)
         done = subprocess.run(
             [sys.executable, "-m", READER, str(path), str(place)],
-            env=for_child(os.environ) | {"TMPDIR": str(place)},  # it ends with this process
+            env=for_child(os.environ) | {TEMPORARY: str(place)},  # it ends with this process
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
