@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Unpack
 
 from ps_cluster.clock import AwakeClock
 from ps_cluster.config import RunConfig
@@ -32,7 +32,7 @@ from ps_cluster.runs import checkpoints
 from ps_cluster.runs.logs import MEMORY_SHORT
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system import environment, machine, tensorboard_server
-from ps_cluster.system.child_process import Machine, StartedProcess, Starter
+from ps_cluster.system.child_process import Machine, StartedProcess, Starter, StartOptions
 from ps_cluster.system.forked_tasks import ForkServer
 from ps_cluster.system.gpus import HIDDEN, VISIBLE_GPUS
 from ps_cluster.system.limits import room
@@ -134,16 +134,16 @@ def run_local(
     return _exit_code(ending, left) or proof_code
 
 
-def starter_of_tasks(start: Starter, server: ForkServer) -> Starter:
+def starter_of_tasks(start: Starter[StartedProcess], server: ForkServer) -> Starter[StartedProcess]:
     """Return a function that starts a task: as a fork, if its command is `python -m MODULE …` and it sees no GPUs.
 
     CUDA does not work in a fork of a process in which it was initialised, and an import of TensorFlow might do that.
     """
 
-    def start_task(argv: list[str], *, env: Mapping[str, str], **how: Any) -> StartedProcess:
+    def start_task(argv: list[str], *, env: Mapping[str, str], **options: Unpack[StartOptions]) -> StartedProcess:
         if argv[:2] == [sys.executable, "-m"] and env.get(VISIBLE_GPUS) == HIDDEN:
-            return server.popen(argv, env=env, **how)
-        return start(argv, env=env, **how)
+            return server.popen(argv, env=env, **options)
+        return start(argv, env=env, **options)
 
     return start_task
 

@@ -12,11 +12,12 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Unpack
 
 import psutil
 
 from ps_cluster.files.writing import open_append
+from ps_cluster.system.child_process import Starter, StartOptions
 from ps_cluster.system.fork_server import ANSWER_BYTES, ASK
 from ps_cluster.system.last_words import last_words
 
@@ -50,14 +51,14 @@ class StopHeard(Exception):
 class ForkServer:
     """Starts the fork server with the first task, and again when it has ended or does not answer.
 
-    Its method `popen` stands in for `subprocess.Popen`, for commands `python -m MODULE …`. Inside its `with` block this
+    Its method `popen` is a `Starter` that stands in for `subprocess.Popen`, for commands `python -m MODULE …`. Inside its `with` block this
     process adopts orphaned descendants, so the tasks are its children.
     """
 
     def __init__(
         self,
         argv: Sequence[str],
-        popen: Callable[..., subprocess.Popen[bytes]],
+        popen: Starter[subprocess.Popen[bytes]],
         run_root: Path,
         log: Path,
         env: Mapping[str, str],
@@ -102,13 +103,13 @@ class ForkServer:
     def pid(self) -> int | None:
         return self._server.pid if self._server is not None and self._server.poll() is None else None
 
-    def popen(
-        self, argv: list[str], *, env: Mapping[str, str], cwd: Path | None, stdout: IO[bytes] | int | None, **_: Any
-    ) -> ForkedProcess:
+    def popen(self, argv: list[str], *, env: Mapping[str, str], **options: Unpack[StartOptions]) -> ForkedProcess:
         """Run `python -m module …` in a fork, in a new session, without input. Both outputs go to `stdout`, a file.
 
-        Raises OSError if the server did not come up or has ended, and StopHeard if it `stops` meanwhile.
+        That is what the other `options` ask for, so they are not read. Raises OSError if the server did not come up or has
+        ended, and StopHeard if it `stops` meanwhile.
         """
+        cwd, stdout = options["cwd"], options["stdout"]
         assert stdout is not None, "a task needs a log, because the output of the server is not meant for it"
         log = stdout if isinstance(stdout, int) else stdout.fileno()
         request = json.dumps({"argv": [str(argument) for argument in argv], "env": dict(env), "cwd": str(cwd)})
