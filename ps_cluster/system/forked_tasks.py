@@ -51,8 +51,8 @@ class StopHeard(Exception):
 class ForkServer:
     """Starts the fork server with the first task, and again when it has ended or does not answer.
 
-    Its method `popen` is a `Starter` that stands in for `subprocess.Popen`, for commands `python -m MODULE …`. Inside its `with` block this
-    process adopts orphaned descendants, so the tasks are its children.
+    Its method `popen` is a `Starter` that stands in for `subprocess.Popen`, for commands `python -m MODULE …`. Inside its
+    `with` block this process adopts orphaned descendants, so the tasks are its children.
     """
 
     def __init__(

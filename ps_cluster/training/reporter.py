@@ -60,7 +60,7 @@ class Reporter:
             if phase in ("training", "ended"):
                 # The writer can't be created earlier: it needs TensorFlow's context, which connecting resets.
                 self._tensorboard = self._tensorboard or self._make_writer()
-                self._tensorboard.write(row.model_dump())
+                self._tensorboard.write(row)
                 self._show_staleness(self._tensorboard, last=phase == "ended")
         except (OSError, tf.errors.OpError) as error:
             # A full disk may have room again later, and the ledger has the same numbers.
