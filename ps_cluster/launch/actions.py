@@ -47,7 +47,7 @@ class StartCluster:
 
 @dataclass(frozen=True)
 class RestartTask:
-    """Start one task that ended again, at its old address."""
+    """Start again one task that has ended, at its old address."""
 
     task: Task
 
