@@ -170,7 +170,7 @@ def run_task(
         check_gpus(os.environ)
     if task.type == EVALUATOR:
         import_tensorflow()
-        from ps_cluster.evaluation.evaluator import OutOfPatience, evaluate
+        from ps_cluster.evaluation.evaluator import OutOfPatience, evaluate  # no other task needs its imports
 
         try:
             evaluate(run_dir.checkpoints, patience_s=leading.wait_s, notify=say, nice=True)
