@@ -83,7 +83,8 @@ class Decisions:
         self._limits = limits
         self._on_death = config.mode_kind.cluster.on_death
         self._recovery = Recovery(limits, self._on_death)
-        self._plans: dict[Task | str, tuple[float, Action]] = {}  # a task, or `CLUSTER` → when to do what
+        # A task, or `CLUSTER` → a time, and the action that `time_passed` returns then.
+        self._plans: dict[Task | str, tuple[float, Action]] = {}
         self._clock = StageClock(limits, now_s)
         self._silence = SilenceDetector(config, limits, now_s)
         self.silences: list[SilenceRow] = []
@@ -247,7 +248,10 @@ class Decisions:
         return CLUSTER in self._plans or self._stage is RunStage.SCORING
 
     def task_died(self, death: TaskExit, now_s: float) -> Actions:
-        """A task ended in any other way than `leader_done` and `evaluator_done`."""
+        """A task ended in any other way than `leader_done` and `evaluator_done`.
+
+        Plan its restart, which `time_passed` returns when the delay is over; restart the whole cluster; or give it up.
+        """
         task = death.task
         if task.type != EVALUATOR:
             if self._expects_ends:

@@ -32,7 +32,7 @@ FORK_SERVER, LAUNCHER = Task("fork_server", 0), Task("launcher", 0)
 
 
 class LocalCluster:
-    """All tasks of a run."""
+    """All tasks of a run. `EventLoop` says which of them start, restart and stop; the `Supervisor` has their processes."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class LocalCluster:
 
     def restart(self, task: Task) -> None:
         """Start a task again after it has ended, at the same address, which the other tasks know."""
-        self._supervisor.stop([task], grace_s=0)  # it may have left processes in its group
+        self._supervisor.stop([task], grace_s=0)  # the ended process may have left others in its group
         self.restarts[task] += 1
         self._start([task])
 

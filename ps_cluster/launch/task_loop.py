@@ -1,4 +1,7 @@
-"""Look after the process of one task of a cluster on several machines: look, ask `TaskDecisions`, carry out the actions."""
+"""Look after the process of one task of a cluster on several machines: look, ask `TaskDecisions`, carry out the actions.
+
+Nothing here restarts a process; a scheduler does that. The loop of `run`, which restarts tasks, is in event_loop.py.
+"""
 
 from __future__ import annotations
 

@@ -72,6 +72,8 @@ class TaskExit:
 class Supervisor:
     """Starts, watches and stops the processes of tasks, and keeps the newest process of each.
 
+    It restarts nothing by itself: `poll` reports an end, and the caller may call `start` again.
+
     `ended`: task → how its newest process ended, as `poll` has reported it, or "stopped" if the supervisor stopped it.
     """
 
