@@ -15,8 +15,10 @@ from ps_cluster.cli.options import (
     configured,
     log_format_option,
     metrics_options,
+    parameter_of,
     waiting_options,
 )
+from ps_cluster.config.sections import ISOLATION_KEY
 from ps_cluster.config.tasks import EVALUATOR, TRAINING_TYPES, Task
 from ps_cluster.errors import UserError
 from ps_cluster.process_variables import TF_CONFIG, set_log_task
@@ -63,7 +65,7 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @option(
     "--isolation",
-    "cluster__isolation",
+    parameter_of(ISOLATION_KEY),
     metavar="interface=NAME",
     help="Close this task's port to all other network interfaces, by a firewall rule that ends with the task.",
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import json
 import os
 import signal
 import socket
@@ -18,7 +17,7 @@ import psutil
 
 from ps_cluster.files.writing import open_append
 from ps_cluster.system.child_process import Starter, StartOptions
-from ps_cluster.system.fork_server import ANSWER_BYTES, ASK
+from ps_cluster.system.fork_server import ANSWER_BYTES, ASK, ForkRequest
 from ps_cluster.system.last_words import last_words
 
 FIRST_ANSWER_TIMEOUT_S = 120.0  # it comes after the import of TensorFlow
@@ -112,7 +111,7 @@ class ForkServer:
         cwd, stdout = options["cwd"], options["stdout"]
         assert stdout is not None, "a task needs a log, because the output of the server is not meant for it"
         log = stdout if isinstance(stdout, int) else stdout.fileno()
-        request = json.dumps({"argv": [str(argument) for argument in argv], "env": dict(env), "cwd": str(cwd)})
+        request = ForkRequest([str(argument) for argument in argv], dict(env), str(cwd))
         if self.pid is not None and self._channel is not None:
             with contextlib.suppress(OSError):
                 return self._ask(self._channel, request, log)
@@ -125,12 +124,12 @@ class ForkServer:
             message = f"the process that tasks are forked from does not answer: {reason} (log: {self._log})"
             raise OSError(message) from error
 
-    def _ask(self, channel: socket.socket, request: str, log: int) -> ForkedProcess:
+    def _ask(self, channel: socket.socket, request: ForkRequest, log: int) -> ForkedProcess:
         """Ask for a fork, which waits on a pipe until its pid is known here. It ends if the pipe closes unwritten."""
         permission, grant = os.pipe()
         try:
             with os.fdopen(os.memfd_create("request"), "wb") as file:
-                file.write(request.encode())
+                file.write(request.to_json())
                 file.flush()
                 socket.send_fds(channel, [ASK], [file.fileno(), log, permission])
             answer = self._answer(channel)
