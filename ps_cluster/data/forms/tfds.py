@@ -17,6 +17,7 @@ from typing import BinaryIO
 import numpy as np
 
 from ps_cluster.config.datasets import Contents, DataSettings
+from ps_cluster.data import tfds_reader
 from ps_cluster.data.forms import PictureForm
 from ps_cluster.data.library_splits import TRAIN
 from ps_cluster.data.picture_sets import PictureSettings, contents_of_pictures
@@ -27,7 +28,7 @@ from ps_cluster.installation import to_install
 from ps_cluster.process_variables import TEMPORARY
 from ps_cluster.system.environment import for_child
 
-READER = "ps_cluster.data.tfds_reader"
+READER = tfds_reader.__name__
 
 
 class Tfds(PictureForm):
