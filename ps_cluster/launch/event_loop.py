@@ -158,6 +158,7 @@ class EventLoop:
     # Acting.
 
     def _act(self, action: Action) -> None:
+        """Carry out an action, mostly by a method of the cluster."""
         cluster = self._cluster
         match action:
             case actions.Notice(line):
@@ -215,8 +216,9 @@ class EventLoop:
         self._carry_out(self.decisions.stopped(self._clock()))
 
     def _restart_from_snapshot(self, request: actions.RestartFromSnapshot) -> None:
+        """Stop all training tasks and look for a state to continue from. `Decisions` then plans how they start again."""
         self._cluster.stop(TRAINING_TYPES, grace_s=0)
-        self._read_rows()  # the last ones of the old leader
+        self._read_rows()  # the last rows of the old leader
         problem, snapshot = "", False
         try:
             snapshot = newest_for(self._cluster.shards, self._run_dir, self._notice) is not None

@@ -128,6 +128,7 @@ class LocalCluster:
         return [task for task in self._supervisor.frozen() if task in self.pids]
 
     def poll(self) -> list[TaskExit]:
+        """Return the tasks that have ended by themselves since the last call, earliest failure first."""
         if not self._is_written:
             self._write_cluster_file()
         self._measure()  # before the poll: it reaps ended processes, whose CPU time is then gone
@@ -189,6 +190,7 @@ class LocalCluster:
         return None
 
     def _spec(self, task: Task) -> TaskSpec:
+        """Return the command, environment and files of a task's process."""
         cores: tuple[int, ...] = ()
         if task.type == WORKER:
             available = sorted(os.sched_getaffinity(0))

@@ -1,4 +1,4 @@
-"""The entry of every child process: `python -m ps_cluster.launch.task --run-dir DIR --type worker --index 0`.
+"""The entry of the process of every task: `python -m ps_cluster.launch.task --run-dir DIR --type worker --index 0`.
 
 Its exit code is one of errors.py. If it was asked to stop twice, the exit code is that of the second signal.
 The error is written to `RunDir.error(type, index)`.
