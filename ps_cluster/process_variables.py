@@ -12,13 +12,18 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+TF_CONFIG = "TF_CONFIG"  # the cluster, and which of its tasks this process is; users and schedulers set it too
 LAUNCHER_PID = "PS_CLUSTER_LAUNCHER_PID"  # the launcher that a task ends with
 CALLER_PID = "PS_CLUSTER_CALLER_PID"  # the program that a command ends with, because it started the command for itself
 LIFE = "PS_CLUSTER_LIFE"  # the launcher's unique id, for rows; unset in a task that was started by hand
 LOG_FORMAT = "PS_CLUSTER_LOG_FORMAT"  # the name of the format of log lines (runs/logs.py)
 LOG_TASK = "PS_CLUSTER_LOG_TASK"  # the name of the process in log lines, e.g. "worker-1"
-TF_CONFIG = "TF_CONFIG"  # the cluster, and which of its tasks this process is; users and schedulers set it too
 TEMPORARY = "TMPDIR"  # the folder for temporary files
+
+
+def set_tf_config(content: str) -> None:
+    """Tell TensorFlow in this process which cluster it belongs to (`ClusterTopology.tf_config`)."""
+    os.environ[TF_CONFIG] = content
 
 
 def set_log_format(name: str) -> None:
@@ -28,11 +33,6 @@ def set_log_format(name: str) -> None:
 
 def set_log_task(name: str) -> None:
     os.environ[LOG_TASK] = name
-
-
-def set_tf_config(content: str) -> None:
-    """Tell TensorFlow in this process which cluster it belongs to (`ClusterTopology.tf_config`)."""
-    os.environ[TF_CONFIG] = content
 
 
 def take_caller_pid() -> str | None:
