@@ -211,9 +211,9 @@ def config_options(*names: str) -> Callable[[Body], Body]:
             key = CONFIG_OPTIONS[name]
             place = GROUPS[key.partition(".")[0]]
             about: dict[str, Any] = {"group": place, "rare": name in RARE, "usual": name in USUAL}
-            command = option(name, parameter_of(key), default=None, type=type_of_setting(key), help=_text(key), **about)(
-                command
-            )
+            command = option(
+                name, parameter_of(key), default=None, type=type_of_setting(key), help=_text(key), **about
+            )(command)
         return command
 
     return add

@@ -117,7 +117,9 @@ def run(
     watched = partial(with_metrics, port=metrics_port, host=metrics_host, task=LAUNCHER)
     began = time.monotonic() - age_seconds(os.getpid())
     if resume:
-        may_change = map(parameter_of, ("training.epochs", "training.steps", "cluster.parameter_servers", ISOLATION_KEY))
+        may_change = map(
+            parameter_of, ("training.epochs", "training.steps", "cluster.parameter_servers", ISOLATION_KEY)
+        )
         allowed = ("resume", "dry_run", "profile", "tensorboard", "log_format", *METRICS_OPTIONS, *may_change)
         refuse_others(context, *allowed, because="--resume continues the run with its own settings")
         for name in variables(os.environ.keys() - without_variables(os.environ)):
