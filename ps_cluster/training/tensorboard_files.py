@@ -1,4 +1,7 @@
-"""Write the files that TensorBoard shows."""
+"""Write the files that TensorBoard shows.
+
+TensorBoard's modules are imported in the methods that need them, because `hparams.api` imports TensorFlow at once.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from ps_cluster.config.lazy import tf
 from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow
 from ps_cluster.runs.run_dir import RunDir
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # whoever has no pictures does not need it
     from PIL import Image
 
 BARS = 30  # the number of bars of a histogram
