@@ -2,7 +2,7 @@
 
 The process that runs TensorFlow is a child, because TensorFlow may hold up its whole process, signals included, while
 it waits for another machine. The process of the command never waits for long, so it hears every signal and keeps every
-limit. Its rules are in task_decisions.py.
+limit. Its rules are in one_task_decisions.py.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from ps_cluster.launch.gpu_choice import is_on_gpus, with_gpus_found
 from ps_cluster.launch.launcher import TASK_ARGV
 from ps_cluster.launch.local_run import complete_config, resolve_data
 from ps_cluster.launch.network_check import described_objective
+from ps_cluster.launch.one_task_decisions import RendezvousLimits, taken
+from ps_cluster.launch.one_task_loop import TaskLoop
 from ps_cluster.launch.stages import RunLimits
 from ps_cluster.launch.task_arguments import TaskArguments
-from ps_cluster.launch.task_decisions import RendezvousLimits, taken
-from ps_cluster.launch.task_loop import TaskLoop
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.notices import Notify, ignore
 from ps_cluster.process_variables import LAUNCHER_PID, TF_CONFIG, temporary_files_in

@@ -1,6 +1,6 @@
 """Define the time limits of a run and the clocks that check them: one for its stage, and one for frozen processes.
 
-The launcher of a whole run (decisions.py) and the command `task` (task_decisions.py) keep their limits with these.
+The launcher of a whole run (decisions.py) and the command `task` (one_task_decisions.py) keep their limits with these.
 """
 
 from __future__ import annotations

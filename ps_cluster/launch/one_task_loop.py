@@ -20,8 +20,7 @@ from ps_cluster.files import writing
 from ps_cluster.files.json_rows import RowTail, read_rows
 from ps_cluster.launch.actions import Kill, Notice, WriteStacks
 from ps_cluster.launch.endings import training_result
-from ps_cluster.launch.stages import RunLimits
-from ps_cluster.launch.task_decisions import (
+from ps_cluster.launch.one_task_decisions import (
     EndTask,
     PassSignalOn,
     RendezvousLimits,
@@ -30,6 +29,7 @@ from ps_cluster.launch.task_decisions import (
     TaskActions,
     TaskDecisions,
 )
+from ps_cluster.launch.stages import RunLimits
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.report.progress import ProgressView
 from ps_cluster.runs import checkpoints
