@@ -12,12 +12,18 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+TF_CONFIG = "TF_CONFIG"  # the cluster, and which of its tasks this process is; users and schedulers set it too
 LAUNCHER_PID = "PS_CLUSTER_LAUNCHER_PID"  # the launcher that a task ends with
 CALLER_PID = "PS_CLUSTER_CALLER_PID"  # the program that a command ends with, because it started the command for itself
 LIFE = "PS_CLUSTER_LIFE"  # the launcher's unique id, for rows; unset in a task that was started by hand
 LOG_FORMAT = "PS_CLUSTER_LOG_FORMAT"  # the name of the format of log lines (runs/logs.py)
 LOG_TASK = "PS_CLUSTER_LOG_TASK"  # the name of the process in log lines, e.g. "worker-1"
-_TEMPORARY = "TMPDIR"
+TEMPORARY = "TMPDIR"  # the folder for temporary files
+
+
+def set_tf_config(content: str) -> None:
+    """Tell TensorFlow in this process which cluster it belongs to (`ClusterTopology.tf_config`)."""
+    os.environ[TF_CONFIG] = content
 
 
 def set_log_format(name: str) -> None:
@@ -41,13 +47,13 @@ def temporary_files_in(folder: Path) -> Iterator[None]:
     A task can't remove its temporary files itself, because it may be killed. What a killed command has left in `folder`
     is removed first. If the folder can't be made, e.g. on a full disk, Python uses the system's folder.
     """
-    before = os.environ.get(_TEMPORARY)
+    before = os.environ.get(TEMPORARY)
     shutil.rmtree(folder, ignore_errors=True)
     with contextlib.suppress(OSError):
         folder.mkdir(mode=0o700)  # only this user may read temporary files
-    os.environ[_TEMPORARY] = str(folder)
+    os.environ[TEMPORARY] = str(folder)
     try:
         yield
     finally:
-        os.environ.pop(_TEMPORARY) if before is None else os.environ.update({_TEMPORARY: before})
+        os.environ.pop(TEMPORARY) if before is None else os.environ.update({TEMPORARY: before})
         shutil.rmtree(folder, ignore_errors=True)

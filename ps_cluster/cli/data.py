@@ -22,7 +22,7 @@ from ps_cluster.cli.command_line import (
     write_json_to,
     yes_option,
 )
-from ps_cluster.cli.options import config_layers, config_options, configured
+from ps_cluster.cli.options import config_layers, config_options, configured, parameter_of
 from ps_cluster.config.datasets import DATASETS, DataSettings
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.installation import PROGRAM
@@ -75,7 +75,7 @@ def list_(data_dir: Path | None, json_file: Path | None) -> None:
 @config_layers
 def fetch(name: str, file: Path | None, assignments: tuple[str, ...], **options: Any) -> None:
     """Find or download a data set, pack it, and print where it is."""
-    dataset = _found(configured(file, assignments, options | {"data__dataset": name}).config.data)
+    dataset = _found(configured(file, assignments, options | {parameter_of("data.dataset"): name}).config.data)
     examples = f"{dataset.train_examples} + {dataset.test_examples} examples"
     origin = f", packed from {dataset.source}" if dataset.source else ""
     print_line(f"{dataset.name} ({dataset.kind}), {examples}: {dataset.directory}{origin}")
@@ -177,7 +177,7 @@ def show(
     """
     from ps_cluster.report.data_tables import print_table_of
 
-    settings = configured(file, assignments, options | {"data__dataset": name}).config.data
+    settings = configured(file, assignments, options | {parameter_of("data.dataset"): name}).config.data
     dataset = _found(settings)
     if dataset.spec.unit == "images":
         from ps_cluster.report.data_page import write_data_page

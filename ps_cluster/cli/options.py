@@ -211,9 +211,9 @@ def config_options(*names: str) -> Callable[[Body], Body]:
             key = CONFIG_OPTIONS[name]
             place = GROUPS[key.partition(".")[0]]
             about: dict[str, Any] = {"group": place, "rare": name in RARE, "usual": name in USUAL}
-            command = option(name, _parameter(key), default=None, type=type_of_setting(key), help=_text(key), **about)(
-                command
-            )
+            command = option(
+                name, parameter_of(key), default=None, type=type_of_setting(key), help=_text(key), **about
+            )(command)
         return command
 
     return add
@@ -292,7 +292,7 @@ def configured(
 def overrides(assignments: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:
     """Return dotted key → value of `--set` and of the command's options, which win. Raises UserError for bad input."""
     given = {name: value for name, value in options.items() if value is not None}
-    values = {key: given[_parameter(key)] for key in CONFIG_OPTIONS.values() if _parameter(key) in given}
+    values = {key: given[parameter_of(key)] for key in CONFIG_OPTIONS.values() if parameter_of(key) in given}
     return _assigned(assignments) | settings_of(values)
 
 
@@ -321,5 +321,6 @@ def refuse_others(context: click.Context, *allowed: str, because: str) -> None:
             raise UserError(f"{because}: leave {parameter.opts[0]} out")
 
 
-def _parameter(key: str) -> str:
+def parameter_of(key: str) -> str:
+    """Return the name of the parameter that gets the value of the option for the setting `key`, e.g. `mode__name`."""
     return key.replace(".", "__")

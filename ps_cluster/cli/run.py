@@ -20,6 +20,7 @@ from ps_cluster.cli.options import (
     log_format_option,
     metrics_options,
     overrides,
+    parameter_of,
     refuse_others,
     tensorboard_option,
     trusted_code,
@@ -27,6 +28,7 @@ from ps_cluster.cli.options import (
 from ps_cluster.config import Resolved
 from ps_cluster.config.layers import loaded
 from ps_cluster.config.modes import MODES
+from ps_cluster.config.sections import ISOLATION_KEY
 from ps_cluster.config.user_layers import variables, without_variables
 from ps_cluster.errors import UserError
 from ps_cluster.installation import PROGRAM
@@ -115,7 +117,9 @@ def run(
     watched = partial(with_metrics, port=metrics_port, host=metrics_host, task=LAUNCHER)
     began = time.monotonic() - age_seconds(os.getpid())
     if resume:
-        may_change = ("training__epochs", "training__steps", "cluster__parameter_servers", "cluster__isolation")
+        may_change = map(
+            parameter_of, ("training.epochs", "training.steps", "cluster.parameter_servers", ISOLATION_KEY)
+        )
         allowed = ("resume", "dry_run", "profile", "tensorboard", "log_format", *METRICS_OPTIONS, *may_change)
         refuse_others(context, *allowed, because="--resume continues the run with its own settings")
         for name in variables(os.environ.keys() - without_variables(os.environ)):
@@ -129,7 +133,7 @@ def run(
     else:
         if tensorboard and not any(text.startswith(GRADIENTS) for text in assignments):
             assignments = (*assignments, f"{GRADIENTS}=true")
-        resolved = configured(file, assignments, options | _mode_that_splits(split, options["mode__name"]))
+        resolved = configured(file, assignments, options | _mode_that_splits(split, options[parameter_of("mode.name")]))
         config = resolved.config
         if split and config.mode_kind.cluster.splits != split:
             splits = f"mode {config.mode.name} splits the {config.mode_kind.cluster.splits}"
@@ -156,7 +160,7 @@ def run(
 def _mode_that_splits(what: str | None, mode: str | None) -> dict[str, str]:
     """Return the option for the only mode that splits `what`; {} if several modes do, or if the user chose one."""
     found = [one.name for one in MODES if one.cluster.splits == what]
-    return {"mode__name": found[0]} if len(found) == 1 and mode is None else {}
+    return {parameter_of("mode.name"): found[0]} if len(found) == 1 and mode is None else {}
 
 
 def _print_plan(resolved: Resolved) -> int:

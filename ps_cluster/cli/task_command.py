@@ -15,11 +15,13 @@ from ps_cluster.cli.options import (
     configured,
     log_format_option,
     metrics_options,
+    parameter_of,
     waiting_options,
 )
+from ps_cluster.config.sections import ISOLATION_KEY
 from ps_cluster.config.tasks import EVALUATOR, TRAINING_TYPES, Task
 from ps_cluster.errors import UserError
-from ps_cluster.process_variables import set_log_task
+from ps_cluster.process_variables import TF_CONFIG, set_log_task
 from ps_cluster.report.terminal import print_line
 
 if TYPE_CHECKING:
@@ -63,7 +65,7 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @option(
     "--isolation",
-    "cluster__isolation",
+    parameter_of(ISOLATION_KEY),
     metavar="interface=NAME",
     help="Close this task's port to all other network interfaces, by a firewall rule that ends with the task.",
 )
@@ -106,7 +108,7 @@ def _given_cluster(file: Path | None, kind: str | None, index: int | None) -> tu
     """Return the cluster that the options or TF_CONFIG describe, and the task that this process is."""
     from ps_cluster.launch import cluster_files
 
-    tf_config = os.environ.get("TF_CONFIG")
+    tf_config = os.environ.get(TF_CONFIG)
     if file is None:
         for name, value in (("--type", kind), ("--index", index)):
             if value is not None:

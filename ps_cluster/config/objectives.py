@@ -313,7 +313,7 @@ class Classification(Objective):
         return ClassificationJudge
 
     def results(self) -> type[Analysis]:
-        from ps_cluster.report.class_results import ClassResults
+        from ps_cluster.report.class_results import ClassResults  # imports matplotlib
 
         return ClassResults
 
@@ -389,7 +389,7 @@ class MultiLabel(Objective):
         return MultiLabelJudge
 
     def results(self) -> type[Analysis]:
-        from ps_cluster.report.label_results import LabelResults
+        from ps_cluster.report.label_results import LabelResults  # imports matplotlib
 
         return LabelResults
 
@@ -444,7 +444,7 @@ class Regression(Objective):
         return RegressionJudge
 
     def results(self) -> type[Analysis]:
-        from ps_cluster.report.value_results import ValueResults
+        from ps_cluster.report.value_results import ValueResults  # imports matplotlib
 
         return ValueResults
 

@@ -272,7 +272,7 @@ class _Evaluator:
             config = self._folder.config(checkpoint)
             self._tensorboard.write_hyper_parameters(self._folder.run_dir.root.name, distinguishing_settings(config))
             self._insight = Insight(self._tensorboard, scorer)
-        self._tensorboard.write(row.model_dump())
+        self._tensorboard.write(row)
         self._insight.write(checkpoint)
 
     def _finish(self, ended: EndedMark, scored: set[int]) -> list[EvaluationRow]:

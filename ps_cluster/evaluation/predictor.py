@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ps_cluster.config import RunConfig, load_config
 from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.data.packed import PackedDataset
-from ps_cluster.data.text_rows import network_inputs
 from ps_cluster.errors import UserError
+from ps_cluster.evaluation.raw_graph import graph_of
 from ps_cluster.evaluation.raw_rows import Inputs
 from ps_cluster.evaluation.scorer import dataset_of, form_of
 from ps_cluster.files.values import one_line
@@ -23,10 +22,6 @@ from ps_cluster.models.failures import computing
 from ps_cluster.notices import Notify
 from ps_cluster.quiet_import import import_tensorflow
 from ps_cluster.runs.run_dir import RunDir
-
-if TYPE_CHECKING:
-    import keras
-    import tensorflow as tf
 
 RUNS = Path("runs")
 
@@ -121,26 +116,3 @@ class Predictor:
         with computing():
             found: np.ndarray = self._predictions(**inputs).numpy()
         return found
-
-
-def graph_of(model: keras.Model, spec: ExampleSpec) -> Any:
-    """Return a graph that takes raw inputs by name, for any number of examples, and returns the model's predictions.
-
-    Args:
-      model: a model that `predicting` has returned.
-    """
-    import tensorflow as tf
-
-    from ps_cluster.models.flat import as_arguments
-
-    def predictions(**inputs: tf.Tensor) -> tf.Tensor:
-        return model(as_arguments(network_inputs(inputs, spec)), training=False)
-
-    return tf.function(predictions, autograph=False).get_concrete_function(**signature_of(spec))
-
-
-def signature_of(spec: ExampleSpec) -> dict[str, tf.TensorSpec]:
-    """Return name → shape and dtype of each raw input, for any number of examples."""
-    import tensorflow as tf
-
-    return {name: tf.TensorSpec([None, *field.shape], field.dtype, name) for name, field in spec.inputs.items()}

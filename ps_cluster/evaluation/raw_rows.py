@@ -32,7 +32,7 @@ def with_encoding(model: Any, encoding: TableEncoding) -> Any:
     raw, encoded = {}, {}
     if columns := encoding.numbers:
         raw[NUMBERS] = keras.Input((len(columns),), name=NUMBERS, dtype="float64")
-        mean, std = (np.array([getattr(one, name) for one in columns]) for name in ("mean", "std"))
+        mean, std = np.array([one.mean for one in columns]), np.array([one.std for one in columns])
         standard = (raw[NUMBERS] - mean) / std  # keras.layers.Normalization would replace small deviations by 1e-7
         filled = keras.ops.nan_to_num(standard, nan=0.0)  # the mean replaces a missing value
         encoded[NUMBERS] = keras.ops.cast(filled, "float32")
@@ -52,8 +52,8 @@ def with_encoding(model: Any, encoding: TableEncoding) -> Any:
 def as_raw(inputs: Inputs, encoding: TableEncoding) -> dict[str, np.ndarray]:
     """Convert encoded columns to raw columns that have this encoding. Code 0 becomes a text that is no category."""
     raw: dict[str, np.ndarray] = {}
-    if encoding.numbers:
-        mean, std = (np.array([getattr(one, name) for one in encoding.numbers]) for name in ("mean", "std"))
+    if columns := encoding.numbers:
+        mean, std = np.array([one.mean for one in columns]), np.array([one.std for one in columns])
         raw[NUMBERS] = np.asarray(inputs[NUMBERS], np.float64) * std + mean
     if encoding.categories:
         texts = [np.array([NO_CATEGORY, *one.values], object) for one in encoding.categories]

@@ -39,7 +39,11 @@ def set_fence(fence: Callable[[], None] | None) -> None:
 
 
 def check() -> None:
-    """Raise the fence's error if this process may not change files any more."""
+    """Raise the fence's error, `Superseded`, if this process may not change files any more.
+
+    Only a leader has a fence. Its process sets it before the training begins (`main` in launch/task.py). On several
+    machines the command `task` sets one too when it claims the run, and removes it at its end (launch/one_task.py).
+    """
     if _fence is not None:
         _fence()
 

@@ -1,4 +1,8 @@
-"""Define the actions that the rules of a run and of `task` return, and that their loops carry out."""
+"""Define the actions that the rules of a run and of `task` return, and that their loops carry out.
+
+`Decisions` (decisions.py) returns an `Action`, and `EventLoop._act` (event_loop.py) carries it out, most of them by a method
+of `LocalCluster`. `TaskDecisions` shares `Notice`, `WriteStacks` and `Kill`; `TaskLoop._act` carries them out.
+"""
 
 from __future__ import annotations
 
@@ -47,14 +51,17 @@ class StartCluster:
 
 @dataclass(frozen=True)
 class RestartTask:
-    """Start one task that ended again, at its old address."""
+    """Start again one task that has ended, at its old address (`LocalCluster.restart`)."""
 
     task: Task
 
 
 @dataclass(frozen=True)
 class RestartTraining:
-    """Start all training tasks again on new ports. `resume`: whether to continue from the newest snapshot."""
+    """Start all training tasks again on new ports (`LocalCluster.restart_training`).
+
+    `resume`: whether they continue from the newest snapshot.
+    """
 
     resume: bool
 
@@ -62,6 +69,8 @@ class RestartTraining:
 @dataclass(frozen=True)
 class RestartFromSnapshot:
     """Stop all training tasks at once and look for the newest snapshot, because the state of a ps or of the leader is lost.
+
+    `Decisions.snapshot_checked` gets the answer and plans the `RestartTraining`.
 
     `delay_s`: the seconds until the training tasks start again.
     """

@@ -18,7 +18,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import parse_json
 from ps_cluster.files.values import Malformed, first_error, one_line
 from ps_cluster.files.yaml_files import read_yaml
-from ps_cluster.launch.topology import TF_CONFIG, ClusterTopology, Origin
+from ps_cluster.launch.topology import OF_TF_CONFIG, ClusterTopology, Origin
 from ps_cluster.notices import Notify, ignore
 from ps_cluster.runs.rows import Row, TaskType
 from ps_cluster.system.addresses import host_and_port
@@ -76,7 +76,7 @@ def from_tf_config(text: str | None, notify: Notify = ignore) -> tuple[ClusterTo
         raise UserError(f"TF_CONFIG {error}") from error
     except ValidationError as error:
         raise UserError(first_error(error, "TF_CONFIG")) from error
-    return _topology(given.cluster, Task(given.task.type, given.task.index), TF_CONFIG, notify)
+    return _topology(given.cluster, Task(given.task.type, given.task.index), OF_TF_CONFIG, notify)
 
 
 def from_file(path: Path, task: Task, notify: Notify) -> tuple[ClusterTopology, Task]:

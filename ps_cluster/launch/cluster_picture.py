@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ps_cluster.config.modes import Flow
 from ps_cluster.config.tasks import CHIEF, EVALUATOR, PS, WORKER
 from ps_cluster.launch.overview import NONE, ClusterView, TaskView
+from ps_cluster.report.pages import rendered
 
 _ROWS = (CHIEF, WORKER, PS)  # workers are in the middle, because chief and ps talk only to workers
 _LEFT, _TOP, _WIDTH, _HEIGHT, _GAP, _BETWEEN = 210, 56, 190, 76, 36, 74  # user units of the SVG
@@ -38,8 +39,6 @@ def draw_cluster(view: ClusterView) -> str:
     labels += _flow_labels(view.flows, rows)
     for box in outside:
         labels += [(24, box.y + 20, "not in the cluster:", "quiet"), (24, box.y + 36, "reads checkpoints", "quiet")]
-    from ps_cluster.report.pages import rendered  # matplotlib takes half a second to import
-
     return rendered(
         "ps_cluster.report",
         "cluster.svg",

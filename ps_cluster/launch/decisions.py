@@ -33,7 +33,7 @@ from ps_cluster.launch.actions import (
     WriteStacks,
     broken_line,
 )
-from ps_cluster.launch.recovery import CLUSTER, Recovery, after
+from ps_cluster.launch.recovery import CLUSTER, Recovery, delay_text
 from ps_cluster.launch.scaling import scale
 from ps_cluster.launch.silence import SilenceDetector
 from ps_cluster.launch.stages import FrozenProcesses, RunLimits, RunStage, StageClock
@@ -83,7 +83,8 @@ class Decisions:
         self._limits = limits
         self._on_death = config.mode_kind.cluster.on_death
         self._recovery = Recovery(limits, self._on_death)
-        self._plans: dict[Task | str, tuple[float, Action]] = {}  # a task, or `CLUSTER` → when to do what
+        # A task, or `CLUSTER` → a time, and the action that `time_passed` returns then.
+        self._plans: dict[Task | str, tuple[float, Action]] = {}
         self._clock = StageClock(limits, now_s)
         self._silence = SilenceDetector(config, limits, now_s)
         self.silences: list[SilenceRow] = []
@@ -127,7 +128,7 @@ class Decisions:
         self._clock.enter(RunStage.STARTING, now_s)
         where = "the newest snapshot" if snapshot else "the beginning"
         tasks = listed([_IN_WORDS[kind] for kind in self._topology.types])
-        line = f"{cause}; starting {tasks} again{after(delay_s)} from {where}"
+        line = f"{cause}; starting {tasks} again{delay_text(delay_s)} from {where}"
         return (Notice(logs.CLUSTER_RESTARTED(line)),)
 
     @property
@@ -247,7 +248,10 @@ class Decisions:
         return CLUSTER in self._plans or self._stage is RunStage.SCORING
 
     def task_died(self, death: TaskExit, now_s: float) -> Actions:
-        """A task ended in any other way than `leader_done` and `evaluator_done`."""
+        """A task ended in any other way than `leader_done` and `evaluator_done`.
+
+        Plan its restart, which `time_passed` returns when the delay is over; restart the whole cluster; or give it up.
+        """
         task = death.task
         if task.type != EVALUATOR:
             if self._expects_ends:
@@ -259,13 +263,13 @@ class Decisions:
         elif death.error.computation:
             return self._continue_without_evaluator(f"{death}")
         silent_s = sum(silent.seconds for silent in self.silences if silent.pid == death.pid)  # at the end of its life
-        delay_s = self._recovery.next_delay_s(death, self._most_applied, now_s, silent_s)
+        delay_s = self._recovery.record_death(death, self._most_applied, now_s, silent_s)
         if delay_s is None:
             return self._give_up(task, self._recovery.first_cause(death), gone=True)
         if self._recovery.restarts_all(death):
             return (RestartFromSnapshot(f"{death}", delay_s),)
         self._plans[task] = now_s + delay_s, RestartTask(task)
-        return (Notice(logs.TASK_RESTARTED(f"{death}; starting it again{after(delay_s)}")),)
+        return (Notice(logs.TASK_RESTARTED(f"{death}; starting it again{delay_text(delay_s)}")),)
 
     def _give_up(self, task: Task, cause: str, *, gone: bool) -> Actions:
         if not self._on_death[task.type].dispensable:

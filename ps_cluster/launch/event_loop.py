@@ -1,4 +1,9 @@
-"""The launcher's event loop: look at tasks and run files, report to `Decisions` what was seen, carry out what follows."""
+"""The launcher's event loop: look at tasks and run files, report to `Decisions` what was seen, carry out what follows.
+
+This is the way of a worker that has ended and is started again. `_look` gets its `TaskExit` from `Supervisor.poll`, and
+`_report_exit` passes it to `Decisions.task_died`, which plans a `RestartTask`. Once its time has come,
+`Decisions.time_passed` returns this action, and `_act` calls `LocalCluster.restart`.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +86,7 @@ class EventLoop:
                 if self._ending is not None:
                     break
                 self._sleep(self._look_every_s)
-        except StopHeard:  # processes were being started, and no look would hear of the requests
+        except StopHeard:  # in a wait for the fork server, so no look has reported the requests to stop
             while self._ending is None:
                 self._carry_out(self.decisions.stop_requested(self._requests.exit_code, self._clock()))
         self._read_rows()
@@ -153,16 +158,17 @@ class EventLoop:
     # Acting.
 
     def _act(self, action: Action) -> None:
+        """Carry out an action, mostly by a method of the cluster."""
         cluster = self._cluster
         match action:
             case actions.Notice(line):
                 self._notice(line)
             case actions.StartCluster():
                 cluster.start()
-                self._has_started()
+                self._report_started()
             case actions.RestartTraining(resume):
                 cluster.restart_training(resume=resume)
-                self._has_started()
+                self._report_started()
             case actions.RestartTask(task):
                 cluster.restart(task)
                 self._show_tasks()
@@ -170,10 +176,10 @@ class EventLoop:
                 self._restart_from_snapshot(action)
             case actions.GiveUp(task):
                 cluster.give_up(task)
-                self._has_started()
+                self._report_started()
             case actions.Scale(start, stop):
                 cluster.scale(start=start, stop=stop, grace_s=self._grace_s)
-                self._has_started()
+                self._report_started()
             case actions.AnswerScale(line, refused):
                 self._scale_desk.answer(line, refused=refused)
             case actions.DrainLeader(leader):
@@ -187,16 +193,16 @@ class EventLoop:
                     cluster.signal(task, signal.SIGKILL)
             case actions.StopTraining(grace_s):
                 cluster.stop(TRAINING_TYPES, grace_s)
-                self._has_stopped()
+                self._report_stopped()
             case actions.StopAll():
                 cluster.stop_all(grace_s=0)
-                self._has_stopped()
+                self._report_stopped()
             case EndRun():
                 self._ending = action
             case _:
                 assert_never(action)
 
-    def _has_started(self) -> None:
+    def _report_started(self) -> None:
         before, self._workers = self._workers, len(self._cluster.topology.workers)
         if before is not None and before != self._workers:
             applied, seconds = self._newest.applied, max(0.0, self._newest.train_seconds)
@@ -205,13 +211,14 @@ class EventLoop:
         self._show_tasks()
         self._carry_out(self.decisions.cluster_started(self._cluster.topology, self._clock()))
 
-    def _has_stopped(self) -> None:
+    def _report_stopped(self) -> None:
         self._show_tasks()
         self._carry_out(self.decisions.stopped(self._clock()))
 
     def _restart_from_snapshot(self, request: actions.RestartFromSnapshot) -> None:
+        """Stop all training tasks and look for a state to continue from. `Decisions` then plans how they start again."""
         self._cluster.stop(TRAINING_TYPES, grace_s=0)
-        self._read_rows()  # the last ones of the old leader
+        self._read_rows()  # the last rows of the old leader
         problem, snapshot = "", False
         try:
             snapshot = newest_for(self._cluster.shards, self._run_dir, self._notice) is not None

@@ -10,14 +10,14 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Unpack
 
 from ps_cluster.clock import AwakeClock
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset, write_form, write_pointer
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.files.writing import write_whole
-from ps_cluster.launch import memory, task_server
+from ps_cluster.launch import memory, task, task_server
 from ps_cluster.launch.actions import EndRun
 from ps_cluster.launch.endings import write_ending
 from ps_cluster.launch.event_loop import EventLoop
@@ -32,7 +32,7 @@ from ps_cluster.runs import checkpoints
 from ps_cluster.runs.logs import MEMORY_SHORT
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system import environment, machine, tensorboard_server
-from ps_cluster.system.child_process import Machine, StartedProcess, Starter
+from ps_cluster.system.child_process import Machine, StartedProcess, Starter, StartOptions
 from ps_cluster.system.forked_tasks import ForkServer
 from ps_cluster.system.gpus import HIDDEN, VISIBLE_GPUS
 from ps_cluster.system.limits import room
@@ -41,7 +41,7 @@ from ps_cluster.system.run_processes import life_of
 from ps_cluster.system.stop_signals import StopRequests
 from ps_cluster.system.supervisor import Supervisor
 
-TASK_ARGV = (sys.executable, "-m", "ps_cluster.launch.task")
+TASK_ARGV = (sys.executable, "-m", task.__name__)
 
 
 def run_local(
@@ -119,7 +119,7 @@ def run_local(
             wall_seconds=time.monotonic() - began,
             began=began,
             life=life_of(os.getpid()),
-            restarts={(task.type, task.index): count for task, count in cluster.restarts.items()},
+            restarts={(one.type, one.index): count for one, count in cluster.restarts.items()},
             silences=loop.decisions.silences,
             scaled=loop.scalings,
             early_stop=loop.decisions.early_stop,
@@ -134,16 +134,16 @@ def run_local(
     return _exit_code(ending, left) or proof_code
 
 
-def starter_of_tasks(start: Starter, server: ForkServer) -> Starter:
+def starter_of_tasks(start: Starter[StartedProcess], server: ForkServer) -> Starter[StartedProcess]:
     """Return a function that starts a task: as a fork, if its command is `python -m MODULE …` and it sees no GPUs.
 
     CUDA does not work in a fork of a process in which it was initialised, and an import of TensorFlow might do that.
     """
 
-    def start_task(argv: list[str], *, env: Mapping[str, str], **how: Any) -> StartedProcess:
+    def start_task(argv: list[str], *, env: Mapping[str, str], **options: Unpack[StartOptions]) -> StartedProcess:
         if argv[:2] == [sys.executable, "-m"] and env.get(VISIBLE_GPUS) == HIDDEN:
-            return server.popen(argv, env=env, **how)
-        return start(argv, env=env, **how)
+            return server.popen(argv, env=env, **options)
+        return start(argv, env=env, **options)
 
     return start_task
 

@@ -11,8 +11,10 @@ from ps_cluster.config.tasks import CHIEF, PS, TRAINING_TYPES, WORKER, Task
 from ps_cluster.files.writing import write_json, write_whole
 from ps_cluster.launch.gpu_choice import is_on_gpus
 from ps_cluster.launch.pinning import cores_of
+from ps_cluster.launch.task_arguments import TaskArguments
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.notices import Notify
+from ps_cluster.process_variables import TF_CONFIG
 from ps_cluster.report.run_state import TaskState
 from ps_cluster.runs.logs import DISK_REFUSES
 from ps_cluster.runs.rows import ClusterFile
@@ -30,7 +32,7 @@ FORK_SERVER, LAUNCHER = Task("fork_server", 0), Task("launcher", 0)
 
 
 class LocalCluster:
-    """All tasks of a run."""
+    """All tasks of a run. `EventLoop` says which of them start, restart and stop; the `Supervisor` has their processes."""
 
     def __init__(
         self,
@@ -50,7 +52,7 @@ class LocalCluster:
         self._run_dir = run_dir
         self._supervisor = supervisor
         self._network = network
-        self._task_options = ("--resume",) if resume else ()
+        self._resume = resume  # whether tasks that start from now on continue a training
         self._task_argv = task_argv
         self._fork_server = fork_server
         self._outlived: list[TaskProcess] = []  # processes still there after SIGKILL
@@ -65,7 +67,7 @@ class LocalCluster:
 
     def restart(self, task: Task) -> None:
         """Start a task again after it has ended, at the same address, which the other tasks know."""
-        self._supervisor.stop([task], grace_s=0)  # it may have left processes in its group
+        self._supervisor.stop([task], grace_s=0)  # the ended process may have left others in its group
         self.restarts[task] += 1
         self._start([task])
 
@@ -75,7 +77,7 @@ class LocalCluster:
         With `resume` they continue from the newest checkpoint or snapshot. Otherwise they start from the first step.
         """
         self.stop(TRAINING_TYPES, grace_s=0)
-        self._task_options = ("--resume",) if resume else ()
+        self._resume = resume
         self._pick_ports()
         tasks = self.topology.of_types(TRAINING_TYPES)
         self.restarts.update(tasks)
@@ -126,6 +128,7 @@ class LocalCluster:
         return [task for task in self._supervisor.frozen() if task in self.pids]
 
     def poll(self) -> list[TaskExit]:
+        """Return the tasks that have ended by themselves since the last call, earliest failure first."""
         if not self._is_written:
             self._write_cluster_file()
         self._measure()  # before the poll: it reaps ended processes, whose CPU time is then gone
@@ -187,17 +190,23 @@ class LocalCluster:
         return None
 
     def _spec(self, task: Task) -> TaskSpec:
-        options = ["--run-dir", str(self._run_dir.root), "--type", task.type, "--index", str(task.index)]
+        """Return the command, environment and files of a task's process."""
+        cores: tuple[int, ...] = ()
         if task.type == WORKER:
-            cores = sorted(os.sched_getaffinity(0))
-            own = cores_of(task.index, self._config, cores, usable=allowance().threads)
-            options += ["--cores", ",".join(map(str, own))]
-        if task.type == CHIEF:  # it waits for these workers before it begins
-            options += ["--least-workers", str(len(self.topology.workers))]
+            available = sorted(os.sched_getaffinity(0))
+            cores = tuple(cores_of(task.index, self._config, available, usable=allowance().threads))
+        arguments = TaskArguments(
+            run_dir=self._run_dir.root,
+            task=task,
+            cores=cores,
+            resume=self._resume,
+            # The chief waits for these workers before it begins.
+            least_workers=len(self.topology.workers) if task.type == CHIEF else None,
+        )
         return TaskSpec(
             task=task,
-            argv=(*self._task_argv, *options, *self._task_options),
-            env=self._environment(task) | {"TF_CONFIG": self.topology.tf_config(task)},
+            argv=(*self._task_argv, *arguments.argv()),
+            env=self._environment(task) | {TF_CONFIG: self.topology.tf_config(task)},
             cwd=self._run_dir.root,
             log=self._run_dir.log(task.type, task.index),
             error=self._run_dir.error(task.type, task.index),

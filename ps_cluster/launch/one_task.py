@@ -2,7 +2,7 @@
 
 The process that runs TensorFlow is a child, because TensorFlow may hold up its whole process, signals included, while
 it waits for another machine. The process of the command never waits for long, so it hears every signal and keeps every
-limit. Its rules are in task_decisions.py.
+limit. Its rules are in one_task_decisions.py.
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ from ps_cluster.launch.gpu_choice import is_on_gpus, with_gpus_found
 from ps_cluster.launch.launcher import TASK_ARGV
 from ps_cluster.launch.local_run import complete_config, resolve_data
 from ps_cluster.launch.network_check import described_objective
+from ps_cluster.launch.one_task_decisions import RendezvousLimits, taken
+from ps_cluster.launch.one_task_loop import TaskLoop
 from ps_cluster.launch.stages import RunLimits
-from ps_cluster.launch.task_decisions import RendezvousLimits, taken
-from ps_cluster.launch.task_loop import TaskLoop
+from ps_cluster.launch.task_arguments import TaskArguments
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.notices import Notify, ignore
-from ps_cluster.process_variables import LAUNCHER_PID, temporary_files_in
+from ps_cluster.process_variables import LAUNCHER_PID, TF_CONFIG, temporary_files_in
 from ps_cluster.report.progress import ProgressView
 from ps_cluster.report.run_state import TaskState
 from ps_cluster.report.summary import EndedRun
@@ -206,16 +207,19 @@ class OneTask:
     def start(self, least_workers: int | None) -> ChildProcess:
         """Start the process that runs TensorFlow. It writes to this terminal, and ends with this process."""
         task = self.task
-        named = ("--run-dir", str(self.run_dir.root), "--type", task.type, "--index", str(task.index), "--alone")
-        waiting = ("--wait-seconds", str(self.options.wait_s))
-        leading = ("--term", str(self.claim.term)) if self.claim else ()
-        least = () if least_workers is None else ("--least-workers", str(least_workers))
-        resuming = ("--resume",) if self.resumes else ()
+        arguments = TaskArguments(
+            run_dir=self.run_dir.root,
+            task=task,
+            resume=self.resumes,
+            least_workers=least_workers,
+            alone=True,
+            term=self.claim.term if self.claim else 0,
+            wait_s=self.options.wait_s,
+        )
         on_gpus = is_on_gpus(self.config, self.topology, task)
         env = environment.for_tensorflow(finding_this_package(os.environ), on_gpus=on_gpus)
-        env |= {LAUNCHER_PID: str(os.getpid()), "TF_CONFIG": self.topology.tf_config(task)}
-        argv = (*self.task_argv, *named, *waiting, *leading, *least, *resuming)
-        return ChildProcess.start(argv, env=env, cwd=self.run_dir.root)
+        env |= {LAUNCHER_PID: str(os.getpid()), TF_CONFIG: self.topology.tf_config(task)}
+        return ChildProcess.start((*self.task_argv, *arguments.argv()), env=env, cwd=self.run_dir.root)
 
     def write_workers(self, pids: Mapping[int, int]) -> None:
         """Write cluster.json, as the launcher of `run` does, with the pids of the workers that have done some work."""
@@ -309,8 +313,11 @@ def _check_cluster(config: RunConfig, topology: ClusterTopology) -> None:
             f"mode.name: got '{mode.name}', whose cluster has {', '.join(mode.cluster.types)}, "
             f"but the cluster of {origin} has {', '.join(topology.types)}"
         )
-    for kind, name in ((WORKER, "workers"), (PS, "parameter_servers")):
-        given = getattr(config.cluster, name)
+    cluster = config.cluster
+    for kind, name, given in (
+        (WORKER, "workers", cluster.workers),
+        (PS, "parameter_servers", cluster.parameter_servers),
+    ):
         if kind in topology.cluster and given != (count := len(topology.cluster[kind])):
             raise UserError(f"cluster.{name}: got {given}, but the cluster of {origin} has {count}: leave it out")
 

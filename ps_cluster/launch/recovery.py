@@ -2,7 +2,7 @@
 
 What follows from the death of a worker, a parameter server, the chief or the evaluator stands in the mode's table,
 `Mode.cluster.on_death` (`ON_DEATH` in config/tasks.py, unless the mode has another table). This module counts
-the deaths.
+the deaths: those that follow each other without a recovery between them are a streak.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ CLUSTER = "the cluster"
 
 
 class RestartPolicy:
-    """Counts deaths in a row, and decides when to start again and when to give up. It does not know what died.
+    """Counts the deaths of a streak, and decides when to start again and when to give up. It does not know what died.
 
-    Here it counts the deaths of a run's tasks, and in tools/fleet.py those of whole runs. `delays_s`: the delays before the
-    restarts in a row. The last one is repeated.
+    Here it counts the deaths of a run's tasks, and in tools/fleet.py those of whole runs. `delays_s`: the delays before
+    the restarts of a streak. The last one is repeated.
     """
 
     def __init__(self, delays_s: Sequence[float]):
         self._delays_s = delays_s
         self._deaths: Counter[Hashable] = Counter()
 
-    def next_delay_s(self, key: Hashable, most_restarts: float) -> float | None:
+    def record_death(self, key: Hashable, most_restarts: float) -> float | None:
         """Count a death of `key`; return the seconds after which to start it again.
 
-        Return None to give it up, after `most_restarts` restarts in a row.
+        Return None to give it up, after `most_restarts` restarts in the streak.
         """
         self._deaths[key] += 1
         if self._deaths[key] > most_restarts:
@@ -41,15 +41,16 @@ class RestartPolicy:
         return self._delays_s[min(self._deaths[key], len(self._delays_s)) - 1]
 
     def deaths(self, key: Hashable) -> int:
+        """Return the number of deaths in the streak of `key`."""
         return self._deaths[key]
 
-    def end_row(self, key: Hashable) -> None:
+    def end_streak(self, key: Hashable) -> None:
         """Forget the deaths of `key`: it recovered, or begins anew."""
         del self._deaths[key]
 
 
 @dataclass
-class _DeathsInARow:
+class _Streak:
     """Deaths without recovery between them, of one task or of the cluster."""
 
     first: TaskExit
@@ -59,63 +60,66 @@ class _DeathsInARow:
 
 
 class Recovery:
-    """Recovers tasks from death: each by itself, or all together where a death restarts the whole cluster."""
+    """Recovers tasks from death: each by itself, or all together where a death restarts the whole cluster.
+
+    It decides and restarts nothing: `Decisions.task_died` makes actions of its answers.
+    """
 
     def __init__(self, limits: RunLimits, on_death: OnDeaths):
         self._stable_s = limits.stable_s
         self._on_death = on_death
         self._policy = RestartPolicy(limits.restart_delays_s)
-        self._rows: dict[Hashable, _DeathsInARow] = {}
+        self._streaks: dict[Hashable, _Streak] = {}
 
     def restarts_all(self, death: TaskExit) -> bool:
         """Return whether all training tasks start again with this one."""
         # A worker whose port is taken needs another address, which the others only learn by a restart.
         return self._on_death[death.task.type].whole_cluster or death.exit_code == PORT_IN_USE
 
-    def next_delay_s(self, death: TaskExit, updates: int, now_s: float, silent_s: float = 0.0) -> float | None:
+    def record_death(self, death: TaskExit, updates: int, now_s: float, silent_s: float = 0.0) -> float | None:
         """Count a death; return the seconds after which to start again, None to give up.
 
         Args:
-          updates: the highest number of updates that were ever applied. Two deaths of the cluster are "in a row" if no
+          updates: the highest number of updates that were ever applied. Two deaths of the cluster are of one streak if no
             new update came between them, however long that took. For a single task, the time that it lived decides.
           silent_s: the seconds without an update at the end of the task's life; they do not count as life.
         """
         key = self._key(death)
-        row = self._rows.get(key)
-        if row is not None:
-            lived_s = now_s - silent_s - row.started_s
-            has_recovered = updates > row.updates if key == CLUSTER else lived_s > self._stable_s
-        if row is None or has_recovered:
-            row = self._rows[key] = _DeathsInARow(death)
-            self._policy.end_row(key)
-        row.died.add(death.task)
-        row.updates = updates
-        delay_s = self._policy.next_delay_s(key, self._on_death[death.task.type].restarts)
-        row.started_s = now_s + (delay_s or 0.0)
+        streak = self._streaks.get(key)
+        if streak is not None:
+            lived_s = now_s - silent_s - streak.started_s
+            has_recovered = updates > streak.updates if key == CLUSTER else lived_s > self._stable_s
+        if streak is None or has_recovered:
+            streak = self._streaks[key] = _Streak(death)
+            self._policy.end_streak(key)
+        streak.died.add(death.task)
+        streak.updates = updates
+        delay_s = self._policy.record_death(key, self._on_death[death.task.type].restarts)
+        streak.started_s = now_s + (delay_s or 0.0)
         return delay_s
 
     def first_cause(self, death: TaskExit) -> str:
-        """Return the first of the deaths in a row to which this one belongs, on one line."""
+        """Return the first death of the streak to which this one belongs, on one line."""
         key = self._key(death)
-        return f"{self._rows[key].first} (given up after {self._policy.deaths(key) - 1} restarts)"
+        return f"{self._streaks[key].first} (given up after {self._policy.deaths(key) - 1} restarts)"
 
     def others_died(self, task: Task) -> bool:
-        """Return whether, in the row of deaths of the cluster, another task of this type died too.
+        """Return whether, in the streak of the cluster, another task of this type died too.
 
         Then the fault is not in the machine or memory of this task, and the cluster would do no better without it.
         """
-        row = self._rows.get(CLUSTER) if self._on_death[task.type].whole_cluster else None
-        return row is not None and any(other.type == task.type and other != task for other in row.died)
+        streak = self._streaks.get(CLUSTER) if self._on_death[task.type].whole_cluster else None
+        return streak is not None and any(other.type == task.type and other != task for other in streak.died)
 
     def forgive(self, task: Task) -> None:
         """Forget the deaths of the cluster, because it continues without `task`."""
         if self._on_death[task.type].whole_cluster:
-            self._rows.pop(CLUSTER, None)  # the next death begins a new row
+            self._streaks.pop(CLUSTER, None)  # the next death begins a new streak
 
     def _key(self, death: TaskExit) -> Hashable:
         return CLUSTER if self.restarts_all(death) else death.task
 
 
-def after(delay_s: float) -> str:
+def delay_text(delay_s: float) -> str:
     """Return " in 2 s", or nothing for no delay."""
     return f" in {delay_s:g} s" if delay_s else ""

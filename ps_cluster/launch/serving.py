@@ -1,4 +1,7 @@
-"""Serve as a parameter server or worker: start TensorFlow's server, and end with the training."""
+"""Serve as a parameter server or worker: start TensorFlow's server, and end with the training.
+
+The server runs what the chief sends it: the graphs of training/worker.py in a worker. So there is no loop over steps here.
+"""
 
 from __future__ import annotations
 

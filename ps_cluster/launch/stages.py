@@ -1,6 +1,6 @@
 """Define the time limits of a run and the clocks that check them: one for its stage, and one for frozen processes.
 
-The launcher of a whole run (decisions.py) and the command `task` (task_decisions.py) keep their limits with these.
+The launcher of a whole run (decisions.py) and the command `task` (one_task_decisions.py) keep their limits with these.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class RunLimits:
     silent_s: float = 10.0
     first_update_s: float = 60.0  # until a worker process's first update: it connects and builds its graph before
     kill_s: float = 10.0  # from SIGKILL until a task whose process is still there is given up
-    stable_s: float = 20.0  # a worker or evaluator that lived longer than this did not die "in a row"
-    # Before the first restart in a row, the second …; the last for all others. The first is at once: an accident costs no time.
+    stable_s: float = 20.0  # a worker or evaluator that lived longer than this begins a new streak of deaths
+    # Before the first restart of a streak, the second …; the last for all others. The first one is at once.
     restart_delays_s: tuple[float, ...] = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 10.0)
     drain_s: float = 120.0  # from the first Ctrl-C, or an update after it, to the next one or the end of training
     scoring_s: float = 300.0  # for each checkpoint to be scored, once training is over

@@ -1,4 +1,4 @@
-"""The entry of every child process: `python -m ps_cluster.launch.task --run-dir DIR --type worker --index 0`.
+"""The entry of the process of every task: `python -m ps_cluster.launch.task --run-dir DIR --type worker --index 0`.
 
 Its exit code is one of errors.py. If it was asked to stop twice, the exit code is that of the second signal.
 The error is written to `RunDir.error(type, index)`.
@@ -6,10 +6,8 @@ The error is written to `RunDir.error(type, index)`.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import faulthandler
-import math
 import os
 import signal
 import sys
@@ -40,12 +38,13 @@ from ps_cluster.files.writing import set_fence, write_json
 from ps_cluster.launch.cluster_files import from_tf_config
 from ps_cluster.launch.gpu_choice import is_on_gpus
 from ps_cluster.launch.serving import serve
+from ps_cluster.launch.task_arguments import TaskArguments
 from ps_cluster.launch.task_failures import MESSAGE_CHARACTERS, as_failure, as_loss, is_taken_port
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.launch.workspace import enter
 from ps_cluster.models.failures import reason_of
 from ps_cluster.notices import ignore
-from ps_cluster.process_variables import set_log_task
+from ps_cluster.process_variables import TF_CONFIG, set_log_task, set_tf_config
 from ps_cluster.quiet_import import import_tensorflow
 from ps_cluster.runs import logs
 from ps_cluster.runs.leaders import Claim, LeaderStart, Superseded, claim
@@ -62,56 +61,46 @@ from ps_cluster.training.computing_device import check_gpus
 from ps_cluster.training.job import TrainingJob
 
 
-def main(arguments: list[str] | None = None, *, trainer: Callable[[TrainingJob], None] | None = None) -> NoReturn:
-    """Carry out one task of a run and end the process. `trainer` is called in the leader instead of `Mode.train`."""
+def main(words: list[str] | None = None, *, trainer: Callable[[TrainingJob], None] | None = None) -> NoReturn:
+    """Carry out one task of a run and end the process.
+
+    Args:
+      words: the arguments; None: those of this process.
+      trainer: called in the leader instead of `Mode.train`.
+    """
     die_with_launcher()
-    parser = argparse.ArgumentParser(prog="python -m ps_cluster.launch.task")
-    parser.add_argument("--run-dir", type=Path, required=True)
-    parser.add_argument("--type", required=True)
-    parser.add_argument("--index", type=int, required=True)
-    parser.add_argument("--cores", help="The numbers of the cores that the task may use, with commas.")
-    parser.add_argument("--resume", action="store_true")
-    parser.add_argument(
-        "--least-workers", type=int, help="Training begins with this number of workers; other workers may come later."
-    )
-    alone = parser.add_argument_group("without a launcher")
-    alone.add_argument("--alone", action="store_true", help="Read settings and data from the task's workspace.")
-    alone.add_argument("--term", type=int, default=0)
-    alone.add_argument(
-        "--wait-seconds", type=float, default=math.inf, help="How long an evaluator waits for the training."
-    )
-    options = parser.parse_args(arguments)
-    if options.cores:
-        os.sched_setaffinity(0, map(int, options.cores.split(",")))
-    run_dir, task = RunDir(Path(os.path.realpath(options.run_dir))), Task(options.type, options.index)
+    arguments = TaskArguments.parse(words)
+    if arguments.cores:
+        os.sched_setaffinity(0, arguments.cores)
+    run_dir, task, alone = RunDir(Path(os.path.realpath(arguments.run_dir))), arguments.task, arguments.alone
     set_log_task(str(task))
     if task.type in (CHIEF, EVALUATOR):
         return_large_blocks()
 
     def body() -> None:
-        topology, _ = from_tf_config(os.environ.get("TF_CONFIG"))
-        files = run_dir.of_task(task.type, task.index) if options.alone else run_dir
+        topology, _ = from_tf_config(os.environ.get(TF_CONFIG))
+        files = run_dir.of_task(task.type, task.index) if alone else run_dir
         config = load_config(files.config)
         dataset = load_pointed(files.dataset).holding_out(config.evaluation.validation_examples)
-        term: int = options.term
+        term = arguments.term
         if not term and task == topology.leader:  # without a launcher the command has made the claim
             term = claim(run_dir).term
         leading = LeaderStart(
-            alone=options.alone,
+            alone=alone,
             term=term,
-            least_workers=options.least_workers,
+            least_workers=arguments.least_workers,
             lost_after_s=config.cluster.lost_after_seconds,
-            wait_s=options.wait_seconds,
+            wait_s=arguments.wait_s,
         )
         if term:
             set_fence(Claim(run_dir.leaders, term).check)
-        if options.alone:
+        if alone:
             give_up_lost_connections(config.cluster.lost_after_seconds)
             # The command `task` has done this too. If it is killed, this process lives a moment longer.
             guard_port(config.cluster.isolation, topology.port(task), topology.addresses, notify=ignore)
-        run_task(config, run_dir, dataset, topology, task, resume=options.resume, leading=leading, trainer=trainer)
+        run_task(config, run_dir, dataset, topology, task, resume=arguments.resume, leading=leading, trainer=trainer)
 
-    leave(carry_out(body, run_dir, task, alone=options.alone))
+    leave(carry_out(body, run_dir, task, alone=alone))
 
 
 def carry_out(body: Callable[[], None], run_dir: RunDir, task: Task, *, alone: bool = False) -> int:
@@ -166,8 +155,9 @@ def run_task(
     """Run the body of `task`. With a launcher only the leader and the evaluator ever return."""
     on_gpus = is_on_gpus(config, topology, task)
     own = environment.past_proxies(environment.for_tensorflow(os.environ, on_gpus=on_gpus), topology.hosts)
+    os.environ.update(own)
     # The evaluator is left out of a TF_CONFIG that came from outside: TensorFlow would wait for its answer.
-    os.environ.update(own, TF_CONFIG=topology.tf_config(task))
+    set_tf_config(topology.tf_config(task))
     drain = _drain_on_signal(kept=leading.alone) if task == topology.leader else None
     if drain is None:
         # Python's own handler would wait for TensorFlow to return.
@@ -180,7 +170,7 @@ def run_task(
         check_gpus(os.environ)
     if task.type == EVALUATOR:
         import_tensorflow()
-        from ps_cluster.evaluation.evaluator import OutOfPatience, evaluate
+        from ps_cluster.evaluation.evaluator import OutOfPatience, evaluate  # no other task needs its imports
 
         try:
             evaluate(run_dir.checkpoints, patience_s=leading.wait_s, notify=say, nice=True)

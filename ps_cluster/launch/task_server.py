@@ -19,7 +19,7 @@ from ps_cluster.quiet_import import import_tensorflow
 from ps_cluster.system.fork_server import serve
 from ps_cluster.system.lifetime import die_with_launcher
 
-ARGV = (sys.executable, "-m", "ps_cluster.launch.task_server")
+ARGV = (sys.executable, "-m", __name__)
 
 
 def import_tasks() -> None:

@@ -11,6 +11,7 @@ import portpicker
 from ps_cluster.config.sections import nested
 from ps_cluster.config.tasks import CHIEF, EVALUATOR, PS, TRAINING_TYPES, WORKER, Task, leader_type
 from ps_cluster.config.user_layers import NamedLayer
+from ps_cluster.process_variables import TF_CONFIG
 from ps_cluster.runs.rows import TaskRow
 from ps_cluster.system.addresses import host_and_port
 
@@ -29,7 +30,7 @@ class Origin:
         return ": ".join(filter(None, (self.name, ".".join(filter(None, (self.jobs, kind))))))
 
 
-TF_CONFIG = Origin("TF_CONFIG", "cluster", "TF_CONFIG: task.type", "TF_CONFIG: task.index")
+OF_TF_CONFIG = Origin(TF_CONFIG, "cluster", f"{TF_CONFIG}: task.type", f"{TF_CONFIG}: task.index")
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class ClusterTopology:
     cluster: dict[str, list[str]]
     evaluator: bool = False
     absent: frozenset[int] = frozenset()  # indices of workers that do not run: spare, stopped by `scale`, or given up
-    origin: Origin = field(default=TF_CONFIG, compare=False)
+    origin: Origin = field(default=OF_TF_CONFIG, compare=False)
 
     @classmethod
     def local(

@@ -215,21 +215,17 @@ def _warning(summary: Summary) -> str:
     return f"the loss was NaN or infinite in {bad:,} of {summary.updates.applied:,} updates. {page}" if bad else ""
 
 
-# What else happened to updates, in the words of the closing table. Counts of 0 are left out.
-_ACCIDENTS = {
-    "rolled_back": "were lost in a failure, and trained again",
-    "replays_refused": "arrived a second time, and were refused",
-    "mixed": "came in parts from two processes of a worker, because the first died between its pushes",
-}
-
-
 def _updates(updates: Updates) -> Text:
     text = Text(f"{number(updates.scheduled)} scheduled · {number(updates.applied)} applied · ")
-    for name, separator in (("duplicated", " · "), ("lost", "")):
-        count = getattr(updates, name)
+    for count, name, separator in ((updates.duplicated, "duplicated", " · "), (updates.lost, "lost", "")):
         text.append(f"{number(count)} {name}", "bold red" if count else "default").append(separator)
-    for name, happened in _ACCIDENTS.items():
-        if count := getattr(updates, name):
+    accidents = (
+        (updates.rolled_back, "were lost in a failure, and trained again"),
+        (updates.replays_refused, "arrived a second time, and were refused"),
+        (updates.mixed, "came in parts from two processes of a worker, because the first died between its pushes"),
+    )
+    for count, happened in accidents:
+        if count:
             text.append(f"\n{count:,} {happened}")
     return text
 

@@ -122,12 +122,12 @@ class RunMetric:
         return family
 
 
-def _row(name: str) -> Read:
-    return lambda seen: getattr(seen.row, name, None)
+def _of_row(read: Callable[[ProgressRow], float | None]) -> Read:
+    return lambda seen: None if seen.row is None else read(seen.row)
 
 
-def _score(name: str) -> Read:
-    return lambda seen: getattr(seen.score, name, None)
+def _of_score(read: Callable[[EvaluationRow], float | None]) -> Read:
+    return lambda seen: None if seen.score is None else read(seen.score)
 
 
 def _count(name: str) -> Read:
@@ -159,44 +159,66 @@ METRICS: tuple[RunMetric, ...] = (
         "ps_cluster_staleness", "Staleness of each step applied, in versions of the parameters", _staleness_buckets,
         kind=HistogramMetricFamily,
     ),
-    RunMetric("ps_cluster_step", "Updates of the run so far, without those that were rolled back", _row("applied")),
-    RunMetric("ps_cluster_step_target", "Updates of the whole run", _row("total")),
+    RunMetric(
+        "ps_cluster_step", "Updates of the run so far, without those that were rolled back",
+        _of_row(lambda row: row.applied),
+    ),
+    RunMetric("ps_cluster_step_target", "Updates of the whole run", _of_row(lambda row: row.total)),
     RunMetric(
         "ps_cluster_updates_outstanding", "Updates that are handed out and not applied yet",
-        lambda seen: seen.row.scheduled - seen.row.applied if seen.row else None,
+        _of_row(lambda row: row.scheduled - row.applied),
     ),
     RunMetric(
         "ps_cluster_dispatches_open", "Dispatches that are not done yet",
-        lambda seen: len(seen.row.dispatches) if seen.row else None,
+        _of_row(lambda row: len(row.dispatches)),
     ),
-    RunMetric("ps_cluster_goodput_ratio", "Share of the time that was not rolled back or interrupted", _row("goodput")),
-    RunMetric("ps_cluster_training_seconds", "Seconds of training", _row("train_seconds")),
-    RunMetric("ps_cluster_loss", "Mean training loss of the newest updates", _row("loss")),
-    RunMetric("ps_cluster_accuracy_ratio", "Training accuracy of the newest updates", _row("accuracy")),
-    RunMetric("ps_cluster_error", "Training error of the newest updates, where the objective has one", _row("error")),
-    RunMetric("ps_cluster_learning_rate", "Mean learning rate of the newest updates", _row("learning_rate")),
-    RunMetric("ps_cluster_test_accuracy_ratio", "Test accuracy of the newest score", _score("test_accuracy")),
-    RunMetric("ps_cluster_test_error", "Test error of the newest score", _score("test_error")),
+    RunMetric(
+        "ps_cluster_goodput_ratio", "Share of the time that was not rolled back or interrupted",
+        _of_row(lambda row: row.goodput),
+    ),
+    RunMetric("ps_cluster_training_seconds", "Seconds of training", _of_row(lambda row: row.train_seconds)),
+    RunMetric("ps_cluster_loss", "Mean training loss of the newest updates", _of_row(lambda row: row.loss)),
+    RunMetric(
+        "ps_cluster_accuracy_ratio", "Training accuracy of the newest updates",
+        _of_row(lambda row: row.accuracy),
+    ),
+    RunMetric(
+        "ps_cluster_error", "Training error of the newest updates, where the objective has one",
+        _of_row(lambda row: row.error),
+    ),
+    RunMetric(
+        "ps_cluster_learning_rate", "Mean learning rate of the newest updates",
+        _of_row(lambda row: row.learning_rate),
+    ),
+    RunMetric(
+        "ps_cluster_test_accuracy_ratio", "Test accuracy of the newest score",
+        _of_score(lambda score: score.test_accuracy),
+    ),
+    RunMetric("ps_cluster_test_error", "Test error of the newest score", _of_score(lambda score: score.test_error)),
     RunMetric(
         "ps_cluster_validation_accuracy_ratio", "Accuracy of the newest score on held-out training examples",
-        _score("validation_accuracy"),
+        _of_score(lambda score: score.validation_accuracy),
     ),
     RunMetric(
-        "ps_cluster_validation_error", "Error of the newest score on held-out training examples", _score("validation_error")
+        "ps_cluster_validation_error", "Error of the newest score on held-out training examples",
+        _of_score(lambda score: score.validation_error),
     ),
-    RunMetric("ps_cluster_scored_step", "Step of the newest score", _score("step")),
+    RunMetric("ps_cluster_scored_step", "Step of the newest score", _of_score(lambda score: score.step)),
     RunMetric(
         "ps_cluster_phase", "1, labelled with the current phase of the leader",
         lambda seen: {(seen.row.phase,): 1.0} if seen.row else None, ("phase",),
     ),
-    RunMetric("ps_cluster_progress_timestamp_seconds", "Time of the leader's newest sign of life", _row("time")),
+    RunMetric(
+        "ps_cluster_progress_timestamp_seconds", "Time of the leader's newest sign of life",
+        _of_row(lambda row: row.time),
+    ),
     RunMetric(
         "ps_cluster_saved_timestamp_seconds", "Time of the newest checkpoint or snapshot",
         lambda seen: {
             (folder.name,): checkpoints.saved_at(folder) for folder in (seen.run_dir.states if seen.run_dir else ())
         }, ("kind",),
     ),
-    RunMetric("ps_cluster_save_seconds", "Duration of the last save", _row("save_seconds")),
+    RunMetric("ps_cluster_save_seconds", "Duration of the last save", _of_row(lambda row: row.save_seconds)),
     RunMetric(
         "ps_cluster_task_up", "1 while the task's process runs, 0 when it has ended",
         _of_tasks(lambda seen, task: float(task in seen.up)), _TASK,

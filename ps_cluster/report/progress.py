@@ -35,7 +35,6 @@ from ps_cluster.runs.run_dir import RunDir
 LINE_EVERY_S = 5.0
 REDRAWS_PER_SECOND = 3
 _MEASURES = ("loss", "accuracy", "error", "staleness_mean", "learning_rate")
-_FIELDS = ("phase", "total", "examples", "examples_per_second", "epoch", *_MEASURES)  # of a JSON line, besides `step`
 
 
 def make_view(stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> ProgressView:
@@ -141,8 +140,7 @@ class PlainView(ProgressView):
     def _show(self, state: RunState) -> None:
         self._shown = state.row
         self._last_line_s = self._clock()
-        values = {name: getattr(state.row, name, None) for name in _FIELDS}
-        fields = {name: value for name, value in values.items() if value is not None}
+        fields = state.row.fields if state.row else {}
         self.notice(PROGRESS(state.progress_line, step=state.applied, **fields))
 
 

@@ -6,7 +6,7 @@ import contextlib
 import shlex
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,7 +23,7 @@ from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.installation import PROGRAM
 from ps_cluster.notices import Notify
 from ps_cluster.report.terminal import FOLD, LEFT, RIGHT, facts_table, plain_table
-from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow, Summary, metric_text
+from ps_cluster.runs.result_rows import EvaluationRow, MeasuredMetric, ProgressRow, Summary, metric_text
 from ps_cluster.runs.rows import DatasetPointer
 from ps_cluster.runs.run_dir import RunDir
 
@@ -39,7 +39,6 @@ COLOURS = {
 }
 
 Found = TypeVar("Found")
-_SCORE_FIELDS = ("test_accuracy", "test_error", "test_loss", "step")
 
 
 @dataclass(frozen=True)
@@ -111,32 +110,53 @@ def listed(files: RunFiles) -> ListedRun:
     run_dir, names = files.run_dir, (files.settings.get(key) for key in ("mode.name", "data.dataset", "model.name"))
     mode, dataset, model = (name if isinstance(name, str) else None for name in names)
     state = RUNNING if files.running else files.summary.outcome if files.summary else UNKNOWN
-    found = _of_summary(files.ended) if files.ended else _of_rows(run_dir)
-    return ListedRun(run_dir.root, state, run_dir.config.stat().st_mtime, mode, dataset, model, **found)
+    one = ListedRun(run_dir.root, state, run_dir.config.stat().st_mtime, mode, dataset, model)
+    return _with_summary(one, files.ended) if files.ended else _with_rows(one, run_dir)
 
 
-def _of_summary(summary: Summary) -> Json:
-    """Return the fields of `ListedRun` that a summary has."""
+def _with_summary(one: ListedRun, summary: Summary) -> ListedRun:
+    """Return the entry with the values that a summary has."""
     updates, stale = summary.updates, summary.staleness
-    found = {name: getattr(summary, name) for name in ("unit", "train_seconds", "examples_per_second")}
-    found |= {"updates": updates.applied, "total": updates.scheduled}
-    found |= {"staleness_mean": stale.mean, "staleness_p95": stale.p95}
-    return found | {name: getattr(summary.evaluation, name) for name in _SCORE_FIELDS}
+    one = replace(
+        one,
+        unit=summary.unit,
+        train_seconds=summary.train_seconds,
+        examples_per_second=summary.examples_per_second,
+        updates=updates.applied,
+        total=updates.scheduled,
+        staleness_mean=stale.mean,
+        staleness_p95=stale.p95,
+    )
+    return _with_score(one, summary.evaluation)
 
 
-def _of_rows(run_dir: RunDir) -> Json:
-    """Return the fields of `ListedRun` that the newest rows of a run have."""
-    found: Json = {}
+def _with_rows(one: ListedRun, run_dir: RunDir) -> ListedRun:
+    """Return the entry with the values that the newest rows of a run have."""
     with contextlib.suppress(FileNotFoundError, UserError):
-        found["unit"] = read_json(run_dir.dataset, DatasetPointer).unit
+        one = replace(one, unit=read_json(run_dir.dataset, DatasetPointer).unit)
     if row := last_row(run_dir.progress, ProgressRow):
-        found |= {name: getattr(row, name) for name in ("total", "train_seconds", "examples_per_second")}
-        found["updates"] = row.applied
+        one = replace(
+            one,
+            updates=row.applied,
+            total=row.total,
+            train_seconds=row.train_seconds,
+            examples_per_second=row.examples_per_second,
+        )
         if row.staleness and (steps := sum(row.staleness.counts)):
-            found["staleness_mean"] = row.staleness.sum / steps
-    if score := last_row(run_dir.evaluation, EvaluationRow):
-        found |= {name: getattr(score, name) for name in _SCORE_FIELDS}
-    return found
+            one = replace(one, staleness_mean=row.staleness.sum / steps)
+    score = last_row(run_dir.evaluation, EvaluationRow)
+    return _with_score(one, score) if score else one
+
+
+def _with_score(one: ListedRun, score: MeasuredMetric) -> ListedRun:
+    """Return the entry with the values of a score."""
+    return replace(
+        one,
+        test_accuracy=score.test_accuracy,
+        test_error=score.test_error,
+        test_loss=score.test_loss,
+        step=score.step,
+    )
 
 
 def run_dirs(folder: Path) -> list[RunDir]:

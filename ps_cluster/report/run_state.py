@@ -128,17 +128,17 @@ class RunState:
         """The measures that have a value, as `name value`."""
         if self.row is None or not self.applied:
             return ["no update yet"]
-        formats = {
-            "examples_per_second": f"{{:,.0f}} {self.dataset.spec.unit}/s",
-            "loss": "training loss {:.3f}",
-            "accuracy": "training accuracy {:.1%}",
-            "error": "training error {:.4g}",
-            "staleness_mean": "staleness {:.2f}",
-            "learning_rate": "learning rate {:.3g}",
-            "epoch": "epoch {:.2f}",
-        }
-        values = ((text, getattr(self.row, name)) for name, text in formats.items())
-        dropped = [f"{self.row.dropped:,} gradients dropped"] if self.row.dropped else []
+        row = self.row
+        values = (
+            (f"{{:,.0f}} {self.dataset.spec.unit}/s", row.examples_per_second),
+            ("training loss {:.3f}", row.loss),
+            ("training accuracy {:.1%}", row.accuracy),
+            ("training error {:.4g}", row.error),
+            ("staleness {:.2f}", row.staleness_mean),
+            ("learning rate {:.3g}", row.learning_rate),
+            ("epoch {:.2f}", row.epoch),
+        )
+        dropped = [f"{row.dropped:,} gradients dropped"] if row.dropped else []
         return [*(text.format(value) for text, value in values if value is not None), *dropped]
 
     @property

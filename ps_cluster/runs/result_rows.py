@@ -106,6 +106,23 @@ class ProgressRow(WorkFile):
     save_seconds: Seconds | None = None
     longest_wait_seconds: Seconds = 0.0
 
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields of the log line about this row, besides its step."""
+        values = {
+            "phase": self.phase,
+            "total": self.total,
+            "examples": self.examples,
+            "examples_per_second": self.examples_per_second,
+            "epoch": self.epoch,
+            "loss": self.loss,
+            "accuracy": self.accuracy,
+            "error": self.error,
+            "staleness_mean": self.staleness_mean,
+            "learning_rate": self.learning_rate,
+        }
+        return {name: value for name, value in values.items() if value is not None}
+
 
 def with_work(work: Path, rows: Sequence[ProgressRow]) -> Sequence[ProgressRow]:
     """Return the newest rows with the work in metrics/work.json; unchanged if that file can't be read."""

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, Protocol, TypedDict, TypeVar, Unpack
 
 import psutil
 
@@ -29,21 +29,24 @@ class StartedProcess(Protocol):
     def poll(self) -> int | None: ...
 
 
-class Starter(Protocol):
-    """Starts a process, as `subprocess.Popen` does."""
+class StartOptions(TypedDict):
+    """The keywords of `subprocess.Popen` that say how a process is started. Each start gives all of them."""
 
-    def __call__(
-        self,
-        argv: list[str],
-        *,
-        env: Mapping[str, str],
-        cwd: Path | None,
-        stdin: int,
-        stdout: IO[bytes] | int | None,
-        stderr: int | None,
-        start_new_session: bool,
-        pass_fds: tuple[int, ...],
-    ) -> StartedProcess: ...
+    cwd: Path | None
+    stdin: int
+    stdout: IO[bytes] | int | None
+    stderr: int | None
+    start_new_session: bool
+    pass_fds: tuple[int, ...]
+
+
+Started = TypeVar("Started", bound=StartedProcess, covariant=True)
+
+
+class Starter(Protocol[Started]):
+    """Starts a process, as `subprocess.Popen` does. Those of this package are `RunNetwork.popen` and `ForkServer.popen`."""
+
+    def __call__(self, argv: list[str], *, env: Mapping[str, str], **options: Unpack[StartOptions]) -> Started: ...
 
 
 def group_members(group: int) -> list[int]:
@@ -82,7 +85,7 @@ class ChildProcess:
         env: Mapping[str, str],
         cwd: Path | None = None,
         output: IO[bytes] | int | None = None,
-        popen: Starter = RunNetwork().popen,
+        popen: Starter[StartedProcess] = RunNetwork().popen,
         pass_fds: tuple[int, ...] = (),
         machine: Machine = Machine(),
     ) -> ChildProcess:

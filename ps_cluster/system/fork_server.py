@@ -16,8 +16,9 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable
-from typing import Any, NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import NoReturn
 
 import psutil
 from setproctitle import getproctitle, setproctitle
@@ -26,6 +27,23 @@ from setproctitle import getproctitle, setproctitle
 ASK = b"fork"
 ANSWER_BYTES = 32  # a pid, in decimal
 _MADV_DONTNEED = 4
+
+
+@dataclass(frozen=True)
+class ForkRequest:
+    """A task that the launcher asks for: its command `python -m MODULE …`, its environment and its folder."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    cwd: str
+
+    def to_json(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def from_json(cls, content: bytes) -> ForkRequest:
+        given = json.loads(content)
+        return cls(argv=given["argv"], env=given["env"], cwd=given["cwd"])
 
 
 def serve(channel: socket.socket, import_tasks: Callable[[], None]) -> None:
@@ -44,7 +62,7 @@ def serve(channel: socket.socket, import_tasks: Callable[[], None]) -> None:
         asked, log, permission = descriptors
         with os.fdopen(asked, "rb") as file:  # the launcher has written it, so its position is at the end
             file.seek(0)
-            request = json.load(file)
+            request = ForkRequest.from_json(file.read())
         pid = _fork_for_the_launcher(request, channel, log, permission)
         os.close(log)
         os.close(permission)
@@ -66,7 +84,7 @@ def _let_go_of_unchanged_files() -> None:
             madvise(begin, end - begin, _MADV_DONTNEED)
 
 
-def _fork_for_the_launcher(request: dict[str, Any], channel: socket.socket, log: int, permission: int) -> int:
+def _fork_for_the_launcher(request: ForkRequest, channel: socket.socket, log: int, permission: int) -> int:
     """Fork a task whose parent becomes the launcher, and return its pid.
 
     This forks twice: the process in between ends, and the launcher, as subreaper, adopts the task. The launcher writes
@@ -94,7 +112,7 @@ def _fork_for_the_launcher(request: dict[str, Any], channel: socket.socket, log:
         return int(answer.read())
 
 
-def _become(request: dict[str, Any], log: int) -> NoReturn:
+def _become(request: ForkRequest, log: int) -> NoReturn:
     """Turn this fork into `python -m MODULE ARGUMENTS`, in a new session, with its output in the log."""
     os.setsid()
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -103,13 +121,13 @@ def _become(request: dict[str, Any], log: int) -> NoReturn:
     os.close(nothing)
     os.close(log)
     os.environ.clear()
-    os.environ.update(request["env"])
-    os.chdir(request["cwd"])
-    setproctitle(" ".join(request["argv"]))
+    os.environ.update(request.env)
+    os.chdir(request.cwd)
+    setproctitle(" ".join(request.argv))
     random.seed()
     code = 1
     try:
-        sys.argv = request["argv"][2:]
+        sys.argv = list(request.argv[2:])
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
         code = 0
     except SystemExit as end:

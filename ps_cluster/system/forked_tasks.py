@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import json
 import os
 import signal
 import socket
@@ -12,12 +11,13 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Unpack
 
 import psutil
 
 from ps_cluster.files.writing import open_append
-from ps_cluster.system.fork_server import ANSWER_BYTES, ASK
+from ps_cluster.system.child_process import Starter, StartOptions
+from ps_cluster.system.fork_server import ANSWER_BYTES, ASK, ForkRequest
 from ps_cluster.system.last_words import last_words
 
 FIRST_ANSWER_TIMEOUT_S = 120.0  # it comes after the import of TensorFlow
@@ -50,14 +50,14 @@ class StopHeard(Exception):
 class ForkServer:
     """Starts the fork server with the first task, and again when it has ended or does not answer.
 
-    Its method `popen` stands in for `subprocess.Popen`, for commands `python -m MODULE …`. Inside its `with` block this
-    process adopts orphaned descendants, so the tasks are its children.
+    Its method `popen` is a `Starter` that stands in for `subprocess.Popen`, for commands `python -m MODULE …`. Inside its
+    `with` block this process adopts orphaned descendants, so the tasks are its children.
     """
 
     def __init__(
         self,
         argv: Sequence[str],
-        popen: Callable[..., subprocess.Popen[bytes]],
+        popen: Starter[subprocess.Popen[bytes]],
         run_root: Path,
         log: Path,
         env: Mapping[str, str],
@@ -102,16 +102,16 @@ class ForkServer:
     def pid(self) -> int | None:
         return self._server.pid if self._server is not None and self._server.poll() is None else None
 
-    def popen(
-        self, argv: list[str], *, env: Mapping[str, str], cwd: Path | None, stdout: IO[bytes] | int | None, **_: Any
-    ) -> ForkedProcess:
+    def popen(self, argv: list[str], *, env: Mapping[str, str], **options: Unpack[StartOptions]) -> ForkedProcess:
         """Run `python -m module …` in a fork, in a new session, without input. Both outputs go to `stdout`, a file.
 
-        Raises OSError if the server did not come up or has ended, and StopHeard if it `stops` meanwhile.
+        That is what the other `options` ask for, so they are not read. Raises OSError if the server did not come up or has
+        ended, and StopHeard if it `stops` meanwhile.
         """
+        cwd, stdout = options["cwd"], options["stdout"]
         assert stdout is not None, "a task needs a log, because the output of the server is not meant for it"
         log = stdout if isinstance(stdout, int) else stdout.fileno()
-        request = json.dumps({"argv": [str(argument) for argument in argv], "env": dict(env), "cwd": str(cwd)})
+        request = ForkRequest([str(argument) for argument in argv], dict(env), str(cwd))
         if self.pid is not None and self._channel is not None:
             with contextlib.suppress(OSError):
                 return self._ask(self._channel, request, log)
@@ -124,12 +124,12 @@ class ForkServer:
             message = f"the process that tasks are forked from does not answer: {reason} (log: {self._log})"
             raise OSError(message) from error
 
-    def _ask(self, channel: socket.socket, request: str, log: int) -> ForkedProcess:
+    def _ask(self, channel: socket.socket, request: ForkRequest, log: int) -> ForkedProcess:
         """Ask for a fork, which waits on a pipe until its pid is known here. It ends if the pipe closes unwritten."""
         permission, grant = os.pipe()
         try:
             with os.fdopen(os.memfd_create("request"), "wb") as file:
-                file.write(request.encode())
+                file.write(request.to_json())
                 file.flush()
                 socket.send_fds(channel, [ASK], [file.fileno(), log, permission])
             answer = self._answer(channel)

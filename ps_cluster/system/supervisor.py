@@ -13,7 +13,7 @@ from ps_cluster.files.json_files import read_json
 from ps_cluster.files.values import one_line
 from ps_cluster.files.writing import open_append
 from ps_cluster.runs.rows import TaskError
-from ps_cluster.system.child_process import ChildProcess, Machine, Starter, how_ended, stop_all
+from ps_cluster.system.child_process import ChildProcess, Machine, StartedProcess, Starter, how_ended, stop_all
 from ps_cluster.system.last_words import last_words
 from ps_cluster.system.private_network import RunNetwork
 
@@ -72,10 +72,12 @@ class TaskExit:
 class Supervisor:
     """Starts, watches and stops the processes of tasks, and keeps the newest process of each.
 
+    It restarts nothing by itself: `poll` reports an end, and the caller may call `start` again.
+
     `ended`: task → how its newest process ended, as `poll` has reported it, or "stopped" if the supervisor stopped it.
     """
 
-    def __init__(self, *, popen: Starter = RunNetwork().popen, machine: Machine = Machine()):
+    def __init__(self, *, popen: Starter[StartedProcess] = RunNetwork().popen, machine: Machine = Machine()):
         self._popen = popen
         self._machine = machine
         self._processes: dict[Task, TaskProcess] = {}

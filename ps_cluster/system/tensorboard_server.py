@@ -24,7 +24,7 @@ from ps_cluster.system import environment
 from ps_cluster.system.child_process import ChildProcess, how_ended
 from ps_cluster.system.lifetime import die_with_launcher
 
-ARGV = (sys.executable, "-m", "ps_cluster.system.tensorboard_server")
+ARGV = (sys.executable, "-m", __name__)
 HOST = "127.0.0.1"
 PATIENCE_S = 60.0  # TensorBoard starts in 3 s, on a machine that trains in 10
 GRACE_S = 3.0

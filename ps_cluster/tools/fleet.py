@@ -110,7 +110,7 @@ class Fleet:
         """Start a run, or continue one that has begun. Raises UserError if processes of an earlier start still run in it."""
         self._launch(job)
         self._jobs[job.task] = job
-        self._restarts.end_row(job.task)
+        self._restarts.end_streak(job.task)
 
     def poll(self) -> list[EndedJob]:
         """Return the runs that have ended since the last call. New processes continue those that died."""
@@ -153,7 +153,7 @@ class Fleet:
         line = task_exit.last_line.removeprefix("Error: ") or "no output"
         why = f"{task_exit.how}: {line} (log: {job.log})"
         is_hopeless = task_exit.exit_code == BAD_INPUT or _outcome(job.root) in BROKEN
-        if is_hopeless or self._restarts.next_delay_s(job.task, RETRIES) is None:
+        if is_hopeless or self._restarts.record_death(job.task, RETRIES) is None:
             return self._over(job, "failed", why)
         self._notify(f"{job.name} died, and continues ({self._restarts.deaths(job.task)} of {RETRIES}): {why}")
         try:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import TYPE_CHECKING
 
 from ps_cluster.config import RunConfig, changed, distinguishing_settings
 from ps_cluster.config.lazy import tf
@@ -19,10 +18,8 @@ from ps_cluster.runs.logs import DISK_REFUSES
 from ps_cluster.runs.result_rows import ProgressRow, TrainingResult, WorkFile
 from ps_cluster.runs.run_dir import RunDir, say
 from ps_cluster.runs.training_phases import Phase
+from ps_cluster.training.run_progress import RunProgress
 from ps_cluster.training.tensorboard_files import TrainingWriter
-
-if TYPE_CHECKING:
-    from ps_cluster.training.run_progress import RunProgress
 
 ROW_EVERY_S = 0.5
 STALENESS_EVERY_S = 5.0
@@ -60,7 +57,7 @@ class Reporter:
             if phase in ("training", "ended"):
                 # The writer can't be created earlier: it needs TensorFlow's context, which connecting resets.
                 self._tensorboard = self._tensorboard or self._make_writer()
-                self._tensorboard.write(row.model_dump())
+                self._tensorboard.write(row)
                 self._show_staleness(self._tensorboard, last=phase == "ended")
         except (OSError, tf.errors.OpError) as error:
             # A full disk may have room again later, and the ledger has the same numbers.

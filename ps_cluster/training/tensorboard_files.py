@@ -1,4 +1,7 @@
-"""Write the files that TensorBoard shows."""
+"""Write the files that TensorBoard shows.
+
+TensorBoard's modules are imported in the methods that need them, because `hparams.api` imports TensorFlow at once.
+"""
 
 from __future__ import annotations
 
@@ -12,33 +15,25 @@ import numpy as np
 
 from ps_cluster.config.changes import ChangedSetting
 from ps_cluster.config.lazy import tf
+from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow
 from ps_cluster.runs.run_dir import RunDir
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # whoever has no pictures does not need it
     from PIL import Image
 
-TRAINING = ("loss", "accuracy", "error", "learning_rate", "staleness_mean", "examples_per_second")
-EVALUATION = (
-    *("test_accuracy", "test_error", "test_loss", "validation_accuracy", "validation_error", "validation_loss"),
-    "train_seconds",
-)
-
-# Examples → the fields of a row that hold further metrics by name.
-_BY_NAME = {"test": ("metrics", "compiled"), "validation": ("validation_metrics", "validation_compiled")}
 BARS = 30  # the number of bars of a histogram
-
-Row = Mapping[str, Any]
 
 
 class _Writer:
     def __init__(self, folder: Path):
         self._writer = tf.summary.create_file_writer(str(folder))
 
-    def _scalars(self, row: Row, names: tuple[str, ...], step: int) -> None:
+    def _scalars(self, values: Mapping[str, float | None], step: int) -> None:
+        """Write values by name; None values are left out."""
         with self._writer.as_default(step=step):
-            for name in names:
-                if row.get(name) is not None:
-                    tf.summary.scalar(name, row[name])
+            for name, value in values.items():
+                if value is not None:
+                    tf.summary.scalar(name, value)
         self._writer.flush()
 
     def _histogram(self, name: str, counts: np.ndarray, edges: np.ndarray, step: int) -> None:
@@ -67,9 +62,17 @@ class TrainingWriter(_Writer):
     def __init__(self, run_dir: RunDir):
         super().__init__(run_dir.tensorboard / "training")
 
-    def write(self, row: Row) -> None:
+    def write(self, row: ProgressRow) -> None:
         """Write a row of metrics/progress.jsonl; None values are left out."""
-        self._scalars(row, TRAINING, row["applied"])
+        values = {
+            "loss": row.loss,
+            "accuracy": row.accuracy,
+            "error": row.error,
+            "learning_rate": row.learning_rate,
+            "staleness_mean": row.staleness_mean,
+            "examples_per_second": row.examples_per_second,
+        }
+        self._scalars(values, row.applied)
 
     def write_settings(self, settings: Mapping[str, ChangedSetting]) -> None:
         """Write the settings that differ from the defaults, as a table in markdown."""
@@ -96,15 +99,21 @@ class EvaluationWriter(_Writer):
     def __init__(self, run_dir: RunDir):
         super().__init__(run_dir.tensorboard / "evaluation")
 
-    def write(self, row: Row) -> None:
+    def write(self, row: EvaluationRow) -> None:
         """Write a row of metrics/evaluation.jsonl; None values are left out."""
-        by_name = {
-            f"{examples}_{name}": value
-            for examples, fields in _BY_NAME.items()
-            for field in fields
-            for name, value in (row.get(field) or {}).items()
+        further = {f"test_{name}": value for name, value in (row.metrics | row.compiled).items()}
+        held_out = row.validation_metrics | row.validation_compiled
+        further |= {f"validation_{name}": value for name, value in held_out.items()}
+        values = {
+            "test_accuracy": row.test_accuracy,
+            "test_error": row.test_error,
+            "test_loss": row.test_loss,
+            "validation_accuracy": row.validation_accuracy,
+            "validation_error": row.validation_error,
+            "validation_loss": row.validation_loss,
+            "train_seconds": row.train_seconds,
         }
-        self._scalars(by_name | dict(row), (*EVALUATION, *by_name), row["step"])
+        self._scalars(further | values, row.step)
 
     def write_values(self, name: str, values: np.ndarray, step: int) -> None:
         """Write a histogram of values. Values that are not finite are left out."""

@@ -1,4 +1,4 @@
-"""The loop of the command `task` carries out what its rules decide (test_task_decisions.py) with its process and files."""
+"""The loop of the command `task` carries out what its rules decide (test_one_task_decisions.py) with its process and files."""
 
 import signal
 
@@ -12,9 +12,9 @@ from ps_cluster.files import writing
 from ps_cluster.files.json_rows import append_row
 from ps_cluster.files.writing import write_json
 from ps_cluster.launch.one_task import TaskOptions, failed_for_good, rendezvous_of
+from ps_cluster.launch.one_task_decisions import RendezvousLimits
+from ps_cluster.launch.one_task_loop import Surroundings, TaskLoop
 from ps_cluster.launch.stages import RunLimits
-from ps_cluster.launch.task_decisions import RendezvousLimits
-from ps_cluster.launch.task_loop import Surroundings, TaskLoop
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.leaders import Superseded, claim

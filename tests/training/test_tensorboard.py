@@ -13,11 +13,12 @@ from tensorboard.plugins.hparams import api_pb2, backend_context, list_session_g
 
 from ps_cluster.config import ChangedSetting, build_config
 from ps_cluster.files.json_rows import read_rows
-from ps_cluster.runs.result_rows import ProgressRow, WorkerRow, with_work
+from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow, WorkerRow, with_work
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.training.reporter import Reporter
 from ps_cluster.training.run_progress import RunProgress
 from ps_cluster.training.tensorboard_files import EvaluationWriter, TrainingWriter
+from tests.helpers.rows import progress_row
 
 
 def read(folder) -> tuple[EventAccumulator, dict[str, list[tuple[int, float]]]]:
@@ -35,9 +36,9 @@ def read(folder) -> tuple[EventAccumulator, dict[str, list[tuple[int, float]]]]:
 
 def test_rows_of_progress_are_curves_over_the_updates_applied_and_unknown_values_are_left_out(tmp_path):
     writer = TrainingWriter(RunDir(tmp_path))
-    row = {"loss": 2.0, "accuracy": 0.5, "learning_rate": 0.1, "staleness_mean": None, "examples_per_second": 100.0}
-    writer.write(row | {"applied": 10, "phase": "training"})
-    writer.write(row | {"applied": 20, "loss": None, "staleness_mean": 1.5})
+    known = {"accuracy": 0.5, "learning_rate": 0.1, "examples_per_second": 100.0}
+    writer.write(progress_row(10, loss=2.0, **known))
+    writer.write(progress_row(20, staleness_mean=1.5, **known))
     _, scalars = read(tmp_path / "tensorboard" / "training")  # readable before the writer is closed
     assert scalars.pop("staleness_mean") == [(20, 1.5)]
     assert scalars.pop("loss") == [(10, 2.0)]
@@ -75,7 +76,7 @@ def test_values_are_a_histogram_without_those_that_are_not_finite(tmp_path):
     writer = EvaluationWriter(RunDir(tmp_path))
     writer.write_values("weights", np.array([1.0, np.nan, 2.0, np.inf], np.float32), step=5)
     writer.write_values("nothing", np.array([np.nan]), step=5)
-    writer.write({"step": 5})
+    writer.write(EvaluationRow(step=5))
     writer.close()
     events, _ = read(tmp_path / "tensorboard" / "evaluation")
     assert events.Tags()["tensors"] == ["weights"]
@@ -89,7 +90,7 @@ def test_runs_below_one_folder_stand_beside_each_other_in_hparams_with_settings_
         settings = {"optimizer.learning_rate": rate, "training.steps": None, "mode.name": "async"}
         writer.write_hyper_parameters(name, settings)
         for step, accuracy in ((1, 0.2), (2, rate)):
-            writer.write({"step": step, "test_accuracy": accuracy})
+            writer.write(EvaluationRow(step=step, test_accuracy=accuracy))
         writer.close()
     found = {group.name: group for group in session_groups(tmp_path)}
     assert set(found) == {"slow", "quick"}

@@ -17,6 +17,7 @@ from typing import BinaryIO
 import numpy as np
 
 from ps_cluster.config.datasets import Contents, DataSettings
+from ps_cluster.data import tfds_reader
 from ps_cluster.data.forms import PictureForm
 from ps_cluster.data.library_splits import TRAIN
 from ps_cluster.data.picture_sets import PictureSettings, contents_of_pictures
@@ -24,9 +25,10 @@ from ps_cluster.data.pictures import Picture
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import Malformed, one_line
 from ps_cluster.installation import to_install
+from ps_cluster.process_variables import TEMPORARY
 from ps_cluster.system.environment import for_child
 
-READER = "ps_cluster.data.tfds_reader"
+READER = tfds_reader.__name__
 
 
 class Tfds(PictureForm):
@@ -61,7 +63,7 @@ class _CopiedPictures:
         place = Path(self._folder.name)
         done = subprocess.run(
             [sys.executable, "-m", READER, str(path), str(place)],
-            env=for_child(os.environ) | {"TMPDIR": str(place)},  # it ends with this process
+            env=for_child(os.environ) | {TEMPORARY: str(place)},  # it ends with this process
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

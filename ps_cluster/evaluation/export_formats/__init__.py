@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.config.registry import Registry
 from ps_cluster.errors import UserError
+from ps_cluster.evaluation.raw_graph import graph_of
 from ps_cluster.evaluation.raw_rows import Inputs, Predictions, as_raw, with_encoding
 from ps_cluster.installation import to_add, to_install
 
@@ -41,8 +42,6 @@ class Exported:
     @cached_property
     def graph(self) -> Any:
         """The model as a graph that takes raw inputs by name; images are uint8."""
-        from ps_cluster.evaluation.predictor import graph_of
-
         return graph_of(self.model, self.spec)
 
     @cached_property

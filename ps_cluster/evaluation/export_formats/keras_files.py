@@ -8,6 +8,7 @@ import numpy as np
 
 from ps_cluster.config.lazy import tf
 from ps_cluster.evaluation.export_formats import Exported, ExportFormat
+from ps_cluster.evaluation.raw_graph import graph_of
 from ps_cluster.evaluation.raw_rows import Inputs, Predictions
 
 
@@ -21,7 +22,7 @@ class KerasFile(ExportFormat):
         exported.of_raw_rows.save(path)
 
     def load(self, exported: Exported, path: Path) -> Predictions:
-        from ps_cluster.evaluation.predictor import Predictor, graph_of
+        from ps_cluster.evaluation.predictor import Predictor  # it opens data sets, which --help does not
         from ps_cluster.models.flat import as_arguments
         from ps_cluster.models.saved import load_finished
 

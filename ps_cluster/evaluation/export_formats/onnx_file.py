@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ps_cluster.evaluation.export_formats import Exported, ExportFormat
+from ps_cluster.evaluation.raw_graph import signature_of
 from ps_cluster.evaluation.raw_rows import Predictions
 
 
@@ -16,7 +17,6 @@ class OnnxFile(ExportFormat):
     extra = "onnx"
 
     def write(self, exported: Exported, path: Path) -> None:
-        from ps_cluster.evaluation.predictor import signature_of
         from ps_cluster.models.flat import as_arguments
 
         # Export by Keras's method, which patches tf2onnx for NumPy 2.

@@ -8,6 +8,7 @@ import numpy as np
 
 from ps_cluster.config.lazy import tf
 from ps_cluster.evaluation.export_formats import Exported, ExportFormat
+from ps_cluster.evaluation.raw_graph import signature_of
 from ps_cluster.evaluation.raw_rows import RAW_DTYPES, Inputs, Predictions
 
 VERSION = "1"  # servers look for folders whose names are numbers, and load the largest number
@@ -22,7 +23,6 @@ class SavedModel(ExportFormat):
     takes_raw_rows = True
 
     def write(self, exported: Exported, path: Path) -> None:
-        from ps_cluster.evaluation.predictor import signature_of
         from ps_cluster.models.flat import as_arguments
 
         names = tf.constant(exported.spec.classes)

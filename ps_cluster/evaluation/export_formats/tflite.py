@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ps_cluster.config.lazy import tf
 from ps_cluster.evaluation.export_formats import Exported, ExportFormat
+from ps_cluster.evaluation.raw_graph import signature_of
 from ps_cluster.evaluation.raw_rows import Predictions
 from ps_cluster.files.values import Malformed, one_line
 from ps_cluster.quiet_import import without_lines
@@ -54,7 +55,6 @@ def _save_frozen(exported: Exported, folder: str) -> None:
 
     For Keras's variables the converter of TensorFlow 2.21 writes a file in which they are never initialised.
     """
-    from ps_cluster.evaluation.predictor import signature_of
     from ps_cluster.private_names import frozen
 
     constant = frozen(exported.graph)

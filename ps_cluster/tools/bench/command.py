@@ -20,7 +20,7 @@ from ps_cluster.cli.command_line import (
     examples,
     option,
 )
-from ps_cluster.cli.options import config_options, overrides, refuse_others
+from ps_cluster.cli.options import config_options, overrides, parameter_of, refuse_others
 from ps_cluster.config import build_config
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.report.terminal import make_console, print_line
@@ -81,7 +81,7 @@ def bench(
     figures_of: throughput.FiguresOf = throughput.figures
     alone = ("names", "rounds", "assignments", "output")  # the options of benchmarks that stand by themselves
     if tuple(names) == (empty.NAME,):
-        used = (*alone, "data__dataset", "data__data_dir")
+        used = (*alone, parameter_of("data.dataset"), parameter_of("data.data_dir"))
         refuse_others(context, *used, because=f"--arms {empty.NAME} measures clusters of its own")
         cases.refuse_chosen(empty.NAME, empty.CHOSEN, values)
         packed, unit = resolve_data(build_config(None, values).data, notify=print_line), "steps"

@@ -20,7 +20,7 @@ from ps_cluster.files.json_rows import RowTail, last_row
 from ps_cluster.files.writing import open_append
 from ps_cluster.installation import finding_this_package
 from ps_cluster.launch.topology import ClusterTopology
-from ps_cluster.process_variables import CALLER_PID
+from ps_cluster.process_variables import CALLER_PID, TF_CONFIG
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.result_rows import ProgressRow, TrainingResult, with_work
 from ps_cluster.runs.run_dir import RunDir
@@ -170,7 +170,7 @@ class HostedRun:
         return [str(task) for task in left]
 
     def _start(self, task: Task) -> subprocess.Popen[bytes]:
-        own = {"TF_CONFIG": self._topology.tf_config(task), CALLER_PID: str(os.getpid())}
+        own = {TF_CONFIG: self._topology.tf_config(task), CALLER_PID: str(os.getpid())}
         with open_append(self._output_of(task)) as file:
             return self.places[task].popen(
                 [sys.executable, "-m", "ps_cluster", "task", "--run-dir", str(self.files.root), *self._options],

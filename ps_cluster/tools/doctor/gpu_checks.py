@@ -22,7 +22,7 @@ from ps_cluster.system.gpus import usable_gpus
 from ps_cluster.tools.doctor.finding import Finding, fail, ok, warn
 
 MULTIPLY_S = 160.0  # TensorFlow may compile for a new GPU at its first use
-_ARGV = (sys.executable, "-m", "ps_cluster.tools.doctor.gpu_checks", "GPU")
+_ARGV = (sys.executable, "-m", __name__, "GPU")
 _SIDE, _TIMES = 1024, 5  # of the matrix; products that are timed
 _LARGEST_ERROR = 1e-3  # of float32, relative to the largest value; TF32 has a few times 1e-4
 

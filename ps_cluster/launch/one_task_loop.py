@@ -1,4 +1,7 @@
-"""Look after the process of one task of a cluster on several machines: look, ask `TaskDecisions`, carry out the actions."""
+"""Look after the process of one task of a cluster on several machines: look, ask `TaskDecisions`, carry out the actions.
+
+Nothing here restarts a process; a scheduler does that. The loop of `run`, which restarts tasks, is in event_loop.py.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,7 @@ from ps_cluster.files import writing
 from ps_cluster.files.json_rows import RowTail, read_rows
 from ps_cluster.launch.actions import Kill, Notice, WriteStacks
 from ps_cluster.launch.endings import training_result
-from ps_cluster.launch.stages import RunLimits
-from ps_cluster.launch.task_decisions import (
+from ps_cluster.launch.one_task_decisions import (
     EndTask,
     PassSignalOn,
     RendezvousLimits,
@@ -27,6 +29,7 @@ from ps_cluster.launch.task_decisions import (
     TaskActions,
     TaskDecisions,
 )
+from ps_cluster.launch.stages import RunLimits
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.report.progress import ProgressView
 from ps_cluster.runs import checkpoints

@@ -13,14 +13,14 @@ from ps_cluster.config import build_config
 from ps_cluster.config.tasks import Task
 from ps_cluster.errors import BAD_INPUT, FAILED, FAILED_FOR_GOOD, PORT_IN_USE, RETRY, SUPERSEDED
 from ps_cluster.launch.actions import Kill, Notice, WriteStacks
-from ps_cluster.launch.stages import RunLimits
-from ps_cluster.launch.task_decisions import (
+from ps_cluster.launch.one_task_decisions import (
     EndTask,
     PassSignalOn,
     RendezvousLimits,
     StartProcess,
     TaskDecisions,
 )
+from ps_cluster.launch.stages import RunLimits
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.runs.checkpoints import EndedMark
 from ps_cluster.runs.monitor import EarlyStopping

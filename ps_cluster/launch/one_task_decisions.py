@@ -1,6 +1,9 @@
 """Decide what one task of a cluster on several machines does: the rules of the command `task`, as a state machine.
 
-Each method of `TaskDecisions` takes an event and returns actions, which task_loop.py carries out. There is no process,
+Nothing here restarts a process: the command ends with an exit code, and a scheduler then restarts it or not (`NEVER_RETRY`).
+The rules by which `run` restarts tasks are in decisions.py and recovery.py.
+
+Each method of `TaskDecisions` takes an event and returns actions, which one_task_loop.py carries out. There is no process,
 file or clock here. Stages, their limits and the rule for frozen processes are those of a whole run (stages.py).
 """
 

@@ -1,0 +1,28 @@
+"""Make a graph of a trained model that takes raw inputs by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ps_cluster.config.lazy import keras, tf
+from ps_cluster.config.objectives import ExampleSpec
+from ps_cluster.data.text_rows import network_inputs
+
+
+def graph_of(model: keras.Model, spec: ExampleSpec) -> Any:
+    """Return a graph that takes raw inputs by name, for any number of examples, and returns the model's predictions.
+
+    Args:
+      model: a model that `predicting` has returned.
+    """
+    from ps_cluster.models.flat import as_arguments  # imports TensorFlow
+
+    def predictions(**inputs: tf.Tensor) -> tf.Tensor:
+        return model(as_arguments(network_inputs(inputs, spec)), training=False)
+
+    return tf.function(predictions, autograph=False).get_concrete_function(**signature_of(spec))
+
+
+def signature_of(spec: ExampleSpec) -> dict[str, tf.TensorSpec]:
+    """Return name → shape and dtype of each raw input, for any number of examples."""
+    return {name: tf.TensorSpec([None, *field.shape], field.dtype, name) for name, field in spec.inputs.items()}

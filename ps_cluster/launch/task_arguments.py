@@ -1,0 +1,73 @@
+"""Define the arguments of a task's process: a launcher or the command `task` writes them, and the process reads them."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ps_cluster.config.tasks import Task
+
+
+@dataclass(frozen=True)
+class TaskArguments:
+    """What the process of a task is told on its command line. Settings and data are in files of the run directory.
+
+    Attributes:
+      cores: the numbers of the cores that the task may use; empty: all cores that its parent may use.
+      resume: whether the training continues from a checkpoint or snapshot.
+      least_workers: for a leader: training begins with this number of workers, and other workers may come later. None:
+        it begins with all of them.
+      alone: whether the task has no launcher (command `task`). It then reads settings and data from its workspace.
+      term: the term that the command `task` has claimed for this leader; 0: the process claims one if it leads.
+      wait_s: for an evaluator without a launcher: how long it waits for the training.
+    """
+
+    run_dir: Path
+    task: Task
+    cores: tuple[int, ...] = ()
+    resume: bool = False
+    least_workers: int | None = None
+    alone: bool = False
+    term: int = 0
+    wait_s: float = math.inf
+
+    def argv(self) -> tuple[str, ...]:
+        """Return the words of the command line. The list of processes shows them, with the folder of the run."""
+        words = ["--run-dir", str(self.run_dir), "--type", self.task.type, "--index", str(self.task.index)]
+        if self.cores:
+            words += ["--cores", ",".join(map(str, self.cores))]
+        if self.resume:
+            words += ["--resume"]
+        if self.least_workers is not None:
+            words += ["--least-workers", str(self.least_workers)]
+        if self.alone:
+            words += ["--alone", "--term", str(self.term), "--wait-seconds", str(self.wait_s)]
+        return tuple(words)
+
+    @classmethod
+    def parse(cls, words: Sequence[str] | None = None) -> TaskArguments:
+        """Read what `argv` has written. None: read the command line of this process."""
+        parser = argparse.ArgumentParser(prog="python -m ps_cluster.launch.task")
+        parser.add_argument("--run-dir", type=Path, required=True)
+        parser.add_argument("--type", required=True)
+        parser.add_argument("--index", type=int, required=True)
+        parser.add_argument("--cores", type=lambda text: tuple(map(int, text.split(","))), default=cls.cores)
+        parser.add_argument("--resume", action="store_true")
+        parser.add_argument("--least-workers", type=int)
+        parser.add_argument("--alone", action="store_true")
+        parser.add_argument("--term", type=int, default=cls.term)
+        parser.add_argument("--wait-seconds", type=float, default=cls.wait_s)
+        given = parser.parse_args(words)
+        return cls(
+            run_dir=given.run_dir,
+            task=Task(given.type, given.index),
+            cores=given.cores,
+            resume=given.resume,
+            least_workers=given.least_workers,
+            alone=given.alone,
+            term=given.term,
+            wait_s=given.wait_seconds,
+        )
