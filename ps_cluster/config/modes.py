@@ -8,14 +8,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self
+from types import ModuleType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
 
 import numpy as np
 from pydantic import AfterValidator, Field
 
 from ps_cluster.config.equations import Slots, UpdateParts
 from ps_cluster.config.lazy import tf
-from ps_cluster.config.registry import Registry
+from ps_cluster.config.registry import Named, Registry
 from ps_cluster.config.setting_types import Section
 from ps_cluster.config.tasks import CHIEF, ON_DEATH, PS, WORKER, OnDeaths
 
@@ -100,7 +101,7 @@ class UsedSettings:
     own_rule: str | None = None  # the only optimizer rule that the mode works with; None: any rule
 
 
-class Mode(ABC):
+class Mode(Named, ABC):
     """A way to turn the workers' gradients into updates.
 
     Each mode of this package subclasses `ps_cluster.training.modes.base.DefaultMode`, and overrides what differs from
@@ -271,4 +272,10 @@ class Mode(ABC):
         return 0
 
 
-MODES: Registry[Mode] = Registry("mode", Mode, "ps_cluster.training.modes", "ps_cluster.modes")
+def _home() -> ModuleType:
+    from ps_cluster.training import modes
+
+    return modes
+
+
+MODES: Registry[Mode] = Registry("mode", Mode, _home, "ps_cluster.modes")

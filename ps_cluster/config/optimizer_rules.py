@@ -6,12 +6,13 @@ The package's own rules are in ps_cluster/server/update_rules/, a file for each.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from ps_cluster.config.equations import Slots, UpdateParts
-from ps_cluster.config.registry import Registry
+from ps_cluster.config.registry import Named, Registry
 from ps_cluster.config.setting_types import LARGEST_FACTOR, Factor, Section
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from ps_cluster.server.update_rules.rule import UpdateRule
 
 MOST_FACTORS = 100
-CLIPPING = ("clip_norm", "global_clip_norm", "clip_value")
 Limit = Annotated[float, Field(gt=0, le=1e30)]
 
 
@@ -69,17 +69,31 @@ class RuleSettings(Section):
 
     @model_validator(mode="after")
     def _clips_in_one_way(self) -> RuleSettings:
-        given = {name: getattr(self, name) for name in CLIPPING if getattr(self, name) is not None}
+        limits = {
+            "clip_norm": self.clip_norm,
+            "global_clip_norm": self.global_clip_norm,
+            "clip_value": self.clip_value,
+        }
+        given = [f"optimizer.{name} {value:g}" for name, value in limits.items() if value is not None]
         if len(given) > 1:
-            clips = " and ".join(f"optimizer.{name} {value:g}" for name, value in given.items())
-            raise ValueError(f"got {clips}: choose one way to clip")
+            raise ValueError(f"got {' and '.join(given)}: choose one way to clip")
         return self
+
+    @property
+    def matrix_patterns(self) -> tuple[str, ...]:
+        """Patterns for the paths of the variables that the rule needs as matrices."""
+        return ()
+
+    @property
+    def slowest_decay(self) -> float:
+        """The decay of the rule's slowest running mean; 0 if it has none. The closer to 1, the less exact is an update."""
+        return 0.0
 
 
 OwnSettings = TypeVar("OwnSettings", bound=RuleSettings)
 
 
-class OptimizerRule(Generic[OwnSettings]):
+class OptimizerRule(Named, Generic[OwnSettings]):
     """An optimizer. Subclass it, and override the parts in which yours differs.
 
     Attributes:
@@ -98,11 +112,10 @@ class OptimizerRule(Generic[OwnSettings]):
     usual_rate: float | None = 0.01
     staleness_method = "none"
     staleness_method_of_compile: str | None = None
-    update: type[UpdateRule[Any]]
-    row_update: type[RowRule[Any]] | None = None
+    update: type[UpdateRule[OwnSettings]]
+    row_update: type[RowRule[OwnSettings]] | None = None
 
     def parts(self) -> Mapping[str, type]:
-        """Return the attributes that have to name a class, each with the base class of that class."""
         from ps_cluster.server.update_rules.rule import UpdateRule
 
         return {"update": UpdateRule}
@@ -119,6 +132,10 @@ class OptimizerRule(Generic[OwnSettings]):
         return None
 
 
-RULES: Registry[OptimizerRule[Any]] = Registry(
-    "optimizer rule", OptimizerRule, "ps_cluster.server.update_rules", "ps_cluster.optimizer_rules"
-)
+def _home() -> ModuleType:
+    from ps_cluster.server import update_rules
+
+    return update_rules
+
+
+RULES: Registry[OptimizerRule[Any]] = Registry("optimizer rule", OptimizerRule, _home, "ps_cluster.optimizer_rules")
