@@ -42,6 +42,10 @@ class Waits(Enum):
     FOR_ALL_REDUCE = "all other workers, in each all-reduce"
 
 
+Splits = Literal["data", "layers", "width"]
+"""What the workers of a cluster divide among them: with "data" each worker has the whole network."""
+
+
 class Flow(NamedTuple):
     """Data that tasks of one type send to tasks of the same or another type. The drawing of a cluster shows it."""
 
@@ -79,7 +83,7 @@ class ClusterShape:
     pins_workers: bool = False  # whether `cluster.pin_workers: auto` pins each worker to its own cores
     fixed_workers: str = ""  # the reason why the number of workers can't change during a run; "": it can (`scale`)
     on_death: OnDeaths = field(default_factory=lambda: ON_DEATH)
-    splits: str = "data"  # among the workers: "data" (each worker has the whole network), "layers" or "width"
+    splits: Splits = "data"
 
 
 @dataclass(frozen=True)
@@ -94,10 +98,11 @@ class Promise:
 
 @dataclass(frozen=True)
 class UsedSettings:
-    """The settings that a mode uses."""
+    """Which settings a mode uses."""
 
     # The settings (dotted keys) and whole sections that it does not use, except those of task types that it does not have.
-    ignores: frozenset[str] = frozenset({"staleness"})
+    # A set that a mode gives replaces this default.
+    unused: frozenset[str] = frozenset({"staleness"})
     own_rule: str | None = None  # the only optimizer rule that the mode works with; None: any rule
 
 
@@ -263,9 +268,17 @@ class Mode(Named, ABC):
         """Return the number of versions by which pulled weights are older than the newest weights."""
         return 0
 
+    def micro_batches(self, config: RunConfig) -> int:
+        """Return the number of parts into which a batch is cut. Each part has its own forward and backward pass."""
+        return 1
+
+    def simulated_workers(self, config: RunConfig) -> int | None:
+        """Return the number of workers whose staleness the user wants to have emulated; None: that of the workers."""
+        return None
+
     def emulated_workers(self, config: RunConfig) -> int:
         """Return the number of workers whose staleness is emulated. It may be larger than the number of workers."""
-        return config.training_workers
+        return self.simulated_workers(config) or config.training_workers
 
     def worker_vectors(self, config: RunConfig) -> int:
         """Return how many vectors of all weights a worker keeps in memory, except those that it writes to files."""

@@ -153,7 +153,7 @@ def uses(mode: str, key: str) -> bool:
         return name in kind.Settings.model_fields
     if key in _TASK_OF_SETTING:
         return _TASK_OF_SETTING[key] in kind.cluster.types
-    return section not in kind.uses.ignores and key not in kind.uses.ignores
+    return section not in kind.uses.unused and key not in kind.uses.unused
 
 
 def check_used(modes: Sequence[str], given: Mapping[str, Any]) -> None:
