@@ -73,7 +73,8 @@ def test_a_layer_whose_value_was_dropped_with_its_choice_is_no_origin():
     config = build_config(None, {"staleness.method": "dc_constant"})
     layer = NamedLayer("recipe", {"staleness": {"method": "dc_adaptive", "strength": 2.0}})
     assert Resolved(config, (layer,), {"staleness": {"strength": 2.0}}).origin("staleness.strength") == "recipe"
-    assert Resolved(config, (layer,), {}).origin("staleness.strength") == "default of staleness method dc_constant"
+    merged = {"staleness": {"method": "dc_constant"}}
+    assert Resolved(config, (layer,), merged).origin("staleness.strength") == "default of staleness method dc_constant"
 
 
 def test_files_that_extend_each_other_in_a_circle_are_refused(tmp_path):
