@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from pydantic_core import to_jsonable_python
 
-from ps_cluster.config.layers import defaults_for
+from ps_cluster.config.merging import defaults_for
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.recipe import found_rates, has_rates, rated_as, rates_found
 from ps_cluster.config.schema import RunConfig

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ps_cluster.config import Resolved, build_config, resolve
-from ps_cluster.config.layers import loaded
+from ps_cluster.config.merging import loaded
 from ps_cluster.config.sections import flat
 from ps_cluster.config.user_layers import MOST_FILES, NamedLayer, without_variables
 from ps_cluster.errors import UserError
