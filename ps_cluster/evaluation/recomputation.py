@@ -271,7 +271,7 @@ class Recomputation:
 
     @property
     def _step_tolerance(self) -> float:
-        """The largest relative error of a step. If a mean decays slowly, 1 - decay has few digits in float32."""
+        """The largest relative error of a step."""
         return STEP_TOLERANCE + 2.0**-23 / (1 - self._config.optimizer.slowest_decay)
 
     def _after_update(self, sample: UpdateSample, index: int) -> Slots | None:
