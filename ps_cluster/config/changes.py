@@ -70,8 +70,8 @@ def _class_defaults(config: RunConfig) -> dict[str, Any]:
 def rate_origin(config: RunConfig) -> str:
     """Describe which of the known rates the learning rate of a complete configuration is.
 
-    A complete configuration does not say which layer a value comes from (`Resolved.origin` does). So a rate that the user
-    has given is described as the recipe's if both are equal.
+    A complete configuration does not say which layer a value comes from (`Resolved.origin` does). So a rate that the
+    user has given is described as the recipe's if both are equal.
     """
     rule, model = config.optimizer.rule, config.model.name
     if "optimizer.learning_rate" in changed(config):

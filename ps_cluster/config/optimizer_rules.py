@@ -81,14 +81,15 @@ class RuleSettings(Section):
 
     @property
     def matrix_patterns(self) -> tuple[str, ...]:
-        """Patterns for the paths of the variables that `update` gets as `matrices`, each whole on one parameter server."""
+        """Patterns for the paths of the variables that `update` gets as `matrices`, each whole on one server."""
         return ()
 
     @property
     def slowest_decay(self) -> float:
         """The decay of the rule's slowest running mean; 0 if it has none.
 
-        The closer it is to 1, the larger is the error that the proof allows, because 1 - decay has few digits in float32.
+        The closer it is to 1, the larger is the error that the proof allows, because 1 - decay has few digits in
+        float32.
         """
         return 0.0
 
@@ -101,8 +102,8 @@ class OptimizerRule(Named, Generic[OwnSettings]):
 
     Attributes:
       name: the name by which users choose it.
-      Settings: the class of the section `optimizer`, with this rule's own settings. It may override `matrix_patterns` and
-        `slowest_decay`.
+      Settings: the class of the section `optimizer`, with this rule's own settings. It may override `matrix_patterns`
+        and `slowest_decay`.
       usual_rate: the learning rate for an unknown network. It is Keras's default if Keras has the same rule.
       update: the class that changes the weights of a shard.
       row_update: the class that changes single rows of an embedding table; None: the rule can't, so tables are refused.

@@ -26,7 +26,8 @@ def test_two_objects_of_one_name_are_refused_with_the_classes_of_both():
     with pytest.raises(UserError) as refused:
         tuple(registry_of(first=First(), second=Second()))
     assert str(refused.value) == (
-        f"kind of toy 'toy' is defined twice, by {__name__}.First and by {__name__}.Second: give one of them another name"
+        f"kind of toy 'toy' is defined twice, by {__name__}.First and by {__name__}.Second: "
+        "give one of them another name"
     )
 
 
