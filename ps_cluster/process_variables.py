@@ -1,7 +1,6 @@
 """List the environment variables by which a process of this package passes state on to the processes that it starts.
 
 All other state is passed in as arguments. Only this module writes these variables into the environment of its own process.
-The variable of the files with trusted code is in config/user_code.py.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 TF_CONFIG = "TF_CONFIG"  # the cluster, and which of its tasks this process is; users and schedulers set it too
@@ -18,6 +17,7 @@ CALLER_PID = "PS_CLUSTER_CALLER_PID"  # the program that a command ends with, be
 LIFE = "PS_CLUSTER_LIFE"  # the launcher's unique id, for rows; unset in a task that was started by hand
 LOG_FORMAT = "PS_CLUSTER_LOG_FORMAT"  # the name of the format of log lines (runs/logs.py)
 LOG_TASK = "PS_CLUSTER_LOG_TASK"  # the name of the process in log lines, e.g. "worker-1"
+TRUSTED_FILES = "PS_CLUSTER_CODE"  # the files of code that may be run, one per line (config/user_code.py)
 TEMPORARY = "TMPDIR"  # the folder for temporary files
 
 
@@ -33,6 +33,15 @@ def set_log_format(name: str) -> None:
 
 def set_log_task(name: str) -> None:
     os.environ[LOG_TASK] = name
+
+
+def trusted_files() -> list[str]:
+    return [name for name in os.environ.get(TRUSTED_FILES, "").split("\n") if name]
+
+
+def set_trusted_files(files: Iterable[str]) -> None:
+    """Let this process, and those that it starts, run these files. Each is an absolute path."""
+    os.environ[TRUSTED_FILES] = "\n".join(files)
 
 
 def take_caller_pid() -> str | None:

@@ -12,8 +12,8 @@ import hypothesis
 import pytest
 
 from ps_cluster.config import build_config
-from ps_cluster.config.user_code import TRUSTED
 from ps_cluster.data import sources
+from ps_cluster.process_variables import TRUSTED_FILES
 from tests.helpers.bad_input import Commands
 
 # The same examples in every run: a test that has passed does not fail on another day.
@@ -121,9 +121,9 @@ def leaves_no_temporary_file(request, temporary_folder):
 
 @pytest.fixture(autouse=True)
 def trusts_nothing_of_other_tests():
-    before = os.environ.get(TRUSTED)
+    before = os.environ.get(TRUSTED_FILES)
     yield
-    os.environ.pop(TRUSTED, None) if before is None else os.environ.update({TRUSTED: before})
+    os.environ.pop(TRUSTED_FILES, None) if before is None else os.environ.update({TRUSTED_FILES: before})
 
 
 @pytest.fixture(scope="session")

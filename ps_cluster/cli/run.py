@@ -26,7 +26,7 @@ from ps_cluster.cli.options import (
     trusted_code,
 )
 from ps_cluster.config import Resolved
-from ps_cluster.config.layers import loaded
+from ps_cluster.config.merging import loaded
 from ps_cluster.config.modes import MODES
 from ps_cluster.config.sections import ISOLATION_KEY
 from ps_cluster.config.user_layers import variables, without_variables

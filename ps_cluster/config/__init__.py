@@ -1,7 +1,7 @@
 """Read and validate the configuration of a run: all settings, typed and checked in one place. No TensorFlow."""
 
 from ps_cluster.config.changes import ChangedSetting, changed, distinguishing_settings, rate_origin
-from ps_cluster.config.layers import Resolved, build_config, load_config, resolve
+from ps_cluster.config.merging import Resolved, build_config, load_config, resolve
 from ps_cluster.config.recipe import has_rates, rates_found
 from ps_cluster.config.schema import (
     LONGEST_SECONDS,

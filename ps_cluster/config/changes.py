@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from pydantic_core import to_jsonable_python
 
-from ps_cluster.config.layers import defaults_for
+from ps_cluster.config.merging import defaults_for
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.recipe import found_rates, has_rates, rated_as, rates_found
 from ps_cluster.config.schema import RunConfig
@@ -59,8 +59,8 @@ def distinguishing_settings(config: RunConfig) -> dict[str, Any]:
 def _class_defaults(config: RunConfig) -> dict[str, Any]:
     """Return dotted key → default, for the settings whose default is in the class of their section."""
     found: dict[str, Any] = {}
-    for section in type(config).model_fields:
-        for name, field in type(getattr(config, section)).model_fields.items():
+    for section, settings in config:
+        for name, field in type(settings).model_fields.items():
             if not field.is_required():
                 default = to_jsonable_python(field.get_default(call_default_factory=True))
                 found |= flat({name: default}, f"{section}.")
@@ -68,7 +68,11 @@ def _class_defaults(config: RunConfig) -> dict[str, Any]:
 
 
 def rate_origin(config: RunConfig) -> str:
-    """Describe where the learning rate of a complete configuration comes from."""
+    """Describe which of the known rates the learning rate of a complete configuration is.
+
+    A complete configuration does not say which layer a value comes from (`Resolved.origin` does). So a rate that the
+    user has given is described as the recipe's if both are equal.
+    """
     rule, model = config.optimizer.rule, config.model.name
     if "optimizer.learning_rate" in changed(config):
         return "as given" if model in NETWORKS.own else "as given, or as the network was compiled"

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
+from types import ModuleType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self, TypeAlias
 
 import numpy as np
 from pydantic import AfterValidator, Field
@@ -25,7 +26,7 @@ from ps_cluster.config.objectives import (
     target_array,
 )
 from ps_cluster.config.objectives import Field as ArrayField
-from ps_cluster.config.registry import Registry
+from ps_cluster.config.registry import Named, Registry
 from ps_cluster.config.setting_types import PathFromText, Section
 from ps_cluster.config.user_code import absolute_path
 from ps_cluster.errors import UserError
@@ -54,7 +55,7 @@ MeanOverViews: TypeAlias = "Callable[[NetworkOutputs, Inputs], tf.Tensor]"
 # `FORM:/the/path`, so no task has to look at the disk to know which settings it has. See `ps_cluster/data/forms/`.
 
 
-class Form:
+class Form(Named):
     """A form of data. Subclass it, and write both methods.
 
     Attributes:
@@ -84,7 +85,13 @@ class Form:
         raise NotImplementedError
 
 
-FORMS: Registry[Form] = Registry("form of data", Form, "ps_cluster.data.forms", "ps_cluster.forms")
+def _home_of_forms() -> ModuleType:
+    from ps_cluster.data import forms
+
+    return forms
+
+
+FORMS: Registry[Form] = Registry("form of data", Form, _home_of_forms, "ps_cluster.forms")
 
 
 class FormPath(NamedTuple):
@@ -177,6 +184,12 @@ class DataSettings(Section):
         default=None,
         description="The archive or folder that holds the data set; null: look in the caches, then download.",
     )
+
+    @classmethod
+    def of(cls, config: RunConfig) -> Self:
+        """Return the section `data` of a configuration whose data set has this class of settings."""
+        assert isinstance(config.data, cls), f"data set {config.data.dataset} has no {cls.__name__}"
+        return config.data
 
 
 class ImageSettings(DataSettings):
@@ -307,7 +320,7 @@ NO_IMAGES: Mapping[str, Any] = {"model": {"name": "mlp"}}
 """The recipe of data without images, which networks for images, such as the default network, can't take."""
 
 
-class DataSet:
+class DataSet(Named):
     """A data set. Subclass it and write `read`, or write a function that returns `Contents`.
 
     Attributes:
@@ -413,7 +426,7 @@ class ImageDataSet(DataSet):
         if config.evaluation.augment_last and not OBJECTIVES[spec.objective].has_accuracy:
             raise ValueError(f"evaluation.augment_last: got True: a {spec.objective} has no accuracy: leave it out")
         image = spec.image(config.model.name)
-        config.data.augmentation.check(image.shape)  # type: ignore[attr-defined]  # its Settings have it
+        ImageSettings.of(config).augmentation.check(image.shape)
 
 
 class _Function(DataSet):
@@ -433,7 +446,7 @@ class _DataSets(Registry[DataSet]):
     """All data sets, by name or by the path of data in one of the known forms."""
 
     @property
-    def with_settings(self) -> Iterator[Any]:
+    def with_settings(self) -> Iterator[Named]:
         """Yield the data sets of this package, and the forms of data."""
         return chain((one for one in self if one.offered), FORMS)
 
@@ -460,6 +473,10 @@ class _DataSets(Registry[DataSet]):
         return self._made(place.form.dataset(place.path), name)
 
 
-DATASETS: Registry[DataSet] = _DataSets(
-    "data set", DataSet, "ps_cluster.data.sets", "ps_cluster.datasets", wrap=_Function
-)
+def _home() -> ModuleType:
+    from ps_cluster.data import sets
+
+    return sets
+
+
+DATASETS: Registry[DataSet] = _DataSets("data set", DataSet, _home, "ps_cluster.datasets", wrap=_Function)

@@ -32,8 +32,8 @@ def highest_rate(arguments: Mapping[str, Any]) -> float:
 class KerasSettings(ScheduleSettings):
     function: str = Field(description=f"Class in keras.optimizers.schedules: {', '.join(FUNCTIONS_OF_KERAS)}.")
     arguments: dict[str, float | bool | list[float] | None] = Field(
-        description="Its arguments, e.g. {initial_learning_rate: 0.1, decay_steps: 1000}. Its highest rate replaces "
-        "optimizer.learning_rate."
+        description="Its arguments, e.g. {initial_learning_rate: 0.1, decay_steps: 1000}. The curve is scaled so "
+        "that its highest rate is optimizer.learning_rate; compile() sets that to the highest rate."
     )
 
     @property

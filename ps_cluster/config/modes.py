@@ -8,14 +8,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self
+from types import ModuleType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
 
 import numpy as np
 from pydantic import AfterValidator, Field
 
 from ps_cluster.config.equations import Slots, UpdateParts
 from ps_cluster.config.lazy import tf
-from ps_cluster.config.registry import Registry
+from ps_cluster.config.registry import Named, Registry
 from ps_cluster.config.setting_types import Section
 from ps_cluster.config.tasks import CHIEF, ON_DEATH, PS, WORKER, OnDeaths
 
@@ -39,6 +40,10 @@ class Waits(Enum):
     FOR_A_BOUND = "a bound on how far it may be ahead, or on how stale an update may be"
     IN_ROUNDS = "the other workers' gradients of a round, on the parameter server"
     FOR_ALL_REDUCE = "all other workers, in each all-reduce"
+
+
+Splits = Literal["data", "layers", "width"]
+"""What the workers of a cluster divide among them: with "data" each worker has the whole network."""
 
 
 class Flow(NamedTuple):
@@ -78,7 +83,7 @@ class ClusterShape:
     pins_workers: bool = False  # whether `cluster.pin_workers: auto` pins each worker to its own cores
     fixed_workers: str = ""  # the reason why the number of workers can't change during a run; "": it can (`scale`)
     on_death: OnDeaths = field(default_factory=lambda: ON_DEATH)
-    splits: str = "data"  # among the workers: "data" (each worker has the whole network), "layers" or "width"
+    splits: Splits = "data"
 
 
 @dataclass(frozen=True)
@@ -93,14 +98,15 @@ class Promise:
 
 @dataclass(frozen=True)
 class UsedSettings:
-    """The settings that a mode uses."""
+    """Which settings a mode uses."""
 
     # The settings (dotted keys) and whole sections that it does not use, except those of task types that it does not have.
-    ignores: frozenset[str] = frozenset({"staleness"})
+    # A set that a mode gives replaces this default.
+    unused: frozenset[str] = frozenset({"staleness"})
     own_rule: str | None = None  # the only optimizer rule that the mode works with; None: any rule
 
 
-class Mode(ABC):
+class Mode(Named, ABC):
     """A way to turn the workers' gradients into updates.
 
     Each mode of this package subclasses `ps_cluster.training.modes.base.DefaultMode`, and overrides what differs from
@@ -262,13 +268,27 @@ class Mode(ABC):
         """Return the number of versions by which pulled weights are older than the newest weights."""
         return 0
 
+    def micro_batches(self, config: RunConfig) -> int:
+        """Return the number of parts into which a batch is cut. Each part has its own forward and backward pass."""
+        return 1
+
+    def simulated_workers(self, config: RunConfig) -> int | None:
+        """Return the number of workers whose staleness the user wants to have emulated; None: that of the workers."""
+        return None
+
     def emulated_workers(self, config: RunConfig) -> int:
         """Return the number of workers whose staleness is emulated. It may be larger than the number of workers."""
-        return config.training_workers
+        return self.simulated_workers(config) or config.training_workers
 
     def worker_vectors(self, config: RunConfig) -> int:
         """Return how many vectors of all weights a worker keeps in memory, except those that it writes to files."""
         return 0
 
 
-MODES: Registry[Mode] = Registry("mode", Mode, "ps_cluster.training.modes", "ps_cluster.modes")
+def _home() -> ModuleType:
+    from ps_cluster.training import modes
+
+    return modes
+
+
+MODES: Registry[Mode] = Registry("mode", Mode, _home, "ps_cluster.modes")

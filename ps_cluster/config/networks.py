@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from types import ModuleType
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import numpy as np
 from pydantic import AfterValidator, Field
@@ -18,7 +19,7 @@ from pydantic import AfterValidator, Field
 from ps_cluster.config import user_code
 from ps_cluster.config.lazy import keras
 from ps_cluster.config.objectives import TEXT, ExampleSpec
-from ps_cluster.config.registry import Registry
+from ps_cluster.config.registry import Named, Registry
 from ps_cluster.config.setting_types import Section
 from ps_cluster.errors import UserError
 
@@ -58,7 +59,10 @@ class UsualScore:
     minutes_in_float32: float | None = None
 
 
-class Network:
+OwnSettings = TypeVar("OwnSettings", bound=NetworkSettings)
+
+
+class Network(Named, Generic[OwnSettings]):
     """A network. Subclass it, or write a function that returns a Keras model (`FunctionNetwork`).
 
     Attributes:
@@ -80,13 +84,13 @@ class Network:
     recipe: Mapping[str, Any] = {}
     usual_scores: Mapping[str, UsualScore] = {}
 
-    def check(self, examples: ExampleSpec, settings: Any) -> None:
+    def check(self, examples: ExampleSpec, settings: OwnSettings) -> None:
         """Raise ValueError or UserError if `build` can't use the examples or settings.
 
         This method is called before a run starts any process, so it must work without TensorFlow.
         """
 
-    def build(self, examples: ExampleSpec, settings: Any) -> keras.Model:
+    def build(self, examples: ExampleSpec, settings: OwnSettings) -> keras.Model:
         """Return a Keras model that takes raw `examples` and returns `examples.outputs` numbers for each example.
 
         The model is a plain Keras model, so that a saved one loads without this code. Raise ValueError if the examples
@@ -127,7 +131,7 @@ def unbuildable(settings: NetworkSettings, spec: ExampleSpec, reason: str) -> Us
     return UserError(f"model.name: '{settings.name}' can't be built for examples of {spec}: {reason}")
 
 
-class FunctionNetwork(Network):
+class FunctionNetwork(Network[NetworkSettings]):
     """A user's function that returns a Keras model. It takes nothing, the examples, or the examples and the settings."""
 
     def __init__(self, function: Callable[..., Any]):
@@ -171,7 +175,7 @@ def _is_passed(parameter: inspect.Parameter) -> bool:
     return positional and (parameter.default is parameter.empty or parameter.name in ("examples", "settings"))
 
 
-class SavedNetwork(Network):
+class SavedNetwork(Network[NetworkSettings]):
     """A model in a .keras file. Its weights are the initial weights."""
 
     def __init__(self, file: Path):
@@ -183,7 +187,7 @@ class SavedNetwork(Network):
         return load_saved(self._file, examples)
 
 
-class Networks(Registry[Network]):
+class Networks(Registry[Network[Any]]):
     """All networks by name, and models that Keras has saved as FILE.keras."""
 
     def __contains__(self, name: object) -> bool:
@@ -203,7 +207,7 @@ class Networks(Registry[Network]):
     def unknown(self, name: str) -> str:
         return f"{super().unknown(name)}, or a saved model as FILE.keras"
 
-    def _load(self, name: str) -> Network:
+    def _load(self, name: str) -> Network[Any]:
         if not _is_saved(name):
             return super()._load(name)
         if not Path(name).is_file():
@@ -222,4 +226,10 @@ def _is_saved(name: object) -> bool:
     return isinstance(name, str) and name.endswith(".keras")
 
 
-NETWORKS = Networks("network", Network, "ps_cluster.models.networks", "ps_cluster.networks", wrap=FunctionNetwork)
+def _home() -> ModuleType:
+    from ps_cluster.models import networks
+
+    return networks
+
+
+NETWORKS = Networks("network", Network, _home, "ps_cluster.networks", wrap=FunctionNetwork)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from ps_cluster.config.registry import Registry
+from ps_cluster.config.registry import Named, Registry
 from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files.values import Malformed, number_text
 
@@ -193,7 +194,7 @@ IN_DEVIATIONS = "targets in standard deviations"
 _ROWS = 2**16  # the number of targets that are read at a time
 
 
-class Objective:
+class Objective(Named):
     """An objective. Subclass it, and override what differs.
 
     Attributes:
@@ -576,5 +577,5 @@ def class_weights(given: Mapping[str, float], classes: Sequence[str]) -> np.ndar
 
 
 OBJECTIVES: Registry[Objective] = Registry(
-    "objective", Objective, "ps_cluster.config.objectives", "ps_cluster.objectives"
+    "objective", Objective, lambda: sys.modules[__name__], "ps_cluster.objectives"
 )

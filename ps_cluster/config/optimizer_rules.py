@@ -6,12 +6,13 @@ The package's own rules are in ps_cluster/server/update_rules/, a file for each.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from ps_cluster.config.equations import Slots, UpdateParts
-from ps_cluster.config.registry import Registry
+from ps_cluster.config.registry import Named, Registry
 from ps_cluster.config.setting_types import LARGEST_FACTOR, Factor, Section
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from ps_cluster.server.update_rules.rule import UpdateRule
 
 MOST_FACTORS = 100
-CLIPPING = ("clip_norm", "global_clip_norm", "clip_value")
 Limit = Annotated[float, Field(gt=0, le=1e30)]
 
 
@@ -69,22 +69,41 @@ class RuleSettings(Section):
 
     @model_validator(mode="after")
     def _clips_in_one_way(self) -> RuleSettings:
-        given = {name: getattr(self, name) for name in CLIPPING if getattr(self, name) is not None}
+        limits = {
+            "clip_norm": self.clip_norm,
+            "global_clip_norm": self.global_clip_norm,
+            "clip_value": self.clip_value,
+        }
+        given = [f"optimizer.{name} {value:g}" for name, value in limits.items() if value is not None]
         if len(given) > 1:
-            clips = " and ".join(f"optimizer.{name} {value:g}" for name, value in given.items())
-            raise ValueError(f"got {clips}: choose one way to clip")
+            raise ValueError(f"got {' and '.join(given)}: choose one way to clip")
         return self
+
+    @property
+    def matrix_patterns(self) -> tuple[str, ...]:
+        """Patterns for the paths of the variables that `update` gets as `matrices`, each whole on one server."""
+        return ()
+
+    @property
+    def slowest_decay(self) -> float:
+        """The decay of the rule's slowest running mean; 0 if it has none.
+
+        The closer it is to 1, the larger is the error that the proof allows, because 1 - decay has few digits in
+        float32.
+        """
+        return 0.0
 
 
 OwnSettings = TypeVar("OwnSettings", bound=RuleSettings)
 
 
-class OptimizerRule(Generic[OwnSettings]):
+class OptimizerRule(Named, Generic[OwnSettings]):
     """An optimizer. Subclass it, and override the parts in which yours differs.
 
     Attributes:
       name: the name by which users choose it.
-      Settings: the class of the section `optimizer`, with this rule's own settings.
+      Settings: the class of the section `optimizer`, with this rule's own settings. It may override `matrix_patterns`
+        and `slowest_decay`.
       usual_rate: the learning rate for an unknown network. It is Keras's default if Keras has the same rule.
       update: the class that changes the weights of a shard.
       row_update: the class that changes single rows of an embedding table; None: the rule can't, so tables are refused.
@@ -98,11 +117,10 @@ class OptimizerRule(Generic[OwnSettings]):
     usual_rate: float | None = 0.01
     staleness_method = "none"
     staleness_method_of_compile: str | None = None
-    update: type[UpdateRule[Any]]
-    row_update: type[RowRule[Any]] | None = None
+    update: type[UpdateRule[OwnSettings]]
+    row_update: type[RowRule[OwnSettings]] | None = None
 
     def parts(self) -> Mapping[str, type]:
-        """Return the attributes that have to name a class, each with the base class of that class."""
         from ps_cluster.server.update_rules.rule import UpdateRule
 
         return {"update": UpdateRule}
@@ -119,6 +137,10 @@ class OptimizerRule(Generic[OwnSettings]):
         return None
 
 
-RULES: Registry[OptimizerRule[Any]] = Registry(
-    "optimizer rule", OptimizerRule, "ps_cluster.server.update_rules", "ps_cluster.optimizer_rules"
-)
+def _home() -> ModuleType:
+    from ps_cluster.server import update_rules
+
+    return update_rules
+
+
+RULES: Registry[OptimizerRule[Any]] = Registry("optimizer rule", OptimizerRule, _home, "ps_cluster.optimizer_rules")

@@ -7,21 +7,24 @@ examples. An entry suits one mode, number of workers and batch size. It is used 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from ps_cluster.config.datasets import DataSet
+from ps_cluster.config.datasets import DATASETS, DataSet
 from ps_cluster.config.modes import MODES, Mode
 from ps_cluster.config.networks import NETWORKS, Network
-from ps_cluster.config.optimizer_rules import RULES, OptimizerRule
+from ps_cluster.config.optimizer_rules import RULES
+from ps_cluster.config.registry import Named, Registry
 from ps_cluster.config.schedules import CONSTANT
 from ps_cluster.config.schema import RunConfig
-from ps_cluster.config.sections import Layer, adapted_to_choices, chosen_kinds, flat, merged, of_choices, uses, value_in
+from ps_cluster.config.sections import CHOSEN, Layer, adapted_to_choices, flat, merged, of_choices, uses, value_in
 from ps_cluster.config.setting_types import Section
 from ps_cluster.config.user_layers import NamedLayer
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import first_error
+
+T = TypeVar("T", bound=Named)
 
 OF_MODES = "modes"  # the table in a recipe
 COMPILED = "compiled"  # the rule that stands for the optimizer of a network's compile()
@@ -56,8 +59,8 @@ class FoundRates(Section):
 
     def layer(self) -> dict[str, Any]:
         """Return the settings as a layer of a configuration."""
-        names = ("learning_rate", "momentum", "beta_2", "global_clip_norm")
-        return {"optimizer": {name: value for name in names if (value := getattr(self, name)) is not None}}
+        names = {"learning_rate", "momentum", "beta_2", "global_clip_norm"}
+        return {"optimizer": self.model_dump(include=names, exclude_none=True)}
 
 
 _TABLE = TypeAdapter(dict[str, tuple[FoundRates, ...]])
@@ -83,7 +86,7 @@ def of_users_network(rule: object) -> dict[str, Any]:
     }
 
 
-def found_rates(network: Network) -> tuple[FoundRates, ...]:
+def found_rates(network: Network[Any]) -> tuple[FoundRates, ...]:
     """Return the table of rates in a network's recipe, which is empty if the recipe has no rates.
 
     Raises UserError if the table is invalid.
@@ -99,7 +102,7 @@ def found_rates(network: Network) -> tuple[FoundRates, ...]:
     return table
 
 
-def rated_as(mode: Mode, workers: Any) -> tuple[str, Any]:
+def rated_as(mode: Mode, workers: object) -> tuple[str, object]:
     """Return the mode and the number of workers whose learning rates in a recipe suit a mode.
 
     The rates of mode single suit every mode whose optimizer takes the steps of one process: modes with local steps, and
@@ -143,8 +146,9 @@ def recipe_for(base: Layer, user: Layer) -> tuple[Layer, NamedLayer]:
       base: the defaults.
       user: the user's settings. They choose network, data set, mode, workers and batch size.
     """
-    data_set: DataSet = _chosen("data", base, user)
-    network: Network = _chosen("model", merged(base, data_set.recipe), user)
+    # An unknown name, which the validation refuses, has no recipe.
+    data_set = _chosen(DATASETS, "data", merged(base, user)) or DataSet()
+    network = _chosen(NETWORKS, "model", merged(base, data_set.recipe, user)) or Network()
     of_network = {key: value for key, value in network.recipe.items() if key != OF_MODES}
     is_own = not network.name or network.name in NETWORKS.own
     rule = value_in(merged(of_network, data_set.recipe, user), "optimizer", "rule")
@@ -173,21 +177,20 @@ def recipe_for(base: Layer, user: Layer) -> tuple[Layer, NamedLayer]:
     return base, NamedLayer("recipe", merged(*(part.settings for part in parts)), parts=tuple(parts))
 
 
-def _chosen(section: str, base: Layer, user: Layer) -> Any:
-    """Return the object that is chosen in a section. An unknown name, which the validation refuses, has no recipe."""
-    no_choice = {"data": DataSet(), "model": Network()}
-    return chosen_kinds(merged(base, user)).get(section, no_choice[section])
+def _chosen(kinds: Registry[T], section: str, settings: Layer) -> T | None:
+    """Return the object that is chosen in a section; None if it names no existing object."""
+    name = value_in(settings, section, CHOSEN[section].key)
+    if name not in kinds:
+        return None
+    return kinds[name]
 
 
 def _staleness_method(settings: Layer) -> NamedLayer:
     """Return a layer with the chosen rule's staleness method; empty if the parameter servers do not use the rule."""
-    chosen = chosen_kinds(settings)
-    rule, mode = chosen.get("optimizer"), chosen.get("mode")
-    if not (isinstance(rule, OptimizerRule) and isinstance(mode, Mode)) or mode.promise.takes_local_steps:
+    rule, mode = _chosen(RULES, "optimizer", settings), _chosen(MODES, "mode", settings)
+    if not (rule and mode) or mode.promise.takes_local_steps or not uses(mode.name, METHOD):
         return NamedLayer("", {})
-    if uses(mode.name, METHOD):
-        return NamedLayer(f"default of rule {rule.name}", {"staleness": {"method": rule.staleness_method}})
-    return NamedLayer("", {})
+    return NamedLayer(f"default of rule {rule.name}", {"staleness": {"method": rule.staleness_method}})
 
 
 def rates_found(config: RunConfig) -> FoundRates | None:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from types import ModuleType
+from typing import Any, Generic, TypeVar
 
 from ps_cluster.config.setting_types import Section
 from ps_cluster.config.user_code import (
@@ -23,10 +24,22 @@ from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files.values import one_line
 
 
-class Named(Protocol):
-    """An object with a name by which users choose it."""
+class Named:
+    """An object with a name by which users choose it. The base class of all objects of registries.
 
-    name: str
+    Attributes:
+      name: the name.
+      page: the page of the documentation that shows how to write such an object.
+      Settings: if a section of a configuration names the object, the class of this section.
+    """
+
+    name: str = ""
+    page = "docs/extending.md"
+    Settings: type[Section] = Section
+
+    def parts(self) -> Mapping[str, type]:
+        """Return the attributes that have to name a class, each with the base class of that class."""
+        return {}
 
 
 T = TypeVar("T", bound=Named, covariant=True)
@@ -35,18 +48,24 @@ T = TypeVar("T", bound=Named, covariant=True)
 class Registry(Generic[T]):
     """All objects of one type (data set, mode, network, …), by name.
 
-    The objects of this package are the instances of `base` in the module `home`, or in the modules of the package `home`,
-    and instances of the subclasses there that define a `name`. So a new object need not be listed anywhere.
+    The objects of this package are the instances of `base` in the module that `home` returns, or in the modules of that
+    package, and instances of the subclasses there that define a `name`. So a new object need not be listed anywhere.
     """
 
-    def __init__(self, noun: str, base: type[Any], home: str, group: str, wrap: Callable[[Any], Any] | None = None):
+    def __init__(
+        self,
+        noun: str,
+        base: type[T],
+        home: Callable[[], ModuleType],
+        group: str,
+        wrap: Callable[[Any], T] | None = None,
+    ):
         """Create a registry. Nothing is imported yet.
 
         Args:
           noun: the word for an object in messages, e.g. "optimizer rule".
-          base: the class of the objects. (mypy takes no abstract class for a `type[T]`.) Its attribute `page`, if any, is
-            the page of the documentation that shows how to write such an object.
-          home: the module or package that defines the objects of this package.
+          base: the class of the objects.
+          home: imports and returns the module or package that defines the objects of this package.
           group: the entry point group through which installed packages add objects, e.g. "ps_cluster.modes".
           wrap: converts a function in a user's file to an object; None: functions are not accepted.
         """
@@ -60,16 +79,19 @@ class Registry(Generic[T]):
     @property
     def settings(self) -> type[Section]:
         """The class with the settings that all objects have in common."""
-        shared: type[Section] = self._base.Settings
-        return shared
+        return self._base.Settings
 
     @cached_property
     def own(self) -> dict[str, T]:
-        """The objects of this package, by name."""
+        """The objects of this package, by name.
+
+        Raises:
+          UserError: two objects have the same name.
+        """
         found: dict[str, T] = {}
-        home = importlib.import_module(self._home)
+        home = self._home()
         inner = (one.name for one in pkgutil.iter_modules(getattr(home, "__path__", ())))
-        for module in (home, *(importlib.import_module(f"{self._home}.{name}") for name in inner)):
+        for module in (home, *(importlib.import_module(f"{home.__name__}.{name}") for name in inner)):
             things = [thing for thing in vars(module).values() if isinstance(thing, self._base)]
             made = {type(thing) for thing in things}
             things += [
@@ -81,7 +103,13 @@ class Registry(Generic[T]):
                 and kind not in made
                 if kind.__module__ == module.__name__
             ]
-            found |= {thing.name: thing for thing in things}
+            for thing in things:
+                first = found.setdefault(thing.name, thing)
+                if first is not thing:
+                    raise UserError(
+                        f"{self.noun} '{thing.name}' is defined twice, by {_full_name(type(first))} and by "
+                        f"{_full_name(type(thing))}: give one of them another name"
+                    )
         return found
 
     @property
@@ -94,7 +122,7 @@ class Registry(Generic[T]):
         return iter(self.own.values())
 
     @property
-    def with_settings(self) -> Iterator[Any]:
+    def with_settings(self) -> Iterator[Named]:
         """Yield the objects that may have settings which other objects do not have."""
         return iter(self)
 
@@ -138,7 +166,7 @@ class Registry(Generic[T]):
     @property
     def page(self) -> str:
         """The page of the documentation that shows how to write such an object."""
-        return getattr(self._base, "page", "docs/extending.md")
+        return self._base.page
 
     def unknown(self, name: str) -> str:
         """Return a message for an unknown name: the most similar known name, and all known names."""
@@ -163,38 +191,37 @@ class Registry(Generic[T]):
 
     def _made(self, found: Any, name: str) -> T:
         """Return `found` as an object of the registry's class, with `name` as its name."""
-        is_class = isinstance(found, type)
-        if is_class and issubclass(found, self._base):
-            try:
-                found = found()
-            except TypeError as error:  # e.g. a method that has to be overridden is missing
-                raise UserError(f"{self.noun} '{name}': {one_line(str(error), 300)}: {self.page}") from error
-        elif self._wrap and callable(found) and not is_class:
+        if isinstance(found, type):
+            if issubclass(found, self._base):
+                try:
+                    found = found()
+                except TypeError as error:  # e.g. a method that has to be overridden is missing
+                    raise UserError(f"{self.noun} '{name}': {one_line(str(error), 300)}: {self.page}") from error
+        elif self._wrap and callable(found):
             found = self._wrap(found)
-        made: T = found
-        if not isinstance(made, self._base):
+        if not isinstance(found, self._base):
             function = "a function, or " if self._wrap else ""
             raise UserError(
-                f"'{name}' is no {self.noun}: it has to be {function}a {self._base.__module__}.{self._base.__name__}: "
-                f"{self.page}"
+                f"'{name}' is no {self.noun}: it has to be {function}a {_full_name(self._base)}: {self.page}"
             )
-        if wanted := getattr(self._base, "Settings", None):
-            settings = getattr(made, "Settings", None)
-            if not isinstance(settings, type) or not issubclass(settings, wanted):
-                base = f"{wanted.__module__}.{wanted.__name__}"
-                raise UserError(f"{self.noun} '{name}': its Settings has to be a subclass of {base}: {self.page}")
-        self._check_parts(made, name)
-        made = copy(made)  # the object in the user's module keeps its name
+        self._check_classes(found, name)
+        made = copy(found)  # the object in the user's module keeps its name
         made.name = name
         return made
 
-    def _check_parts(self, made: Any, name: str) -> None:
+    def _check_classes(self, made: Named, name: str) -> None:
         """Raise UserError if one of the classes that `made` has to name is missing, or is none of the right kind."""
-        parts: Mapping[str, type] = made.parts() if hasattr(made, "parts") else {}
-        for part, base in parts.items():
-            given = getattr(made, part, None)
-            if not isinstance(given, type) or not issubclass(given, base):
+        if not isinstance(made.Settings, type) or not issubclass(made.Settings, self.settings):
+            base = _full_name(self.settings)
+            raise UserError(f"{self.noun} '{name}': its Settings has to be a subclass of {base}: {self.page}")
+        for part, base_of_part in made.parts().items():
+            given = getattr(made, part, None)  # a user's class may lack it
+            if not isinstance(given, type) or not issubclass(given, base_of_part):
                 raise UserError(
                     f"{self.noun} '{name}': its {part} is {given!r:.200}, but has to be a subclass of "
-                    f"{base.__module__}.{base.__name__}: {self.page}"
+                    f"{_full_name(base_of_part)}: {self.page}"
                 )
+
+
+def _full_name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__name__}"

@@ -6,12 +6,13 @@ The package's own schedules are in ps_cluster/training/schedules.py.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Annotated, Any
+from types import ModuleType
+from typing import Annotated, Any, Generic, TypeVar
 
 from pydantic import AfterValidator, Field, field_validator
 
 from ps_cluster.config.lazy import tf
-from ps_cluster.config.registry import Registry
+from ps_cluster.config.registry import Named, Registry
 from ps_cluster.config.setting_types import Fraction, Section
 
 CONSTANT = "constant"  # the schedule whose factor is always 1
@@ -70,7 +71,10 @@ class ScheduleSettings(Section):
         return scales
 
 
-class Schedule:
+OwnSettings = TypeVar("OwnSettings", bound=ScheduleSettings)
+
+
+class Schedule(Named, Generic[OwnSettings]):
     """A schedule. Subclass it, and override the parts in which yours differs.
 
     Attributes:
@@ -81,18 +85,25 @@ class Schedule:
     name = ""
     Settings: type[ScheduleSettings] = ScheduleSettings
 
-    def after_warmup(self, settings: Any, past: tf.Tensor) -> tf.Tensor:
+    def after_warmup(self, settings: OwnSettings, past: tf.Tensor) -> tf.Tensor:
         """Return the factor, float32 [], after the warm-up; `past`, float32 [], goes from 0 to 1."""
         raise NotImplementedError
 
-    def factor(self, settings: Any, past: tf.Tensor, update: tf.Tensor) -> tf.Tensor:
+    def factor(self, settings: OwnSettings, past: tf.Tensor, update: tf.Tensor) -> tf.Tensor:
         """Return the factor, float32 [], of an update after the warm-up.
 
         Args:
+          settings: the section `schedule`, an object of `Settings`.
           past: float32 [], from 0 at the end of the warm-up to 1 at the last update.
           update: int64 [], the number of the update, from 0.
         """
         return self.after_warmup(settings, past)
 
 
-SCHEDULES: Registry[Schedule] = Registry("schedule", Schedule, "ps_cluster.training.schedules", "ps_cluster.schedules")
+def _home() -> ModuleType:
+    from ps_cluster.training import schedules
+
+    return schedules
+
+
+SCHEDULES: Registry[Schedule[Any]] = Registry("schedule", Schedule, _home, "ps_cluster.schedules")

@@ -317,8 +317,10 @@ class RunConfig(Section):
 
     def _check_scale(self) -> None:
         workers, kind = self.cluster.workers, self.mode_kind
-        for name, allowed in (("min_workers", range(1, workers + 1)), ("max_workers", range(workers, sys.maxsize))):
-            bound = getattr(self.cluster, name)
+        for name, bound, allowed in (
+            ("min_workers", self.cluster.min_workers, range(1, workers + 1)),
+            ("max_workers", self.cluster.max_workers, range(workers, sys.maxsize)),
+        ):
             if bound is None or bound == workers:
                 continue
             if kind.cluster.fixed_workers:
@@ -344,12 +346,12 @@ class RunConfig(Section):
 
     def check_fits_one_machine(self) -> None:
         """Raise UserError if there are more tasks than are useful on one machine."""
-        for name, most in (
-            ("workers", MOST_WORKERS),
-            ("max_workers", MOST_WORKERS),
-            ("parameter_servers", MOST_PARAMETER_SERVERS),
+        for name, wanted, most in (
+            ("workers", self.cluster.workers, MOST_WORKERS),
+            ("max_workers", self.cluster.max_workers or 0, MOST_WORKERS),
+            ("parameter_servers", self.cluster.parameter_servers, MOST_PARAMETER_SERVERS),
         ):
-            if (wanted := getattr(self.cluster, name) or 0) > most:
+            if wanted > most:
                 raise UserError(
                     f"cluster.{name}: got {wanted}: one machine runs at most {most}; for several machines see "
                     f"{PROGRAM} task --help"

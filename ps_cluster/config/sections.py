@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from ps_cluster.config.datasets import DATASETS
 from ps_cluster.config.modes import MODES
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.optimizer_rules import RULES
-from ps_cluster.config.registry import Registry
+from ps_cluster.config.registry import Named, Registry
 from ps_cluster.config.schedules import SCHEDULES
-from ps_cluster.config.setting_types import Section
 from ps_cluster.config.staleness_methods import METHODS
 from ps_cluster.config.tasks import PS, WORKER
 from ps_cluster.errors import UserError
@@ -60,20 +59,11 @@ def merged(*layers: Mapping[str, Any]) -> Layer:
 # The sections of a configuration whose settings depend on what is chosen in them.
 
 
-class Kind(Protocol):
-    """An object that a section may name, e.g. a mode. `Settings`: the class of the section if this object is chosen."""
-
-    name: str
-
-    @property
-    def Settings(self) -> type[Section]: ...
-
-
 class Choice(NamedTuple):
     """The key that decides which other settings a section has, and the objects that this key may name."""
 
     key: str
-    kinds: Registry[Kind]
+    kinds: Registry[Named]
 
 
 CHOSEN: dict[str, Choice] = {
@@ -86,7 +76,7 @@ CHOSEN: dict[str, Choice] = {
 }
 
 
-def chosen_kinds(tree: Layer) -> dict[str, Kind]:
+def chosen_kinds(tree: Layer) -> dict[str, Named]:
     """Return section → the object that is chosen in it. Sections that name no existing object are left out.
 
     Raises:
@@ -134,7 +124,7 @@ def _shared_settings(kinds: Registry[Any], *names: Any) -> set[str]:
     return set(nearest.model_fields)
 
 
-def own_settings(section: str, kind: Kind) -> list[str]:
+def own_settings(section: str, kind: Named) -> list[str]:
     """Return the settings of this choice that are not common to all choices of the section."""
     shared = CHOSEN[section].kinds.settings.model_fields
     return [name for name in kind.Settings.model_fields if name not in shared]
@@ -163,7 +153,7 @@ def uses(mode: str, key: str) -> bool:
         return name in kind.Settings.model_fields
     if key in _TASK_OF_SETTING:
         return _TASK_OF_SETTING[key] in kind.cluster.types
-    return section not in kind.uses.ignores and key not in kind.uses.ignores
+    return section not in kind.uses.unused and key not in kind.uses.unused
 
 
 def check_used(modes: Sequence[str], given: Mapping[str, Any]) -> None:

@@ -6,14 +6,15 @@ The package's own methods are in ps_cluster/server/staleness/, a file for each.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
+from types import ModuleType
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Self, TypeVar
 
 import numpy as np
 from pydantic import AfterValidator, Field
 
 from ps_cluster.config.equations import ArrivedParts, CorrectedParts, Slots
 from ps_cluster.config.optimizer_rules import RuleSettings
-from ps_cluster.config.registry import Registry
+from ps_cluster.config.registry import Named, Registry
 from ps_cluster.config.setting_types import Section
 
 if TYPE_CHECKING:
@@ -28,11 +29,17 @@ class StalenessSettings(Section):
         description="How parameter servers treat stale gradients."
     )
 
+    @classmethod
+    def of(cls, config: RunConfig) -> Self:
+        """Return the section `staleness` of a configuration whose method has this class of settings."""
+        assert isinstance(config.staleness, cls), f"staleness method {config.staleness.method} has no {cls.__name__}"
+        return config.staleness
+
 
 OwnSettings = TypeVar("OwnSettings", bound=StalenessSettings)
 
 
-class StalenessMethod(Generic[OwnSettings]):
+class StalenessMethod(Named, Generic[OwnSettings]):
     """A way to treat stale gradients. Subclass it, and override the parts in which yours differs.
 
     Attributes:
@@ -49,10 +56,9 @@ class StalenessMethod(Generic[OwnSettings]):
     says = ""
     gathers = takes_periods = works_by_row = False
     Settings: type[StalenessSettings] = StalenessSettings
-    correction: type[Correction[Any]]
+    correction: type[Correction[OwnSettings]]
 
     def parts(self) -> Mapping[str, type]:
-        """Return the attributes that have to name a class, each with the base class of that class."""
         from ps_cluster.server.staleness.correction import Correction
 
         return {"correction": Correction}
@@ -89,6 +95,12 @@ class StalenessMethod(Generic[OwnSettings]):
         return at_pull["weights"]
 
 
+def _home() -> ModuleType:
+    from ps_cluster.server import staleness
+
+    return staleness
+
+
 METHODS: Registry[StalenessMethod[Any]] = Registry(
-    "staleness method", StalenessMethod, "ps_cluster.server.staleness", "ps_cluster.staleness_methods"
+    "staleness method", StalenessMethod, _home, "ps_cluster.staleness_methods"
 )

@@ -24,9 +24,9 @@ from typing import Any, NamedTuple
 
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import one_line
+from ps_cluster.process_variables import set_trusted_files, trusted_files
 from ps_cluster.quiet_import import without_first_lines
 
-TRUSTED = "PS_CLUSTER_CODE"  # environment variable: the trusted files, one per line, for child processes
 PICKLE = ".pickle"
 _REFERENCE = re.compile(rf"(?P<file>.+(\.py|\{PICKLE})):(?P<name>[A-Za-z_]\w*)", re.DOTALL)
 
@@ -62,8 +62,7 @@ def absolute_path(path: str | Path, folder: Path) -> Path:
 
 def trust(file: Path) -> None:
     """Allow `file` to be run, in this process and its children, because the user has named it."""
-    files = dict.fromkeys([*_trusted(), str(file.absolute())])
-    os.environ[TRUSTED] = "\n".join(files)
+    set_trusted_files(dict.fromkeys([*trusted_files(), str(file.absolute())]))
 
 
 def named_by_user(text: str, folder: Path) -> str:
@@ -79,7 +78,7 @@ def named_by_user(text: str, folder: Path) -> str:
 
 def is_trusted(file: Path) -> bool:
     """Return whether the user has named `file`, so that it may be run."""
-    return str(file.absolute()) in _trusted()
+    return str(file.absolute()) in trusted_files()
 
 
 def short_name(text: str) -> str:
@@ -94,7 +93,7 @@ def defined_in_trusted() -> dict[str, Any]:
     Raises:
       UserError: a file can't be read or run.
     """
-    files = [Path(name) for name in _trusted() if name.endswith(".py")]
+    files = [Path(name) for name in trusted_files() if name.endswith(".py")]
     return {name: thing for file in files for name, thing in vars(_module(Reference(file, "*"))).items()}
 
 
@@ -187,10 +186,6 @@ def load_entry_point(group: str, name: str) -> Any:
         raise UserError(
             f"'{name}' of the entry points '{group}' ({point.value}) can't be loaded: {_reason(error)}"
         ) from error
-
-
-def _trusted() -> list[str]:
-    return [name for name in os.environ.get(TRUSTED, "").split("\n") if name]
 
 
 def _module(reference: Reference) -> ModuleType:

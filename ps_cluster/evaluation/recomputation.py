@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -271,9 +271,8 @@ class Recomputation:
 
     @property
     def _step_tolerance(self) -> float:
-        """The largest relative error of a step. If a mean decays slowly, 1 - decay has few digits in float32."""
-        decays = (getattr(self._config.optimizer, name, 0.0) for name in ("momentum", "beta_2", "rho"))
-        return STEP_TOLERANCE + 2.0**-23 / (1 - max(decays))
+        """The largest relative error of a step."""
+        return STEP_TOLERANCE + 2.0**-23 / (1 - self._config.optimizer.slowest_decay)
 
     def _after_update(self, sample: UpdateSample, index: int) -> Slots | None:
         """Compute "weights" and slots of a shard after an update by the equations; None if an equation is missing."""
@@ -281,7 +280,7 @@ class Recomputation:
         config, slots, steps = self._config, _as_float64(shard.before), self._steps
         weights, gradient, share = slots.pop("weights"), shard.gradient.astype(np.float64), None
         method, changed = METHODS[config.staleness.method], dict[str, np.ndarray]()
-        if "staleness" not in self._mode.uses.ignores:
+        if "staleness" not in self._mode.uses.unused:
             arrived = ArrivedParts(
                 gradient, before - shard.version, before, self._mode.emulated_workers(config), weights, slots
             )
@@ -316,10 +315,9 @@ class Recomputation:
 
     def _compare_statistics(self, sample: UpdateSample, findings: _Findings) -> None:
         """Compare the moving statistics after an update with keep x (statistics before) + (pushed statistics)."""
-        before, fresh, after = (
-            np.concatenate([getattr(shard, name) for shard in sample.shards]).astype(np.float64)
-            for name in ("statistics_before", "fresh", "statistics_after")
-        )
+        before = _joined(shard.statistics_before for shard in sample.shards)
+        fresh = _joined(shard.fresh for shard in sample.shards)
+        after = _joined(shard.statistics_after for shard in sample.shards)
         expected = self._steps.keep**self._config.batches_per_step * before + fresh
         difference = _difference_text(after - before, expected - before)
         problem = f"the moving statistics did not take in what was pushed: {difference}"
@@ -350,6 +348,11 @@ def _in_dtype(vector: np.ndarray, dtype: str) -> np.ndarray:
 
     rounded: np.ndarray = tf.cast(tf.cast(vector.astype(np.float32), dtype), tf.float32).numpy()
     return rounded
+
+
+def _joined(vectors: Iterable[np.ndarray]) -> np.ndarray:
+    """Return vectors concatenated as one, float64."""
+    return np.concatenate(list(vectors)).astype(np.float64)
 
 
 def _as_float64(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

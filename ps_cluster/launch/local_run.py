@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from ps_cluster.config import RunConfig, changed, load_config, user_code
 from ps_cluster.config.datasets import DATASETS, DataSettings
-from ps_cluster.config.layers import loaded
+from ps_cluster.config.merging import loaded
 from ps_cluster.config.networks import NETWORKS, check_examples
 from ps_cluster.config.objectives import OBJECTIVES, SMOOTHING
 from ps_cluster.config.samples import OF_FILES, OF_WORKER, ends_of_files, ends_of_workers

@@ -7,7 +7,6 @@ reads about a mistake before the run directory has any content. The optimizer of
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -82,7 +81,10 @@ def check_network(config: RunConfig, dataset: PackedDataset, notify: Notify = ig
 
 
 def described_objective(config: RunConfig, dataset: PackedDataset) -> str:
-    """Return what the network is to predict, in words, and how outputs or targets are interpreted, if that is known."""
+    """Return what the network is to predict, in words, and how its outputs or the targets are interpreted.
+
+    A network of the user has to be checked by `check_network` in this process first, else the second part is missing.
+    """
     objective = OBJECTIVES[dataset.spec.objective]
     is_own, known = config.model.name in NETWORKS.own, _known.get(_key(config, dataset), NetworkFacts())
     reading = objective.reading if is_own else known.reading
@@ -122,8 +124,19 @@ def with_rule_of_compile(config: RunConfig, facts: NetworkFacts) -> RunConfig:
     return config.with_values(changes)
 
 
+class Question(Row):
+    """What the process is asked: the facts about the network of a configuration, for the data set in a folder."""
+
+    config: dict[str, JsonValue]
+    dataset: Path
+
+    @classmethod
+    def of(cls, config: RunConfig, dataset: PackedDataset) -> Question:
+        return cls(config=config.model_dump(mode="json"), dataset=dataset.directory)
+
+
 def _ask(config: RunConfig, dataset: PackedDataset) -> NetworkFacts:
-    question = json.dumps({"config": config.model_dump(mode="json"), "dataset": str(dataset.directory)})
+    question = Question.of(config, dataset).model_dump_json()
     with tempfile.TemporaryDirectory(prefix="ps-cluster-check-") as temporary:
         answer = Path(temporary, "answer.json")
         try:
@@ -142,7 +155,7 @@ def _ask(config: RunConfig, dataset: PackedDataset) -> NetworkFacts:
     raise UserError(f"model.name: '{config.model.name}': {message}")
 
 
-def _answer(question: dict[str, Any]) -> NetworkFacts:
+def _answer(question: Question) -> NetworkFacts:
     from ps_cluster.quiet_import import import_tensorflow
 
     import_tensorflow()
@@ -154,8 +167,8 @@ def _answer(question: dict[str, Any]) -> NetworkFacts:
     from ps_cluster.models.objective_metrics import scored_metrics
 
     try:
-        config = fitted(question["config"])
-        dataset = load_packed(Path(question["dataset"]), check_targets=False)
+        config = fitted(question.config)
+        dataset = load_packed(question.dataset, check_targets=False)
         model = build(config.model, dataset.spec, seed=config.training.seed)
     except UserError as error:
         return NetworkFacts(error=str(error))
@@ -175,5 +188,5 @@ def _answer(question: dict[str, Any]) -> NetworkFacts:
 
 if __name__ == "__main__":
     die_with_launcher()
-    facts = _answer(json.load(sys.stdin))
+    facts = _answer(Question.model_validate_json(sys.stdin.read()))
     write_whole(Path(sys.argv[1]), facts.model_dump_json())

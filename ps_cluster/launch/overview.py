@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ps_cluster.config import RunConfig
-from ps_cluster.config.layers import load_mode_and_cluster
+from ps_cluster.config.merging import load_mode_and_cluster
 from ps_cluster.config.modes import Flow, Mode
 from ps_cluster.config.schema import GPUS_AUTO
 from ps_cluster.config.tasks import CHIEF, EVALUATOR, Task

@@ -7,6 +7,7 @@ import re
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -49,7 +50,7 @@ def build(
     return model
 
 
-def _build_checked(network: Network, settings: NetworkSettings, spec: ExampleSpec) -> keras.Model:
+def _build_checked(network: Network[Any], settings: NetworkSettings, spec: ExampleSpec) -> keras.Model:
     own = settings.name in NETWORKS.own
     check_examples(settings, spec)
     try:

@@ -128,7 +128,7 @@ def make_network(
             say(warning)
         weights, statistics = flat.flatten(network.variables), flat.flatten(flat.statistics_of(model))
     factors = network.weights.factors((rule.match, rule.factor) for rule in config.optimizer.learning_rate_factors)
-    matrices = tuple(Matrix(*place) for place in network.weights.matrices(getattr(config.optimizer, "matrices", ())))
+    matrices = tuple(Matrix(*place) for place in network.weights.matrices(config.optimizer.matrix_patterns))
     # Each batch of a step keeps the share `keep` of the statistics after the previous batch.
     keep = network.keep**config.batches_per_step
     return network, InitialState(

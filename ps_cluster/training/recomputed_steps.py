@@ -16,8 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from ps_cluster.config import RunConfig
-from ps_cluster.config.augmentation import Augmentation
-from ps_cluster.config.datasets import DATASETS
+from ps_cluster.config.datasets import DATASETS, ImageSettings
 from ps_cluster.config.equations import mean_of
 from ps_cluster.config.objectives import TARGET, class_weights
 from ps_cluster.config.optimizer_rules import RuleSettings
@@ -137,7 +136,7 @@ class RecomputedSteps:
 
     def _of_batch(self, batch: int, worker: int, weights: np.ndarray, statistics: np.ndarray) -> RecomputedGradient:
         """Return the gradient and the fresh statistics of a batch. `batch`: its number among all batches of the run."""
-        parts = self._examples(batch, worker).split(getattr(self._config.mode, "micro_batches", 1))
+        parts = self._examples(batch, worker).split(self._config.mode_kind.micro_batches(self._config))
         found = [
             self._of_examples(examples, weights, statistics, draws=batch * len(parts) + number)
             for number, examples in enumerate(parts)
@@ -215,7 +214,7 @@ class RecomputedSteps:
             inputs = {name: np.asarray(rows) for name, rows in varied_inputs.items()}
         for name, field in spec.inputs.items():
             if vary is augment.augment and field.is_image:
-                settings: Augmentation = config.data.augmentation  # type: ignore[attr-defined]  # images have it
+                settings = ImageSettings.of(config).augmentation
                 inputs[name] = varied(inputs[name], examples, settings, field.mean, seed=seed, step=batch)
             inputs[name] = network_input(tf.constant(inputs[name]), field).numpy()
             if field.is_image and config.schedule.image_scales:

@@ -12,7 +12,7 @@ from ps_cluster.config.lazy import keras, tf
 from ps_cluster.config.schedules import CONSTANT, Schedule, ScheduleSettings
 
 
-class Constant(Schedule):
+class Constant(Schedule[ScheduleSettings]):
     name = CONSTANT
 
     def after_warmup(self, settings: ScheduleSettings, past: tf.Tensor) -> tf.Tensor:
@@ -20,7 +20,7 @@ class Constant(Schedule):
         return tf.ones_like(past)
 
 
-class Cosine(Schedule):
+class Cosine(Schedule[ScheduleSettings]):
     name = "cosine"
 
     def after_warmup(self, settings: ScheduleSettings, past: tf.Tensor) -> tf.Tensor:
@@ -31,7 +31,7 @@ class Cosine(Schedule):
         return settings.end_factor + (1 - settings.end_factor) * (1 + tf.cos(math.pi * past)) / 2
 
 
-class Triangle(Schedule):
+class Triangle(Schedule[ScheduleSettings]):
     name = "triangle"
 
     def after_warmup(self, settings: ScheduleSettings, past: tf.Tensor) -> tf.Tensor:
@@ -39,7 +39,7 @@ class Triangle(Schedule):
         return 1 - (1 - settings.end_factor) * past
 
 
-class Keras(Schedule):
+class Keras(Schedule[KerasSettings]):
     """A schedule of Keras. Unlike the schedules above, it counts updates and does not know how long the run is.
 
     An optimizer that was compiled with a schedule brings it along (`models/compiled_optimizer.py`).

@@ -11,6 +11,7 @@ import pytest
 from ps_cluster.api.networks import write_network
 from ps_cluster.config import user_code
 from ps_cluster.errors import UserError
+from ps_cluster.process_variables import TRUSTED_FILES
 
 pytestmark = pytest.mark.slow
 
@@ -64,7 +65,7 @@ def pickled(folder, hash_seed, *scripts):
 @pytest.fixture(autouse=True)
 def trusting_nothing(monkeypatch):
     """Other tests have named files, and those of one test are not named for the next."""
-    monkeypatch.setenv(user_code.TRUSTED, "")
+    monkeypatch.setenv(TRUSTED_FILES, "")
 
 
 def test_a_function_without_a_file_takes_along_what_it_names_and_has_a_name_that_tells_it_from_others(tmp_path):

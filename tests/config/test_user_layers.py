@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from ps_cluster.config import Resolved, build_config, resolve, user_code
-from ps_cluster.config.layers import loaded
+from ps_cluster.config import Resolved, build_config, resolve
+from ps_cluster.config.merging import loaded
 from ps_cluster.config.sections import flat
 from ps_cluster.config.user_layers import MOST_FILES, NamedLayer, without_variables
 from ps_cluster.errors import UserError
+from ps_cluster.process_variables import TRUSTED_FILES
 from ps_cluster.tools.compare.comparison_plan import read_comparison
 from ps_cluster.tools.sweep.sweep_plan import read_sweep
 
@@ -73,7 +74,8 @@ def test_a_layer_whose_value_was_dropped_with_its_choice_is_no_origin():
     config = build_config(None, {"staleness.method": "dc_constant"})
     layer = NamedLayer("recipe", {"staleness": {"method": "dc_adaptive", "strength": 2.0}})
     assert Resolved(config, (layer,), {"staleness": {"strength": 2.0}}).origin("staleness.strength") == "recipe"
-    assert Resolved(config, (layer,), {}).origin("staleness.strength") == "default of staleness method dc_constant"
+    merged = {"staleness": {"method": "dc_constant"}}
+    assert Resolved(config, (layer,), merged).origin("staleness.strength") == "default of staleness method dc_constant"
 
 
 def test_files_that_extend_each_other_in_a_circle_are_refused(tmp_path):
@@ -113,13 +115,13 @@ def test_a_mistake_in_an_extended_file_is_said_of_that_file(chain, tmp_path):
 
 
 def test_code_in_an_extended_file_is_seen_from_that_file_and_may_be_run(tmp_path, monkeypatch):
-    monkeypatch.delenv(user_code.TRUSTED, raising=False)
+    monkeypatch.delenv(TRUSTED_FILES, raising=False)
     (tmp_path / "base").mkdir()
     shutil.copy(TOYS / "toy_schedule.py", tmp_path / "base/mine.py")
     write(tmp_path / "base/first.yaml", "schedule: {kind: 'mine.py:Toy', factor: 0.5}")
     config = build_config(write(tmp_path / "mine.yaml", "extends: base/first.yaml"))
     assert config.schedule.kind == f"{tmp_path}/base/mine.py:Toy"
-    assert os.environ[user_code.TRUSTED].splitlines() == [f"{tmp_path}/base/mine.py"]
+    assert os.environ[TRUSTED_FILES].splitlines() == [f"{tmp_path}/base/mine.py"]
 
 
 def test_a_variable_wins_over_the_file_and_an_option_over_both(tmp_path):

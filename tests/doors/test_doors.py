@@ -19,6 +19,7 @@ from ps_cluster.config.modes import MODES
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.data import sources
 from ps_cluster.errors import UserError
+from ps_cluster.process_variables import TRUSTED_FILES
 from ps_cluster.tools.compare.comparison_plan import planned_runs, read_comparison
 from tests.helpers.finished_runs import last_arrays, ledger_rows
 from tests.helpers.local_training import train
@@ -128,7 +129,7 @@ def assert_signs_were_recomputed(summary, arrays):
 
 @pytest.fixture
 def untrusted(monkeypatch):
-    monkeypatch.delenv(user_code.TRUSTED, raising=False)
+    monkeypatch.delenv(TRUSTED_FILES, raising=False)
 
 
 def refusal(call, *arguments, **named):
@@ -201,7 +202,7 @@ def test_a_relative_path_is_taken_from_the_file_that_names_it(tmp_path, untruste
     (tmp_path / "mine.yaml").write_text("schedule: {kind: 'mine.py:Toy', factor: 0.5}")
     config = build_config(tmp_path / "mine.yaml")
     assert config.schedule.kind == f"{tmp_path}/mine.py:Toy" and config.schedule.factor == 0.5
-    assert os.environ[user_code.TRUSTED].splitlines() == [f"{tmp_path}/mine.py"]
+    assert os.environ[TRUSTED_FILES].splitlines() == [f"{tmp_path}/mine.py"]
 
 
 def test_a_comparison_takes_modes_of_ones_own_beside_shared_settings(tmp_path, untrusted):

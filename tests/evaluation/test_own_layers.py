@@ -9,10 +9,11 @@ from click.testing import CliRunner
 
 import ps_cluster
 from ps_cluster.cli.main import main
-from ps_cluster.config import build_config, user_code
+from ps_cluster.config import build_config
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.models import build as networks
 from ps_cluster.models.judges import judge_of
+from ps_cluster.process_variables import TRUSTED_FILES
 from ps_cluster.runs.run_dir import RunDir
 from tests.helpers.bad_input import assert_one_line
 from tests.helpers.fake_runs import Fake, write_run
@@ -59,7 +60,7 @@ IMAGES = np.random.default_rng(1).integers(0, 256, (5, *SHAPE), np.uint8)
 
 @pytest.fixture(autouse=True)
 def trusting_nothing(monkeypatch):
-    monkeypatch.setenv(user_code.TRUSTED, "")
+    monkeypatch.setenv(TRUSTED_FILES, "")
 
 
 @pytest.fixture
@@ -70,7 +71,7 @@ def leave(tmp_path):
         code = tmp_path / "my.py"
         code.write_text(CODE)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setenv(user_code.TRUSTED, "")
+            patch.setenv(TRUSTED_FILES, "")
             named = NETWORKS.named_by_user(f"my.py:{name}", tmp_path)
             dataset = pack_small_images(tmp_path / "packed")
             model = networks.build(build_config(None, {"model.name": named}).model, dataset.spec, seed=0)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ps_cluster.config import layers
+from ps_cluster.config import merging
 from ps_cluster.installation import CONFIG_FOLDER
 
 SOMEBODY, SOMEBODY_ELSE = 54321, 54322
@@ -35,7 +35,7 @@ def common(monkeypatch):
     """
     above = Path(tempfile.mkdtemp(prefix="ps_cluster-test-"))
     above.chmod(0o755)
-    monkeypatch.setattr(layers, "CONFIG_FOLDER", shutil.copytree(CONFIG_FOLDER, above / "configs"))
+    monkeypatch.setattr(merging, "CONFIG_FOLDER", shutil.copytree(CONFIG_FOLDER, above / "configs"))
     folder = above / "common"
     folder.mkdir()
     folder.chmod(0o1777)

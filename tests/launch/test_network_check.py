@@ -1,6 +1,5 @@
 """A user's own network is built once before a run: what is wrong is one line, and what compile() says becomes settings."""
 
-import json
 import sys
 
 import numpy as np
@@ -13,7 +12,7 @@ from ps_cluster.data.own_arrays import as_contents
 from ps_cluster.data.packing import write_packed
 from ps_cluster.errors import UserError
 from ps_cluster.launch import local_run, network_check
-from ps_cluster.launch.network_check import NetworkFacts, check_network, with_rule_of_compile
+from ps_cluster.launch.network_check import NetworkFacts, Question, check_network, with_rule_of_compile
 from tests.helpers.data import contents_of, random_images
 
 pytestmark = pytest.mark.slow
@@ -95,8 +94,8 @@ def of(tmp_path_factory):
 
 def answer(config, dataset):
     """Return the answer of the process, computed here."""
-    question = {"config": config.model_dump(mode="json"), "dataset": str(dataset.directory)}
-    return network_check._answer(json.loads(json.dumps(question)))
+    question = Question.of(config, dataset).model_dump_json()
+    return network_check._answer(Question.model_validate_json(question))
 
 
 @pytest.mark.filterwarnings("ignore:The object being serialized includes a `lambda`:UserWarning")

@@ -20,6 +20,7 @@ from ps_cluster.models.flat import flatten
 from ps_cluster.models.judges import judge_of
 from ps_cluster.models.saved import load_saved
 from ps_cluster.models.user_networks import check_network, unused_parts
+from ps_cluster.process_variables import TRUSTED_FILES
 from tests.helpers.one_worker import Alone
 
 pytestmark = pytest.mark.slow
@@ -39,7 +40,7 @@ ROWS = {
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv(user_code.TRUSTED, raising=False)
+    monkeypatch.delenv(TRUSTED_FILES, raising=False)
 
 
 def made_by(code):

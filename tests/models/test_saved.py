@@ -10,6 +10,7 @@ from ps_cluster.config import user_code
 from ps_cluster.config.objectives import ExampleSpec, Field
 from ps_cluster.errors import UserError
 from ps_cluster.models.saved import in_float32, load_finished, predicting
+from ps_cluster.process_variables import TRUSTED_FILES
 from tests.helpers.users import SOMEBODY, SOMEBODY_ELSE, as_user, common  # noqa: F401
 
 LAYERS = keras.layers
@@ -73,7 +74,7 @@ def test_a_model_of_another_user_is_loaded_only_by_who_names_it(common, monkeypa
     file = common / "model.keras"
     keras.Sequential([keras.Input([6]), LAYERS.Dense(3)]).save(file)
     os.chown(file, SOMEBODY_ELSE, SOMEBODY_ELSE)
-    monkeypatch.setenv(user_code.TRUSTED, "")
+    monkeypatch.setenv(TRUSTED_FILES, "")
     load_finished(file)  # what it imports, another user may not be able to read
     with as_user(SOMEBODY), pytest.raises(UserError, match=f"belongs to .*{SOMEBODY_ELSE}.*, or add --code '{file}'"):
         load_finished(file)

@@ -8,6 +8,7 @@ import pytest
 
 from ps_cluster.config import build_config, user_code
 from ps_cluster.files.values import Malformed
+from ps_cluster.process_variables import TRUSTED_FILES
 from ps_cluster.training.agreement import MOST_BYTES, CompatibilityFingerprint, text_of
 from tests.helpers.data import only_named
 
@@ -29,7 +30,7 @@ def agreement(dataset=DATA, **settings) -> CompatibilityFingerprint:
 @pytest.fixture
 def toy(tmp_path, monkeypatch):
     """toy(folder, what) → the name of a mode in a file of this folder, which the user has named."""
-    monkeypatch.setenv(user_code.TRUSTED, "")
+    monkeypatch.setenv(TRUSTED_FILES, "")
 
     def write(folder: str, what: str) -> str:
         file = tmp_path / folder / "mine.py"

@@ -1,7 +1,8 @@
 import pytest
 import tensorflow as tf
 
-from ps_cluster.config import build_config, user_code
+from ps_cluster.config import build_config
+from ps_cluster.process_variables import TRUSTED_FILES
 from ps_cluster.training.learning_rate import schedule_factor, text_of_rules
 
 
@@ -33,7 +34,7 @@ def test_another_content_of_a_users_schedule_is_another_rule(tmp_path, monkeypat
         "from ps_cluster.config.schedules import Schedule\n\n\nclass Mine(Schedule):\n"
         "    def after_warmup(self, settings, past):\n        return 1 - past\n"
     )
-    monkeypatch.setenv(user_code.TRUSTED, str(file))
+    monkeypatch.setenv(TRUSTED_FILES, str(file))
     config = build_config(overrides={"schedule.kind": f"{file}:Mine"})
     before = text_of_rules(config, 10)
     assert text_of_rules(config, 10) == before

@@ -7,12 +7,19 @@ from typing import Any
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.equations import Slots, UpdateParts
-from ps_cluster.config.objectives import Objective
+from ps_cluster.config.keras_schedules import KerasSettings
+from ps_cluster.config.networks import Network, NetworkSettings
+from ps_cluster.config.objectives import ExampleSpec, Objective
 from ps_cluster.config.optimizer_rules import OptimizerRule, RuleSettings
+from ps_cluster.config.schedules import Schedule, ScheduleSettings
 from ps_cluster.config.staleness_methods import StalenessMethod, StalenessSettings
 from ps_cluster.models.judges import LossAndMetric
+from ps_cluster.models.networks.mlp import MlpSettings
 from ps_cluster.server.shard import ParameterShard
 from ps_cluster.server.staleness.correction import Correction
+from ps_cluster.server.staleness.drop import DroppedWhenLate
+from ps_cluster.server.update_rules.adam import AdamUpdate, LazyAdamRows
+from ps_cluster.server.update_rules.momentum import MomentumSettings
 from ps_cluster.server.update_rules.rule import UpdateRule
 from ps_cluster.training.modes.base import DefaultMode
 
@@ -44,6 +51,25 @@ class WrongEquation(OptimizerRule[RuleSettings]):
 
 class WrongMethod(StalenessMethod[StalenessSettings]):
     correction = UpdateRule  # type: ignore[assignment]
+
+
+class OfAnotherRule(OptimizerRule[MomentumSettings]):
+    update = AdamUpdate  # type: ignore[assignment]
+    row_update = LazyAdamRows  # type: ignore[assignment]
+
+
+class OfAnotherMethod(StalenessMethod[StalenessSettings]):
+    correction = DroppedWhenLate  # type: ignore[assignment]
+
+
+class OfAnotherSchedule(Schedule[ScheduleSettings]):
+    def after_warmup(self, settings: KerasSettings, past: Any) -> Any:  # type: ignore[override]
+        """Take the settings of another schedule."""
+
+
+class OfAnotherNetwork(Network[NetworkSettings]):
+    def build(self, examples: ExampleSpec, settings: MlpSettings) -> Any:  # type: ignore[override]
+        """Take the settings of another network."""
 
 
 class WrongJudge(Objective):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ps_cluster.config.objectives import ExampleSpec
-from ps_cluster.config.registry import Registry
+from ps_cluster.config.registry import Named, Registry
 from ps_cluster.errors import UserError
 from ps_cluster.evaluation.raw_graph import graph_of
 from ps_cluster.evaluation.raw_rows import Inputs, Predictions, as_raw, with_encoding
@@ -54,7 +55,7 @@ class Exported:
         return inputs if self.encoding is None else as_raw(inputs, self.encoding)
 
 
-class ExportFormat:
+class ExportFormat(Named):
     """A format. Subclass it, and write the methods `write` and `load`.
 
     Attributes:
@@ -94,5 +95,5 @@ class ExportFormat:
 
 
 EXPORT_FORMATS: Registry[ExportFormat] = Registry(
-    "export format", ExportFormat, "ps_cluster.evaluation.export_formats", "ps_cluster.export_formats"
+    "export format", ExportFormat, lambda: sys.modules[__name__], "ps_cluster.export_formats"
 )

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ps_cluster.config.lazy import keras
-from ps_cluster.config.networks import Network, NetworkSettings
+from ps_cluster.config.networks import Network, OwnSettings
 from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec
 from ps_cluster.config.objectives import Field as ArrayField
 
@@ -127,7 +127,7 @@ def fewest_outputs(examples: ExampleSpec) -> int:
     return min(OBJECTIVES[examples.objective].numbers(examples))
 
 
-class NetworkOfKeys(Network):
+class NetworkOfKeys(Network[OwnSettings]):
     """A network for examples with categorical columns, which are embedded, and perhaps with numbers."""
 
     scored_at_once = 1000
@@ -136,18 +136,18 @@ class NetworkOfKeys(Network):
         "optimizer": {**ADAM, "learning_rate": 0.005},
     }
 
-    def check(self, examples: ExampleSpec, settings: Any) -> None:
+    def check(self, examples: ExampleSpec, settings: OwnSettings) -> None:
         """Refuse examples without a categorical column."""
         if not any(field.codes for field in examples.inputs.values()):
             raise ValueError("it takes categorical columns, such as those of data set clicks or of a table")
 
 
-class ImageNetwork(Network):
+class ImageNetwork(Network[OwnSettings]):
     """A network for images. `smallest_side`: the fewest pixels of a side that it can be built for."""
 
     smallest_side = 1
 
-    def check(self, examples: ExampleSpec, settings: NetworkSettings) -> None:
+    def check(self, examples: ExampleSpec, settings: OwnSettings) -> None:
         """Refuse examples that are no images, and images that are too small for the convolutions."""
         height, width, _ = examples.image(self.name).shape
         if min(height, width) < self.smallest_side:

@@ -30,7 +30,7 @@ class AirbenchSettings(ActivationSettings):
     )
 
 
-class Airbench(ImageNetwork):
+class Airbench(ImageNetwork[AirbenchSettings]):
     name = "airbench"
     smallest_side = 9
     Settings = AirbenchSettings

@@ -23,7 +23,7 @@ class ByteLmSettings(NetworkSettings):
     )
 
 
-class ByteLm(Network):
+class ByteLm(Network[ByteLmSettings]):
     name = "byte_lm"
     Settings = ByteLmSettings
     recipe = {

@@ -8,7 +8,7 @@ from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.models.networks import ADAM, ImageNetwork, pixels, scores
 
 
-class CifarTfCnn(ImageNetwork):
+class CifarTfCnn(ImageNetwork[ActivationSettings]):
     name = "cifar_tf_cnn"
     Settings = ActivationSettings
     worker_mb = 260

@@ -39,7 +39,7 @@ class DlrmSettings(NetworkSettings):
     )
 
 
-class Dlrm(NetworkOfKeys):
+class Dlrm(NetworkOfKeys[DlrmSettings]):
     name = "dlrm"
     Settings = DlrmSettings
 

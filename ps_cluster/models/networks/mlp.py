@@ -17,7 +17,7 @@ class MlpSettings(ActivationSettings):
     dropout: float = Field(default=0.0, ge=0, lt=1, description="Share of the units that is set to 0 in each step.")
 
 
-class Mlp(Network):
+class Mlp(Network[MlpSettings]):
     name = "mlp"
     Settings = MlpSettings
     recipe = {

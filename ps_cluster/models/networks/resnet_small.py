@@ -8,7 +8,7 @@ from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.models.networks import ImageNetwork, pixels, scored
 
 
-class ResnetSmall(ImageNetwork):
+class ResnetSmall(ImageNetwork[ActivationSettings]):
     name = "resnet_small"
     Settings = ActivationSettings
     worker_mb = 280

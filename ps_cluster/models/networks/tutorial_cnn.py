@@ -13,7 +13,7 @@ from ps_cluster.models.networks import ADAM, ImageNetwork, pixels, scores
 _CLIPPED = {"momentum": 0.9, "beta_2": 0.9, "global_clip_norm": 0.5}
 
 
-class TutorialCnn(ImageNetwork):
+class TutorialCnn(ImageNetwork[ActivationSettings]):
     name = "tutorial_cnn"
     smallest_side = 18
     Settings = ActivationSettings

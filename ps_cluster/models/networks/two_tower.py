@@ -28,7 +28,7 @@ class TwoTowerSettings(NetworkSettings):
     )
 
 
-class TwoTower(NetworkOfKeys):
+class TwoTower(NetworkOfKeys[TwoTowerSettings]):
     name = "two_tower"
     Settings = TwoTowerSettings
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pydantic import Field
 
 from ps_cluster.config.equations import ArrivedParts, CorrectedParts
@@ -62,7 +60,7 @@ class Drop(StalenessMethod[DropSettings]):
 
     def check(self, config: RunConfig) -> None:
         super().check(config)
-        settings: Any = config.staleness
+        settings = DropSettings.of(config)
         delay, limit = config.mode_kind.delay(config), settings.max_delay
         if limit is not None and delay >= limit:
             raise ValueError(

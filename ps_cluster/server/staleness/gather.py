@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from pydantic import Field
 
@@ -55,9 +53,7 @@ class Gather(StalenessMethod[GatherSettings]):
 
     def gathered_gradients(self, config: RunConfig) -> int:
         """Return K, the number of gradients after which the weights change."""
-        settings: Any = config.staleness
-        gathered: int = settings.gather or config.mode_kind.emulated_workers(config)
-        return gathered
+        return GatherSettings.of(config).gather or config.mode_kind.emulated_workers(config)
 
     def equation(self, settings: GatherSettings, arrived: ArrivedParts) -> CorrectedParts:
         """Return the gradient with the share 1 / sqrt(1 + changes of the weights since the pull)."""

@@ -12,7 +12,7 @@ from ps_cluster.server.staleness.correction import Correction
 class CorrectedMomentum(StalenessMethod[StalenessSettings]):
     name = "momentum"
     says = "the optimizer's momentum is lowered by the momentum that asynchrony adds"
-    correction = Correction
+    correction: type[Correction[StalenessSettings]] = Correction
 
     def equation(self, settings: StalenessSettings, arrived: ArrivedParts) -> CorrectedParts:
         """Return the gradient unchanged: this method changes the settings of the optimizer rule instead."""

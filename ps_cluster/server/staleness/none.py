@@ -10,7 +10,7 @@ from ps_cluster.server.staleness.correction import Correction
 class NoCorrection(StalenessMethod[StalenessSettings]):
     name = "none"
     says = "stale gradients are applied unchanged"
-    correction = Correction
+    correction: type[Correction[StalenessSettings]] = Correction
     takes_periods = works_by_row = True
 
     def equation(self, settings: StalenessSettings, arrived: ArrivedParts) -> CorrectedParts:

@@ -24,6 +24,10 @@ class AdamSettings(MomentumSettings):
         description="epsilon of Adam: a number that is added to the root, so that the rule never divides by 0.",
     )
 
+    @property
+    def slowest_decay(self) -> float:
+        return max(self.momentum, self.beta_2)
+
 
 class AdamUpdate(UpdateRule[AdamSettings]):
     """Adam (Kingma and Ba 2015, arXiv:1412.6980, algorithm 1)."""

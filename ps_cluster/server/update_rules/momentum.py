@@ -14,6 +14,10 @@ from ps_cluster.server.update_rules.rule import LinearUpdate
 class MomentumSettings(RuleSettings):
     momentum: Momentum = Field(default=0.9, description="The momentum. Asynchronous training acts like more momentum.")
 
+    @property
+    def slowest_decay(self) -> float:
+        return self.momentum
+
 
 class MomentumUpdate(LinearUpdate[MomentumSettings]):
     """v = momentum x v - learning rate x g; w += v."""

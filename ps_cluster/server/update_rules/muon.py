@@ -40,6 +40,10 @@ class MatrixSettings(MomentumSettings):
         default=5, ge=1, le=20, description="Number of iterations that make an update orthogonal; fewer take less time."
     )
 
+    @property
+    def matrix_patterns(self) -> tuple[str, ...]:
+        return self.matrices
+
 
 class MuonSettings(MatrixSettings):
     momentum: Momentum = Field(default=0.9, description="Decay of the running sum of the gradients.")
@@ -171,7 +175,7 @@ class Muon(OptimizerRule[MuonsSettings]):
     name = "muon"
     Settings: type[RuleSettings] = MuonSettings
     usual_rate = 0.02  # as in the source; Keras's Muon scales its steps differently
-    update = MuonUpdate
+    update: type[UpdateRule[MuonsSettings]] = MuonUpdate
 
     def equation(self, settings: MuonsSettings, parts: UpdateParts) -> Slots:
         """Return only v = momentum x v + g. The step of a matrix can't be computed from a part of its weights."""

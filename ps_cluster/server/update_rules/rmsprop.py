@@ -25,6 +25,10 @@ class RmspropSettings(MomentumSettings):
         description="A number that is added to the mean square, so that the rule never divides by 0.",
     )
 
+    @property
+    def slowest_decay(self) -> float:
+        return max(self.momentum, self.rho)
+
 
 class RmspropUpdate(UpdateRule[RmspropSettings]):
     """s = rho x s + (1 - rho) x g^2; v = momentum x v + learning rate x g / sqrt(s + epsilon); w -= v.

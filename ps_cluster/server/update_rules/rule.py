@@ -82,7 +82,7 @@ class UpdateRule(ABC, Generic[OwnSettings]):
           weights: float32 [n].
           factors: float32 [n], the learning-rate factor of each weight.
           variable: creates the variables.
-          matrices: the places of the matrices that `optimizer.matrices` names, in order.
+          matrices: the places of the matrices that `RuleSettings.matrix_patterns` names, in order.
         """
         self._settings = settings
         self._weights = weights

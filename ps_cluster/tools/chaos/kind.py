@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
+from ps_cluster.config.registry import Named
 from ps_cluster.config.tasks import EVALUATOR, WORKER, OnDeaths, Task
 from ps_cluster.runs.result_rows import ProgressRow
 from ps_cluster.tools.chaos.hosted_run import HostedRun
@@ -89,7 +90,7 @@ class Injection:
     then: Callable[[], None] = lambda: None  # is called when all signs are seen
 
 
-class FaultKind(ABC):
+class FaultKind(Named, ABC):
     """One kind of fault. `kinds.FAULTS` finds an instance of a subclass at the top level of a file in kinds/.
 
     Attributes:

@@ -26,7 +26,7 @@ class Async(DefaultMode):
     Settings = AsyncSettings
     has_tables = True
     cluster = ClusterShape(pins_workers=True)
-    uses = UsedSettings(ignores=frozenset())
+    uses = UsedSettings(unused=frozenset())
 
     def check(self, config: RunConfig) -> None:
         super().check(config)
@@ -44,8 +44,8 @@ class Async(DefaultMode):
     def delay(self, config: RunConfig) -> int:
         return self.emulated_workers(config) - config.training_workers
 
-    def emulated_workers(self, config: RunConfig) -> int:
-        return AsyncSettings.of(config).simulate_workers or config.training_workers
+    def simulated_workers(self, config: RunConfig) -> int | None:
+        return AsyncSettings.of(config).simulate_workers
 
     def label(self, config: RunConfig) -> str:
         simulated = AsyncSettings.of(config).simulate_workers

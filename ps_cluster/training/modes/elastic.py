@@ -156,7 +156,7 @@ class Elastic(LocalMode):
             "workers"
         ),
     )
-    uses = UsedSettings(ignores=frozenset({"staleness", "lookahead"}), own_rule="sgd")
+    uses = UsedSettings(unused=frozenset({"staleness", "lookahead"}), own_rule="sgd")
     shard = ElasticShard
 
     def worker_step(self, step: TrainStep, config: RunConfig, start: InitialState, keep: np.ndarray) -> Compute:

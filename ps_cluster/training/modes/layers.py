@@ -10,7 +10,7 @@ from pydantic import Field, field_validator
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.modes import UsedSettings
-from ps_cluster.training.modes.split_network import IGNORED, SplitNetwork, SplitSettings, split_cluster
+from ps_cluster.training.modes.split_network import UNUSED, SplitNetwork, SplitSettings, split_cluster
 
 if TYPE_CHECKING:
     from ps_cluster.data.packed import PackedDataset
@@ -88,7 +88,7 @@ class Layers(SplitNetwork):
     says = "the layers of one network are on different workers"
     Settings = LayersSettings
     cluster = split_cluster("layers", "activations; gradients back", "each worker has different layers")
-    uses = UsedSettings(ignores=IGNORED)
+    uses = UsedSettings(unused=UNUSED)
 
     def cut(
         self, config: RunConfig, dataset: PackedDataset, network: FlatNetwork, device: str, workers: int
@@ -111,6 +111,9 @@ class Layers(SplitNetwork):
                 f"{config.training.batch_size_per_worker}, can't be cut into so many equal parts"
             )
 
+    def micro_batches(self, config: RunConfig) -> int:
+        return LayersSettings.of(config).micro_batches
+
     def label(self, config: RunConfig) -> str:
-        parts = LayersSettings.of(config).micro_batches
+        parts = self.micro_batches(config)
         return self.name if parts == 1 else f"{self.name} m={parts}"

@@ -80,7 +80,7 @@ class DelayedNesterov(UpdateRule[RuleSettings]):
 class OuterMode(LocalMode):
     """A mode whose workers take local steps with the run's optimizer, and whose server applies outer steps."""
 
-    uses = UsedSettings(ignores=frozenset({"lookahead"}))
+    uses = UsedSettings(unused=frozenset({"lookahead"}))
 
     def delay_of_momentum(self, config: RunConfig) -> tuple[int, float]:
         """Return N and c of `DelayedNesterov`."""

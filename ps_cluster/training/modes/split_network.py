@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from ps_cluster.config import RunConfig
-from ps_cluster.config.modes import ClusterShape, Flow, ModeSettings, Promise, UsedSettings
+from ps_cluster.config.modes import ClusterShape, Flow, ModeSettings, Promise, Splits, UsedSettings
 from ps_cluster.config.tasks import CHIEF, ON_DEATH, WITH_ALL_WORKERS, WORKER
 from ps_cluster.server.store import ParameterStore
 from ps_cluster.training.modes.base import DefaultMode
@@ -25,7 +25,7 @@ class SplitSettings(ModeSettings):
     log_placement: bool = Field(default=False, description="Print the device of each operation of a step.")
 
 
-def split_cluster(splits: str, flow: str, fixed_workers: str) -> ClusterShape:
+def split_cluster(splits: Splits, flow: str, fixed_workers: str) -> ClusterShape:
     """Return the cluster of a mode whose workers divide a network by its `splits`, "layers" or "width".
 
     Args:
@@ -43,7 +43,7 @@ def split_cluster(splits: str, flow: str, fixed_workers: str) -> ClusterShape:
 
 
 # A gradient is computed in parts, so no worker knows the norm of the whole.
-IGNORED = frozenset({"staleness", "cluster.straggler", "optimizer.global_clip_norm"})
+UNUSED = frozenset({"staleness", "cluster.straggler", "optimizer.global_clip_norm"})
 
 
 class SplitNetwork(DefaultMode):
@@ -51,7 +51,7 @@ class SplitNetwork(DefaultMode):
 
     Settings = SplitSettings
     promise = Promise(is_stale=False)
-    uses = UsedSettings(ignores=IGNORED)
+    uses = UsedSettings(unused=UNUSED)
 
     @abstractmethod
     def cut(

@@ -28,7 +28,7 @@ class SyncDiloco(OuterMode, SyncPs):
     says = "workers train by themselves for many steps; the mean of a round's periods is one outer step"
     Settings = SyncDilocoSettings
     promise = replace(SyncPs.promise, takes_local_steps=True)
-    uses = UsedSettings(ignores=frozenset({"staleness", "lookahead"}))
+    uses = UsedSettings(unused=frozenset({"staleness", "lookahead"}))
 
     def label(self, config: RunConfig) -> str:
         return f"{super().label(config)} H={config.batches_per_step}"

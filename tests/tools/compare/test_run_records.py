@@ -5,8 +5,8 @@ import json
 import pytest
 
 from ps_cluster.config import build_config
-from ps_cluster.config.user_code import TRUSTED
 from ps_cluster.errors import UserError
+from ps_cluster.process_variables import TRUSTED_FILES
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.tools.compare.groups import make_groups, make_views
 from ps_cluster.tools.compare.labels import labels
@@ -117,7 +117,7 @@ def test_no_arm_is_named_after_none(tmp_path):
 
 
 def test_arms_that_differ_in_a_setting_of_a_mode_of_ones_own_have_different_names(tmp_path, monkeypatch):
-    monkeypatch.delenv(TRUSTED, raising=False)
+    monkeypatch.delenv(TRUSTED_FILES, raising=False)
     (tmp_path / "mine.py").write_text(
         "from ps_cluster.config.modes import ModeSettings\nfrom ps_cluster.training.modes.base import DefaultMode\n"
         "class Settings(ModeSettings):\n    every: int = 2\nclass Toy(DefaultMode):\n    Settings = Settings\n"

@@ -3,7 +3,7 @@
 import pytest
 
 from ps_cluster.config import build_config
-from ps_cluster.config.layers import load_config
+from ps_cluster.config.merging import load_config
 from ps_cluster.config.tasks import Task
 from ps_cluster.errors import UserError
 from ps_cluster.launch.topology import ClusterTopology

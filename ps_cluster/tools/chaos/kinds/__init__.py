@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+
 from ps_cluster.config.registry import Registry
 from ps_cluster.tools.chaos.kind import FaultKind
 
-FAULTS: Registry[FaultKind] = Registry("kind of fault", FaultKind, "ps_cluster.tools.chaos.kinds", "ps_cluster.faults")
+FAULTS: Registry[FaultKind] = Registry("kind of fault", FaultKind, lambda: sys.modules[__name__], "ps_cluster.faults")

@@ -71,8 +71,8 @@ class Resolved:
         section = key.partition(".")[0]
         if section not in CHOSEN:
             return "default"
-        chosen, kinds = CHOSEN[section]
-        return f"default of {kinds.noun} {getattr(getattr(self.config, section), chosen)}"
+        key_of_choice, kinds = CHOSEN[section]
+        return f"default of {kinds.noun} {values[f'{section}.{key_of_choice}']}"
 
 
 def build_config(file: Path | None = None, overrides: Layer | None = None) -> RunConfig:
