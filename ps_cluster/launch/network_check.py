@@ -28,6 +28,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.files.values import one_line
 from ps_cluster.files.writing import write_whole
 from ps_cluster.notices import Notify, ignore
+from ps_cluster.process_variables import TEMPORARY
 from ps_cluster.runs.rows import Row, Text, Word
 from ps_cluster.system import environment
 from ps_cluster.system.child_process import how_ended
@@ -143,7 +144,7 @@ def _ask(config: RunConfig, dataset: PackedDataset) -> NetworkFacts:
             ended = subprocess.run(
                 (sys.executable, "-m", __name__, str(answer)), input=question.encode(), cwd="/",
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=WITHIN_S,
-                env=environment.for_child({**os.environ, "TMPDIR": temporary}),
+                env=environment.for_child({**os.environ, TEMPORARY: temporary}),
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             message = f"it was not built within {WITHIN_S:.0f} s: make its function do less"
