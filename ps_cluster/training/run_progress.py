@@ -18,7 +18,7 @@ from ps_cluster.files.values import finite
 from ps_cluster.process_variables import LIFE
 from ps_cluster.runs import step_set
 from ps_cluster.runs.checkpoints import ProgressState, TallyState
-from ps_cluster.runs.ledger import COLUMNS, COUNTS, TIME_COLUMNS, ShardJoiner, rows_of
+from ps_cluster.runs.ledger import COLUMNS, COUNTS, TIME_COLUMNS, Counts, ShardJoiner, counts_of, rows_of
 from ps_cluster.runs.result_rows import (
     STALENESS_BOUNDS,
     Gradients,
@@ -87,7 +87,7 @@ class RunProgress:
 
     def resume(self, arrays: Mapping[str, np.ndarray], state: ProgressState) -> None:
         """Continue from a checkpoint: its arrays "counts" and "waiting", and its `state`."""
-        self.positions = arrays["counts"][:, COUNTS.index("accepted")].tolist()
+        self.positions = [of_shard.accepted for of_shard in counts_of(arrays["counts"])]
         self.counts = arrays["counts"]
         scheduled, self._applied_steps = step_set.from_state(state.scheduled), step_set.from_state(state.applied)
         self._tally = AppliedTotals(state.tally)
@@ -161,7 +161,7 @@ class RunProgress:
           RunFailed: rows are missing. (The proof finds steps that were accepted twice.)
         """
         self.positions = [position + len(rows) for position, rows in zip(self.positions, ledgers.rows)]
-        accepted = ledgers.counts[:, COUNTS.index("accepted")].tolist()
+        accepted = [of_shard.accepted for of_shard in counts_of(ledgers.counts)]
         if self.positions != accepted:
             raise RunFailed(
                 f"the parameter servers accepted {accepted} gradients, but their ledgers have {self.positions} rows"
@@ -230,10 +230,15 @@ class RunProgress:
         return self._tally.gradients >= least and self._tally.bad_losses == self._tally.gradients
 
     @property
+    def counts_of_shards(self) -> list[Counts]:
+        """The counters of each shard at the last look."""
+        return counts_of(self.counts)
+
+    @property
     def applied(self) -> int:
         """The number of updates applied."""
         if self._steps_per_update > 1:  # only the parameter server knows which rounds are over
-            return int(self.counts[0, COUNTS.index("version")])
+            return self.counts_of_shards[0].version
         return self._tally.gradients
 
     @property
@@ -320,15 +325,11 @@ class RunProgress:
             staleness_mean=mean("staleness"),
             staleness=self._tally.staleness_buckets(),
             goodput=times.goodput,
-            dropped=self._most("dropped"),
+            dropped=max(of_shard.dropped for of_shard in self.counts_of_shards),
             workers=self._tally.workers(),
             dispatches=dispatches,
             longest_wait_seconds=self.longest_wait_seconds,
         ).model_copy(update={self._metric: finite(sums["metric"] / sums["examples"]) if sums["examples"] else None})
-
-    def _most(self, count: str) -> int:
-        """Return the largest value that one of the COUNTS has on a shard."""
-        return int(self.counts[:, COUNTS.index(count)].max())
 
     def result(self) -> TrainingResult:
         """Return the content of training.json without the proof."""
@@ -346,13 +347,13 @@ class RunProgress:
                 scheduled=self.scheduled_updates.count,
                 applied=applied,
                 lost=self.scheduled_updates.count - applied,
-                replays_refused=self._most("refused"),
+                replays_refused=max(of_shard.refused for of_shard in self.counts_of_shards),
                 mixed=self._joiner.mixed,
             ),
             gradients=Gradients(
                 scheduled=self.scheduled_updates.count * self._steps_per_update,
                 applied=self._tally.gradients,
-                dropped=self._most("dropped"),
+                dropped=max(of_shard.dropped for of_shard in self.counts_of_shards),
                 per_update=self._config.gradients_per_update,
             ),
             tables=TableTraffic(rows=tally.rows, row_values=tally.row_values) if tally.rows else None,
@@ -369,7 +370,7 @@ class AppliedTotals:
       examples: the number of examples in these steps.
       staleness: staleness → number of steps.
       bad_losses: the number of steps whose loss was NaN or infinite.
-      rows, row_values: see `ledger.ROW_COLUMNS`.
+      rows, row_values: see `ledger.WorkerColumns`.
     """
 
     def __init__(self, state: TallyState = TallyState()):

@@ -23,7 +23,7 @@ from ps_cluster.notices import Line, Notify
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.checkpoints import CheckpointMeta, FullState
 from ps_cluster.runs.journal import JournalNotWritten, LeaderStretch, stretch_of
-from ps_cluster.runs.ledger import COUNTS
+from ps_cluster.runs.ledger import counts_of
 from ps_cluster.runs.logs import DISK_REFUSES
 from ps_cluster.runs.resharding import is_consistent_cut, newest_even
 from ps_cluster.runs.result_rows import EvaluationRow
@@ -269,7 +269,7 @@ class Saver:
         for line in self._lines_of(arrays):
             self._notify(line)
         times = self._progress.clock.times
-        step = int(arrays["counts"][:, COUNTS.index("version")].min())
+        step = min(of_shard.version for of_shard in counts_of(arrays["counts"]))
         meta = CheckpointMeta(
             leaders=[
                 *self._before,

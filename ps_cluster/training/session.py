@@ -12,7 +12,6 @@ from ps_cluster.files.values import Malformed
 from ps_cluster.process_variables import LIFE
 from ps_cluster.runs import checkpoints, ledger_csv, resharding
 from ps_cluster.runs.journal import Journal, JournalDamaged, Piece, history_of
-from ps_cluster.runs.ledger import COUNTS
 from ps_cluster.runs.logs import DISK_REFUSES
 from ps_cluster.runs.proof import ExpectedRows, RoundShape, audit, verdict
 from ps_cluster.runs.result_rows import ProgressRow, ServerSize, TableTraffic, TrainingOutcome, TrainingResult
@@ -261,8 +260,7 @@ class Session:
         sent = 8 * traffic.rows + self.store.shards[0].wire.size * traffic.row_values
         of_rows = sent // len(self.store.shards)
         # The pushes that each shard has received, which are about as many as the pulls from it.
-        pushed = [COUNTS.index(name) for name in ("accepted", "refused", "dropped")]
-        all_pushes = self.progress.counts[:, pushed].sum(axis=1).tolist()
+        all_pushes = [one.accepted + one.refused + one.dropped for one in self.progress.counts_of_shards]
         servers = [
             ServerSize(
                 index=index,

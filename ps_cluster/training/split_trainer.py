@@ -41,7 +41,7 @@ from ps_cluster.training.placement import names_of_all_devices
 from ps_cluster.training.session import SessionStart
 from ps_cluster.training.split_step import SplitStep
 from ps_cluster.training.step import WorkerIdentity
-from ps_cluster.training.worker import StepTimes, worker_row
+from ps_cluster.training.worker import StepTimes, stacked, worker_columns
 
 OWN_DEVICE = device_name(Task(CHIEF, 0))
 
@@ -154,7 +154,7 @@ class SplitDispatch:
                 computed = now_after(result.gradient)
                 pulled_time = now_after(weights[number])
                 times = StepTimes(scheduled, asked[number], asked[number], pulled_time, computed, computed)
-                row = worker_row(self._identities[number], result, times)
+                row = stacked(worker_columns(self._identities[number], result, times))
                 pushed.append(part.push(step_id, versions[number][0], result.gradient, result.fresh, row))
         return tf.stack(pushed)
 

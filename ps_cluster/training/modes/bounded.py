@@ -168,8 +168,7 @@ class BoundedShard(WaitingShard):
         return tf.where(tf.logical_and(chosen, other), values, tf.constant(elsewhere, tf.int64))
 
     def execute_push(self, push: Push) -> tf.Tensor:
-        arrived = [part for part in tf.nest.flatten(list(vars(push).values())) if part is not None]
-        return self.changed.wait_while(WAIT, lambda: self.receive(push), arrived)
+        return self.changed.wait_while(WAIT, lambda: self.receive(push), push.tensors())
 
     def refuse_or_apply(self, push: Push) -> tf.Tensor:
         now = self.version.read_value()
@@ -214,8 +213,7 @@ def bounded_graph(store: ParameterStore, compute: Compute, config: RunConfig, *,
     If a push was dropped, the worker pulls again and computes the step again.
     """
     computation = TimedComputation(compute, config, store)
-    (shard,) = store.shards
-    assert isinstance(shard, BoundedShard)
+    shard = store.only(BoundedShard)
 
     @graph_of_dispatch(config, tf.TensorSpec([None], tf.int64))
     def run_steps(step_ids: tf.Tensor, scheduled: tf.Tensor) -> tf.Tensor:
