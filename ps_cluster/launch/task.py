@@ -45,7 +45,7 @@ from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.launch.workspace import enter
 from ps_cluster.models.failures import reason_of
 from ps_cluster.notices import ignore
-from ps_cluster.process_variables import set_log_task
+from ps_cluster.process_variables import LIFE, set_log_task
 from ps_cluster.quiet_import import import_tensorflow
 from ps_cluster.runs import logs
 from ps_cluster.runs.leaders import Claim, LeaderStart, Superseded, claim
@@ -102,6 +102,7 @@ def main(arguments: list[str] | None = None, *, trainer: Callable[[TrainingJob],
             least_workers=options.least_workers,
             lost_after_s=config.cluster.lost_after_seconds,
             wait_s=options.wait_seconds,
+            life=os.environ.get(LIFE),
         )
         if term:
             set_fence(Claim(run_dir.leaders, term).check)

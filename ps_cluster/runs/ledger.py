@@ -27,10 +27,10 @@ TAKES_PART_FOR = 16
 class WorkerColumns(NamedTuple):
     """The columns that the worker pushes with the gradient: numbers, or float64 [] in a graph.
 
-    The times of a step, in order: the chief schedules the dispatch. The worker asks for parameters (or has got them with the
-    reply to the previous push), is admitted (it may have to wait), has pulled the parameters, has computed, and pushes (later
-    than computed if the worker is slow on purpose). On the parameter server the push enters the critical section, and the
-    update is applied there.
+    The times of a step, in order: the chief schedules the dispatch. The worker asks for parameters (or has got them with
+    the reply to the previous push), is admitted (it may have to wait), has pulled the parameters, has computed, and pushes
+    (later than computed if the worker is slow on purpose). On the parameter server the push enters the critical section,
+    and the update is applied there.
     """
 
     worker: tf.Tensor | float
@@ -43,7 +43,7 @@ class WorkerColumns(NamedTuple):
     # The norm of what the earlier pushes of the worker had left out, and of what this push leaves out; 0 if nothing.
     remainder_before: tf.Tensor | float
     remainder_after: tf.Tensor | float
-    # How many rows of embedding tables the step has pulled and pushed, and how many numbers are in them; 0 without tables.
+    # How many rows of embedding tables the step has pulled and pushed, and how many numbers are in them; 0 without any.
     rows: tf.Tensor | float
     row_values: tf.Tensor | float
     scheduled_time: tf.Tensor | float

@@ -71,8 +71,8 @@ class ExpectedRows:
         with other settings.
       examples_unit: the number of examples in each step is a multiple of this batch size, because steps may have fewer
         batches; 0: each step has `examples`.
-      begun_with: the rate is lowered while more workers than this take part (`FactorsOfRates`); None: the rate may be
-        lowered by any factor.
+      checks_factors: whether the factors of the rates are checked.
+      begun_with: the rate has to be lowered while more workers than this take part (`FactorsOfRates`); None: never.
     """
 
     examples: int | None = None
@@ -83,6 +83,7 @@ class ExpectedRows:
     highest_rate: float = 0.0
     holds_from: Sequence[int] = ()
     examples_unit: int = 0
+    checks_factors: bool = False
     begun_with: int | None = None
 
 
@@ -214,8 +215,9 @@ class ShardAudit:
             rounding = RATE_TOLERANCE * expected.highest_rate
             wrong = counts & ~np.isclose(rows["learning_rate"], rates, rtol=RATE_TOLERANCE, atol=rounding)
             self._note("learning_rate", wrong, rows, lambda place: f"but the step gives {rates[place]:.6g}")
-        if self._factors is not None:
-            factors = self._factors.read(rows["worker"].astype(np.int64))
+        if expected.checks_factors:
+            ones = np.ones(len(rows))
+            factors = ones if self._factors is None else self._factors.read(rows["worker"].astype(np.int64))
             wrong = ~np.isclose(rows["rate_factor"], factors, rtol=FACTOR_TOLERANCE, atol=0)
             self._note("rate_factor", wrong, rows, lambda place: f"but the workers before give {factors[place]:.6g}")
         if expected.ids_checksums is not None:

@@ -90,7 +90,7 @@ class ParameterShard:
     The shard of a mode overrides only hooks, because the other methods keep the ledger and the version exact. A hook is
     called by the hook above it:
 
-        execute_push                        a push that no pull follows; overridden if pushes wait (`capabilities.waits`)
+        execute_push                        a push that no pull follows; overridden if pushes wait (see `Capabilities`)
             receive                         any push, in the critical section
                 refuse_or_apply
                     refuse

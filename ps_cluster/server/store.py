@@ -77,6 +77,7 @@ class ParameterStore:
         shard_class: type[ParameterShard] = ParameterShard,
         arrangement: Arrangement | None = None,
         layout: Sequence[str] = (),
+        snapshot_lock: AbstractContextManager[object] = nullcontext(),
     ):
         """Create the variables, one shard on each of `devices`.
 
@@ -87,6 +88,7 @@ class ParameterStore:
           arrangement: where the weights of each shard are in the network's vector; None if the shards follow one
             another.
           layout: the path and shape of each variable in the vectors, for checkpoints.
+          snapshot_lock: held while a snapshot is taken.
         """
         self.layout = list(layout)
         self._most_workers = config.most_workers
@@ -99,7 +101,7 @@ class ParameterStore:
         if config.recomputes_updates:
             for shard in self.shards:
                 shard.keep_samples()
-        self.snapshot_lock: AbstractContextManager[Any] = nullcontext()  # held while a snapshot is taken
+        self.snapshot_lock = snapshot_lock
 
         # Within a graph, TensorFlow runs operations that have side effects but no resource one after the other, such as
         # reading the time and leaving a critical section. So if one graph pushed to all shards, the push to a shard
@@ -383,7 +385,7 @@ class ParameterStore:
         return self._on_each(lambda shard, _: call(shard), self.shards)
 
     def _on_each(self, call: Callable[[ParameterShard, V], A], values: Sequence[V]) -> list[A]:
-        """Run `call(shard, value)` for all shards at once, each with its value; return the answers in the order of the shards.
+        """Run `call(shard, value)` for all shards at once; return the answers in the order of the shards.
 
         Raises the error of the first shard that has one.
         """

@@ -30,6 +30,7 @@ from ps_cluster.runs.run_dir import say
 from ps_cluster.server.arrangement import Arrangement, Listed
 from ps_cluster.server.ordering import now_after
 from ps_cluster.server.store import ParameterStore
+from ps_cluster.system.limits import FreeMemory
 from ps_cluster.training.agreement import CompatibilityFingerprint
 from ps_cluster.training.building import make_network, make_store
 from ps_cluster.training.chief import Chief, LocalDispatcher
@@ -72,6 +73,7 @@ def train(job: TrainingJob, mode: SplitNetwork) -> None:
 def build(
     mode: SplitNetwork, log: Path | None,
     config: RunConfig, dataset: PackedDataset, devices: Sequence[str], own_device: str, session: str,
+    free: FreeMemory | None,
 ) -> tuple[ParameterStore, SplitStep]:  # fmt: skip
     """Return the store, with a shard for each worker's part, and the step through all parts. See `building.build`.
 
@@ -79,7 +81,7 @@ def build(
       mode: decides how the network is cut.
       log: the file to which the device of each operation is written; None if it is not written.
     """
-    network, start = make_network(config, dataset, own_device)
+    network, start = make_network(config, dataset, own_device, free=free)
     start = replace(start, session=session)
     try:
         step = mode.cut(config, dataset, network, own_device, len(devices))
@@ -92,10 +94,9 @@ def build(
         say(f"worker {worker}: {len(part.positions):,} weights on {part.device}{soft}: {part.layers}")
     positions = [part.positions for part in step.parts]
     states = start.cut(positions, [part.statistics for part in step.parts])
-    store = make_store(
-        config, dataset, network, devices, states, Arrangement([[Listed(of_part)] for of_part in positions])
-    )
-    store.snapshot_lock = FairLock()  # a snapshot is taken between two steps, so all shards have the same version
+    arrangement = Arrangement([[Listed(of_part)] for of_part in positions])
+    # A snapshot is taken between two steps, so all shards have the same version.
+    store = make_store(config, dataset, network, devices, states, arrangement, FairLock())
     step.log = log
     return store, step
 

@@ -104,7 +104,7 @@ def worker_columns(
 
 
 def with_remainders(columns: WorkerColumns, norms: tf.Tensor) -> WorkerColumns:
-    """Return columns with the norms of the remainders of pushes. `norms`: float32 [2], as in `SentVector.remainders`."""
+    """Return columns with the norms of the remainders of pushes. `norms`: as in `SentVector.remainders`."""
     return columns._replace(remainder_before=norms[0], remainder_after=norms[1])
 
 
