@@ -27,10 +27,10 @@ TAKES_PART_FOR = 16
 class WorkerColumns(NamedTuple):
     """The columns that the worker pushes with the gradient: numbers, or float64 [] in a graph.
 
-    The times of a step, in order: the chief schedules the dispatch. The worker asks for parameters (or has got them with
-    the reply to the previous push), is admitted (it may have to wait), has pulled the parameters, has computed, and pushes
-    (later than computed if the worker is slow on purpose). On the parameter server the push enters the critical section,
-    and the update is applied there.
+    The times of a step, in order: the chief schedules the dispatch. The worker asks for parameters (or has got them
+    with the reply to the previous push), is admitted (it may have to wait), has pulled the parameters, has computed,
+    and pushes (later than computed if the worker is slow on purpose). On the parameter server the push enters the
+    critical section, and the update is applied there.
     """
 
     worker: tf.Tensor | float
