@@ -52,9 +52,7 @@ class FailureHandler(Protocol):
         """Stop waiting for workers."""
 
 
-def replace_failure_handler(
-    handler: FailureHandler, coordinator: tf.distribute.coordinator.ClusterCoordinator
-) -> None:
+def replace_failure_handler(handler: FailureHandler, coordinator: tf.distribute.coordinator.ClusterCoordinator) -> None:
     """Replace TensorFlow's handler of failed workers.
 
     There is no public way to choose a handler. Call this before the first dispatch, so that no thread uses the old one.
