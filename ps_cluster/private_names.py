@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import tensorflow as tf
 from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
@@ -36,8 +36,24 @@ def is_ps_failure(error: Exception) -> bool:
     return bool(cluster_coordinator._is_ps_failure(error))
 
 
-def replace_failure_handler(handler: Any, coordinator: tf.distribute.coordinator.ClusterCoordinator) -> None:
-    """Replace TensorFlow's handler of failed workers by one with the methods `wait_on_failure` and `stop`.
+class FailureHandler(Protocol):
+    """Handles failed workers, as TensorFlow's WorkerPreemptionHandler does. `Membership` is one."""
+
+    def wait_on_failure(
+        self,
+        on_failure_fn: Callable[[Exception], None] | None = None,
+        on_transient_failure_fn: Callable[[], None] | None = None,
+        on_recovery_fn: Callable[[], None] | None = None,
+        worker_device_name: str = "",
+    ) -> contextlib.AbstractContextManager[None]:
+        """Return the context in which TensorFlow runs each dispatch of a worker, in the worker's thread."""
+
+    def stop(self) -> None:
+        """Stop waiting for workers."""
+
+
+def replace_failure_handler(handler: FailureHandler, coordinator: tf.distribute.coordinator.ClusterCoordinator) -> None:
+    """Replace TensorFlow's handler of failed workers.
 
     There is no public way to choose a handler. Call this before the first dispatch, so that no thread uses the old one.
     """

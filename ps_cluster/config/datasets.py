@@ -368,7 +368,7 @@ class DataSet(Named):
         return self.title or self.name
 
     @property
-    def kind(self) -> str:
+    def kind(self) -> Literal["real", "synthetic"]:
         """The origin of the data: "synthetic" if it is generated, else "real"."""
         return "synthetic" if self.generated else "real"
 

@@ -26,13 +26,13 @@ from ps_cluster.files import locks
 from ps_cluster.files.values import Malformed, first_error
 from ps_cluster.files.writing import write_whole
 from ps_cluster.notices import Notify, ignore
-from ps_cluster.runs.rows import Manifest, TableEncoding
+from ps_cluster.runs.rows import Kind, Manifest, TableEncoding
 
 
 def write_packed(
     directory: Path,
     name: str,
-    kind: str,
+    kind: Kind,
     contents: Contents,
     source: str = "",
     *,
@@ -124,7 +124,7 @@ def check_contents(contents: Contents) -> None:
         packed.check_values(contents.spec, split, contents.arrays[split])
 
 
-def _manifest_of(name: str, kind: str, contents: Contents, source: str) -> Manifest:
+def _manifest_of(name: str, kind: Kind, contents: Contents, source: str) -> Manifest:
     examples = {split: len(contents.arrays[split][TARGET]) for split in SPLITS}
     about = {
         "format": packed.FORMAT,

@@ -1,4 +1,4 @@
-"""Pack texts as rows of code points, and turn these into texts again."""
+"""Pack texts as rows of code points, and turn packed rows, of texts or anything else, into the inputs of networks."""
 
 from __future__ import annotations
 
@@ -89,12 +89,16 @@ def texts_of(codes: np.ndarray) -> np.ndarray:
 
 
 def network_inputs(rows: Mapping[str, tf.Tensor], spec: ExampleSpec) -> dict[str, tf.Tensor]:
-    """Return packed inputs, name → [B, ...], as networks take them: texts as strings, pixels as float32."""
+    """Return packed inputs of any kind, name → [B, ...], as networks take them. See `network_input`."""
     return {name: network_input(one, spec.inputs[name]) for name, one in rows.items()}
 
 
 def network_input(rows: tf.Tensor, field: Field) -> tf.Tensor:
-    """Return the packed rows [B, ...] of one input as networks take them. Texts may be strings already."""
+    """Return the packed rows [B, ...] of one input, of any kind, as networks take them.
+
+    Texts become strings, unless they are strings already. Other rows are cast: pixels to float32, all others to
+    `field.dtype`.
+    """
     if field.dtype != TEXT or rows.dtype == tf.string:
         return tf.cast(rows, field.network_dtype)
     codes = tf.cast(tf.reshape(rows, [-1, field.characters]), tf.int32)

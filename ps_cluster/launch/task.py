@@ -44,7 +44,7 @@ from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.launch.workspace import enter
 from ps_cluster.models.failures import reason_of
 from ps_cluster.notices import ignore
-from ps_cluster.process_variables import TF_CONFIG, set_log_task, set_tf_config
+from ps_cluster.process_variables import LIFE, TF_CONFIG, set_log_task, set_tf_config
 from ps_cluster.quiet_import import import_tensorflow
 from ps_cluster.runs import logs
 from ps_cluster.runs.leaders import Claim, LeaderStart, Superseded, claim
@@ -91,6 +91,7 @@ def main(words: list[str] | None = None, *, trainer: Callable[[TrainingJob], Non
             least_workers=arguments.least_workers,
             lost_after_s=config.cluster.lost_after_seconds,
             wait_s=arguments.wait_s,
+            life=os.environ.get(LIFE),
         )
         if term:
             set_fence(Claim(run_dir.leaders, term).check)

@@ -32,7 +32,6 @@ from ps_cluster.runs.result_rows import (
     ServerSummary,
     SilenceRow,
     Summary,
-    TrainingNumbers,
     TrainingResult,
     Updates,
     WorkerRow,
@@ -105,7 +104,6 @@ def write_summary(run_dir: RunDir, ended: EndedRun, notify: Notify = ignore) -> 
     totals = _ProgressTotals.of(run_dir, ended.life, notify)
     training = _training(run_dir, totals, notify)
     proof = training.proof and with_recomputed(training.proof, run_dir, training.updates.applied, notify)
-    training = training.model_copy(update={"proof": proof})
     cluster = _read(run_dir.cluster, ClusterFile, notify)
     tasks: Tasks = {(task.type, task.index): task for task in cluster.tasks} if cluster else {}
     pointer = _read(run_dir.dataset, DatasetPointer, notify) or DatasetPointer(directory=".")
@@ -148,7 +146,18 @@ def write_summary(run_dir: RunDir, ended: EndedRun, notify: Notify = ignore) -> 
         machine=ended.machine,
         network=NetworkSummary(**ended.network),
         evaluation=evaluation,
-        **{name: getattr(training, name) for name in TrainingNumbers.model_fields},
+        updates=training.updates,
+        tables=training.tables,
+        keyed=training.keyed,
+        gradients=training.gradients,
+        proof=proof,
+        staleness=training.staleness,
+        examples_per_second=training.examples_per_second,
+        train_seconds=training.train_seconds,
+        goodput=training.goodput,
+        rolled_back_seconds=training.rolled_back_seconds,
+        interrupted_seconds=training.interrupted_seconds,
+        bad_losses=training.bad_losses,
         **ended.usage,
     )
     return _write(run_dir, summary)

@@ -90,6 +90,7 @@ class LeaderStart:
       least_workers: training begins with this many workers, and the others may come later. None means all.
       wait_s: how many seconds an evaluator waits for a sign of life; infinite if a launcher limits the wait.
       lost_after_s: after this many seconds without an update the steps of a dispatch are given to another worker too.
+      life: the unique id of the launcher's process, for rows of progress; None without a launcher.
     """
 
     alone: bool = False
@@ -97,3 +98,4 @@ class LeaderStart:
     least_workers: int | None = None
     lost_after_s: float = 60.0
     wait_s: float = math.inf
+    life: str | None = None

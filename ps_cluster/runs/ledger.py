@@ -7,13 +7,14 @@ ledger of the updates to its shard.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
+from ps_cluster.config.lazy import tf
 from ps_cluster.files.values import Malformed
 from ps_cluster.runs.rows import MOST, MOST_INDEX
 
-# The norm of what the earlier pushes of the worker had left out, and of what this push leaves out; 0 if nothing.
-REMAINDER_COLUMNS = ("remainder_before", "remainder_after")
 # The columns that the parameter server fills. Times are unix seconds. The update was made with the row's learning rate x
 # `rate_factor` (`server.rate_of_more_workers.RateOfMoreWorkers`).
 STORE_COLUMNS = ("version", "staleness", "rate_factor", "entered_time", "applied_time")
@@ -21,16 +22,39 @@ STORE_COLUMNS = ("version", "staleness", "rate_factor", "entered_time", "applied
 RATE_RETURNS_OVER = 100  # after workers have left, the lowered factor of the rate grows e-fold in this many updates
 # A worker takes part if one of the last TAKES_PART_FOR x (number of workers so far) updates is its own.
 TAKES_PART_FOR = 16
-# How many rows of embedding tables a step has pulled and pushed, and how many numbers are in them; 0 without tables.
-ROW_COLUMNS = ("rows", "row_values")
-# The columns that the worker pushes with the gradient. The times of a step, in order: the chief schedules the dispatch. The
-# worker asks for parameters (or has got them with the reply to the previous push), is admitted (it may have to wait), has
-# pulled the parameters, has computed, and pushes (later than computed if the worker is slow on purpose). On the parameter
-# server the push enters the critical section, and the update is applied there.
-WORKER_COLUMNS = (
-    "worker", "pid", "examples", "ids_checksum", "metric", "loss", "learning_rate", *REMAINDER_COLUMNS, *ROW_COLUMNS,
-    "scheduled_time", "asked_time", "admitted_time", "pulled_time", "computed_time", "pushed_time",
-)  # fmt: skip
+
+
+class WorkerColumns(NamedTuple):
+    """The columns that the worker pushes with the gradient: numbers, or float64 [] in a graph.
+
+    The times of a step, in order: the chief schedules the dispatch. The worker asks for parameters (or has got them
+    with the reply to the previous push), is admitted (it may have to wait), has pulled the parameters, has computed,
+    and pushes (later than computed if the worker is slow on purpose). On the parameter server the push enters the
+    critical section, and the update is applied there.
+    """
+
+    worker: tf.Tensor | float
+    pid: tf.Tensor | float
+    examples: tf.Tensor | float
+    ids_checksum: tf.Tensor | float
+    metric: tf.Tensor | float
+    loss: tf.Tensor | float
+    learning_rate: tf.Tensor | float
+    # The norm of what the earlier pushes of the worker had left out, and of what this push leaves out; 0 if nothing.
+    remainder_before: tf.Tensor | float
+    remainder_after: tf.Tensor | float
+    # How many rows of embedding tables the step has pulled and pushed, and how many numbers are in them; 0 without any.
+    rows: tf.Tensor | float
+    row_values: tf.Tensor | float
+    scheduled_time: tf.Tensor | float
+    asked_time: tf.Tensor | float
+    admitted_time: tf.Tensor | float
+    pulled_time: tf.Tensor | float
+    computed_time: tf.Tensor | float
+    pushed_time: tf.Tensor | float
+
+
+WORKER_COLUMNS = WorkerColumns._fields
 COLUMNS = ("step", *STORE_COLUMNS, *WORKER_COLUMNS)
 TIME_COLUMNS = tuple(name for name in COLUMNS if name.endswith("_time"))
 NOT_SCHEDULED = 0.0  # the scheduled time in modes where no chief hands out steps
@@ -39,12 +63,25 @@ ROW = np.dtype([(name, np.float64) for name in COLUMNS])
 """A row of a shard's ledger, and a line of metrics/updates.csv."""
 NO_ROWS = np.empty(0, ROW)
 
-WHOLE = {"ps", "step", "version", "staleness", "worker", "pid", "examples", "ids_checksum", *ROW_COLUMNS}
+WHOLE = {"ps", "step", "version", "staleness", "worker", "pid", "examples", "ids_checksum", "rows", "row_values"}
 _OF_A_DIVERGED_RUN = {"loss", "learning_rate", "metric"}  # may be NaN or infinite
 
-# The counters that a parameter server keeps in addition to its rows, each incremented at a different place: the version,
-# the accepted gradients, the refused replays, and the gradients that were dropped because they came too late.
-COUNTS = ("version", "accepted", "refused", "dropped")
+
+class Counts(NamedTuple):
+    """The counters that a parameter server keeps in addition to its rows, each incremented at a different place."""
+
+    version: int
+    accepted: int  # gradients
+    refused: int  # replays
+    dropped: int  # gradients that came too late
+
+
+COUNTS = Counts._fields
+
+
+def counts_of(table: np.ndarray) -> list[Counts]:
+    """Return the counters of each shard. `table`: int64 [shards, len(COUNTS)]."""
+    return [Counts(*of_shard) for of_shard in table.tolist()]
 
 
 def names_of(row: np.dtype) -> tuple[str, ...]:

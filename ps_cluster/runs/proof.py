@@ -26,7 +26,7 @@ from ps_cluster.files.json_rows import read_rows
 from ps_cluster.files.values import Malformed
 from ps_cluster.notices import Notify
 from ps_cluster.runs import journal
-from ps_cluster.runs.ledger import COUNTS, RATE_RETURNS_OVER, TAKES_PART_FOR, WHOLE, names_of
+from ps_cluster.runs.ledger import RATE_RETURNS_OVER, TAKES_PART_FOR, WHOLE, Counts, counts_of
 from ps_cluster.runs.result_rows import Proof, Recomputed, ShardProof
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.step_set import StepSet
@@ -71,8 +71,8 @@ class ExpectedRows:
         with other settings.
       examples_unit: the number of examples in each step is a multiple of this batch size, because steps may have fewer
         batches; 0: each step has `examples`.
-      begun_with: the rate is lowered while more workers than this take part (`FactorsOfRates`); None: the rate may be
-        lowered by any factor.
+      checks_factors: whether the factors of the rates are checked.
+      begun_with: the rate has to be lowered while more workers than this take part (`FactorsOfRates`); None: never.
     """
 
     examples: int | None = None
@@ -83,6 +83,7 @@ class ExpectedRows:
     highest_rate: float = 0.0
     holds_from: Sequence[int] = ()
     examples_unit: int = 0
+    checks_factors: bool = False
     begun_with: int | None = None
 
 
@@ -198,33 +199,38 @@ class ShardAudit:
         staleness, expected = rows["staleness"], self._expected
         counts = self.rows + np.arange(len(rows)) >= self._holds_from
         # A worker can't have pulled a version that did not exist yet, nor a version below 0.
-        self._note(
-            "staleness", (staleness < 0) | (staleness >= rows["version"]), rows, "but makes version {version:.0f}"
-        )
+        versions = rows["version"]
+        impossible = (staleness < 0) | (staleness >= versions)
+        self._note("staleness", impossible, rows, lambda place: f"but makes version {versions[place]:.0f}")
         if expected.most_staleness is not None:
             bound = f"but the bound is {expected.most_staleness}"
-            self._note("staleness", counts & (staleness > expected.most_staleness), rows, bound)
+            self._note("staleness", counts & (staleness > expected.most_staleness), rows, lambda _: bound)
         if expected.examples is not None:
             unit = expected.examples_unit or expected.examples
             wrong = (rows["examples"] % unit != 0) | (rows["examples"] < unit) | (rows["examples"] > expected.examples)
             up_to = f"up to {expected.examples}, in batches of {unit}" if expected.examples_unit else expected.examples
-            self._note("examples", wrong, rows, f"but a step has {up_to}")
+            self._note("examples", wrong, rows, lambda _: f"but a step has {up_to}")
         if expected.rates is not None:
             rates = expected.rates(rows["step"].astype(np.int64))
             rounding = RATE_TOLERANCE * expected.highest_rate
             wrong = counts & ~np.isclose(rows["learning_rate"], rates, rtol=RATE_TOLERANCE, atol=rounding)
-            self._note("learning_rate", wrong, rows, "but the step gives {expected:.6g}", rates)
-        if self._factors is not None:
-            factors = self._factors.read(rows["worker"].astype(np.int64))
+            self._note("learning_rate", wrong, rows, lambda place: f"but the step gives {rates[place]:.6g}")
+        if expected.checks_factors:
+            ones = np.ones(len(rows))
+            factors = ones if self._factors is None else self._factors.read(rows["worker"].astype(np.int64))
             wrong = ~np.isclose(rows["rate_factor"], factors, rtol=FACTOR_TOLERANCE, atol=0)
-            self._note("rate_factor", wrong, rows, "but the workers before give {expected:.6g}", factors)
+            self._note("rate_factor", wrong, rows, lambda place: f"but the workers before give {factors[place]:.6g}")
         if expected.ids_checksums is not None:
             every = 1 + expected.examples_in_all // MOST_IDS
             chosen = counts & ((self.rows + np.arange(len(rows))) % every == 0)
             checksums = rows["ids_checksum"].copy()
             checksums[chosen] = expected.ids_checksums(rows[chosen])
-            why = "but the step gives {expected:.0f}: it trained on other examples"
-            self._note("ids_checksum", rows["ids_checksum"] != checksums, rows, why, checksums)
+            self._note(
+                "ids_checksum",
+                rows["ids_checksum"] != checksums,
+                rows,
+                lambda place: f"but the step gives {checksums[place]:.0f}: it trained on other examples",
+            )
 
     def _check_remainders(self, rows: np.ndarray) -> None:
         """Check that each push contains what the previous push of the same process had left out.
@@ -238,37 +244,35 @@ class ShardAudit:
             expected[place] = self._remainders.get(who := (int(row["worker"]), int(row["pid"])), np.nan)
             self._remainders[who] = float(row["remainder_after"])
         wrong = ~np.isnan(expected) & ~np.isclose(rows["remainder_before"], expected, rtol=NORM_TOLERANCE, atol=0)
-        why = "but the push before had left out {expected:.6g}"
-        self._note("remainder_before", wrong, rows, why, expected)
+        self._note(
+            "remainder_before", wrong, rows, lambda place: f"but the push before had left out {expected[place]:.6g}"
+        )
 
-    def _note(
-        self, column: str, wrong: np.ndarray, rows: np.ndarray, why: str, expected: np.ndarray | None = None
-    ) -> None:
-        """Keep a line about the first `wrong` row. `why`: its end, with names of columns, or `expected`, in braces."""
+    def _note(self, column: str, wrong: np.ndarray, rows: np.ndarray, why: Callable[[int], str]) -> None:
+        """Keep a line about the first `wrong` row. `why`: returns the end of the line about a row, by its place."""
         if wrong.any() and column not in self.wrong_values:
             place = int(np.argmax(wrong))
-            row = dict(zip(names_of(rows.dtype), rows[place].tolist()))
+            row = rows[place]
             value = f"{row[column]:.0f}" if column in WHOLE else f"{row[column]:.6g}"
-            place_and_value = f"row {self.rows + place}: step {row['step']:.0f} has {column} {value}, "
-            wanted = None if expected is None else float(expected[place])
-            self.wrong_values[column] = place_and_value + why.format(expected=wanted, **row)
+            self.wrong_values[column] = (
+                f"row {self.rows + place}: step {row['step']:.0f} has {column} {value}, {why(place)}"
+            )
 
-    def problems(self, counts: dict[str, int], scheduled: StepSet) -> Iterator[str]:
-        """Yield each problem as a line. `counts`: the parameter server's counters, by the names in COUNTS.
-
-        `scheduled`: the steps that the chief handed out.
-        """
+    def problems(self, counts: Counts, scheduled: StepSet) -> Iterator[str]:
+        """Yield each problem as a line. `scheduled`: the steps that the chief handed out."""
         if self.repeated:
             yield f"{self.repeated} rows are of steps that had a row already"
         if self.wrong_version:
-            yield "row {}: its version is {}, but has to be {}".format(*self.wrong_version)
+            row, version, right = self.wrong_version
+            yield f"row {row}: its version is {version}, but has to be {right}"
         if self.wrong_round:
-            yield "row {}: step {} belongs to another round".format(*self.wrong_round)
+            row, step = self.wrong_round
+            yield f"row {row}: step {step} belongs to another round"
         yield from self.wrong_values.values()
-        if counts["accepted"] != self.rows:
-            yield f"{counts['accepted']} gradients were accepted, but there are {self.rows} rows"
-        if counts["version"] != (updates := self._updates(counts["version"])):
-            yield f"the version is {counts['version']}, but there are rows of {updates} updates"
+        if counts.accepted != self.rows:
+            yield f"{counts.accepted} gradients were accepted, but there are {self.rows} rows"
+        if counts.version != (updates := self._updates(counts.version)):
+            yield f"the version is {counts.version}, but there are rows of {updates} updates"
         if len(strange := self._never_handed_out(updates, scheduled)):
             yield f"{len(strange)} rows are of steps that were never handed out, the first is step {strange[0]}"
 
@@ -283,15 +287,15 @@ class ShardAudit:
         strange: np.ndarray = unscheduled[self._steps.holds(unscheduled)]
         return strange
 
-    def applied(self, counts: dict[str, int]) -> int:
+    def applied(self, counts: Counts) -> int:
         """Return the number of updates that the shard's distinct steps make up."""
-        return self._updates(counts["version"]) - math.ceil(self.repeated / self._rounds.gradients_per_update)
+        return self._updates(counts.version) - math.ceil(self.repeated / self._rounds.gradients_per_update)
 
-    def excess(self, counts: dict[str, int]) -> int:
+    def excess(self, counts: Counts) -> int:
         """Return the number of gradients that were applied too often, by the counter with the largest excess."""
-        more = counts["version"] - self._updates(counts["version"])
+        more = counts.version - self._updates(counts.version)
         changes = more * self._rounds.gradients_per_update + self.rows
-        return max(0, changes - self.distinct, counts["accepted"] - self.distinct, self.repeated)
+        return max(0, changes - self.distinct, counts.accepted - self.distinct, self.repeated)
 
 
 @dataclass(frozen=True)
@@ -328,10 +332,9 @@ def audit(
     """
     problems: list[str] = []
     shards, audits = [], []
-    for index, history in enumerate(journals):
+    for index, (history, counters) in enumerate(zip(journals, counts_of(counts), strict=True)):
         holds_from = expected.holds_from[index] if expected.holds_from else 0
         shard_audit = ShardAudit(rounds, expected, holds_from)
-        counters = dict(zip(COUNTS, counts[index].tolist(), strict=True))
         try:
             for rows in journal.read(history):
                 shard_audit.read(rows)
@@ -339,7 +342,17 @@ def audit(
         except (journal.JournalDamaged, Malformed, OSError) as error:
             problems.append(str(error))
         problems += (f"shard {index}: {problem}" for problem in shard_audit.problems(counters, scheduled))
-        shards.append(ShardProof(index=index, rows=shard_audit.rows, steps=shard_audit.distinct, **counters))
+        shards.append(
+            ShardProof(
+                index=index,
+                rows=shard_audit.rows,
+                steps=shard_audit.distinct,
+                version=counters.version,
+                accepted=counters.accepted,
+                refused=counters.refused,
+                dropped=counters.dropped,
+            )
+        )
         audits.append((shard_audit, counters))
     problems += _schedule_problems(min(one.applied(counters) for one, counters in audits), scheduled, total, leaves)
     return Audit(problems, shards, max(shard_audit.excess(counters) for shard_audit, counters in audits))

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
@@ -53,6 +53,24 @@ class KeptState:
     slots: Mapping[str, tf.Variable]
     of_pull: Mapping[str, tf.Variable]
     tables: Sequence[TableShard] = ()
+
+
+class KeptUpdate(NamedTuple):
+    """Everything that is kept at a place, read at the same moment: tensors, or their values."""
+
+    update: tf.Tensor  # int64 [], the number of the update; NOT_ARMED if there is none
+    stage: tf.Tensor  # int64 []
+    pulled_by: tf.Tensor  # int64 [2], the version that was pulled, and the worker that pulled it
+    given: tf.Tensor  # [vectors * n] in the dtype of the wire
+    given_statistics: tf.Tensor  # float32 [m]
+    at_pull: tf.Tensor  # float32 [1 + vectors, positions], the weights and the vectors of `KeptState.of_pull`
+    numbers_at_pull: tf.Tensor  # float32 [numbers]
+    before: tf.Tensor  # float32 [2 + slots, positions], the gradient, the weights and the slots
+    after: tf.Tensor  # float32 [1 + slots, positions], the weights and the slots
+    statistics: tf.Tensor  # float32 [3, m], what the step adds to them, and the statistics before and after the update
+    slot_numbers: tf.Tensor  # float32 [2, numbers], before and after the update
+    positions: tf.Tensor  # int64 [positions]
+    tables: Sequence[Sequence[tf.Tensor]]  # of each group of tables, the result of `KeptRows.read`
 
 
 class UpdateSamples:
@@ -253,46 +271,57 @@ class UpdateSamples:
         self._arm(*(tf.constant(value, tf.int64) for value in (place, update, worker, offset)))
 
     @graph
-    def _take(self, place: tf.Tensor) -> Any:
-        def take() -> Any:
-            variables = (
-                self._armed, self._stages, self._pulled_by, self._given, self._given_statistics, self._at_pull,
-                self._numbers_at_pull, self._before, self._after, self._statistics, self._slot_numbers,
-            )  # fmt: skip
-            values = [variable.sparse_read(place) for variable in variables] + [self._positions(place)]
-            values += [value for kept in self._rows for value in kept.read()]
-            with tf.control_dependencies(values):
+    def _take(self, place: tf.Tensor) -> KeptUpdate:
+        def take() -> KeptUpdate:
+            kept = KeptUpdate(
+                update=self._armed.sparse_read(place),
+                stage=self._stages.sparse_read(place),
+                pulled_by=self._pulled_by.sparse_read(place),
+                given=self._given.sparse_read(place),
+                given_statistics=self._given_statistics.sparse_read(place),
+                at_pull=self._at_pull.sparse_read(place),
+                numbers_at_pull=self._numbers_at_pull.sparse_read(place),
+                before=self._before.sparse_read(place),
+                after=self._after.sparse_read(place),
+                statistics=self._statistics.sparse_read(place),
+                slot_numbers=self._slot_numbers.sparse_read(place),
+                positions=self._positions(place),
+                tables=[rows.read() for rows in self._rows],
+            )
+            with tf.control_dependencies(tf.nest.flatten(kept)):
                 nothing = tf.constant(NOT_ARMED, tf.int64), tf.constant(_EMPTY, tf.int64)
                 disarmed = _write(place, *zip((self._armed, self._stages), nothing))
             with tf.control_dependencies([disarmed]):
-                return [tf.identity(value) for value in values]
+                copied: KeptUpdate = tf.nest.map_structure(tf.identity, kept)
+                return copied
 
         with tf.device(self._device):
-            return self._section.execute(take)
+            taken: KeptUpdate = self._section.execute(take)
+            return taken
 
     def take(self, place: int) -> SampledShard | None:
         """Return the update that was kept at a place, and disarm the place; None if no update is complete there."""
-        (
-            update, stage, (version, worker), given, given_statistics, at_pull, numbers_at_pull, before, after,
-            (fresh, statistics_before, statistics_after), numbers, positions, *of_tables,
-        ) = (value.numpy() for value in self._take(tf.constant(place, tf.int64)))  # fmt: skip
-        if stage != _CHANGED:
+        kept: KeptUpdate = tf.nest.map_structure(lambda value: value.numpy(), self._take(tf.constant(place, tf.int64)))
+        if kept.stage != _CHANGED:
             return None
-        gradient, *state_before = before
+        (version, worker), (gradient, *state_before) = kept.pulled_by, kept.before
+        fresh, statistics_before, statistics_after = kept.statistics
+        numbers_before, numbers_after = kept.slot_numbers
         names = ["weights", *self._slots]
         shard = SampledShard(
-            update=int(update), worker=int(worker), version=int(version), positions=positions,
-            given=given.astype(np.float32), given_positions=np.arange(self._length), given_statistics=given_statistics,
-            at_pull=dict(zip(["weights", *self._of_pull], at_pull))
-            | dict(zip(self._pull_numbers, numbers_at_pull[:, None])),
+            update=int(kept.update), worker=int(worker), version=int(version), positions=kept.positions,
+            given=kept.given.astype(np.float32), given_positions=np.arange(self._length),
+            given_statistics=kept.given_statistics,
+            at_pull=dict(zip(["weights", *self._of_pull], kept.at_pull))
+            | dict(zip(self._pull_numbers, kept.numbers_at_pull[:, None])),
             rows_at_pull=np.zeros(0, np.float32), gradient=gradient,
-            before=dict(zip(names, state_before)) | dict(zip(self._numbers, numbers[0][:, None])),
-            after=dict(zip(names, after)) | dict(zip(self._numbers, numbers[1][:, None])),
+            before=dict(zip(names, state_before)) | dict(zip(self._numbers, numbers_before[:, None])),
+            after=dict(zip(names, kept.after)) | dict(zip(self._numbers, numbers_after[:, None])),
             fresh=fresh, statistics_before=statistics_before, statistics_after=statistics_after,
         )  # fmt: skip
-        first, each = self._length, len(of_tables) // max(1, len(self._rows))
-        for index, (kept, table) in enumerate(zip(self._rows, self._state.tables)):
-            shard = kept.added_to(shard, index, first, of_tables[index * each :][:each])
+        first = self._length
+        for index, (rows, table, values) in enumerate(zip(self._rows, self._state.tables, kept.tables, strict=True)):
+            shard = rows.added_to(shard, index, first, values)
             first += table.size
         return shard
 

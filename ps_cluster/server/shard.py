@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from ps_cluster.config import RunConfig
 from ps_cluster.config.lazy import graph, tf
 from ps_cluster.config.staleness_methods import METHODS
 from ps_cluster.runs.checkpoints import ONE_PER_SHARD
-from ps_cluster.runs.ledger import WORKER_COLUMNS
+from ps_cluster.runs.ledger import WORKER_COLUMNS, WorkerColumns
 from ps_cluster.server.capabilities import Capabilities
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.keyed_tables import KeyedTableShard
@@ -62,22 +62,52 @@ class Push:
     rows: PushedRows = NOTHING_PUSHED  # the gradients of rows of embedding tables
     entered: tf.Tensor | None = None  # float64 [], when the push entered the critical section, in unix seconds
 
-    def value(self, column: str) -> tf.Tensor:
-        """Return the value of one of WORKER_COLUMNS, float64 []."""
-        return self.columns[WORKER_COLUMNS.index(column)]
+    @property
+    def from_worker(self) -> WorkerColumns:
+        """The worker's columns by name, float64 [] each."""
+        return WorkerColumns(*tf.unstack(self.columns, len(WORKER_COLUMNS)))
 
     @property
     def worker(self) -> tf.Tensor:
-        return tf.cast(self.value("worker"), tf.int64)
+        return tf.cast(self.from_worker.worker, tf.int64)
+
+    def tensors(self) -> list[tf.Tensor]:
+        """Return all tensors of the worker's message."""
+        of_rows = (*self.rows.places, *self.rows.gradients)
+        return [self.step, self.version, self.gradient, self.fresh, self.columns, *of_rows]
+
+
+class LedgerPart(NamedTuple):
+    """New rows and the counters of a shard's ledger."""
+
+    rows: tf.Tensor  # float64 [k, columns]
+    counts: tf.Tensor  # int64 [len(COUNTS)]
 
 
 class ParameterShard:
     """A parameter server's shard of the weights and statistics, with its slots, version and ledger.
 
-    The shard of a mode overrides only hooks, because the other methods keep the ledger and the version exact. From the
-    outermost to the innermost, the hooks are `tick` and `execute_push` (for a shard whose pushes wait,
-    `capabilities.waits`), `refuse_or_apply`, `apply_or_drop`, `change` and `apply_gradient` (for pushes), `values_for`,
-    `read_message` and `batches_for` (for pulls), `slots`, `state` and `row_of_newcomer` (for checkpoints).
+    The shard of a mode overrides only hooks, because the other methods keep the ledger and the version exact. A hook is
+    called by the hook above it:
+
+        execute_push                        a push that no pull follows; overridden if pushes wait (see `Capabilities`)
+            receive                         any push, in the critical section
+                refuse_or_apply
+                    refuse
+                    apply_or_drop
+                        drop
+                        apply_push
+                            change
+                                apply_gradient
+                                    update_statistics
+                            record
+        values_for, batches_for             a pull, in the critical section
+        read_message                        the answer to a pull, on the worker
+        tick                                time has passed
+            on_tick, wake                   in the critical section, only if pushes wait
+        state                               checkpoints
+            slots
+        row_of_newcomer                     a checkpoint is restored for more workers
 
     Attributes:
       length, statistics_length: n and m, the number of weights (without rows of tables) and of statistics.
@@ -173,7 +203,7 @@ class ParameterShard:
     def tick(
         self, seconds: tf.Tensor, longest_update_s: tf.Tensor, last_step: tf.Tensor, is_present: tf.Tensor
     ) -> None:
-        """Take account of time that has passed, and let waiting workers try again. In this class no worker waits.
+        """Take account of time that has passed, and let waiting workers try again, if workers wait in this shard.
 
         Args:
           seconds: float64 [], the seconds that have passed.
@@ -181,6 +211,29 @@ class ParameterShard:
           last_step: int64 [], the last step id that the chief hands out; NO_END as long as more may follow.
           is_present: bool [workers], which of all possible workers take part.
         """
+        if self.capabilities.waits:
+            self._tick(seconds, longest_update_s, last_step, is_present)
+
+    @graph
+    def _tick(
+        self, seconds: tf.Tensor, longest_update_s: tf.Tensor, last_step: tf.Tensor, is_present: tf.Tensor
+    ) -> tf.Tensor:
+        def note() -> tf.Tensor:
+            with tf.control_dependencies(self.on_tick(seconds, longest_update_s, last_step, is_present)):
+                return self.wake()
+
+        with tf.device(self.device):
+            return self.section.execute(note)
+
+    def on_tick(
+        self, seconds: tf.Tensor, longest_update_s: tf.Tensor, last_step: tf.Tensor, is_present: tf.Tensor
+    ) -> list[tf.Operation]:
+        """Return the operations that take account of the time, in the critical section. Arguments: as for `tick`."""
+        return []
+
+    def wake(self) -> tf.Tensor:
+        """Let all waiting workers try again. Call it in the critical section. In this class no worker waits."""
+        return tf.constant(0)
 
     def pull(
         self,
@@ -388,7 +441,7 @@ class ParameterShard:
           factor: float32 [], multiplies the learning rate.
         """
         gradient, share = self._correction.correct(push.gradient, arrival)
-        rate = tf.cast(push.value("learning_rate"), tf.float32) * factor
+        rate = tf.cast(push.from_worker.learning_rate, tf.float32) * factor
         with tf.control_dependencies(self._apply_rows(push.rows, rate, share)):
             return self.apply_gradient(gradient, rate, push.fresh, share)
 
@@ -472,17 +525,15 @@ class ParameterShard:
         return self.ledger.write(tf.concat([server_columns, push.columns], axis=0)[None])
 
     @graph
-    def read_ledger(self, first: tf.Tensor) -> Any:
-        """Return the rows from row number `first` on, float64 [k, columns], and the counters, int64 [len(COUNTS)].
+    def read_ledger(self, first: tf.Tensor) -> LedgerPart:
+        """Return the rows from row number `first` on, and the counters, read at the same moment."""
 
-        Both are read at the same moment.
-        """
-
-        def read() -> Any:
-            return self.ledger.read(first), self.counts()
+        def read() -> LedgerPart:
+            return LedgerPart(self.ledger.read(first), self.counts())
 
         with tf.device(self.device):
-            return self.section.execute(read)
+            part: LedgerPart = self.section.execute(read)
+            return part
 
     def counts(self) -> tf.Tensor:
         """Return the values of `counters`, int64 [len(COUNTS)]."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -17,6 +18,15 @@ from ps_cluster.server.vector_on_server import ChangedRows, Extent, VectorOnServ
 
 if TYPE_CHECKING:  # a shard has a ShardCheckpoint
     from ps_cluster.server.shard import ParameterShard
+
+
+class ShardState(NamedTuple):
+    """The state of a shard at a single version, and new rows of its ledger."""
+
+    arrays: dict[str, tf.Tensor]  # of a checkpoint, without rows of embedding tables
+    rows: dict[str, list[tf.Tensor]]  # for each vector with a number for each weight, the rows of each group of tables
+    changed: list[tf.Tensor]  # int64 [k] for each group, the numbers of the rows in `rows`; empty if these are all rows
+    ledger_rows: tf.Tensor  # float64 [k, columns]
 
 
 class ShardCheckpoint:
@@ -56,12 +66,12 @@ class ShardCheckpoint:
             return self._shard.length + tf.add_n(in_tables)
 
     @cached_property
-    def _readers(self) -> dict[Extent, Any]:
+    def _readers(self) -> dict[Extent, Callable[[tf.Tensor, tf.Tensor], ShardState]]:
         """A graph of `_read_all` for each extent."""
         return {extent: tf.function(partial(self._read_all, extent), autograph=False) for extent in Extent}
 
-    def _read_all(self, extent: Extent, first: tf.Tensor, closed: tf.Tensor) -> Any:
-        def read() -> Any:
+    def _read_all(self, extent: Extent, first: tf.Tensor, closed: tf.Tensor) -> ShardState:
+        def read() -> ShardState:
             arrays = {name: variable.read_value() for name, variable in self._shard.state.items()}
             changed = [tf.where(table.changed)[:, 0] for table in self._shard.tables if extent is Extent.CHANGED]
             rows = {
@@ -79,10 +89,11 @@ class ShardCheckpoint:
                 for table in self._shard.tables
                 if extent is Extent.FULL
             ]
-            return arrays, rows, changed, after(noted, self._shard.ledger.read(first))
+            return ShardState(arrays, rows, changed, after(noted, self._shard.ledger.read(first)))
 
         with tf.device(self._shard.device):
-            return self._shard.section.execute(read)
+            state: ShardState = self._shard.section.execute(read)
+            return state
 
     def snapshot(
         self, first: int, closed: int, extent: Extent = Extent.WHOLE
@@ -95,19 +106,19 @@ class ShardCheckpoint:
           closed: all steps below this one were accepted, or never will be.
         """
         with tf.device(self._shard.device):  # otherwise the results would be sent at once
-            numbers = (tf.constant(number, tf.int64) for number in (first, closed))
-            arrays, of_tables, changed, rows = self._readers[extent if self._shard.tables else Extent.WHOLE](*numbers)
-        found = {name: array.numpy() for name, array in arrays.items()}
+            read = self._readers[extent if self._shard.tables else Extent.WHOLE]
+            state = read(tf.constant(first, tf.int64), tf.constant(closed, tf.int64))
+        found = {name: array.numpy() for name, array in state.arrays.items()}
         sizes, changes = [table.size for table in self._shard.tables], None
-        if changed:
+        if state.changed:
             widths = [table.width for table in self._shard.tables]
-            changes = ChangedRows(self._shard.length, [numbers.numpy() for numbers in changed], widths, sizes)
+            changes = ChangedRows(self._shard.length, [numbers.numpy() for numbers in state.changed], widths, sizes)
             sizes = changes.changed_sizes
         of_server = {
             name: VectorOnServer(found[name], copies, sizes, self._shard.device, changes)
-            for name, copies in of_tables.items()
+            for name, copies in state.rows.items()
         }
-        return {**found, **of_server}, rows.numpy()
+        return {**found, **of_server}, state.ledger_rows.numpy()
 
     def _rows_in_state(self, name: str) -> list[tf.Variable | None]:
         """Return for each group of tables the variable that continues a vector of `state`, float32 [rows, width].

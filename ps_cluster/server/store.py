@@ -36,9 +36,11 @@ from ps_cluster.server.vector_on_server import Extent, VectorOnServer
 Messages: TypeAlias = "list[list[tf.Tensor]]"
 """Each shard's answer to a pull."""
 
-_Answer = TypeVar("_Answer")
+A = TypeVar("A")
 P = ParamSpec("P")
 R = TypeVar("R")
+S = TypeVar("S", bound=ParameterShard)
+V = TypeVar("V")
 MOST_AT_ONCE = 32  # parameter servers that the chief waits for at the same time, each in its own thread
 
 
@@ -75,6 +77,7 @@ class ParameterStore:
         shard_class: type[ParameterShard] = ParameterShard,
         arrangement: Arrangement | None = None,
         layout: Sequence[str] = (),
+        snapshot_lock: AbstractContextManager[object] = nullcontext(),
     ):
         """Create the variables, one shard on each of `devices`.
 
@@ -85,6 +88,7 @@ class ParameterStore:
           arrangement: where the weights of each shard are in the network's vector; None if the shards follow one
             another.
           layout: the path and shape of each variable in the vectors, for checkpoints.
+          snapshot_lock: held while a snapshot is taken.
         """
         self.layout = list(layout)
         self._most_workers = config.most_workers
@@ -97,7 +101,7 @@ class ParameterStore:
         if config.recomputes_updates:
             for shard in self.shards:
                 shard.keep_samples()
-        self.snapshot_lock: AbstractContextManager[Any] = nullcontext()  # held while a snapshot is taken
+        self.snapshot_lock = snapshot_lock
 
         # Within a graph, TensorFlow runs operations that have side effects but no resource one after the other, such as
         # reading the time and leaving a critical section. So if one graph pushed to all shards, the push to a shard
@@ -161,6 +165,18 @@ class ParameterStore:
             rows=rows,
         )
 
+    def only(self, kind: type[S]) -> S:
+        """Return the only shard, which is of this kind.
+
+        Raises:
+          TypeError: it is of another kind, or there are several shards.
+        """
+        shard = self.shards[0]
+        if len(self.shards) > 1 or not isinstance(shard, kind):
+            found = f"{len(self.shards)} of {type(shard).__name__}"
+            raise TypeError(f"the workers of this mode need a single shard of {kind.__name__}, but there are {found}")
+        return shard
+
     def row_counts(self, rows: Rows) -> tuple[tf.Tensor | int, tf.Tensor | int]:
         """Return the number of `rows`, summed over all groups of tables, and of the numbers in them, int64 [] each."""
         counts = [(tf.size(ids, tf.int64), table.width) for ids, table in zip(rows.ids, self.shards[0].tables)]
@@ -213,7 +229,7 @@ class ParameterStore:
         parts = zip(self._pushes, self._cut(versions, gradient, fresh, rows), strict=True)
         return tf.stack(
             [
-                push(step, version, part, part_of_fresh, columns, pushed)
+                push(step, version=version, gradient=part, fresh=part_of_fresh, columns=columns, rows=pushed)
                 for push, (version, part, part_of_fresh, pushed) in parts
             ]
         )
@@ -236,7 +252,16 @@ class ParameterStore:
         cut, following_places = self._cut(versions, gradient, fresh, rows), self._places(next_rows)
         parts = zip(self._exchanges, cut, following_places, strict=True)
         return [
-            exchange(step, version, part, part_of_fresh, columns, following, pushed, places)
+            exchange(
+                step,
+                version=version,
+                gradient=part,
+                fresh=part_of_fresh,
+                columns=columns,
+                following=following,
+                rows=pushed,
+                next_places=places,
+            )
             for exchange, (version, part, part_of_fresh, pushed), places in parts
         ]
 
@@ -265,15 +290,22 @@ class ParameterStore:
             passed, because the chief saw no pushes during that look.
           present: the workers that take part; None: all of them.
         """
-        times = [tf.constant(value, tf.float64) for value in (seconds, longest_update_s)]
         workers = range(self._most_workers)
         is_present = tf.constant([present is None or worker in present for worker in workers])
-        self._on_all(lambda shard: shard.tick(*times, tf.constant(last_step, tf.int64), is_present))
+        self._on_all(
+            lambda shard: shard.tick(
+                seconds=tf.constant(seconds, tf.float64),
+                longest_update_s=tf.constant(longest_update_s, tf.float64),
+                last_step=tf.constant(last_step, tf.int64),
+                is_present=is_present,
+            )
+        )
 
     def read_ledgers(self, firsts: Sequence[int]) -> Ledgers:
         """Return the rows of each shard from row number `firsts[shard]` on, and the shards' counters."""
-        answers = self._on_all(lambda shard, first: shard.read_ledger(tf.constant(first, tf.int64)), firsts)
-        return Ledgers([rows_of(rows.numpy()) for rows, _ in answers], np.stack([c.numpy() for _, c in answers]))
+        answers = self._on_each(lambda shard, first: shard.read_ledger(tf.constant(first, tf.int64)), firsts)
+        rows = [rows_of(answer.rows.numpy()) for answer in answers]
+        return Ledgers(rows, np.stack([answer.counts.numpy() for answer in answers]))
 
     @property
     def changed_share(self) -> float:
@@ -309,7 +341,7 @@ class ParameterStore:
         """
         with self.snapshot_lock:
             states, rows = zip(
-                *self._on_all(lambda shard, first: shard.checkpoint.snapshot(first, closed, extent), firsts)
+                *self._on_each(lambda shard, first: shard.checkpoint.snapshot(first, closed, extent), firsts)
             )
         counts = np.stack([state["counts"] for state in states])
         return self._joined(states), Ledgers([rows_of(new_rows) for new_rows in rows], counts)
@@ -331,7 +363,12 @@ class ParameterStore:
 
     def arm_sample(self, place: int, update: int, *, worker: int, offset: int) -> None:
         """Arm a place in every shard to keep an update, see `UpdateSamples.arm`."""
-        self._on_all(lambda shard: shard.samples and shard.samples.arm(place, update, worker=worker, offset=offset))
+
+        def arm(shard: ParameterShard) -> None:
+            if shard.samples is not None:
+                shard.samples.arm(place, update, worker=worker, offset=offset)
+
+        self._on_all(arm)
 
     def take_sample(self, place: int) -> list[SampledShard | None]:
         """Return each shard's part of the update for which a place was armed, see `UpdateSamples.take`."""
@@ -343,14 +380,18 @@ class ParameterStore:
         positions = partial(self._arrangement.positions, index)
         return replace(shard, positions=positions(shard.positions), given_positions=positions(shard.given_positions))
 
-    def _on_all(self, call: Callable[..., _Answer], *arguments: Sequence[Any]) -> list[_Answer]:
-        """Run `call(shard, …)` for all shards at once; return the answers in the order of the shards.
+    def _on_all(self, call: Callable[[ParameterShard], A]) -> list[A]:
+        """Run `call(shard)` for all shards at once. See `_on_each`."""
+        return self._on_each(lambda shard, _: call(shard), self.shards)
+
+    def _on_each(self, call: Callable[[ParameterShard, V], A], values: Sequence[V]) -> list[A]:
+        """Run `call(shard, value)` for all shards at once; return the answers in the order of the shards.
 
         Raises the error of the first shard that has one.
         """
         if len(self.shards) == 1:
-            return list(map(call, self.shards, *arguments))
-        return list(self._pool.map(call, self.shards, *arguments))
+            return [call(self.shards[0], values[0])]
+        return list(self._pool.map(call, self.shards, values))
 
     def restore(self, arrays: Mapping[str, np.ndarray | ChangedVector]) -> None:
         """Restore the arrays of a `snapshot`.

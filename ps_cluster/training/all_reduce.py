@@ -212,8 +212,7 @@ def all_reduce_function(
     """
     computation = TimedComputation(compute, config, store)
     workers = config.cluster.workers
-    (replica,) = store.shards
-    assert isinstance(replica, ReplicaShard)
+    replica = store.only(ReplicaShard)
 
     def all_reduce(vector: tf.Tensor) -> tf.Tensor:
         return tf.distribute.get_replica_context().all_reduce(_SUM, vector)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import accumulate
 from typing import Protocol
@@ -20,13 +19,12 @@ from ps_cluster.models import flat
 from ps_cluster.models.coming_embeddings import before_each_embedding
 from ps_cluster.models.finding_tables import find_tables
 from ps_cluster.models.user_networks import check_image_sizes, unused_parts
-from ps_cluster.process_variables import LIFE
 from ps_cluster.runs.run_dir import say
 from ps_cluster.server.arrangement import Arrangement, Part, RowRange
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.store import ParameterStore
 from ps_cluster.server.update_rules.rule import Matrix
-from ps_cluster.system.limits import room
+from ps_cluster.system.limits import FreeMemory
 from ps_cluster.training.computing_device import accelerator_of
 from ps_cluster.training.memory import TableMemoryLimit, check_memory, machines_of
 from ps_cluster.training.step import TrainStep
@@ -38,7 +36,14 @@ class Build(Protocol):
     """Builds the store of a training, and the function that computes a worker's step. The function `build` is one."""
 
     def __call__(
-        self, config: RunConfig, dataset: PackedDataset, devices: Sequence[str], own_device: str, session: str
+        self,
+        config: RunConfig,
+        dataset: PackedDataset,
+        devices: Sequence[str],
+        own_device: str,
+        session: str,
+        free: FreeMemory | None,
+        /,
     ) -> tuple[ParameterStore, Compute]: ...
 
 
@@ -48,15 +53,17 @@ def build(
     devices: Sequence[str],
     own_device: str,
     session: str,
+    free: FreeMemory | None,
     accelerator_of: Callable[[RunConfig], str | None] = accelerator_of,
 ) -> tuple[ParameterStore, Compute]:
     """Return the store, with one shard on each of `devices`, and the function that computes a worker's step.
 
     Args:
       session: the leader's session, which names all resources that the leader creates on servers (server/leftovers.py).
+      free: the free memory for all tasks together; None if the tasks are on several machines, whose memory is unknown.
       accelerator_of: returns the device of each worker that computes the network; None: the worker's processor.
     """
-    network, start = make_network(config, dataset, own_device, devices)
+    network, start = make_network(config, dataset, own_device, devices, free)
     start = replace(start, session=session)
     arrangement = arrangement_of(network, len(devices)) if network.tables else None
     store = make_store(config, dataset, network, devices, start.split(len(devices)), arrangement)
@@ -99,16 +106,20 @@ def arrangement_of(network: flat.FlatNetwork, servers: int) -> Arrangement:
 
 
 def make_network(
-    config: RunConfig, dataset: PackedDataset, own_device: str, devices: Sequence[str] = ()
+    config: RunConfig,
+    dataset: PackedDataset,
+    own_device: str,
+    devices: Sequence[str] = (),
+    free: FreeMemory | None = None,
 ) -> tuple[flat.FlatNetwork, InitialState]:
     """Return the network, and the initial values of its flat vectors.
 
     Args:
       devices: the devices of the shards, if these may hold embedding tables.
+      free: as for `build`.
     """
     with tf.device(own_device):
-        # Under a launcher, which sets LIFE, all tasks are on this machine.
-        free, against = room() if os.environ.get(LIFE) else None, reason_against_rows(config)
+        against = reason_against_rows(config)
         limit = TableMemoryLimit(
             config, free, lambda: machines_of([one for one in devices if one.startswith("/job:ps")])
         )
@@ -143,14 +154,15 @@ def make_store(
     devices: Sequence[str],
     parts: Sequence[InitialState],
     arrangement: Arrangement | None = None,
+    snapshot_lock: AbstractContextManager[object] = nullcontext(),
 ) -> ParameterStore:
     """Return the store of a network with these initial values, with one shard on each of `devices`.
 
     Args:
-      arrangement: see `ParameterStore`.
+      arrangement, snapshot_lock: see `ParameterStore`.
     """
     return ParameterStore(
         devices, parts, config=config, total_steps=config.total_steps(dataset.train_examples),
         shard_class=config.mode_kind.shard, arrangement=arrangement,
-        layout=[*network.all_weights.lines, *network.statistics.lines],
+        layout=[*network.all_weights.lines, *network.statistics.lines], snapshot_lock=snapshot_lock,
     )  # fmt: skip

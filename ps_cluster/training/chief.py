@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
-from typing import Any, Generic, ParamSpec
+from typing import Any, Generic, ParamSpec, Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -112,19 +112,28 @@ class BackgroundPoller(Generic[P]):
         return True
 
 
+class Dispatcher(Protocol):
+    """Runs dispatches on free workers. TensorFlow's ClusterCoordinator is one, and `LocalDispatcher` another."""
+
+    def schedule(self, graph: DispatchGraph, /, args: tuple[tf.Tensor, tf.Tensor]) -> object:
+        """Hand out a dispatch."""
+
+    def done(self) -> bool:
+        """Return whether no dispatch is under way. Raises the error of a dispatch that failed."""
+
+
 class LocalDispatcher:
-    """Runs each scheduled function in this process, one after the other, with the interface of a ClusterCoordinator."""
+    """Runs each dispatch in this process, one after the other."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="steps")
         self._under_way: list[Future[Any]] = []
 
-    def schedule(self, graph: DispatchGraph, args: tuple[tf.Tensor, tf.Tensor]) -> None:
+    def schedule(self, graph: DispatchGraph, /, args: tuple[tf.Tensor, tf.Tensor]) -> None:
         self._reap()
         self._under_way.append(self._pool.submit(graph, *args))
 
     def done(self) -> bool:
-        """Return whether no function is under way. Raises the error of a function that failed."""
         self._reap()
         return not self._under_way
 
@@ -141,12 +150,12 @@ class Chief:
         self,
         config: RunConfig,
         session: Session,
-        dispatcher: tf.distribute.coordinator.ClusterCoordinator | LocalDispatcher,
+        dispatcher: Dispatcher,
         *,
         lost_after_s: float = math.inf,
         present: Callable[[], frozenset[int]] | None = None,
         start_again: Callable[[Sequence[int], str], None] | None = None,
-        clock: Callable[[], float] = AwakeClock(),
+        clock: Callable[[], float] | None = None,
     ):
         """Create a chief.
 
@@ -154,7 +163,8 @@ class Chief:
           lost_after_s: the seconds without an update, in addition to the time that an update takes, after which the chief
             gives a dispatch to another worker too.
           present: returns the indices of the workers that take part now; None: always those of the configuration.
-          start_again: asks workers, with the reason, to end and be started again; None: a launcher ends workers.
+          start_again: asks workers, with the reason, to end and be started again; None: the launcher finds and ends
+            workers that do nothing (launch/silence.py).
         """
         self._config = config
         self._session = session
@@ -167,7 +177,7 @@ class Chief:
         self._looked = time.monotonic()
         self._over = False  # whether no dispatch was under way before the current look, and none will follow
         self._present = present
-        self._start_again, self._clock = start_again, clock
+        self._start_again, self._clock = start_again, clock or AwakeClock()
         self._late: dict[int, tuple[int, float]] = {}  # worker that holds up a round → the round, and since when, in s
 
     def run(self, drain: Drain) -> None:
@@ -202,7 +212,7 @@ class Chief:
             return False
         self._looked = time.monotonic()
         self._repeat_late_dispatches()
-        self._restart_late_workers()
+        self._ask_late_workers_to_restart()
         return self._over
 
     def _keep_up(self, phase: Phase, last_step: int) -> None:
@@ -223,7 +233,7 @@ class Chief:
             say(f"{len(steps)} steps had no update for {late_after_s:.0f} s: another worker gets them too")
             self._work.repeat(steps)
 
-    def _restart_late_workers(self) -> None:
+    def _ask_late_workers_to_restart(self) -> None:
         """Ask workers to start again if they have not yet pushed in the open round, long after other workers have.
 
         A round needs every worker, so no other worker can take over the step of a worker that answers but does not

@@ -19,7 +19,7 @@ from ps_cluster.notices import Notify
 from ps_cluster.runs import checkpoints, journal, step_set
 from ps_cluster.runs.checkpoints import ACCEPTED_STEPS, Checkpoint, CheckpointError, ProgressState, StatesUnreadable
 from ps_cluster.runs.journal import JournalDamaged
-from ps_cluster.runs.ledger import COLUMNS, COUNTS, check_values, rows_of
+from ps_cluster.runs.ledger import COLUMNS, COUNTS, check_values, counts_of, rows_of
 from ps_cluster.runs.resharding import LEDGER, is_consistent_cut
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.step_set import MOST_OPEN
@@ -113,7 +113,7 @@ def _state_of(found: Checkpoint, run_dir: RunDir) -> tuple[RunConfig, ProgressSt
 
 def _begun(found: Checkpoint, progress: ProgressState, config: RunConfig, run_dir: RunDir) -> int:
     """Return how many updates have begun. Raises UserError if the numbers in the checkpoint contradict each other."""
-    counts = found.arrays["counts"]
+    counts = counts_of(found.arrays["counts"])
     scheduled, applied = step_set.from_state(progress.scheduled), progress.applied
     gradients = sum(progress.tally.staleness.values())
     waiting, leaders = found.arrays["waiting"], found.meta.leaders
@@ -121,17 +121,17 @@ def _begun(found: Checkpoint, progress: ProgressState, config: RunConfig, run_di
     rows = [sum(part.rows for part in journal.history_of(run_dir, leaders, index)) for index in range(len(counts))]
     is_consistent = (
         bool(leaders)
-        and rows == counts[:, COUNTS.index("accepted")].tolist()
-        and counts.shape[0] == len(leaders[-1].rows) == len(found.arrays[ACCEPTED_STEPS]) == config.shards
-        and counts.min(initial=0) >= 0
+        and rows == [of_shard.accepted for of_shard in counts]
+        and len(counts) == len(leaders[-1].rows) == len(found.arrays[ACCEPTED_STEPS]) == config.shards
+        and found.arrays["counts"].min(initial=0) >= 0
         and found.arrays[ACCEPTED_STEPS].shape[1] > 0
         and (found.arrays[ACCEPTED_STEPS][:, 0] <= applied.below).all()
         and len(waiting) <= MOST_OPEN
         and np.isin(waiting[:, 0], np.arange(config.shards)).all()
         and _are_rows(waiting[:, 1:])
-        and applied.count <= counts[:, COUNTS.index("accepted")].min()
+        and applied.count <= min(of_shard.accepted for of_shard in counts)
         and abs(gradients - applied.count) <= MOST_OPEN
-        and abs(scheduled.first_missing - int(counts[:, COUNTS.index("version")].min())) <= MOST_OPEN
+        and abs(scheduled.first_missing - min(of_shard.version for of_shard in counts)) <= MOST_OPEN
         and abs(scheduled.end * config.steps_per_update - applied.below) <= MOST_OPEN
     )
     if not is_consistent:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import os
 import threading
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from statistics import median
 
 import numpy as np
@@ -15,17 +14,20 @@ import numpy as np
 from ps_cluster.config import RunConfig
 from ps_cluster.errors import RunFailed
 from ps_cluster.files.values import finite
-from ps_cluster.process_variables import LIFE
 from ps_cluster.runs import step_set
 from ps_cluster.runs.checkpoints import ProgressState, TallyState
-from ps_cluster.runs.ledger import COLUMNS, COUNTS, TIME_COLUMNS, ShardJoiner, rows_of
+from ps_cluster.runs.ledger import COLUMNS, COUNTS, TIME_COLUMNS, Counts, ShardJoiner, counts_of, rows_of
 from ps_cluster.runs.result_rows import (
     STALENESS_BOUNDS,
     Gradients,
+    KeyedUse,
     ProgressRow,
+    Proof,
+    ServerSize,
     StalenessBuckets,
     StalenessRow,
     TableTraffic,
+    TrainingOutcome,
     TrainingResult,
     Updates,
     WorkerRow,
@@ -59,9 +61,20 @@ class RunProgress:
     """
 
     def __init__(
-        self, config: RunConfig, train_examples: int, clock: TrainingClock | None = None, *, metric: str = "accuracy"
+        self,
+        config: RunConfig,
+        train_examples: int,
+        clock: TrainingClock | None = None,
+        *,
+        metric: str = "accuracy",
+        life: str | None = None,
     ):
-        """Begin to count at 0. `metric`: the field of a row for the objective's metric (config/objectives.py)."""
+        """Begin to count at 0.
+
+        Args:
+          metric: the field of a row for the objective's metric (config/objectives.py).
+          life: as in `LeaderStart`.
+        """
         self.clock = clock or TrainingClock()
         self.scheduled_updates = StepSet()
         self.missing_steps, self.next_step = np.zeros(0, np.int64), 0
@@ -70,7 +83,7 @@ class RunProgress:
         self.leaves = False
         self.held_at: int | None = None
         self._train_examples = config.examples_seen(train_examples)
-        self._metric = metric
+        self._metric, self._life = metric, life
         self._config = config
         self.total = config.total_updates(train_examples)
         self._steps_per_update = config.steps_per_update
@@ -87,7 +100,7 @@ class RunProgress:
 
     def resume(self, arrays: Mapping[str, np.ndarray], state: ProgressState) -> None:
         """Continue from a checkpoint: its arrays "counts" and "waiting", and its `state`."""
-        self.positions = arrays["counts"][:, COUNTS.index("accepted")].tolist()
+        self.positions = [of_shard.accepted for of_shard in counts_of(arrays["counts"])]
         self.counts = arrays["counts"]
         scheduled, self._applied_steps = step_set.from_state(state.scheduled), step_set.from_state(state.applied)
         self._tally = AppliedTotals(state.tally)
@@ -161,7 +174,7 @@ class RunProgress:
           RunFailed: rows are missing. (The proof finds steps that were accepted twice.)
         """
         self.positions = [position + len(rows) for position, rows in zip(self.positions, ledgers.rows)]
-        accepted = ledgers.counts[:, COUNTS.index("accepted")].tolist()
+        accepted = [of_shard.accepted for of_shard in counts_of(ledgers.counts)]
         if self.positions != accepted:
             raise RunFailed(
                 f"the parameter servers accepted {accepted} gradients, but their ledgers have {self.positions} rows"
@@ -188,6 +201,7 @@ class RunProgress:
         self._tally.add(rows, seconds)
         self._measure(rows)
         for name in SUMMED:
+            # Rows of progress have the learning rate that was applied. Rows of the ledger have that of the schedule.
             applied = rows["rate_factor"] if name == "learning_rate" else 1.0
             self._sums[name] += float((rows[name] * applied).sum())
         self._summed_rows += len(rows)
@@ -230,10 +244,15 @@ class RunProgress:
         return self._tally.gradients >= least and self._tally.bad_losses == self._tally.gradients
 
     @property
+    def counts_of_shards(self) -> list[Counts]:
+        """The counters of each shard at the last look."""
+        return counts_of(self.counts)
+
+    @property
     def applied(self) -> int:
         """The number of updates applied."""
         if self._steps_per_update > 1:  # only the parameter server knows which rounds are over
-            return int(self.counts[0, COUNTS.index("version")])
+            return self.counts_of_shards[0].version
         return self._tally.gradients
 
     @property
@@ -289,8 +308,11 @@ class RunProgress:
         oldest, newest = self._points[0], self._points[-1]
         return (newest[field] - oldest[field]) / (newest[0] - oldest[0]) if newest[0] > oldest[0] else 0.0
 
-    def row(self, phase: Phase) -> ProgressRow:
-        """Return a row of metrics/progress.jsonl. Its means are over the updates since the previous row."""
+    def row(self, phase: Phase, *, written: int = 0, save_seconds: float | None = None) -> ProgressRow:
+        """Return a row of metrics/progress.jsonl. Its means are over the updates since the previous row.
+
+        The other arguments are the fields of the same names.
+        """
         sums, count = self._sums, self._summed_rows
         self._sums, self._summed_rows = dict.fromkeys(SUMMED, 0.0), 0
 
@@ -298,13 +320,14 @@ class RunProgress:
             """Return a mean; None without rows, and for NaN or infinity, which JSON lacks (see the field `diverged`)."""
             return finite(sums[name] / count) if count else None
 
+        metric = finite(sums["metric"] / sums["examples"]) if sums["examples"] else None
         times = self.clock.times
         with self._handing_out:
             scheduled, dispatches = self.scheduled_updates.count, self._dispatches.pids()
         return ProgressRow(
             time=self.clock.unix,
             monotonic=self.clock.monotonic,
-            life=os.environ.get(LIFE),
+            life=self._life,
             phase=phase,
             applied=self.applied,
             scheduled=scheduled,
@@ -316,26 +339,44 @@ class RunProgress:
             epoch=self.epochs,
             loss=mean("loss"),
             diverged=not math.isfinite(sums["loss"]),
+            accuracy=metric if self._metric == "accuracy" else None,
+            error=metric if self._metric == "error" else None,
             learning_rate=mean("learning_rate"),
             staleness_mean=mean("staleness"),
             staleness=self._tally.staleness_buckets(),
             goodput=times.goodput,
-            dropped=self._most("dropped"),
+            dropped=max(of_shard.dropped for of_shard in self.counts_of_shards),
             workers=self._tally.workers(),
             dispatches=dispatches,
+            written=written,
+            save_seconds=save_seconds,
             longest_wait_seconds=self.longest_wait_seconds,
-        ).model_copy(update={self._metric: finite(sums["metric"] / sums["examples"]) if sums["examples"] else None})
+        )
 
-    def _most(self, count: str) -> int:
-        """Return the largest value that one of the COUNTS has on a shard."""
-        return int(self.counts[:, COUNTS.index(count)].max())
+    @property
+    def tables(self) -> TableTraffic | None:
+        """The rows of embedding tables that the applied updates pulled and pushed; None without embedding tables."""
+        tally = self._tally
+        return TableTraffic(rows=tally.rows, row_values=tally.row_values) if tally.rows else None
 
-    def result(self) -> TrainingResult:
-        """Return the content of training.json without the proof."""
-        times, applied, tally = self.clock.times, self.applied, self._tally
+    def result(
+        self,
+        outcome: TrainingOutcome | None = None,
+        *,
+        proof: Proof | None = None,
+        duplicated: int | None = None,
+        keyed: Sequence[KeyedUse] = (),
+        parameter_servers: Sequence[ServerSize] = (),
+    ) -> TrainingResult:
+        """Return the content of training.json. What is not known here is an argument with the name of its field.
+
+        Args:
+          outcome: None: whether training is completed.
+        """
+        times, applied = self.clock.times, self.applied
         backups = self._config.mode_kind.late_workers(self._config)
         return TrainingResult(
-            outcome="completed" if self.completed else "stopped",
+            outcome=outcome or ("completed" if self.completed else "stopped"),
             bad_losses=self._tally.bad_losses,
             train_seconds=times.seconds if times.last_update is None else times.last_update,
             rolled_back_seconds=times.rolled_back,
@@ -345,19 +386,23 @@ class RunProgress:
             updates=Updates(
                 scheduled=self.scheduled_updates.count,
                 applied=applied,
+                duplicated=duplicated,
                 lost=self.scheduled_updates.count - applied,
-                replays_refused=self._most("refused"),
+                replays_refused=max(of_shard.refused for of_shard in self.counts_of_shards),
                 mixed=self._joiner.mixed,
             ),
             gradients=Gradients(
                 scheduled=self.scheduled_updates.count * self._steps_per_update,
                 applied=self._tally.gradients,
-                dropped=self._most("dropped"),
+                dropped=max(of_shard.dropped for of_shard in self.counts_of_shards),
                 per_update=self._config.gradients_per_update,
             ),
-            tables=TableTraffic(rows=tally.rows, row_values=tally.row_values) if tally.rows else None,
+            tables=self.tables,
+            keyed=list(keyed),
+            proof=proof,
             staleness=self._tally.staleness_summary(),
             workers=self._tally.workers(),
+            parameter_servers=list(parameter_servers),
         )
 
 
@@ -369,7 +414,7 @@ class AppliedTotals:
       examples: the number of examples in these steps.
       staleness: staleness → number of steps.
       bad_losses: the number of steps whose loss was NaN or infinite.
-      rows, row_values: see `ledger.ROW_COLUMNS`.
+      rows, row_values: see `ledger.WorkerColumns`.
     """
 
     def __init__(self, state: TallyState = TallyState()):

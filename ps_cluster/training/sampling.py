@@ -12,7 +12,6 @@ import numpy as np
 
 from ps_cluster.config import RunConfig
 from ps_cluster.files.json_rows import RowTail
-from ps_cluster.runs.ledger import REMAINDER_COLUMNS
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.update_samples import (
     MOST_WAITING,
@@ -128,7 +127,7 @@ class UpdateSampler:
                 worker=int(row["worker"]),
                 examples=int(row["examples"]),
                 learning_rate=float(row["learning_rate"] * row["rate_factor"]),
-                remainders=float(sum(row[name] for name in REMAINDER_COLUMNS)),
+                remainders=float(row["remainder_before"] + row["remainder_after"]),
                 first_of_worker=self._first_steps.get(int(row["worker"])) == step,
             )
             for step, row in sorted(rows[0].items())

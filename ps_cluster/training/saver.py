@@ -10,8 +10,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, cast
 
 import numpy as np
 
@@ -23,7 +21,7 @@ from ps_cluster.notices import Line, Notify
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.checkpoints import CheckpointMeta, FullState
 from ps_cluster.runs.journal import JournalNotWritten, LeaderStretch, stretch_of
-from ps_cluster.runs.ledger import COUNTS
+from ps_cluster.runs.ledger import counts_of
 from ps_cluster.runs.logs import DISK_REFUSES
 from ps_cluster.runs.resharding import is_consistent_cut, newest_even
 from ps_cluster.runs.result_rows import EvaluationRow
@@ -75,8 +73,9 @@ class Saver:
     """
 
     def __init__(
-        self, config: RunConfig, run_dir: RunDir, dataset_kind: str, ledger_reader: LedgerReader, progress: RunProgress,
-        *, same: Mapping[str, Any] = MappingProxyType({}), term: int = 0, before: Sequence[LeaderStretch] = (),
+        self, config: RunConfig, run_dir: RunDir, dataset_kind: Kind, ledger_reader: LedgerReader,
+        progress: RunProgress, *, data: dict[str, str] | None = None, network: list[str] | None = None, term: int = 0,
+        before: Sequence[LeaderStretch] = (),
         rules: str = "", lines_of: Callable[[Mapping[str, np.ndarray]], Iterable[Line]] = lambda arrays: (),
         saving: Callable[[], None] = lambda: None, notify: Notify = say,
         clock: Callable[[], float] = time.monotonic,
@@ -84,7 +83,7 @@ class Saver:
         """Create a saver.
 
         Args:
-          same: the fields of `CheckpointMeta` that must not change when training continues.
+          data, network: as in `CheckpointMeta`. They must not change when training continues.
           term: this leader's term.
           before: the stretches of earlier leaders of this training.
           rules: the settings that decide this leader's learning rates and bounds (`LeaderStretch`).
@@ -96,7 +95,7 @@ class Saver:
         self._dataset_kind = dataset_kind
         self._ledger_reader = ledger_reader
         self._progress = progress
-        self._same = same
+        self._data, self._network = data, network
         self._term, self._before, self._rules = term, before, rules
         self._lines_of, self._saving = lines_of, saving
         self._notify = notify
@@ -269,7 +268,7 @@ class Saver:
         for line in self._lines_of(arrays):
             self._notify(line)
         times = self._progress.clock.times
-        step = int(arrays["counts"][:, COUNTS.index("version")].min())
+        step = min(of_shard.version for of_shard in counts_of(arrays["counts"]))
         meta = CheckpointMeta(
             leaders=[
                 *self._before,
@@ -283,12 +282,13 @@ class Saver:
                 ),
             ],
             config=self._config.model_dump(mode="json"),
-            dataset_kind=cast(Kind, self._dataset_kind),
+            dataset_kind=self._dataset_kind,
             train_seconds=times.seconds,
             examples=self._progress.examples,
             times=times,
             progress=self._progress.state,
-            **self._same,
+            data=self._data,
+            network=self._network,
         )
         even = self._config.shards > 1 and is_consistent_cut(arrays)
         spare = step if even else self._even.get(directory)

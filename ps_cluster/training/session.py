@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.data.recomputed_batches import RecomputedBatches
 from ps_cluster.files.json_rows import last_row
 from ps_cluster.files.values import Malformed
-from ps_cluster.process_variables import LIFE
 from ps_cluster.runs import checkpoints, ledger_csv, resharding
 from ps_cluster.runs.journal import Journal, JournalDamaged, Piece, history_of
-from ps_cluster.runs.ledger import COUNTS
 from ps_cluster.runs.logs import DISK_REFUSES
 from ps_cluster.runs.proof import ExpectedRows, RoundShape, audit, verdict
 from ps_cluster.runs.result_rows import ProgressRow, ServerSize, TableTraffic, TrainingOutcome, TrainingResult
@@ -22,6 +19,7 @@ from ps_cluster.runs.training_phases import Phase
 from ps_cluster.runs.update_samples import forget_samples
 from ps_cluster.server.leftovers import new_session
 from ps_cluster.server.store import ParameterStore
+from ps_cluster.system.limits import room
 from ps_cluster.training.agreement import facts_of_data
 from ps_cluster.training.building import Build, build
 from ps_cluster.training.job import TrainingJob
@@ -53,8 +51,8 @@ class SessionStart:
 
     def __init__(self, job: TrainingJob, *, leads: bool = True, build: Build = build):
         self.config, self.run_dir, self.dataset = job.config, job.run_dir, job.dataset
-        metric = OBJECTIVES[self.dataset.spec.objective].field
-        self.progress = RunProgress(self.config, self.dataset.train_examples, metric=metric)
+        metric, self._life = OBJECTIVES[self.dataset.spec.objective].field, job.leading.life
+        self.progress = RunProgress(self.config, self.dataset.train_examples, metric=metric, life=self._life)
         self.leads = leads
         self.term = job.leading.term
         self.reporter = Reporter(self.config, self.run_dir, self.progress)
@@ -101,7 +99,7 @@ class SessionStart:
             self.progress.clock.restart(resumed_times, resumed_times.last_update)
             return
         # Under the same launcher, the time since the previous leader's last row counts as training.
-        since = last.monotonic if last.life is not None and last.life == os.environ.get(LIFE) else None
+        since = last.monotonic if last.life is not None and last.life == self._life else None
         self.progress.clock.restart(last.times, resumed_times.last_update, since=since)
 
     def build(self, devices: Sequence[str], own_device: str) -> Session:
@@ -114,7 +112,9 @@ class SessionStart:
             self.reporter.row("building")
         leaders = self.resumed.meta.leaders if self.resumed else []
         session = new_session(self.term, leaders[0].term if leaders else self.term)
-        store, compute = self._build(self.config, self.dataset, devices, own_device, session)
+        # Under a launcher, all tasks are on this machine.
+        free = None if self._life is None else room()
+        store, compute = self._build(self.config, self.dataset, devices, own_device, session, free)
         if self.leads and self.resumed is None:  # a resumed run already has states, and needs room for only one more
             check_disk(self.config, self.run_dir, store.state_bytes)
         if self.resumed is not None:
@@ -162,7 +162,7 @@ class Session:
         self._keyed_lines = KeyedLines(store.keyed_forms)
         self.saver = Saver(
             self._config, self._run_dir, start.dataset.kind, self._ledger_reader, self.progress,
-            same={"data": facts_of_data(start.dataset), "network": store.layout},
+            data=facts_of_data(start.dataset), network=store.layout,
             term=self._term, before=self._before, rules=text_of_rules(self._config, self._total_steps),
             lines_of=self._keyed_lines.of, saving=self._reporter.saving,
         )  # fmt: skip
@@ -222,8 +222,7 @@ class Session:
         if broken := self._broken(least_steps=1):
             outcome, stopped = broken, stopped or not self.progress.completed
             say(f"the training ends as {broken} after {self.progress.applied:,} updates")
-        result = self._result(None if stopped else self.progress.total)
-        self._reporter.end(result.model_copy(update={"outcome": outcome}))
+        self._reporter.end(self._result(outcome, None if stopped else self.progress.total))
         goes_on = goes_on and outcome == "stopped"
         checkpoints.mark_ended(
             self._run_dir.checkpoints,
@@ -234,8 +233,11 @@ class Session:
         )
         return outcome
 
-    def _result(self, total: int | None) -> TrainingResult:
-        """Return the content of training.json; write updates.csv and applies.csv. `total`: as for `audit`."""
+    def _result(self, outcome: TrainingOutcome, total: int | None) -> TrainingResult:
+        """Prove the training, and return the content of training.json. Also write updates.csv and applies.csv.
+
+        `total`: as for `audit`.
+        """
         config, pieces = self._config, self._ledger_reader.pieces
         before = [history_of(self._run_dir, self._before, index) for index in range(config.shards)]
         journals = [[*history, piece] for history, piece in zip(before, pieces)]
@@ -248,21 +250,20 @@ class Session:
             examples_in_all=self.progress.examples,
             highest_rate=config.optimizer.learning_rate,
             holds_from=[self._rows_by_other_rules(history) for history in before],
-            begun_with=begun_with(config, self._before) if config.mode_kind.lowers_rate else config.most_workers,
+            checks_factors=True,
+            begun_with=begun_with(config, self._before) if config.mode_kind.lowers_rate else None,
         )
         rounds = RoundShape(config.steps_per_update, config.gradients_per_update, config.most_gradients_per_update)
         on_rows = self._reporter.written
         scheduled, leaves = self.progress.scheduled_updates, self.progress.leaves
         found = audit(journals, self.progress.counts, rounds, scheduled, total, expected, on_rows, leaves=leaves)
         noted = [self.saver.problem] if self.saver.problem else []
-        result = self.progress.result()
         # The number of a row is sent, too: when the row is asked for, and when it is pushed. Servers have equal shares.
-        traffic = result.tables or TableTraffic(rows=0, row_values=0)
+        traffic = self.progress.tables or TableTraffic(rows=0, row_values=0)
         sent = 8 * traffic.rows + self.store.shards[0].wire.size * traffic.row_values
         of_rows = sent // len(self.store.shards)
         # The pushes that each shard has received, which are about as many as the pulls from it.
-        pushed = [COUNTS.index(name) for name in ("accepted", "refused", "dropped")]
-        all_pushes = self.progress.counts[:, pushed].sum(axis=1).tolist()
+        all_pushes = [one.accepted + one.refused + one.dropped for one in self.progress.counts_of_shards]
         servers = [
             ServerSize(
                 index=index,
@@ -279,14 +280,13 @@ class Session:
                 ledger_csv.write_applies(self._run_dir.applies, journals, on_rows)
         except (JournalDamaged, Malformed, OSError) as error:  # the proof reports damage too
             say(DISK_REFUSES(f"the ledger can't be written as a table: {error}"))
-        updates = result.updates.model_copy(update={"duplicated": found.duplicated})
-        more = {
-            "updates": updates,
-            "keyed": self._keyed_lines.uses,
-            "proof": verdict(found.shards, [*noted, *found.problems]),
-            "parameter_servers": servers if config.mode_kind.has_parameter_servers else [],
-        }
-        return result.model_copy(update=more)
+        return self.progress.result(
+            outcome,
+            proof=verdict(found.shards, [*noted, *found.problems]),
+            duplicated=found.duplicated,
+            keyed=self._keyed_lines.uses,
+            parameter_servers=servers if config.mode_kind.has_parameter_servers else (),
+        )
 
     def _rows_by_other_rules(self, history: Sequence[Piece]) -> int:
         """Return the number of rows up to the last row of a leader with another learning rate or staleness bound."""

@@ -30,6 +30,7 @@ from ps_cluster.runs.run_dir import say
 from ps_cluster.server.arrangement import Arrangement, Listed
 from ps_cluster.server.ordering import now_after
 from ps_cluster.server.store import ParameterStore
+from ps_cluster.system.limits import FreeMemory
 from ps_cluster.training.agreement import CompatibilityFingerprint
 from ps_cluster.training.building import make_network, make_store
 from ps_cluster.training.chief import Chief, LocalDispatcher
@@ -41,7 +42,7 @@ from ps_cluster.training.placement import names_of_all_devices
 from ps_cluster.training.session import SessionStart
 from ps_cluster.training.split_step import SplitStep
 from ps_cluster.training.step import WorkerIdentity
-from ps_cluster.training.worker import StepTimes, worker_row
+from ps_cluster.training.worker import StepTimes, stacked, worker_columns
 
 OWN_DEVICE = device_name(Task(CHIEF, 0))
 
@@ -72,6 +73,7 @@ def train(job: TrainingJob, mode: SplitNetwork) -> None:
 def build(
     mode: SplitNetwork, log: Path | None,
     config: RunConfig, dataset: PackedDataset, devices: Sequence[str], own_device: str, session: str,
+    free: FreeMemory | None,
 ) -> tuple[ParameterStore, SplitStep]:  # fmt: skip
     """Return the store, with a shard for each worker's part, and the step through all parts. See `building.build`.
 
@@ -79,7 +81,7 @@ def build(
       mode: decides how the network is cut.
       log: the file to which the device of each operation is written; None if it is not written.
     """
-    network, start = make_network(config, dataset, own_device)
+    network, start = make_network(config, dataset, own_device, free=free)
     start = replace(start, session=session)
     try:
         step = mode.cut(config, dataset, network, own_device, len(devices))
@@ -92,10 +94,9 @@ def build(
         say(f"worker {worker}: {len(part.positions):,} weights on {part.device}{soft}: {part.layers}")
     positions = [part.positions for part in step.parts]
     states = start.cut(positions, [part.statistics for part in step.parts])
-    store = make_store(
-        config, dataset, network, devices, states, Arrangement([[Listed(of_part)] for of_part in positions])
-    )
-    store.snapshot_lock = FairLock()  # a snapshot is taken between two steps, so all shards have the same version
+    arrangement = Arrangement([[Listed(of_part)] for of_part in positions])
+    # A snapshot is taken between two steps, so all shards have the same version.
+    store = make_store(config, dataset, network, devices, states, arrangement, FairLock())
     step.log = log
     return store, step
 
@@ -154,7 +155,7 @@ class SplitDispatch:
                 computed = now_after(result.gradient)
                 pulled_time = now_after(weights[number])
                 times = StepTimes(scheduled, asked[number], asked[number], pulled_time, computed, computed)
-                row = worker_row(self._identities[number], result, times)
+                row = stacked(worker_columns(self._identities[number], result, times))
                 pushed.append(part.push(step_id, versions[number][0], result.gradient, result.fresh, row))
         return tf.stack(pushed)
 

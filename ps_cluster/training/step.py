@@ -53,8 +53,7 @@ class TrainBatch(NamedTuple):
     ids: tf.Tensor  # int64 [B], the indices of the examples in the training set
 
 
-@dataclass(frozen=True)
-class StepResult:
+class StepResult(NamedTuple):
     """The result of one step, or of all local steps of a period."""
 
     gradient: tf.Tensor  # [n], in the dtype of the weights

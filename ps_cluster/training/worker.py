@@ -13,7 +13,7 @@ graph is built.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
@@ -21,7 +21,7 @@ from ps_cluster.config import RunConfig
 from ps_cluster.config.lazy import tf
 from ps_cluster.config.stragglers import parse_stragglers
 from ps_cluster.models.rows import NO_ROWS, Rows
-from ps_cluster.runs.ledger import REMAINDER_COLUMNS, ROW_COLUMNS, WORKER_COLUMNS
+from ps_cluster.runs.ledger import WorkerColumns
 from ps_cluster.runs.run_dir import residual_files
 from ps_cluster.server.ordering import after, now_after
 from ps_cluster.server.shard import DROPPED, NO_STEP
@@ -72,29 +72,46 @@ class StepTimes:
     pushed_time: tf.Tensor  # when the push began
 
 
-def worker_row(
+def worker_columns(
     identity: WorkerIdentity,
     result: StepResult,
     times: StepTimes,
     rows: tuple[tf.Tensor | int, tf.Tensor | int] = (0, 0),
-) -> tf.Tensor:
-    """Return the worker's part of a row, float64 [len(WORKER_COLUMNS)].
+) -> WorkerColumns:
+    """Return the worker's columns of a row, for a push without remainders. `stacked` makes a tensor of them.
 
     Args:
       rows: how many rows of embedding tables the step has pulled, and the numbers in them, int64 [] each.
     """
-    columns = {
-        "worker": identity.worker, "pid": identity.pid, "examples": result.examples, "ids_checksum": result.ids_checksum,
-        "loss": result.loss, "metric": result.metric, "learning_rate": result.learning_rate, **vars(times),
-        **dict.fromkeys(REMAINDER_COLUMNS, 0.0), **dict(zip(ROW_COLUMNS, rows, strict=True)),
-    }  # fmt: skip
-    return tf.stack([tf.cast(columns[name], tf.float64) for name in WORKER_COLUMNS])
+    return WorkerColumns(
+        worker=identity.worker,
+        pid=identity.pid,
+        examples=result.examples,
+        ids_checksum=result.ids_checksum,
+        metric=result.metric,
+        loss=result.loss,
+        learning_rate=result.learning_rate,
+        remainder_before=0.0,
+        remainder_after=0.0,
+        rows=rows[0],
+        row_values=rows[1],
+        scheduled_time=times.scheduled_time,
+        asked_time=times.asked_time,
+        admitted_time=times.admitted_time,
+        pulled_time=times.pulled_time,
+        computed_time=times.computed_time,
+        pushed_time=times.pushed_time,
+    )
 
 
-def with_remainders(row: tf.Tensor, norms: tf.Tensor) -> tf.Tensor:
-    """Return a row with the norms of the remainders of pushes. `norms`: float32 [2], as in `SentVector.remainders`."""
-    places = [[WORKER_COLUMNS.index(name)] for name in REMAINDER_COLUMNS]
-    return tf.tensor_scatter_nd_update(row, places, tf.cast(norms, tf.float64))
+def with_remainders(columns: WorkerColumns, norms: tf.Tensor) -> WorkerColumns:
+    """Return columns with the norms of the remainders of pushes. `norms`: as in `SentVector.remainders`."""
+    return columns._replace(remainder_before=norms[0], remainder_after=norms[1])
+
+
+def stacked(columns: WorkerColumns) -> tf.Tensor:
+    """Return the columns as they are pushed, float64 [len(WORKER_COLUMNS)]."""
+    return tf.stack([tf.cast(value, tf.float64) for value in columns])
 
 
 class TimedComputation:
@@ -130,39 +147,48 @@ class TimedComputation:
         result = self._computed(step_id, pulled, pulled_time)
         sent = None if self._feedback is None else self._feedback(step_id, result.gradient)
         if sent is not None:
-            result = replace(result, gradient=sent.vector)
+            result = result._replace(gradient=sent.vector)
         computed_time = now_after(result.gradient)
         waited = self._slow_down.wait(identity.worker, step_id, computed_time - pulled_time)
         pushed_time = now_after(computed_time, *waited)
         times = StepTimes(scheduled, asked, admitted, pulled_time, computed_time, pushed_time)
-        row = worker_row(identity, result, times, self._store.row_counts(pulled.rows))
+        columns = worker_columns(identity, result, times, self._store.row_counts(pulled.rows))
+        if sent is not None:
+            columns = with_remainders(columns, sent.remainders)
 
         def settle(outcomes: tf.Tensor) -> list[tf.Tensor]:
             settled = [] if sent is None else sent.settle(outcomes)
             compute = self._compute
             return [*settled, compute.settle(step_id, outcomes)] if isinstance(compute, KeepsState) else settled
 
-        return result, row if sent is None else with_remainders(row, sent.remainders), settle
+        return result, stacked(columns), settle
 
     def _computed(self, step_id: tf.Tensor, pulled: Pulled, pulled_time: tf.Tensor) -> StepResult:
-        def compute() -> dict[str, tf.Tensor]:
+        def compute() -> StepResult:
             if isinstance(self._compute, TrainStep):
-                return vars(self._compute(step_id, pulled.weights, pulled.statistics, rows=pulled.rows))
+                return self._compute(step_id, pulled.weights, pulled.statistics, rows=pulled.rows)
             first = self._store.shards[0]
             goes_on = partial(first.would_accept, pulled.versions[0]) if first.capabilities.stops else None
             limits = PeriodLimits(pulled.batches, goes_on)
-            return vars(self._compute(step_id, pulled.weights, pulled.statistics, limits))
+            return self._compute(step_id, pulled.weights, pulled.statistics, limits)
 
-        def zero() -> dict[str, tf.Tensor]:
-            numbers = {name: tf.zeros([]) for name in ("loss", "metric", "learning_rate")}
-            numbers |= {name: tf.zeros([], tf.int64) for name in ("examples", "ids_checksum")}
-            gradient = tf.zeros(tf.shape(pulled.weights)[-1:], pulled.weights.dtype)
-            return {"gradient": gradient, "fresh": tf.zeros_like(pulled.statistics), **numbers}
+        def zero() -> StepResult:
+            none = tf.zeros([], tf.int64)
+            return StepResult(
+                gradient=tf.zeros(tf.shape(pulled.weights)[-1:], pulled.weights.dtype),
+                fresh=tf.zeros_like(pulled.statistics),
+                loss=tf.zeros([]),
+                metric=tf.zeros([]),
+                learning_rate=tf.zeros([]),
+                examples=none,
+                ids_checksum=none,
+            )
 
         if pulled.is_replay is None:
-            return StepResult(**compute())
+            return compute()
         # Without this dependency, TensorFlow might run the whole branch before it reads `pulled_time`.
-        return StepResult(**tf.cond(after([pulled_time], pulled.is_replay), zero, compute))
+        computed: StepResult = tf.cond(after([pulled_time], pulled.is_replay), zero, compute)
+        return computed
 
 
 def rows_of(compute: Compute, step_id: tf.Tensor) -> Rows:

@@ -6,7 +6,6 @@ are `before_pull` (only in the first step of a dispatch), `computed` and `applie
 """
 
 import os
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -86,7 +85,7 @@ class Held(Async):
         def held_compute(step, weights, statistics, limits):
             result = compute(step, weights, statistics, limits)
             with tf.control_dependencies([result.gradient]):
-                return replace(result, gradient=after(hold("computed", step), result.gradient))
+                return result._replace(gradient=after(hold("computed", step), result.gradient))
 
         run_steps = super().dispatch(HeldStore(store), held_compute, config, repeats=repeats)
 

@@ -17,7 +17,7 @@ from ps_cluster.server.version_history import VersionHistory
 from ps_cluster.training.modes.elastic import ElasticShard
 from ps_cluster.training.modes.outer_steps import DelayedNesterov
 from ps_cluster.training.split_step import SplitStep
-from ps_cluster.training.step import TrainBatch, TrainStep
+from ps_cluster.training.step import StepResult, TrainBatch, TrainStep
 from ps_cluster.training.worker_state import ErrorFeedback
 
 STEP = 10  # the step of those mistakes that are made only once
@@ -55,6 +55,11 @@ def _with_right(right: Callable, wrong: Callable) -> Callable:
 # What a worker computes.
 
 
+def _changed(results, change):
+    """Change the result of a step, or the results of all parts of a split step."""
+    return change(results) if isinstance(results, StepResult) else list(map(change, results))
+
+
 @_changes((batches, "batch_of"))
 def every_step_trains_on_the_examples_of_step_0(right, step, **named):
     return right(tf.zeros_like(step), **named)
@@ -75,14 +80,12 @@ def half_of_each_batch_is_used(right, self, step):
 
 @_changes((TrainStep, "__call__"), (SplitStep, "by_parts"))
 def the_sign_of_the_gradient_is_wrong(right, *arguments, **named):
-    return tf.nest.map_structure(lambda result: replace(result, gradient=-result.gradient), right(*arguments, **named))
+    return _changed(right(*arguments, **named), lambda result: result._replace(gradient=-result.gradient))
 
 
 @_changes((TrainStep, "__call__"), (SplitStep, "by_parts"))
 def the_statistics_of_a_batch_are_not_pushed(right, *arguments, **named):
-    return tf.nest.map_structure(
-        lambda result: replace(result, fresh=tf.zeros_like(result.fresh)), right(*arguments, **named)
-    )
+    return _changed(right(*arguments, **named), lambda result: result._replace(fresh=tf.zeros_like(result.fresh)))
 
 
 @_changes((augment, "augment"))

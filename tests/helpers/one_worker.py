@@ -52,7 +52,7 @@ class Alone:
             self._network.trace(spec)
         self._vectors = flatten(model.trainable_variables), flatten(statistics_of(model))
         self._compute = GivenBatches(rows, self.config, self._network, spec, train_examples=1000)
-        self._result = tf.function(lambda *given: vars(self._compute(*given)), autograph=False)
+        self._result = tf.function(lambda *given: self._compute(*given)._asdict(), autograph=False)
 
     def step(self, step):
         """Take one step; return the vectors of weights and statistics after it."""

@@ -267,7 +267,7 @@ OF_MORE = {"worker": WORKERS, "rate_factor": FactorsOfRates(3).read(np.array(WOR
 
 def test_a_rate_that_was_lowered_as_the_workers_in_the_rows_demand(tmp_path):
     run = Run(tmp_path, rows=rows_of(range(6), version=np.arange(1, 7), **OF_MORE))
-    assert not run.proof(expected=ExpectedRows(begun_with=3)).problems
+    assert not run.proof(expected=ExpectedRows(checks_factors=True, begun_with=3)).problems
     assert run.rows[0]["rate_factor"] == pytest.approx([1, 1, 1, 9 / 16, 9 / 25, 9 / 25])
 
 
@@ -284,5 +284,5 @@ def test_a_rate_that_was_lowered_otherwise_than_the_workers_demand(tmp_path, beg
     run = Run(tmp_path, rows=rows_of(range(6), version=np.arange(1, 7), **OF_MORE))
     if factor is not None:
         run.rows[1]["rate_factor"][row] = factor
-    problems = run.proof(expected=ExpectedRows(begun_with=begun_with)).problems
+    problems = run.proof(expected=ExpectedRows(checks_factors=True, begun_with=begun_with)).problems
     assert any(f"shard 1: {told}" in problem for problem in problems)

@@ -213,7 +213,7 @@ def test_a_worker_that_holds_up_a_round_is_asked_to_start_again_and_no_other():
 
     def look(seconds):
         now[0] = 100.0 + seconds
-        chief._restart_late_workers()
+        chief._ask_late_workers_to_restart()
         return len(asked)
 
     assert [look(seconds) for seconds in (0.0, 29.0, 31.0, 40.0)] == [0, 0, 1, 1]

@@ -63,7 +63,7 @@ def periods(config, factors=ONES, *, keep=NOTHING, step=quadratic, batches=None)
 
         @tf.function(autograph=False)
         def run(number, weights, outcome):
-            result = vars(local(number, weights, tf.constant(STATISTICS[: len(keep)]), limits))
+            result = local(number, weights, tf.constant(STATISTICS[: len(keep)]), limits)._asdict()
             with tf.control_dependencies(list(result.values())):
                 settled = local.settle(number, outcome)
             with tf.control_dependencies([settled]):
@@ -404,7 +404,7 @@ def test_a_period_of_fewer_steps_takes_those_alone_and_leaves_the_mean_of_statis
     keep = np.array([0.9, 0.5], np.float32)
 
     def step(batch, weights, statistics):
-        return replace(quadratic(batch, weights, statistics), fresh=tf.constant((1 - keep) * STATISTICS))
+        return quadratic(batch, weights, statistics)._replace(fresh=tf.constant((1 - keep) * STATISTICS))
 
     config = config_of(**{"optimizer.rule": "sgd", "optimizer.weight_decay": 0.0})
     result = periods(config, keep=keep, step=step, batches=3)(2, START)

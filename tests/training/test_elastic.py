@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -132,7 +130,7 @@ def test_a_push_that_comes_twice_is_one_exchange():
 def test_the_steps_of_a_period_are_plain_sgd_on_consecutive_batches_the_first_from_before_the_exchange():
     local = LocalSteps(quadratic, CONFIG, START, NOTHING)
     own, before = np.linspace(1, 2, LENGTH), np.linspace(3, 1, LENGTH)
-    result = tf.function(lambda *given: vars(local(*given)), autograph=False)(
+    result = tf.function(lambda *given: local(*given)._asdict(), autograph=False)(
         tf.constant(2, tf.int64), tf.constant([own, before], tf.float32), tf.zeros([0])
     )
     weights = own
@@ -151,7 +149,7 @@ def test_what_a_period_adds_to_the_statistics_is_what_its_steps_add_one_after_th
         result = quadratic(batch, weights, statistics)
         # Of what was given, too: the steps of a period see each other's statistics.
         fresh = tf.cast(batch, tf.float32) + 0.1 * statistics
-        return replace(result, fresh=fresh)
+        return result._replace(fresh=fresh)
 
     local = LocalSteps(step, CONFIG, START, keep)
     fresh = local(tf.constant(2, tf.int64), tf.zeros([2, LENGTH]), tf.constant(given)).fresh

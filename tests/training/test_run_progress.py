@@ -5,7 +5,6 @@ import pytest
 
 from ps_cluster.config import build_config
 from ps_cluster.errors import RunFailed
-from ps_cluster.process_variables import LIFE
 from ps_cluster.runs.checkpoints import ProgressState
 from ps_cluster.runs.ledger import COUNTS
 from ps_cluster.runs.result_rows import Gradients, ProgressRow, Updates, WorkerRow
@@ -40,12 +39,12 @@ OTHERS = {
 }
 
 
-def make_progress(steps=4, ps=1, machine=None, **settings):
+def make_progress(steps=4, ps=1, machine=None, life=None, **settings):
     overrides = {"training.steps": steps, "training.batch_size_per_worker": 10, "cluster.parameter_servers": ps}
     config = build_config(
         overrides=overrides | {OTHERS.get(name, f"training.{name}"): value for name, value in settings.items()}
     )
-    return RunProgress(config, train_examples=100, clock=(machine or Machine()).clock())
+    return RunProgress(config, train_examples=100, clock=(machine or Machine()).clock(), life=life)
 
 
 def applied(*updates, **columns):
@@ -149,18 +148,16 @@ def test_a_dispatch_of_rounds_is_nobodys():
     assert progress.row("training").dispatches == []
 
 
-def test_a_row_tells_when_it_is_in_training_on_the_machine_and_in_whose_life(machine, monkeypatch):
-    progress = make_progress(machine=machine)
+def test_a_row_tells_when_it_is_in_training_on_the_machine_and_in_whose_life(machine):
+    progress = make_progress(machine=machine, life="12@345")
     progress.clock.start()
     machine.now = 3.0
     look(progress, applied((0, 1, 0, 0, 7, 1.0), (1, 2, 0, 0, 7, 2.5)))
-    monkeypatch.setenv(LIFE, "12@345")
     row = progress.row("training")
     assert (row.time, row.monotonic, row.life, row.train_seconds) == (WALL + 3, 53, "12@345", 3)
     assert row.times == TrainingTimes(seconds=3, first_update=1, last_update=2.5, resumed_update=1, stood=((1, 2.5),))
     assert ProgressRow.model_validate(json.loads(row.model_dump_json())) == row
-    monkeypatch.delenv(LIFE)
-    assert progress.row("training").life is None
+    assert make_progress().row("training").life is None
 
 
 def test_the_rate_is_that_of_the_last_seconds(machine):

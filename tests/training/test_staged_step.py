@@ -80,9 +80,9 @@ def both(build, inputs, workers, settings=None, micro_batches=1, weighted=False)
     lengths = [[part.layout.length for part in parted.parts], [part.statistics for part in parted.parts]]
     cut = [np.split(vector, np.cumsum(of)[:-1]) for vector, of in zip(vectors, lengths)]
     step = tf.constant(3, tf.int64)
-    one = vars(whole(step, *map(tf.constant, vectors)))
+    one = whole(step, *map(tf.constant, vectors))._asdict()
     given = (list(map(tf.constant, part)) for part in cut)
-    return one, list(map(vars, staged.by_parts(step, *given)))
+    return one, [part._asdict() for part in staged.by_parts(step, *given)]
 
 
 def joined(stages, name):

@@ -42,7 +42,7 @@ def test_an_error_in_the_users_own_computation_is_told_with_its_layer_and_its_re
     step = TrainStep(config, network, dataset.spec, train_examples=5)
     vectors = tf.constant(flatten(network.model.trainable_variables)), tf.zeros([network.statistics.length])
     with pytest.raises(tf.errors.InvalidArgumentError) as error:
-        tf.function(lambda number: vars(step(number, *vectors)), autograph=False)(tf.constant(0, tf.int64))
+        tf.function(lambda number: step(number, *vectors), autograph=False)(tf.constant(0, tf.int64))
     place, _, reason = str(failure_of_computation(error.value)).partition(": ")
     assert re.fullmatch(r"the network's own computation failed \(in 'mine_?\d*/words_?\d*'\)", place)
     assert reason == "indices[0,0] = 20 is not in [0, 10)"

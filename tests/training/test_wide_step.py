@@ -81,9 +81,9 @@ def test_parts_compute_the_gradient_statistics_and_loss_of_the_whole_network(bui
         [part.positions for part in parts.parts], [part.statistics for part in parts.parts]
     )
     step = tf.constant(3, tf.int64)
-    one = vars(whole(step, *map(tf.constant, vectors)))
+    one = whole(step, *map(tf.constant, vectors))._asdict()
     given = [[tf.constant(getattr(start, name)) for start in starts] for name in ("weights", "statistics")]
-    several = list(map(vars, parts.by_parts(step, *given)))
+    several = [part._asdict() for part in parts.by_parts(step, *given)]
 
     together, positions = np.empty_like(vectors[0]), [part.positions for part in wide.parts]
     together[np.concatenate(positions)] = np.concatenate([result["gradient"] for result in several])

@@ -21,6 +21,7 @@ from ps_cluster.data.packed import PackedDataset
 from ps_cluster.launch import task
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.store import ParameterStore
+from ps_cluster.system.limits import FreeMemory
 from ps_cluster.tools.bench.arms import CLUSTER, BenchArm
 from ps_cluster.tools.bench.cases import case
 from ps_cluster.tools.bench.throughput import Job
@@ -49,7 +50,13 @@ def jobs(packed: PackedDataset, values: Mapping[str, object]) -> list[Job]:
 
 
 def build(
-    length: int, config: RunConfig, dataset: PackedDataset, devices: Sequence[str], own_device: str, session: str
+    length: int,
+    config: RunConfig,
+    dataset: PackedDataset,
+    devices: Sequence[str],
+    own_device: str,
+    session: str,
+    free: FreeMemory | None,
 ) -> tuple[ParameterStore, Compute]:
     """As `building.build`, but instead of a network's weights there are `length` weights that stay 0."""
     from ps_cluster.data.batches import batch_of, checksum_of  # imports TensorFlow, which the command does not

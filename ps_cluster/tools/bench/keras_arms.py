@@ -137,16 +137,15 @@ def train_by_variables(job: TrainingJob) -> None:
         coordinator.join()
         return time.perf_counter() - started
 
-    progress = RunProgress(config, dataset.train_examples)
+    progress = RunProgress(config, dataset.train_examples, life=job.leading.life)
     append_row(run_dir.progress, progress.row("training"))
     warm, total = 3 * config.cluster.workers, config.total_steps(dataset.train_examples)
     run(0, warm)
     seconds = run(warm, warm + total)
     parameters = int(sum(np.prod(v.shape) for v in model.trainable_variables))
     rate = total * config.training.batch_size_per_worker / seconds
-    servers = [ServerSize(index=0, parameters=parameters)]
-    found = {"parameter_servers": servers, "outcome": "completed", "examples_per_second": rate}
-    write_json(run_dir.training_result, progress.result().model_copy(update=found).model_dump())
+    result = progress.result("completed", parameter_servers=[ServerSize(index=0, parameters=parameters)])
+    write_json(run_dir.training_result, result.model_copy(update={"examples_per_second": rate}).model_dump())
     checkpoints.mark_ended(run_dir.checkpoints, last_step=0, outcome="completed")
 
 

@@ -79,7 +79,7 @@ class BoundedShard(WaitingShard):
         with tf.device(device):
             self._under_way = tf.Variable(tf.fill([workers], tf.constant(_NOT_UNDER_WAY, tf.int64)))
             # For each worker, the number of steps of its dispatch that have not ended.
-            self._left = tf.Variable(tf.zeros([workers], tf.int64))
+            self._remaining = tf.Variable(tf.zeros([workers], tf.int64))
             # There are as many clocks as a cluster may ever have workers, because a resumed run may have more workers.
             self._clocks = tf.Variable(tf.zeros([MOST_WORKERS_OF_A_CLUSTER], tf.int64))
             # The time of each worker's last message, in seconds on the clock of the ticks. No worker waits for another one
@@ -104,21 +104,22 @@ class BoundedShard(WaitingShard):
             self._last_step.assign(last_step, read_value=False),
         ]
 
-    def admit(self, worker: tf.Tensor, left: tf.Tensor) -> tf.Tensor:
+    def admit(self, worker: tf.Tensor, remaining: tf.Tensor) -> tf.Tensor:
         """Wait until `worker` (int64 []) may pull; return the time, float64 [], in unix seconds of the ps.
 
         Args:
-          left: int64 [], the number of steps of its dispatch that have not ended, including the one that it wants to begin.
+          remaining: int64 [], the number of steps of its dispatch that have not ended, including the one that it wants
+            to begin.
         """
-        worker, left = request = self.sent_to_server(worker, left)
+        worker, remaining = request = self.sent_to_server(worker, remaining)
         with tf.device(self.device):
-            return now_after(self.changed.wait_while(WAIT, lambda: self._may_begin(worker, left), request))
+            return now_after(self.changed.wait_while(WAIT, lambda: self._may_begin(worker, remaining), request))
 
-    def _may_begin(self, worker: tf.Tensor, left: tf.Tensor) -> tf.Tensor:
+    def _may_begin(self, worker: tf.Tensor, remaining: tf.Tensor) -> tf.Tensor:
         """Return APPLIED, and count the worker as under way, or return WAIT."""
         # The steps are noted even if the worker has to wait. Otherwise all workers with the last steps could wait for a worker
         # that will get no step.
-        with tf.control_dependencies([put(self._left, worker, left)]):
+        with tf.control_dependencies([put(self._remaining, worker, remaining)]):
             clocks = tf.maximum(self._clocks_now(), self._lowest_clock())
             slowest = tf.reduce_min(self._of_others(worker, self._waited_for(), clocks, NO_END))
             clock = clocks[worker]
@@ -140,18 +141,21 @@ class BoundedShard(WaitingShard):
         return self._clocks.read_value()[: self._under_way.shape[0]]
 
     def _lowest_clock(self) -> tf.Tensor:
-        """Return the lowest clock, int64 [], at which an update keeps the bound of every step begun so far."""
+        """Return the clock below which a push is dropped, int64 [].
+
+        It is the highest clock at which a step has begun, less `max_clock_lag`.
+        """
         begun = self._clocks_now() - tf.cast(self._under_way.read_value() == _NOT_UNDER_WAY, tf.int64)
         return tf.reduce_max(begun) - self._max_clock_lag
 
     def _waited_for(self) -> tf.Tensor:
         """Return for which workers other workers wait, bool [workers]."""
-        alive, left = self._alive(), self._left.read_value()
-        # Every update is one step, so the version is the number of the steps 0 to `_last_step` that have ended. `left` does
-        # not count a dispatch that is on its way to a worker.
+        alive, remaining = self._alive(), self._remaining.read_value()
+        # Every update is one step, so the version is the number of the steps 0 to `_last_step` that have ended.
+        # `remaining` does not count a dispatch that is on its way to a worker.
         unfinished = self._last_step.read_value() + 1 - self.version.read_value()
-        ending = tf.reduce_sum(tf.where(alive, left, 0)) >= unfinished
-        return tf.logical_and(alive, tf.logical_or(left > 0, tf.logical_not(ending)))
+        ending = tf.reduce_sum(tf.where(alive, remaining, 0)) >= unfinished
+        return tf.logical_and(alive, tf.logical_or(remaining > 0, tf.logical_not(ending)))
 
     def _alive(self) -> tf.Tensor:
         """Return which workers have sent a message within the lease, bool [workers]."""
@@ -168,8 +172,7 @@ class BoundedShard(WaitingShard):
         return tf.where(tf.logical_and(chosen, other), values, tf.constant(elsewhere, tf.int64))
 
     def execute_push(self, push: Push) -> tf.Tensor:
-        arrived = [part for part in tf.nest.flatten(list(vars(push).values())) if part is not None]
-        return self.changed.wait_while(WAIT, lambda: self.receive(push), arrived)
+        return self.changed.wait_while(WAIT, lambda: self.receive(push), push.tensors())
 
     def refuse_or_apply(self, push: Push) -> tf.Tensor:
         now = self.version.read_value()
@@ -179,25 +182,25 @@ class BoundedShard(WaitingShard):
 
         def take() -> tf.Tensor:
             fits = self._fits(push.worker, now + 1)
-            return tf.cond(fits, lambda: self._leave(push, self.apply_push(push)), lambda: tf.constant(WAIT))
+            return tf.cond(fits, lambda: self._end_step(push, self.apply_push(push)), lambda: tf.constant(WAIT))
 
         return tf.cond(
             self.has(push.step),
-            lambda: self._leave(push, self.refuse()),
-            lambda: tf.cond(too_stale, lambda: self._leave(push, self.drop()), take),
+            lambda: self._end_step(push, self.refuse()),
+            lambda: tf.cond(too_stale, lambda: self._end_step(push, self.drop()), take),
         )
 
-    def _leave(self, push: Push, outcome: tf.Tensor) -> tf.Tensor:
+    def _end_step(self, push: Push, outcome: tf.Tensor) -> tf.Tensor:
         """End the worker's step; return `outcome`. The worker's clock advances unless its push was dropped."""
         with tf.control_dependencies([outcome]):
             ended = tf.cast(outcome != DROPPED, tf.int64)
-            left = [
+            ended_step = [
                 put(self._under_way, push.worker, tf.constant(_NOT_UNDER_WAY, tf.int64)),
                 put(self._clocks, push.worker, self._clocks.sparse_read(push.worker) + ended),
-                put(self._left, push.worker, tf.maximum(self._left.sparse_read(push.worker) - ended, 0)),
+                put(self._remaining, push.worker, tf.maximum(self._remaining.sparse_read(push.worker) - ended, 0)),
                 put(self._heard, push.worker, self._now.read_value()),
             ]
-        with tf.control_dependencies(left):
+        with tf.control_dependencies(ended_step):
             return after([self.changed.notify_all()], outcome)
 
     def _fits(self, worker: tf.Tensor, version: tf.Tensor) -> tf.Tensor:
@@ -214,19 +217,18 @@ def bounded_graph(store: ParameterStore, compute: Compute, config: RunConfig, *,
     If a push was dropped, the worker pulls again and computes the step again.
     """
     computation = TimedComputation(compute, config, store)
-    (shard,) = store.shards
-    assert isinstance(shard, BoundedShard)
+    shard = store.only(BoundedShard)
 
     @graph_of_dispatch(config, tf.TensorSpec([None], tf.int64))
     def run_steps(step_ids: tf.Tensor, scheduled: tf.Tensor) -> tf.Tensor:
         identity = WorkerIdentity.read()
 
         def body(position: tf.Tensor) -> tf.Tensor:
-            step_id, left = step_ids[position], tf.cast(tf.size(step_ids) - position, tf.int64)
+            step_id, remaining = step_ids[position], tf.cast(tf.size(step_ids) - position, tf.int64)
             # The pull has no input from this iteration, so without this dependency it could run before the previous push.
             asked = now_after(step_id)
             # After a wait, the ps continues with the pull without a message to the worker.
-            admitted = shard.admit(identity.worker, after([asked], left))
+            admitted = shard.admit(identity.worker, after([asked], remaining))
             rows = rows_of(compute, step_id)
             pulled = store.pull(identity.worker, [admitted], step_id, asks_for_step=repeats, rows=rows)
             result, row, settle = computation(step_id, pulled, identity, scheduled, asked, admitted)
@@ -244,7 +246,8 @@ class Bounded(DefaultMode):
 
     It promises that no update is staler than `max_staleness`, and that no worker begins a step while it has ended more than
     `max_clock_lag` steps more than the slowest worker it waits for. Both bounds hold for every update, whichever worker dies:
-    a push that would break one is dropped and computed again.
+    a push that would break one is dropped and computed again. The proof of a run checks `max_staleness`, but not
+    `max_clock_lag`.
     """
 
     name = "bounded"

@@ -76,10 +76,8 @@ class DilocoShard(ParameterShard):
     def apply_or_drop(self, push: Push) -> tf.Tensor:
         if not self.capabilities.limits_batches:
             return super().apply_or_drop(push)
-        steps, seconds = (
-            push.value("examples") / self._batch_size,
-            push.value("pushed_time") - push.value("pulled_time"),
-        )
+        columns = push.from_worker
+        steps, seconds = columns.examples / self._batch_size, columns.pushed_time - columns.pulled_time
         # If the clock was set meanwhile, a period may end before it begins. Then the speed stays the same.
         before = self._speeds.sparse_read(push.worker)
         speed = tf.where(seconds > 0, tf.math.divide_no_nan(steps, seconds), _speed(before[None])[0])

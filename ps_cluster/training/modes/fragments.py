@@ -7,6 +7,7 @@ import numpy as np
 from ps_cluster.config import RunConfig
 from ps_cluster.config.lazy import tf
 from ps_cluster.config.stragglers import parse_stragglers
+from ps_cluster.runs.ledger import WorkerColumns
 from ps_cluster.runs.run_dir import residual_files
 from ps_cluster.server.ordering import after, now_after
 from ps_cluster.server.store import ParameterStore
@@ -14,7 +15,7 @@ from ps_cluster.training.computing_device import graph_of_dispatch
 from ps_cluster.training.modes.local_steps import LocalOptimizer, LocalTraining, Progress
 from ps_cluster.training.slow_down import SlowDown
 from ps_cluster.training.step import WorkerIdentity
-from ps_cluster.training.worker import DispatchGraph, StepTimes, with_remainders, worker_row
+from ps_cluster.training.worker import DispatchGraph, StepTimes, stacked, with_remainders, worker_columns
 from ps_cluster.training.worker_state import ErrorFeedback
 
 _APART = 1_000_003  # the distance between the seeds of two shards
@@ -74,7 +75,9 @@ class FragmentedWorker:
         with tf.control_dependencies([self._statistics.assign(ended.statistics, read_value=False)]):
             return ended._replace(state=tf.identity(ended.state))
 
-    def exchange(self, index: int, step: tf.Tensor, row: tf.Tensor, needed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def exchange(
+        self, index: int, step: tf.Tensor, columns: WorkerColumns, needed: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """Push the distance that shard `index` moved since its last exchange, and continue from the answer.
 
         Returns a tensor to depend on, and the outcome of the push, int64 [].
@@ -91,10 +94,10 @@ class FragmentedWorker:
         fresh = now - np.broadcast_to(self._training.kept, self._statistics.shape)[of_statistics] * before
         if self._feedback:
             sent = self._feedback[index](step, moved)
-            vector, settle, row = sent.vector, sent.settle, with_remainders(row, sent.remainders)
+            vector, settle, columns = sent.vector, sent.settle, with_remainders(columns, sent.remainders)
         else:
             vector, settle = tf.cast(moved, part.wire), lambda outcomes: []
-        answer = part.exchange(step, version, vector, fresh, row, step)
+        answer = part.exchange(step, version, vector, fresh, stacked(columns), step)
         weights, statistics, numbers = part.read_message(answer)
         outcome = part.outcome(answer)
         weights = tf.cast(weights, tf.float32)
@@ -124,8 +127,8 @@ def fragments_graph(store: ParameterStore, training: LocalTraining, config: RunC
                 computed = now_after(progress.state)
                 waited = slow_down.wait(identity.worker, step, computed - began)
                 times = StepTimes(scheduled, asked, asked, asked, computed, now_after(computed, *waited))
-                row = worker_row(identity, progress.result(end, tf.zeros([0]), tf.zeros([0])), times)
-                exchanged, outcome = worker.exchange(index, step, row, after([row], progress.state))
+                columns = worker_columns(identity, progress.result(end, tf.zeros([0]), tf.zeros([0])), times)
+                exchanged, outcome = worker.exchange(index, step, columns, after([times.pushed_time], progress.state))
                 outcomes.append(outcome)
                 progress, began = progress._replace(state=exchanged), now_after(exchanged)
             with tf.control_dependencies([progress.state]):

@@ -122,7 +122,7 @@ class RoundShard(WaitingShard):
             self._fresh_sum.assign_add(push.fresh, read_value=False),
             *(table.add_to_sum(*pushed) for table, *pushed in zip(self.tables, *push.rows, strict=True)),
         ]
-        rate = tf.cast(push.value("learning_rate"), tf.float32)
+        rate = tf.cast(push.from_worker.learning_rate, tf.float32)
         with tf.control_dependencies([*added, self._rate.assign(rate[None], read_value=False)]):
             complete = self._summed.assign_add([1])[0] >= self._most
         version = tf.cond(complete, self._close, lambda: now + 1)
@@ -163,8 +163,7 @@ class Rounds(StepSource):
 def rounds_graph(store: ParameterStore, compute: Compute, config: RunConfig) -> DispatchGraph:
     """Return the graph of a dispatch, with which a worker takes part in every round below a version, int64 []."""
     computation = TimedComputation(compute, config, store)
-    (shard,) = store.shards
-    assert isinstance(shard, RoundShard)
+    shard = store.only(RoundShard)
 
     def pull(identity: WorkerIdentity, end: tf.Tensor, needed: Sequence[Any] = ()) -> list[Any]:
         """Wait for the next round and pull, all on the ps, so that the answer to a push is the next parameters.

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from ps_cluster.config import RunConfig
-from ps_cluster.config.lazy import graph, tf
+from ps_cluster.config.lazy import tf
 from ps_cluster.server.capabilities import Capabilities
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.leftovers import QUEUE, queue_named
@@ -39,21 +39,8 @@ class WaitingShard(ParameterShard):
             arrived: list[tf.Tensor] = tf.unstack(tf.identity(vector))
             return arrived
 
-    @graph
-    def tick(
-        self, seconds: tf.Tensor, longest_update_s: tf.Tensor, last_step: tf.Tensor, is_present: tf.Tensor
-    ) -> tf.Tensor:
-        def note() -> tf.Tensor:
-            with tf.control_dependencies(self.on_tick(seconds, longest_update_s, last_step, is_present)):
-                return self.changed.notify_all()
-
-        with tf.device(self.device):
-            return self.section.execute(note)
-
-    def on_tick(
-        self, seconds: tf.Tensor, longest_update_s: tf.Tensor, last_step: tf.Tensor, is_present: tf.Tensor
-    ) -> list[tf.Operation]:
-        return []
+    def wake(self) -> tf.Tensor:
+        return self.changed.notify_all()
 
 
 _NOWHERE = -1  # instead of a queue's number, for a graph that is in no queue
