@@ -23,12 +23,12 @@ from typing import Any
 import click
 from pydantic import BaseModel
 
-from benchmarks.records import RECORDS, Column, keep, table
+from benchmarks.records import Column, keep, table
 from ps_cluster.cli.command_line import OUTPUT_FILE, CommaList, NameOf, OneLineCommand, Whole
 from ps_cluster.config.datasets import DATASETS
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.user_layers import parse_assignment
-from ps_cluster.errors import RunFailed
+from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.files.json_files import read_json
 from ps_cluster.installation import IMPORT_FOLDER
 from ps_cluster.report.terminal import print_line
@@ -56,7 +56,7 @@ COLUMNS = {
 class Measured(BaseModel):
     """What a run's summary.json says about its speed. The names are the same in all commits that can be compared."""
 
-    examples_per_second: float
+    examples_per_second: float | None
     cpu_seconds: float
     startup_seconds: float
     peak_memory_bytes: float
@@ -84,7 +84,13 @@ def measured(checkout: Path, settings: Mapping[str, Any], data: Sequence[str]) -
 
 
 def compared(before: Measured, now: Measured) -> dict[str, float]:
-    """Return the figures of one round."""
+    """Return the figures of one round.
+
+    Raises:
+      UserError: a run was over before it had a rate.
+    """
+    if not (before.examples_per_second and now.examples_per_second):
+        raise UserError("--set training.steps: a run was over before it had a rate: give more steps")
     return {
         "before": before.examples_per_second,
         "now": now.examples_per_second,
@@ -124,12 +130,10 @@ def compared(before: Measured, now: Measured) -> dict[str, float]:
 @click.option(
     "--data-dir", type=click.Path(exists=True, path_type=Path, resolve_path=True), help="Where the data set is."
 )
-@click.option(
-    "--output", type=OUTPUT_FILE, default=RECORDS / "redesign.json", help="The record, which has every figure."
-)
+@click.option("--output", type=OUTPUT_FILE, help="Also write every figure to this JSON file, as a record.")
 def main(
     before: Path, both: tuple[str, ...], earlier: tuple[str, ...], models: tuple[str, ...], precisions: tuple[str, ...],
-    rounds: int, dataset: str, data_dir: Path | None, output: Path,
+    rounds: int, dataset: str, data_dir: Path | None, output: Path | None,
 ) -> None:  # fmt: skip
     """Compare the speed of two checkouts, or of two settings, in turns."""
     data = ("--dataset", dataset, *(("--data-dir", f"{data_dir}") if data_dir else ()))

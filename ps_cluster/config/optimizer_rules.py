@@ -81,12 +81,16 @@ class RuleSettings(Section):
 
     @property
     def matrix_patterns(self) -> tuple[str, ...]:
-        """Patterns for the paths of the variables that `update` gets as `matrices`, each whole on one server."""
+        """Patterns for the paths of the variables that `update` gets as `matrices`.
+
+        Override it in the settings of a rule that needs whole matrices. Each is whole on one parameter server; where a
+        mode divides the network itself, there are none.
+        """
         return ()
 
     @property
     def slowest_decay(self) -> float:
-        """The decay of the rule's slowest running mean; 0 if it has none.
+        """The decay of the rule's slowest running mean; 0 if it has none. A rule with running means has to override it.
 
         The closer it is to 1, the larger is the error that the proof allows, because 1 - decay has few digits in
         float32.

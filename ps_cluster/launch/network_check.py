@@ -7,6 +7,7 @@ reads about a mistake before the run directory has any content. The optimizer of
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from ps_cluster.config.optimizer_rules import RULES
 from ps_cluster.config.recipe import COMPILED
 from ps_cluster.config.schedules import CONSTANT
 from ps_cluster.config.schema import fitted
+from ps_cluster.config.setting_types import PathFromText
 from ps_cluster.data.packed import PackedDataset, load_packed
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import one_line
@@ -129,15 +131,23 @@ class Question(Row):
     """What the process is asked: the facts about the network of a configuration, for the data set in a folder."""
 
     config: dict[str, JsonValue]
-    dataset: Path
+    dataset: PathFromText
 
     @classmethod
     def of(cls, config: RunConfig, dataset: PackedDataset) -> Question:
         return cls(config=config.model_dump(mode="json"), dataset=dataset.directory)
 
+    def to_json(self) -> str:
+        """Return the question as JSON. `json` also writes file names that are no text, and pydantic refuses them."""
+        return json.dumps(self.model_dump(mode="json"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Question:
+        return cls.model_validate(json.loads(text))
+
 
 def _ask(config: RunConfig, dataset: PackedDataset) -> NetworkFacts:
-    question = Question.of(config, dataset).model_dump_json()
+    question = Question.of(config, dataset).to_json()
     with tempfile.TemporaryDirectory(prefix="ps-cluster-check-") as temporary:
         answer = Path(temporary, "answer.json")
         try:
@@ -189,5 +199,5 @@ def _answer(question: Question) -> NetworkFacts:
 
 if __name__ == "__main__":
     die_with_launcher()
-    facts = _answer(Question.model_validate_json(sys.stdin.read()))
+    facts = _answer(Question.from_json(sys.stdin.read()))
     write_whole(Path(sys.argv[1]), facts.model_dump_json())

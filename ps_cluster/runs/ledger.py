@@ -25,7 +25,7 @@ TAKES_PART_FOR = 16
 
 
 class WorkerColumns(NamedTuple):
-    """The columns that the worker pushes with the gradient: numbers, or float64 [] in a graph.
+    """The columns that the worker pushes with the gradient: numbers, or scalars of any numeric dtype in a graph.
 
     The times of a step, in order: the chief schedules the dispatch. The worker asks for parameters (or has got them
     with the reply to the previous push), is admitted (it may have to wait), has pulled the parameters, has computed,

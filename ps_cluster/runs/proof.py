@@ -71,8 +71,9 @@ class ExpectedRows:
         with other settings.
       examples_unit: the number of examples in each step is a multiple of this batch size, because steps may have fewer
         batches; 0: each step has `examples`.
-      checks_factors: whether the factors of the rates are checked.
-      begun_with: the rate has to be lowered while more workers than this take part (`FactorsOfRates`); None: never.
+      checks_factors: whether the factors of the rates are checked. Without it, `begun_with` has no effect.
+      begun_with: the rate has to be lowered while more workers than this take part (`FactorsOfRates`); None: never, so
+        all factors have to be 1.
     """
 
     examples: int | None = None
@@ -216,10 +217,12 @@ class ShardAudit:
             wrong = counts & ~np.isclose(rows["learning_rate"], rates, rtol=RATE_TOLERANCE, atol=rounding)
             self._note("learning_rate", wrong, rows, lambda place: f"but the step gives {rates[place]:.6g}")
         if expected.checks_factors:
-            ones = np.ones(len(rows))
-            factors = ones if self._factors is None else self._factors.read(rows["worker"].astype(np.int64))
+            if self._factors is None:
+                factors, source = np.ones(len(rows)), "this mode gives"
+            else:
+                factors, source = self._factors.read(rows["worker"].astype(np.int64)), "the workers before give"
             wrong = ~np.isclose(rows["rate_factor"], factors, rtol=FACTOR_TOLERANCE, atol=0)
-            self._note("rate_factor", wrong, rows, lambda place: f"but the workers before give {factors[place]:.6g}")
+            self._note("rate_factor", wrong, rows, lambda place: f"but {source} {factors[place]:.6g}")
         if expected.ids_checksums is not None:
             every = 1 + expected.examples_in_all // MOST_IDS
             chosen = counts & ((self.rows + np.arange(len(rows))) % every == 0)

@@ -31,7 +31,7 @@ class InitialState:
         """Return the state of each shard, with contiguous parts of all vectors. Each matrix is whole in one shard.
 
         Raises:
-          UserError: there are more shards than parts to which whole matrices can be given.
+          UserError: a shard would have no weights, because a matrix can't be divided.
         """
         if shards == 1:
             return [self]
@@ -97,23 +97,25 @@ class InitialState:
 
 
 def ends_of_shards(length: int, shards: int, matrices: Sequence[Matrix]) -> list[int]:
-    """Return where the weights of each shard end: equal parts, whose ends are moved out of matrices.
+    """Return where the weights of each shard end: equal parts of what is left, whose ends are moved out of matrices.
 
     Args:
       length: the number of all weights.
     Raises:
-      UserError: a shard would have no weights.
+      UserError: a shard would have no weights, because a matrix can't be divided.
     """
-    ends = []
-    for part in np.array_split(np.arange(length), shards):
-        end = int(part[-1]) + 1 if len(part) else length
+    ends = [0]
+    for left in range(shards, 0, -1):
+        begin = ends[-1]
+        end = begin + -(-(length - begin) // left)
         for one in matrices:
             if one.begin < end < one.end:
-                end = one.begin if end - one.begin < one.end - end else one.end
+                is_nearer = end - one.begin < one.end - end
+                end = one.begin if is_nearer and one.begin > begin else one.end
         ends.append(end)
-    if matrices and any(end <= before for before, end in zip([0, *ends], ends)):
+    if matrices and ends[-2] == length:
         raise UserError(
-            f"cluster.parameter_servers: got {shards}: with this optimizer rule a parameter server holds whole matrices, and "
-            f"the {len(matrices)} matrices of this network can't be divided among so many: choose fewer"
+            f"cluster.parameter_servers: got {shards}: with this optimizer rule each matrix is whole on one parameter server, "
+            f"and the {len(matrices)} matrices of this network leave nothing for the last one: choose fewer"
         )
-    return ends
+    return ends[1:]

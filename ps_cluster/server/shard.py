@@ -557,9 +557,9 @@ class ParameterShard:
     def state(self) -> dict[str, tf.Variable]:
         """The variables that a resumed run needs, by name: weights, statistics, slots, and what a subclass adds.
 
-        A subclass may add vectors of any dtype. A checkpoint joins the vectors of all shards end to end. If their total
-        length depends on the number of parameter servers, a run can't be resumed with a different number. For slots
-        there is no such limit.
+        A subclass may add vectors of any dtype; a single number has the shape [1]. A checkpoint joins the vectors of all
+        shards end to end. If their total length depends on the number of parameter servers, a run can't be resumed with
+        a different number. For slots there is no such limit.
         """
         slots = {
             (f"slot_{name}" if variable.shape.rank else f"{ONE_PER_SHARD}{name}"): variable

@@ -21,7 +21,7 @@ from ps_cluster.models.finding_tables import find_tables
 from ps_cluster.models.user_networks import check_image_sizes, unused_parts
 from ps_cluster.runs.run_dir import say
 from ps_cluster.server.arrangement import Arrangement, Part, RowRange
-from ps_cluster.server.initial_state import InitialState
+from ps_cluster.server.initial_state import InitialState, ends_of_shards
 from ps_cluster.server.store import ParameterStore
 from ps_cluster.server.update_rules.rule import Matrix
 from ps_cluster.system.limits import FreeMemory
@@ -65,27 +65,30 @@ def build(
     """
     network, start = make_network(config, dataset, own_device, devices, free)
     start = replace(start, session=session)
-    arrangement = arrangement_of(network, len(devices)) if network.tables else None
-    store = make_store(config, dataset, network, devices, start.split(len(devices)), arrangement)
+    # Workers that take local steps hold all matrices themselves, so the servers may cut through them.
+    on_servers = replace(start, matrices=()) if config.mode_kind.promise.takes_local_steps else start
+    arrangement = arrangement_of(network, len(devices), on_servers.matrices) if network.tables else None
+    store = make_store(config, dataset, network, devices, on_servers.split(len(devices)), arrangement)
     step = TrainStep(
         config, network, dataset.spec, train_examples=dataset.train_examples, accelerator=accelerator_of(config)
     )
     return store, config.mode_kind.worker_step(step, config, start, network.keep)
 
 
-def arrangement_of(network: flat.FlatNetwork, servers: int) -> Arrangement:
+def arrangement_of(network: flat.FlatNetwork, servers: int, matrices: Sequence[Matrix] = ()) -> Arrangement:
     """Return, for a network with tables, where each server's weights are in the vector of all weights.
 
     A server has a range of the weights that are in no table, then its rows of each group (server/table_shard.py).
+    `matrices`: the matrices that have to be whole on one server.
     """
     starts = accumulate([0, *network.all_weights.sizes])
     begins = dict(zip(map(id, network.model.trainable_variables), starts))
-    lengths = [len(part) for part in np.array_split(np.empty(network.weights.length, np.bool_), servers)]
+    ends = ends_of_shards(network.weights.length, servers, matrices)
     of_servers: list[list[Part]] = [[] for _ in range(servers)]
-    for parts, end, length in zip(of_servers, accumulate(lengths), lengths):
+    for parts, begin, end in zip(of_servers, [0, *ends], ends):
         before = 0  # the number of weights in the variables so far
         for variable, size in zip(network.variables, network.weights.sizes):
-            low, high = max(end - length, before), min(end, before + size)
+            low, high = max(begin, before), min(end, before + size)
             if low < high:
                 shift = begins[id(variable)] - before
                 parts.append(RowRange(low + shift, high + shift))

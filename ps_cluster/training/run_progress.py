@@ -339,7 +339,8 @@ class RunProgress:
             epoch=self.epochs,
             loss=mean("loss"),
             diverged=not math.isfinite(sums["loss"]),
-            accuracy=metric if self._metric == "accuracy" else None,
+            # The sums are rounded, so a share may be above 1 by a rounding error.
+            accuracy=min(metric, 1.0) if metric is not None and self._metric == "accuracy" else None,
             error=metric if self._metric == "error" else None,
             learning_rate=mean("learning_rate"),
             staleness_mean=mean("staleness"),

@@ -19,6 +19,8 @@ from ps_cluster.data.augment import (
     resized,
 )
 from ps_cluster.data.batches import Batch
+from ps_cluster.data.recomputed_batches import ExampleIds
+from ps_cluster.data.recomputed_images import varied
 from ps_cluster.data.sets import cifar
 
 FIELD = cifar.SPEC.inputs["image"]
@@ -49,6 +51,14 @@ def augmented(images, *, step=0, epoch=0, seed=0, **settings) -> np.ndarray:
 
 def fingerprint(**arguments) -> str:
     return hashlib.sha256(augmented(random_images(16), **EVERYTHING.model_dump(), **arguments)).hexdigest()
+
+
+@pytest.mark.parametrize("settings", [EVERYTHING.model_dump(), {"brightness_delta": 0.3, "flip": "random"}])
+def test_images_are_varied_as_the_proof_computes_it_again(settings):
+    images, options = random_images(24), Augmentation(**settings)
+    examples = ExampleIds(np.arange(24), np.full(24, 3))
+    again = varied(images, examples, options, FIELD.mean, seed=5, step=7)
+    np.testing.assert_allclose(augmented(images, step=7, epoch=3, seed=5, **settings), again, atol=0.02)
 
 
 def same_images(a, b) -> np.ndarray:

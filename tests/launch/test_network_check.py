@@ -1,6 +1,8 @@
 """A user's own network is built once before a run: what is wrong is one line, and what compile() says becomes settings."""
 
 import sys
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -94,8 +96,14 @@ def of(tmp_path_factory):
 
 def answer(config, dataset):
     """Return the answer of the process, computed here."""
-    question = Question.of(config, dataset).model_dump_json()
-    return network_check._answer(Question.model_validate_json(question))
+    return network_check._answer(Question.from_json(Question.of(config, dataset).to_json()))
+
+
+def test_a_question_has_file_names_that_are_no_text(of):
+    config, dataset = of("raises", **{"data.data_dir": Path("d\udcff")})
+    asked = Question.of(config, replace(dataset, directory=Path("/p\udcfe")))
+    assert Question.from_json(asked.to_json()) == asked
+    assert asked.config["data"]["data_dir"] == "d\udcff"
 
 
 @pytest.mark.filterwarnings("ignore:The object being serialized includes a `lambda`:UserWarning")

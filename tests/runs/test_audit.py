@@ -271,14 +271,25 @@ def test_a_rate_that_was_lowered_as_the_workers_in_the_rows_demand(tmp_path):
     assert run.rows[0]["rate_factor"] == pytest.approx([1, 1, 1, 9 / 16, 9 / 25, 9 / 25])
 
 
+def test_a_rate_that_is_never_lowered_holds_whatever_workers_take_part(tmp_path):
+    run = Run(tmp_path, rows=rows_of(range(6), version=np.arange(1, 7), worker=WORKERS, rate_factor=1.0))
+    assert not run.proof(expected=ExpectedRows(checks_factors=True)).problems
+
+
 @pytest.mark.parametrize(
     ("begun_with", "row", "factor", "told"),
     [
         (3, 3, 1.0, "row 3: step 3 has rate_factor 1, but the workers before give 0.5625"),
         (3, 1, 0.5, "row 1: step 1 has rate_factor 0.5, but the workers before give 1"),
         (5, 3, None, "row 3: step 3 has rate_factor 0.5625, but the workers before give 1"),
+        (None, 3, None, "row 3: step 3 has rate_factor 0.5625, but this mode gives 1"),
     ],
-    ids=["the whole rate with a worker more", "lowered without one", "all five were there from the start"],
+    ids=[
+        "the whole rate with a worker more",
+        "lowered without one",
+        "all five were there from the start",
+        "never lowered",
+    ],
 )
 def test_a_rate_that_was_lowered_otherwise_than_the_workers_demand(tmp_path, begun_with, row, factor, told):
     run = Run(tmp_path, rows=rows_of(range(6), version=np.arange(1, 7), **OF_MORE))

@@ -10,7 +10,7 @@ import tensorflow as tf
 from ps_cluster.config import build_config
 from ps_cluster.errors import UserError
 from ps_cluster.models.flat import FlatLayout
-from ps_cluster.server.initial_state import InitialState
+from ps_cluster.server.initial_state import InitialState, ends_of_shards
 from ps_cluster.server.update_rules.muon import orthogonal
 from ps_cluster.server.update_rules.rule import Matrix, make_rule
 
@@ -130,10 +130,58 @@ def test_each_matrix_is_whole_on_one_parameter_server():
     assert [len(part.weights) for part in replace(whole, matrices=()).split(2)] == [40, 39]
 
 
-def test_more_parameter_servers_than_matrices_can_be_given_to_are_refused():
+def test_a_division_is_found_if_there_is_one_and_else_refused():
+    layers = [Matrix(0, 784, 512), Matrix(401_920, 512, 256), Matrix(533_248, 256, 10)]
+    assert ends_of_shards(535_818, 3, layers) == [401_408, 532_992, 535_818]
     whole = InitialState(np.zeros(50), np.ones(50), np.zeros(4), np.zeros(4), (Matrix(0, 12, 4),))
-    with pytest.raises(UserError, match="cluster.parameter_servers: got 3: .* the 1 matrices of this network can't be"):
-        whole.split(3)
+    assert [len(part.weights) for part in whole.split(3)] == [48, 1, 1]
+    with pytest.raises(UserError, match="cluster.parameter_servers: got 4: .* leave nothing for the last one"):
+        whole.split(4)
+
+
+@pytest.mark.parametrize("servers", [1, 2, 5, 7])
+def test_without_matrices_all_parts_are_equally_long(servers):
+    ends = ends_of_shards(23, servers, [])
+    assert np.diff([0, *ends]).tolist() == [len(part) for part in np.array_split(np.zeros(23), servers)]
+
+
+def test_shards_change_matrices_as_one_shard_does():
+    random = np.random.default_rng(0)
+    places = tuple(Matrix(*place) for place in LAYOUT.matrices(("conv", "wide")))
+    start = random.normal(size=LAYOUT.length).astype(np.float32)
+    factors = LAYOUT.factors([("wide", 3.0)])
+    gradients = random.normal(size=[2, LAYOUT.length]).astype(np.float32)
+    made = {}
+    for servers in (1, 2):
+        parts = InitialState(start, factors, np.zeros(2), np.zeros(2), places).split(servers)
+        ends = np.cumsum([len(part.weights) for part in parts])[:-1]
+        weights = [tf.Variable(part.weights) for part in parts]
+        settings = of(fixed_norm_every=1, orthogonal_steps=3).optimizer
+        rules = [
+            make_rule(settings, own, part.factors, matrices=part.matrices)
+            for own, part in zip(weights, parts, strict=True)
+        ]
+        for number, gradient in enumerate(gradients):
+            for rule, share in zip(rules, np.split(gradient, ends), strict=True):
+                rule.apply(tf.constant(share), tf.constant(RATE), tf.constant(number, tf.int64))
+        made[servers] = np.concatenate([own.numpy() for own in weights])
+    np.testing.assert_allclose(made[2], made[1], rtol=1e-5, atol=1e-6)
+
+
+def test_a_frozen_matrix_keeps_its_norm():
+    begin, rows, columns = place = LAYOUT.matrices(("conv",))[0]
+    weights = tf.Variable(np.ones(LAYOUT.length, np.float32))
+    factors = LAYOUT.factors([("conv", 0.0)])
+    rule = make_rule(of(fixed_norm_every=1).optimizer, weights, factors, matrices=[Matrix(*place)])
+    rule.apply(tf.ones([LAYOUT.length]), tf.constant(RATE), tf.constant(0, tf.int64))
+    assert (weights.numpy()[begin : begin + rows * columns] == 1).all()
+
+
+def test_a_fixed_norm_is_refused_with_a_method_that_would_take_it_for_a_step():
+    with pytest.raises(UserError, match="optimizer.fixed_norm_every: got 1: staleness method gap_aware would take"):
+        build_config(
+            overrides={"optimizer.rule": "muon", "optimizer.fixed_norm_every": 1, "staleness.method": "gap_aware"}
+        )
 
 
 def test_matrices_get_a_fixed_norm_before_every_nth_update():
@@ -158,6 +206,9 @@ def test_matrices_get_a_fixed_norm_before_every_nth_update():
     )
 
 
-def test_workers_that_train_by_themselves_have_whole_matrices():
-    config = build_config(overrides={"optimizer.rule": "muon", "cluster.parameter_servers": 2, "mode.name": "diloco"})
-    assert config.optimizer.matrices == ("kernel",)
+def test_fewer_steps_are_the_iteration_of_the_source_that_many_times():
+    x = np.random.default_rng(1).normal(size=(8, 6))
+    ours = np.asarray(orthogonal(tf.constant(x, tf.float32), 1))
+    x /= np.linalg.norm(x)
+    gram = x @ x.T
+    np.testing.assert_allclose(ours, 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x, atol=1e-5)

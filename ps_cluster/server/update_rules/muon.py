@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeVar
 
+import numpy as np
 from pydantic import Field
 
 from ps_cluster.config.equations import Slots, UpdateParts
@@ -11,9 +13,11 @@ from ps_cluster.config.lazy import tf
 from ps_cluster.config.optimizer_rules import OptimizerRule, RuleSettings
 from ps_cluster.config.schema import RunConfig
 from ps_cluster.config.setting_types import LARGEST_FACTOR, Momentum
+from ps_cluster.config.staleness_methods import METHODS
+from ps_cluster.server.staleness.correction import Correction
 from ps_cluster.server.update_rules.adam import AdamSettings, bias_correction, running_mean
 from ps_cluster.server.update_rules.momentum import MomentumSettings
-from ps_cluster.server.update_rules.rule import UpdateRule, times
+from ps_cluster.server.update_rules.rule import MakeVariable, Matrix, UpdateRule, on_this_device, times
 
 ORTHOGONALISING = (3.4445, -4.7750, 2.0315)  # Jordan et al. 2024
 
@@ -32,9 +36,9 @@ class MatrixSettings(MomentumSettings):
         default=0,
         ge=0,
         le=1_000_000,
-        description="Before every update whose number is divisible by this one, scale each matrix so that its norm is the "
-        "root of the number of its columns; 0: never. It suits matrices whose scale has no effect, because a "
-        "normalisation follows them.",
+        description="Before the first update and every n-th one after it (with local steps, of a worker's own steps), scale "
+        "each matrix so that its norm is the root of the number of its columns; 0: never. It suits matrices whose scale has "
+        "no effect, because a normalisation follows them.",
     )
     orthogonal_steps: int = Field(
         default=5, ge=1, le=20, description="Number of iterations that make an update orthogonal; fewer take less time."
@@ -67,7 +71,8 @@ MuonsSettings = TypeVar("MuonsSettings", bound=MatrixSettings)
 
 class MuonUpdate(UpdateRule[MuonsSettings]):
     """v = momentum x v + g; u = g + momentum x v; w -= learning rate x u, and for a matrix of m rows and n columns
-    W -= learning rate x sqrt(max(1, n / m)) x orthogonal(U).
+    W -= learning rate x sqrt(max(1, n / m)) x orthogonal(U). With `fixed_norm_every`, W is first scaled to a norm of
+    sqrt(n), as in airbench94_muon (github.com/KellerJordan/cifar10-airbench).
 
     Muon (Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks",
     kellerjordan.github.io/posts/muon). In that source, AdamW updates the other weights: see `MuonAdamUpdate`. The
@@ -76,6 +81,17 @@ class MuonUpdate(UpdateRule[MuonsSettings]):
     """
 
     slot_names: tuple[str, ...] = ("momentum",)
+
+    def __init__(
+        self,
+        settings: MuonsSettings,
+        weights: tf.Variable,
+        factors: np.ndarray,
+        variable: MakeVariable = on_this_device,
+        matrices: Sequence[Matrix] = (),
+    ):
+        trained = [matrix for matrix in matrices if factors[matrix.begin : matrix.end].any()]
+        super().__init__(settings, weights, factors, variable, trained)
 
     def _change(
         self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, share: tf.Tensor | None
@@ -93,28 +109,23 @@ class MuonUpdate(UpdateRule[MuonsSettings]):
             parts.append(tf.reshape(max(1.0, matrix.columns / matrix.rows) ** 0.5 * whole, [-1]))
         step = learning_rate * times(self._factors, tf.concat([*parts, others[end:]], axis=0))
         slots["momentum"] = velocity
-        before = self._weights.read_value()
-        return tf.group(
-            *(self.slots[name].assign(value, read_value=False) for name, value in slots.items()),
-            self._weights.assign(self._with_fixed_norms(before, updates_before) - step, read_value=False),
-        )
+        if (every := self._settings.fixed_norm_every) and self._matrices:
+            weights = self._weights.read_value()
+            weights = tf.cond(updates_before % every == 0, lambda: self._with_fixed_norms(weights), lambda: weights)
+            changed = self._weights.assign(weights - step, read_value=False)
+        else:
+            changed = self._weights.assign_sub(step, read_value=False)
+        return tf.group(*(self.slots[name].assign(value, read_value=False) for name, value in slots.items()), changed)
 
-    def _with_fixed_norms(self, weights: tf.Tensor, updates_before: tf.Tensor) -> tf.Tensor:
-        """Return the weights, float32 [n], whose matrices have a norm of sqrt(columns) if `fixed_norm_every` says so."""
-        every = self._settings.fixed_norm_every
-        if not (every and self._matrices):
-            return weights
-
-        def scaled() -> tf.Tensor:
-            parts, end = [], 0
-            for matrix in self._matrices:
-                parts.append(weights[end : matrix.begin])
-                end = matrix.begin + matrix.size
-                whole = weights[matrix.begin : end]
-                parts.append(tf.math.divide_no_nan(whole * matrix.columns**0.5, tf.norm(whole)))
-            return tf.concat([*parts, weights[end:]], axis=0)
-
-        return tf.cond(updates_before % every == 0, scaled, lambda: weights)
+    def _with_fixed_norms(self, weights: tf.Tensor) -> tf.Tensor:
+        """Return the weights, float32 [n], with each matrix scaled to a norm of sqrt(columns)."""
+        parts, end = [], 0
+        for matrix in self._matrices:
+            parts.append(weights[end : matrix.begin])
+            end = matrix.end
+            whole = weights[matrix.begin : end]
+            parts.append(tf.math.divide_no_nan(whole * matrix.columns**0.5, tf.norm(whole)))
+        return tf.concat([*parts, weights[end:]], axis=0)
 
     def _step_of_others(
         self, gradient: tf.Tensor, velocity: tf.Tensor, update: tf.Tensor, updates_before: tf.Tensor
@@ -187,6 +198,16 @@ class Muon(OptimizerRule[MuonsSettings]):
             raise ValueError(
                 f"optimizer.rule: got '{self.name}': it needs whole matrices, but mode {mode.name} divides the network among "
                 "the workers: choose another mode, or another rule"
+            )
+        settings = config.optimizer
+        assert isinstance(settings, MatrixSettings)
+        corrects = METHODS[config.staleness.method].correction is not Correction
+        uses_method = "staleness" not in mode.uses.unused and not mode.promise.takes_local_steps
+        if settings.fixed_norm_every and corrects and uses_method:
+            raise ValueError(
+                f"optimizer.fixed_norm_every: got {settings.fixed_norm_every}: staleness method "
+                f"{config.staleness.method} would take the change of a matrix's norm for a step: choose 0, or "
+                "staleness.method none"
             )
 
 
