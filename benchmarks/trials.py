@@ -24,6 +24,7 @@ from benchmarks.records import Column, Record, keep
 from ps_cluster.errors import FAILED_FOR_GOOD, RunFailed
 from ps_cluster.files.json_files import read_json
 from ps_cluster.installation import IMPORT_FOLDER
+from ps_cluster.quiet_import import import_tensorflow
 from ps_cluster.report.terminal import print_line
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system import machine
@@ -133,6 +134,7 @@ class Difference:
 
     def p_value(self) -> float:
         """Return the probability of a mean at least as far from 0 by chance (two-sided, Student's t for pairs)."""
+        import_tensorflow()
         import tensorflow as tf  # of the libraries that are here, only TensorFlow has this distribution
 
         error = stdev(self.values) / math.sqrt(len(self.values))
