@@ -12,8 +12,6 @@ of a core, so the training has to be long.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
@@ -24,11 +22,12 @@ import click
 from pydantic import BaseModel
 
 from benchmarks.records import Column, keep, table
+from benchmarks.training import train
 from ps_cluster.cli.command_line import OUTPUT_FILE, CommaList, NameOf, OneLineCommand, Whole
 from ps_cluster.config.datasets import DATASETS
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.user_layers import parse_assignment
-from ps_cluster.errors import RunFailed, UserError
+from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json
 from ps_cluster.installation import IMPORT_FOLDER
 from ps_cluster.report.terminal import print_line
@@ -54,7 +53,7 @@ COLUMNS = {
 
 
 class Measured(BaseModel):
-    """What a run's summary.json says about its speed. The names are the same in all commits that can be compared."""
+    """The fields of summary.json that describe the speed of a run. A commit can be compared if its runs write them all."""
 
     examples_per_second: float | None
     cpu_seconds: float
@@ -63,23 +62,14 @@ class Measured(BaseModel):
 
 
 def measured(checkout: Path, settings: Mapping[str, Any], data: Sequence[str]) -> Measured:
-    """Train with the code of a checkout, and return the speed of the run.
+    """Train with the code of a checkout, and return the speed of the run. The arguments are as for `train`.
 
-    Args:
-      settings: by their dotted keys. The recipe of the network has all others.
-      data: the options of `run` that name the data.
     Raises:
       RunFailed: the training failed.
     """
     with TemporaryDirectory(prefix="before-after-") as folder:
         root = Path(folder) / "run"
-        words = [
-            word for key, value in settings.items() for word in ("--set", f"{key}={'null' if value is None else value}")
-        ]
-        argv = [sys.executable, "cli.py", "run", "--run-dir", str(root), *words, *data]
-        ended = subprocess.run(argv, cwd=checkout, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        if ended.returncode:
-            raise RunFailed(f"exit code {ended.returncode} in '{checkout}': {' '.join(argv)}\n{ended.stdout[-2000:]}")
+        train(root, settings, data, checkout=checkout)
         return read_json(root / "summary.json", Measured)
 
 

@@ -7,8 +7,6 @@ interrupted study, also on another machine or after the folder of the runs is go
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -21,12 +19,11 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel, ConfigDict
 
 from benchmarks.records import Column, Record, keep
-from ps_cluster.errors import FAILED_FOR_GOOD, RunFailed
+from benchmarks.training import train
+from ps_cluster.errors import FAILED_FOR_GOOD
 from ps_cluster.files.json_files import read_json
-from ps_cluster.installation import IMPORT_FOLDER
 from ps_cluster.quiet_import import import_tensorflow
 from ps_cluster.report.terminal import print_line
-from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system import machine
 from ps_cluster.tools.compare.records import read_record
 
@@ -260,11 +257,5 @@ def score_of(settings: Mapping[str, Any], data: Sequence[str]) -> float | None:
     """
     with TemporaryDirectory(prefix="trial-") as folder:
         root = Path(folder) / "run"
-        words = [
-            word for key, value in settings.items() for word in ("--set", f"{key}={'null' if value is None else value}")
-        ]
-        argv = [sys.executable, "cli.py", "run", "--run-dir", str(root), *words, *data]
-        ended = subprocess.run(argv, cwd=IMPORT_FOLDER, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        if ended.returncode not in (0, FAILED_FOR_GOOD) or not RunDir(root).summary.exists():
-            raise RunFailed(f"exit code {ended.returncode}: {' '.join(argv)}\n{ended.stdout[-2000:]}")
+        train(root, settings, data, exit_codes=(0, FAILED_FOR_GOOD))
         return read_record(root).final

@@ -43,7 +43,8 @@ class Waits(Enum):
 
 
 Splits = Literal["data", "layers", "width"]
-"""What the workers of a cluster divide among them: with "data" each worker has the whole network."""
+"""What is divided among the workers: the data, so that each worker has the whole network, or the layers or the width of
+the network."""
 
 
 class Flow(NamedTuple):

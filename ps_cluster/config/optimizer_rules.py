@@ -90,10 +90,10 @@ class RuleSettings(Section):
 
     @property
     def slowest_decay(self) -> float:
-        """The decay of the rule's slowest running mean; 0 if it has none. A rule with running means has to override it.
+        """The decay of the slowest running mean among the rule's slots; 0 if there is none.
 
-        The closer it is to 1, the larger is the error that the proof allows, because 1 - decay has few digits in
-        float32.
+        Override it in the settings of a rule that has running means. The closer it is to 1, the larger is the error that
+        the proof allows, because 1 - decay has few digits in float32.
         """
         return 0.0
 

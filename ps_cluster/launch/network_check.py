@@ -128,7 +128,7 @@ def with_rule_of_compile(config: RunConfig, facts: NetworkFacts) -> RunConfig:
 
 
 class Question(Row):
-    """What the process is asked: the facts about the network of a configuration, for the data set in a folder."""
+    """The request to the process that builds a network: a configuration, and the folder of its packed data set."""
 
     config: dict[str, JsonValue]
     dataset: PathFromText

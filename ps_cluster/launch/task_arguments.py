@@ -13,7 +13,7 @@ from ps_cluster.config.tasks import Task
 
 @dataclass(frozen=True)
 class TaskArguments:
-    """What the process of a task is told on its command line. Settings and data are in files of the run directory.
+    """The arguments of a task's process. The process reads settings and data from files in the run directory.
 
     Attributes:
       cores: the numbers of the cores that the task may use; empty: all cores that its parent may use.
@@ -21,8 +21,9 @@ class TaskArguments:
       least_workers: for a leader: training begins with this number of workers, and other workers may come later. None:
         it begins with all of them.
       alone: whether the task has no launcher (command `task`). It then reads settings and data from its workspace.
-      term: the term that the command `task` has claimed for this leader; 0: the process claims one if it leads.
-      wait_s: for an evaluator without a launcher: how long it waits for the training.
+      term: only with `alone`: the term that the command `task` has claimed for this leader; 0: the process claims one if
+        it leads.
+      wait_s: only with `alone`: how many seconds an evaluator waits for the training.
     """
 
     run_dir: Path
