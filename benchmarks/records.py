@@ -4,7 +4,8 @@
     python -m benchmarks.records age       # how much of the code has changed since each record
 
 A page names the records of a table in the line above the table: `<!-- records: default_run arms -->`. This program makes what
-follows, up to `<!-- end -->`.
+follows, up to `<!-- end -->`: the table and, for each record, its command, processor, date and commit. After
+`<!-- figures: default_run arms -->` it makes the table alone, without commits.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ RECORDS = IMPORT_FOLDER / "benchmarks" / "records"
 PAGES = (IMPORT_FOLDER / "README.md", *(IMPORT_FOLDER / "docs" / name for name in ("results.md", "clusters.md")))
 # The code that one training runs, which decides what it computes and what it costs.
 TRAINING = tuple(f"ps_cluster/{name}" for name in ("data", "models", "server", "training"))
-_TABLE = re.compile(r"(<!-- records: ([\w ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_TABLE = re.compile(r"(<!-- (records|figures): ([\w ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 Value = str | float | list[float] | None
 """What a cell shows: a text, one number, or the numbers of all measurements."""
@@ -132,13 +133,13 @@ def keep(output: Path | None, rows: list[dict[str, Any]], columns: dict[str, Col
     return record
 
 
-def table(records: Sequence[Record]) -> str:
-    """Return records with equal columns as one Markdown table. A table of several records has a column of commits."""
+def table(records: Sequence[Record], *, commits: bool = False) -> str:
+    """Return records with equal columns as one Markdown table. `commits`: with a column of commits."""
     columns, first = records[0].columns, records[0].rows[0]
     headings = [*(column.heading for column in columns.values()), "n", "commit"]
     sides = [*("---" if isinstance(first.get(key), str) else "---:" for key in columns), "---:", "---"]
     rows = [headings, sides, *([*cells, record.commit] for record in records for cells in record.cells())]
-    if len(records) == 1:
+    if not commits:
         rows = [cells[:-1] for cells in rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
 
@@ -153,12 +154,14 @@ def write() -> None:
     """Write the tables of README.md and of the pages in docs/."""
 
     def made(match: re.Match[str]) -> str:
-        records = [read(name) for name in match[2].split()]
+        records = [read(name) for name in match[3].split()]
+        if match[2] == "figures":
+            return f"{match[1]}{table(records)}\n{match[4]}"
         sources = "\n\n".join(
             f"`{record.command}`, {machine.processor_of(record.machine)}, {record.date}, commit {record.commit}."
             for record in records
         )
-        return f"{match[1]}{table(records)}\n\n{sources}\n{match[3]}"
+        return f"{match[1]}{table(records, commits=len(records) > 1)}\n\n{sources}\n{match[4]}"
 
     for page in PAGES:
         write_whole(page, _TABLE.sub(made, page.read_text(encoding="utf-8")))

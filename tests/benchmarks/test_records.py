@@ -31,4 +31,4 @@ def test_a_record_keeps_its_command_without_paths_and_becomes_a_table(tmp_path, 
     assert Record.model_validate(json.loads((tmp_path / "speed.json").read_text())) == record
     lines = ["| network | images/s | n |", "| --- | ---: | ---: |", "| a | 2 (1 to 3) | 2 |", "| b | 2.2 | 1 |"]
     assert table([record]).splitlines() == lines
-    assert table([record, record]).splitlines()[0] == "| network | images/s | n | commit |"
+    assert table([record, record], commits=True).splitlines()[0] == "| network | images/s | n | commit |"
