@@ -172,7 +172,11 @@ class _Collecting:
 
 option = partial(click.option, cls=OneValue)
 """Add an option to a command; all options of all commands are made by it."""
-command = partial(click.command, cls=HelpByGroups)
+
+
+def command(*, epilog: str) -> Callable[[Callable[..., object]], click.Command]:
+    """Make a command of a function. `epilog`: examples, which are the end of its help."""
+    return click.command(cls=HelpByGroups, epilog=epilog)
 
 
 _ALL = "ps_cluster.help_all"  # key in the context of a command: True if its help shows rare options too

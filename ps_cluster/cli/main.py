@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from importlib import import_module
 
 import click
 from click.shell_completion import get_completion_class
@@ -11,53 +10,140 @@ from click.shell_completion import get_completion_class
 from ps_cluster import __version__
 from ps_cluster.cli.command_line import COMPLETE, OneLineErrors, OneOf, command, examples
 
-# Group → command → its module and what it does. Only this table connects the core with the tools.
-GROUPS: dict[str, dict[str, tuple[str, str]]] = {
+# Group → command → what it does.
+GROUPS: dict[str, dict[str, str]] = {
     "Train": {
-        "run": ("cli.run", "Train on a cluster of processes on this machine."),
-        "scale": ("cli.runs", "Start or stop workers of a run while it trains."),
-        "task": ("cli.task_command", "Run one task of a cluster on several machines."),
+        "run": "Train on a cluster of processes on this machine.",
+        "scale": "Start or stop workers of a run while it trains.",
+        "task": "Run one task of a cluster on several machines.",
     },
     "Use a trained network": {
-        "evaluate": ("cli.trained", "Score each new checkpoint until training has ended."),
-        "predict": ("cli.trained", "Predict with the best model of a run."),
-        "export": ("cli.trained", "Write the best model for other programs."),
+        "evaluate": "Score each new checkpoint until training has ended.",
+        "predict": "Predict with the best model of a run.",
+        "export": "Write the best model for other programs.",
     },
     "Look at runs, data and machine": {
-        "runs": ("cli.runs", "List, compare, show and remove runs."),
-        "health": ("cli.runs", "Tell whether a run is alive and makes progress."),
-        "cluster": ("cli.runs", "Show the tasks of a cluster."),
-        "data": ("cli.data", "List, fetch, verify, show and remove data sets."),
-        "doctor": ("tools.doctor.command", "Check whether this machine can train."),
+        "runs": "List, compare, show and remove runs.",
+        "health": "Tell whether a run is alive and makes progress.",
+        "cluster": "Show the tasks of a cluster.",
+        "data": "List, fetch, verify, show and remove data sets.",
+        "doctor": "Check whether this machine can train.",
     },
     "Compare and measure": {
-        "compare": ("tools.compare.command", "Train several modes on the same work, with a report."),
-        "sweep": ("tools.sweep.command", "Search for good settings."),
-        "ensemble": ("tools.sweep.command", "Train several networks, and join them into one."),
-        "chaos": ("tools.chaos.command", "Inject faults into a run, and compare it with undisturbed runs."),
-        "bench": ("tools.bench.command", "Measure throughput."),
-        "simulate": ("tools.simulate.command", "Predict the throughput of a cluster before you build it."),
+        "compare": "Train several modes on the same work, with a report.",
+        "sweep": "Search for good settings.",
+        "ensemble": "Train several networks, and join them into one.",
+        "chaos": "Inject faults into a run, and compare it with undisturbed runs.",
+        "bench": "Measure throughput.",
+        "simulate": "Predict the throughput of a cluster before you build it.",
     },
     "For other programs": {
-        "k8s": ("tools.deploy.kubernetes_command", "Write manifests for Kubernetes."),
-        "slurm": ("tools.deploy.slurm_command", "Write a script for Slurm."),
-        "completion": ("cli.main", "Print the script with which a shell completes commands."),
+        "k8s": "Write manifests for Kubernetes.",
+        "slurm": "Write a script for Slurm.",
+        "completion": "Print the script with which a shell completes commands.",
     },
 }
-COMMANDS = {name: module for group in GROUPS.values() for name, (module, _) in group.items()}
+COMMANDS = [name for group in GROUPS.values() for name in group]
+
+
+def command_called(name: str) -> click.Command | None:
+    """Return a command by its name, or None. Only this function connects the core with the tools.
+
+    It imports the module of a command only when the command is called for, so that `--help` takes no time.
+    """
+    match name:
+        case "run":
+            from ps_cluster.cli.run import run
+
+            return run
+        case "scale":
+            from ps_cluster.cli.runs import scale
+
+            return scale
+        case "task":
+            from ps_cluster.cli.task_command import task
+
+            return task
+        case "evaluate":
+            from ps_cluster.cli.trained import evaluate
+
+            return evaluate
+        case "predict":
+            from ps_cluster.cli.trained import predict
+
+            return predict
+        case "export":
+            from ps_cluster.cli.trained import export
+
+            return export
+        case "runs":
+            from ps_cluster.cli.runs import runs
+
+            return runs
+        case "health":
+            from ps_cluster.cli.runs import health
+
+            return health
+        case "cluster":
+            from ps_cluster.cli.runs import cluster
+
+            return cluster
+        case "data":
+            from ps_cluster.cli.data import data
+
+            return data
+        case "doctor":
+            from ps_cluster.tools.doctor.command import doctor
+
+            return doctor
+        case "compare":
+            from ps_cluster.tools.compare.command import compare
+
+            return compare
+        case "sweep":
+            from ps_cluster.tools.sweep.command import sweep
+
+            return sweep
+        case "ensemble":
+            from ps_cluster.tools.sweep.command import ensemble
+
+            return ensemble
+        case "chaos":
+            from ps_cluster.tools.chaos.command import chaos
+
+            return chaos
+        case "bench":
+            from ps_cluster.tools.bench.command import bench
+
+            return bench
+        case "simulate":
+            from ps_cluster.tools.simulate.command import simulate
+
+            return simulate
+        case "k8s":
+            from ps_cluster.tools.deploy.kubernetes_command import k8s
+
+            return k8s
+        case "slurm":
+            from ps_cluster.tools.deploy.slurm_command import slurm
+
+            return slurm
+        case "completion":
+            return completion
+    return None
 
 
 class LazyCommands(OneLineErrors):
     """A group that imports the module of a command only when the command is called."""
 
     def list_commands(self, context: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return COMMANDS
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands by groups. The table has all texts, so no command is imported."""
         for heading, group in GROUPS.items():
             with formatter.section(heading):
-                formatter.write_dl([(f"{name:10}", says) for name, (_, says) in group.items()])
+                formatter.write_dl([(f"{name:10}", does) for name, does in group.items()])
 
     def resolve_command(
         self, context: click.Context, words: list[str]
@@ -65,12 +151,10 @@ class LazyCommands(OneLineErrors):
         try:
             return super().resolve_command(context, words)
         except click.exceptions.NoSuchCommand as error:  # click suggests only commands that are imported
-            raise click.exceptions.NoSuchCommand(
-                error.command_name, possibilities=list(COMMANDS), ctx=context
-            ) from error
+            raise click.exceptions.NoSuchCommand(error.command_name, possibilities=COMMANDS, ctx=context) from error
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        return getattr(import_module(f"ps_cluster.{COMMANDS[name]}"), name) if name in COMMANDS else None
+        return command_called(name)
 
 
 @click.group(
