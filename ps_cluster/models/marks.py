@@ -12,6 +12,7 @@ import keras
 
 from ps_cluster.config.objectives import Field
 from ps_cluster.models.flat import as_arguments
+from ps_cluster.models.keras_losses import is_of_keras
 from ps_cluster.private_names import copy_compiled, layers_of, made_by
 
 UNITS = "ps_cluster_units"  # turns a regression's standard deviations into the target's units
@@ -48,7 +49,7 @@ def with_mark(model: keras.Model, name: str, inputs: Mapping[str, Field]) -> ker
 
 def without_units(model: keras.Model) -> keras.Model:
     """Return a model without the layer `UNITS` at its end, compiled as it was. Raises ValueError if it is elsewhere."""
-    if is_marked(model, UNITS) and type(model).__module__.startswith("keras."):
+    if is_marked(model, UNITS) and is_of_keras(model):
         inputs, outputs = _ends_of(model)
         bare = keras.Model(inputs, keras.tree.map_structure(_before_units, outputs), name=model.name)
         copy_compiled(model, to=bare)
