@@ -211,12 +211,12 @@ def made_by(tensor: keras.KerasTensor) -> tuple[Any, list[keras.KerasTensor]]:
     return history.operation, history.operation._inbound_nodes[history.node_index].input_tensors
 
 
-def functional_of(model: keras.Sequential) -> Any:
+def functional_of(model: keras.Sequential) -> keras.Model | None:
     """Return the functional model that makes the calls of a Sequential; None if it is not built."""
     return model._functional
 
 
-def calls_of(graph: Any) -> list[Any] | None:
+def calls_of(graph: keras.Model | None) -> list[LayerCall] | None:
     """Return the nodes (calls of layers) of a functional model, beginning at its inputs; None for any other model.
 
     The public `layers` lists a layer once, however often it is called.
@@ -317,3 +317,15 @@ def with_notes(output: tf.Tensor, notes: Sequence[tf.Tensor | None]) -> tf.Tenso
         if note is not None:
             setattr(output, name, note)
     return output
+
+
+# The form of private objects that the functions above return.
+
+
+class LayerCall(Protocol):
+    """A call of a layer or of another operation in a functional model."""
+
+    operation: keras.Operation
+    is_input: bool  # whether it is no call, but an input of the model
+    input_tensors: list[keras.KerasTensor]
+    output_tensors: list[keras.KerasTensor]

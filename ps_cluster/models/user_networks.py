@@ -40,7 +40,7 @@ def check_network(model: Any, spec: ExampleSpec) -> keras.Model:
     # The losses and metrics stay. But without this, a copy or a saved model would refer to them, and Keras can't load
     # those of a user.
     model.compiled = False
-    graph = FlatNetwork(model).trace(spec)
+    graph = FlatNetwork(model).graph(spec)
     if resources := [one for one in graph.captured_inputs if one.dtype == tf.resource]:
         raise ValueError(
             f"it reads tf.Variables or tables of its own ({len(resources)} in all), which workers don't have: make "

@@ -83,7 +83,7 @@ class RecomputedSteps:
         self._model = build(settings, dataset.spec, seed=config.training.seed)
         network = FlatNetwork(self._model)
         if network.has_changing_statistics:
-            network.trace(dataset.spec)
+            network.count_calls(dataset.spec)
         self._layout, self._statistics, self.keep = network.weights, network.statistics, network.keep
         self._seeds = seeds_of(self._model)
         self._judge = judge_of(dataset.spec, config.training, self._model)
