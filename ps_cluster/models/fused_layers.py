@@ -95,7 +95,7 @@ class FusedBatchNormalization(keras.layers.BatchNormalization):
 class CompiledActivation(keras.layers.Activation):
     """`keras.layers.Activation`, compiled by XLA to one loop forward and one backward, in float32."""
 
-    def __init__(self, activation: Callable[..., Any], **options: Any):
+    def __init__(self, activation: Callable[[tf.Tensor], tf.Tensor], **options: Any):
         super().__init__(activation, **options)
         self._compiled = compiled(self.activation)
 
@@ -121,7 +121,7 @@ def compiled(function: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[tf.Tensor]
     forward = tf.function(in_float32, jit_compile=True, autograph=False)
 
     @tf.custom_gradient
-    def both(x: tf.Tensor) -> tuple[tf.Tensor, Callable[..., Any]]:
+    def both(x: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
         return forward(x), lambda upstream: backward(x, upstream)
 
     of_both: Callable[[tf.Tensor], tf.Tensor] = both
@@ -137,7 +137,9 @@ class WideConvolution(keras.layers.Conv2D):
 
 
 @tf.custom_gradient
-def _convolution(images: tf.Tensor, kernel: tf.Tensor) -> tuple[tf.Tensor, Callable[..., Any]]:
+def _convolution(
+    images: tf.Tensor, kernel: tf.Tensor
+) -> tuple[tf.Tensor, Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]]:
     def gradients(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         of_images = tf.raw_ops.Conv2DBackpropInput(
             input_sizes=tf.shape(images), filter=kernel, out_backprop=upstream, strides=[1] * 4, padding="SAME"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from ps_cluster.private_names import layers_of, seed_generators_of
@@ -42,7 +43,9 @@ def seed_states(random_state: tf.Tensor, count: int) -> list[tf.Tensor]:
 class PureScope(keras.StatelessScope):
     """A scope in which variables have given values. It records what makes a pass depend on anything else."""
 
-    def __init__(self, state_mapping: Sequence[tuple[Any, Any]], collect_losses: bool = False):
+    def __init__(
+        self, state_mapping: Sequence[tuple[keras.Variable, tf.Tensor | np.ndarray]], collect_losses: bool = False
+    ):
         super().__init__(state_mapping, collect_losses=collect_losses)
         self._given = dict(self.state_mapping)
         self._unknown: dict[int, keras.Variable] = {}
