@@ -303,12 +303,10 @@ class _Evaluator:
             with locks.in_turn(self._folder.run_dir.summary_lock):
                 refresh_evaluation(self._folder.run_dir, self._notify)
 
-    def _signs_of_life(self) -> tuple[Any, ...]:
+    def _signs_of_life(self) -> tuple[tuple[int, ...], int]:
         """Return a value that changes when the training writes a checkpoint or a row of progress."""
-        progress = self._folder.run_dir.progress
-        return tuple(
-            checkpoints.steps(self._folder.checkpoints)
-        ), progress.stat().st_mtime_ns if progress.exists() else 0
+        progress, steps = self._folder.run_dir.progress, checkpoints.steps(self._folder.checkpoints)
+        return tuple(steps), progress.stat().st_mtime_ns if progress.exists() else 0
 
     def _out_of_patience(self, patience_s: float) -> OutOfPatience:
         if not checkpoints.steps(self._folder.checkpoints):
