@@ -171,7 +171,7 @@ def keep_from_folding(tensor: tf.Tensor) -> None:
     tensor.op._set_attr("_scoped_allocator", empty)
 
 
-def frozen(graph: Any) -> Any:
+def frozen(graph: tf.types.experimental.ConcreteFunction) -> tf.types.experimental.ConcreteFunction:
     """Return a concrete function with constants for its variables. The public one, of version 1, needs a session."""
     return convert_to_constants.convert_variables_to_constants_v2(graph)
 
@@ -202,7 +202,7 @@ def takes_training(model: keras.Model) -> bool:
     return bool(model._call_has_training_arg)
 
 
-def made_by(tensor: keras.KerasTensor) -> tuple[Any, list[keras.KerasTensor]]:
+def made_by(tensor: keras.KerasTensor) -> tuple[keras.Operation, list[keras.KerasTensor]]:
     """Return the layer or operation that made a symbolic tensor, and the inputs of that call.
 
     The public `input` of a layer is that of its first call.

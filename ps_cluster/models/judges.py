@@ -16,7 +16,16 @@ from ps_cluster.config.schema import TrainingSettings
 from ps_cluster.models.compiled import CompiledLoss, MicroBatch, Targets, has_loss
 from ps_cluster.models.ends import NetworkEnd
 from ps_cluster.models.keras_losses import compares_classes
-from ps_cluster.models.marks import OWN_UNITS, PROBABILITIES, SCORES, UNITS, followed_by, is_marked, with_mark
+from ps_cluster.models.marks import (
+    OWN_UNITS,
+    PROBABILITIES,
+    SCORES,
+    UNITS,
+    followed_by,
+    is_marked,
+    symbolic_inputs_of,
+    with_mark,
+)
 from ps_cluster.models.pure import Outputs
 
 _SMALLEST = 1e-30  # the smallest probability whose logarithm is taken
@@ -190,7 +199,7 @@ class ObjectiveJudge(Judge):
         if self.needs_mark:
             return with_mark(model, PROBABILITIES, self._inputs)
         # A model that is a class of the user is not wrapped in another model.
-        can_be_marked = self.gives_scores and not self.of_probabilities and getattr(model, "inputs", None)
+        can_be_marked = self.gives_scores and not self.of_probabilities and symbolic_inputs_of(model)
         return with_mark(model, SCORES, self._inputs) if can_be_marked and not is_marked(model, SCORES) else model
 
 

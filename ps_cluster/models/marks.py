@@ -22,6 +22,12 @@ PROBABILITIES = "ps_cluster_probabilities"  # does nothing: the outputs are prob
 MARKS = (UNITS, OWN_UNITS, SCORES, PROBABILITIES)
 
 
+def symbolic_inputs_of(model: keras.Model) -> list[keras.KerasTensor]:
+    """Return the symbolic inputs of a model; none for a class of the user, of which Keras does not know them."""
+    found: list[keras.KerasTensor] = keras.tree.flatten(getattr(model, "inputs", None) or ())
+    return found
+
+
 def is_marked(model: keras.Model, mark: str) -> bool:
     """Return whether a model has one of the layers `MARKS`."""
     return any(layer.name == mark for layer in layers_of(model))
@@ -29,7 +35,7 @@ def is_marked(model: keras.Model, mark: str) -> bool:
 
 def followed_by(model: keras.Model, layer: keras.Layer, inputs: Mapping[str, Field]) -> keras.Model:
     """Return a model whose outputs go through one more layer. `inputs`: for a subclassed model, which does not know them."""
-    if not getattr(model, "inputs", None):
+    if not symbolic_inputs_of(model):
         given = {name: keras.Input(field.shape, name=name, dtype=field.network_dtype) for name, field in inputs.items()}
         arguments = as_arguments(given)
         return keras.Model(arguments, keras.tree.map_structure(layer, model(arguments)))

@@ -11,11 +11,12 @@ from ps_cluster.config import RunConfig
 from ps_cluster.config.objectives import OBJECTIVES, TARGET, ExampleSpec
 from ps_cluster.errors import UserError
 from ps_cluster.models.compiled import CompiledLoss, CompiledMetrics, has_loss
+from ps_cluster.models.compiled_optimizer import optimizer_of
 from ps_cluster.models.end_graphs import last_activation
 from ps_cluster.models.ends import target_names
 from ps_cluster.models.flat import FlatNetwork, as_arguments
 from ps_cluster.models.judges import judge_of, zero_targets
-from ps_cluster.models.marks import PROBABILITIES, is_marked, without_units
+from ps_cluster.models.marks import PROBABILITIES, is_marked, symbolic_inputs_of, without_units
 from ps_cluster.models.pure import Outputs
 from ps_cluster.private_names import layers_of, own_weights_of
 
@@ -178,8 +179,8 @@ def unused_parts(model: keras.Model, config: RunConfig) -> Iterator[str]:
             f"model.name: model.precision {wanted} is not used: its layers have policies of their own, and compute in "
             f"{' and '.join(sorted(found))}"
         )
-    made = getattr(getattr(model, "optimizer", None), "iterations", None)
-    if made is not None and (updates := int(made)):
+    optimizer = optimizer_of(model)
+    if optimizer is not None and (updates := int(optimizer.iterations)):
         yield (
             f"model.name: the optimizer of compile() has made {updates:,} update{'s' * (updates > 1)}: its moments are "
             "not used, and begin anew"
@@ -196,7 +197,7 @@ def check_image_sizes(model: keras.Model, config: RunConfig) -> None:
     """
     if not config.schedule.image_scales:
         return
-    shapes = [given.shape[1:] for given in keras.tree.flatten(getattr(model, "inputs", None) or ())]
+    shapes = [given.shape[1:] for given in symbolic_inputs_of(model)]
     if fixed := [shape for shape in shapes if len(shape) == 3 and None not in shape]:
         raise UserError(
             f"schedule.image_scales: model.name '{config.model.name}' only takes images of "
