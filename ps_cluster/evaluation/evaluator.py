@@ -7,7 +7,6 @@ import os
 import time
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 from ps_cluster.clock import AwakeClock
 from ps_cluster.config import distinguishing_settings, load_config
@@ -235,12 +234,15 @@ class _Evaluator:
             self._scorer = Scorer(config, dataset_of(self._folder.run_dir, config, self._data_dir, self._notify))
         started = time.monotonic()
         score = self._scorer.score(checkpoint, augmented=augmented)
-        field = self._scorer.objective.field
-        metrics: dict[str, Any] = {f"test_{field}": score.metric, f"validation_{field}": score.validation_metric}
+        of_test, of_validation = score.metric, score.validation_metric
+        is_accuracy = self._scorer.objective.has_accuracy
         row = EvaluationRow(
             time=time.time(),
             step=checkpoint.step,
-            **metrics,
+            test_accuracy=of_test if is_accuracy else None,
+            test_error=None if is_accuracy else of_test,
+            validation_accuracy=of_validation if is_accuracy else None,
+            validation_error=None if is_accuracy else of_validation,
             augmented_test_accuracy=score.augmented_metric,
             test_loss=score.loss,
             validation_loss=score.validation_loss,

@@ -167,7 +167,10 @@ class Judge(ABC):
 
 
 class ObjectiveJudge(Judge):
-    """Judges the only output of a network, float32 [B, outputs], by the loss and metric of an objective."""
+    """Judges the only output of a network, float32 [B, outputs], by the loss and metric of an objective.
+
+    Targets are a single tensor too, [B, ...].
+    """
 
     gives_scores = False  # whether outputs that are not probabilities are scores of classes or labels
     of_probabilities = False  # whether the outputs are probabilities, not scores
