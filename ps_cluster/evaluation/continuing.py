@@ -37,7 +37,7 @@ class TextFormatter:
 
     columns = headings = ["text"]
 
-    def cells(self, text: bytes) -> list[Any]:
+    def cells(self, text: bytes) -> list[str]:
         return self.shown(text)
 
     def shown(self, text: bytes) -> list[str]:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import IO, Any, TextIO, cast
+from typing import IO, Any, cast
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.measure import Measurement
@@ -115,7 +115,7 @@ def _printable_lines(text: str) -> str:
 class Output:
     """A text stream that becomes silent when its reader leaves, and replaces characters that its encoding lacks."""
 
-    def __init__(self, stream: TextIO):
+    def __init__(self, stream: IO[str]):
         self._stream = stream
         self._gone = False
         self.encoding = getattr(stream, "encoding", None) or "utf-8"

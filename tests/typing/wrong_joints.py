@@ -13,7 +13,7 @@ from ps_cluster.config.objectives import ExampleSpec, Objective
 from ps_cluster.config.optimizer_rules import OptimizerRule, RuleSettings
 from ps_cluster.config.schedules import Schedule, ScheduleSettings
 from ps_cluster.config.staleness_methods import StalenessMethod, StalenessSettings
-from ps_cluster.models.judges import LossAndMetric
+from ps_cluster.models.judges import ObjectiveJudge
 from ps_cluster.models.networks.mlp import MlpSettings
 from ps_cluster.server.shard import ParameterShard
 from ps_cluster.server.staleness.correction import Correction
@@ -77,6 +77,6 @@ class WrongJudge(Objective):
         """Return a correction, where a judge is expected."""
         return Correction
 
-    def results(self) -> type[LossAndMetric]:  # type: ignore[override]
+    def results(self) -> type[ObjectiveJudge]:  # type: ignore[override]
         """Return a judge, where an analysis is expected."""
-        return LossAndMetric
+        return ObjectiveJudge
