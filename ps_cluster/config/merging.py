@@ -140,8 +140,8 @@ def load_mode_and_cluster(file: Path) -> tuple[Mode, ClusterSettings]:
         ) from error
 
 
-def loaded(file: Path, changes: Layer, environment: Mapping[str, str]) -> Resolved:
-    """Return a run's config.yaml with other values for some dotted keys, and the strictest isolation of all layers.
+def resolve_resumed(file: Path, changes: Layer, environment: Mapping[str, str]) -> Resolved:
+    """Merge the settings of a resumed run: its config.yaml, other values for some dotted keys, and the strictest isolation.
 
     Args:
       environment: environment variables. Only the variable of the isolation counts: a resumed run keeps its settings.

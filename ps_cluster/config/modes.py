@@ -115,7 +115,6 @@ class Mode(Named, ABC):
 
     Attributes:
       name: the name by which users choose the mode.
-      says: one sentence for --help that says what the mode does.
       Settings: the class of the section `mode`, with this mode's own settings.
       cluster: the cluster that the mode runs on.
       promise: what the mode promises about its updates.
@@ -126,7 +125,6 @@ class Mode(Named, ABC):
     """
 
     name = ""
-    says = ""
     Settings: type[ModeSettings] = ModeSettings
     cluster = ClusterShape()
     promise = Promise()

@@ -29,11 +29,13 @@ class Named:
 
     Attributes:
       name: the name.
+      says: a sentence for --help that describes the object; "": there is none.
       page: the page of the documentation that shows how to write such an object.
       Settings: if a section of a configuration names the object, the class of this section.
     """
 
     name: str = ""
+    says: str = ""
     page = "docs/extending.md"
     Settings: type[Section] = Section
 

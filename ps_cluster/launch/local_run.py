@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from ps_cluster.config import RunConfig, changed, load_config, user_code
 from ps_cluster.config.datasets import DATASETS, DataSettings
-from ps_cluster.config.merging import loaded
+from ps_cluster.config.merging import resolve_resumed
 from ps_cluster.config.networks import NETWORKS, check_examples
 from ps_cluster.config.objectives import OBJECTIVES, SMOOTHING
 from ps_cluster.config.samples import OF_FILES, OF_WORKER, ends_of_files, ends_of_workers
@@ -91,7 +91,8 @@ def resume_run(
     with locks.sole_use(root, RUN_DIRECTORY, view.notice):
         untrusted.refuse_foreign(run_dir.config)
         run_dir.make_folders()
-        before, config = load_config(run_dir.config), loaded(run_dir.config, dict(more or {}), os.environ).config
+        before = load_config(run_dir.config)
+        config = resolve_resumed(run_dir.config, dict(more or {}), os.environ).config
         config.check_fits_one_machine()
         private_network.check_isolation(config.cluster.isolation, run_dir.root)
         for line in not_used(os.environ):

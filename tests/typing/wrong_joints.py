@@ -5,6 +5,8 @@ mypy reports a `type: ignore` that silences nothing. So this file passes only wh
 
 from typing import Any
 
+from ps_cluster.cli.command_line import OUTPUT, option
+from ps_cluster.cli.options import config_options
 from ps_cluster.config import RunConfig
 from ps_cluster.config.equations import Slots, UpdateParts
 from ps_cluster.config.keras_schedules import KerasSettings
@@ -80,3 +82,13 @@ class WrongJudge(Objective):
     def results(self) -> type[LossAndMetric]:  # type: ignore[override]
         """Return a judge, where an analysis is expected."""
         return LossAndMetric
+
+
+@option("--name", grop=OUTPUT)  # type: ignore[call-arg]
+def misspelt_argument_of_an_option(name: str) -> None:
+    """Put the option into a group."""
+
+
+@config_options("--mode")  # type: ignore[arg-type]
+def no_place_for_settings(name: str) -> None:
+    """Take no settings, where the given settings are passed."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -20,7 +19,7 @@ from ps_cluster.cli.command_line import (
     examples,
     option,
 )
-from ps_cluster.cli.options import config_options, overrides, parameter_of, refuse_others
+from ps_cluster.cli.options import GivenSettings, config_options, parameter_of, refuse_others
 from ps_cluster.config import build_config
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.report.terminal import make_console, print_line
@@ -65,8 +64,8 @@ from ps_cluster.tools.bench import arms
 @config_options("--dataset", "--data-dir")
 @click.pass_context
 def bench(
-    context: click.Context, /, names: list[str], models: list[str], precisions: list[str], rounds: int,
-    straggler: str | None, ddp_python: Path | None, assignments: tuple[str, ...], output: Path | None, **options: Any,
+    context: click.Context, given: GivenSettings, /, names: list[str], models: list[str], precisions: list[str],
+    rounds: int, straggler: str | None, ddp_python: Path | None, output: Path | None,
 ) -> None:  # fmt: skip
     """Measure images/s (examples/s) of a cluster, one process, all-reduce, per-variable servers, PyTorch and bare cores."""
     from ps_cluster.launch.local_run import resolve_data
@@ -74,7 +73,7 @@ def bench(
     from ps_cluster.tools.bench import cases, empty, table_speed, throughput
 
     prepare_for_tensorflow()
-    values = overrides(assignments, options)
+    values = given.overrides()
     jobs: Iterable[throughput.Job]
     measured: Sequence[arms.BenchArm]
     columns: Sequence[throughput.Column]
