@@ -16,6 +16,7 @@ from pydantic import BaseModel
 
 from ps_cluster.cli.options import CONFIG_OPTIONS
 from ps_cluster.config.augmentation import VARIATIONS
+from ps_cluster.config.registry import Named
 from ps_cluster.config.schema import sections
 from ps_cluster.config.sections import CHOSEN, Choice, flat, own_settings
 from ps_cluster.config.user_layers import EXTENDS
@@ -72,7 +73,7 @@ def leaves(properties: Mapping[str, Schema], prefix: str = "") -> Iterator[tuple
             yield f"{prefix}{name}", found
 
 
-def own_names(choice: Choice) -> list[str]:
+def own_names(choice: Choice[Named]) -> list[str]:
     """Return the names of this package's objects that users may choose."""
     return [name for name in choice.kinds.names if name in choice.kinds.own]
 
@@ -90,13 +91,13 @@ def _section(name: str, model: type[BaseModel]) -> Schema:
     return {**one_object(properties), "allOf": list(_only_own(choice))}
 
 
-def names_schema(choice: Choice, found: Schema) -> Schema:
+def names_schema(choice: Choice[Named], found: Schema) -> Schema:
     """Return the schema of the key that chooses a section's further settings."""
     described = {key: value for key, value in found.items() if key == "description"}
     return {"anyOf": [{"enum": own_names(choice)}, {"type": "string", "pattern": _PATH}], **described}
 
 
-def _only_own(choice: Choice) -> Iterator[Schema]:
+def _only_own(choice: Choice[Named]) -> Iterator[Schema]:
     """Yield a condition for each name: if it is chosen, the section must not have settings of the other choices."""
     for name in own_names(choice):
         chosen = {"properties": {choice.key: {"const": name}}, "required": [choice.key]}

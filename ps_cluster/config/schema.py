@@ -316,18 +316,18 @@ class RunConfig(Section):
             )
 
     def _check_scale(self) -> None:
-        workers, kind = self.cluster.workers, self.mode_kind
+        workers = self.cluster.workers
         for name, bound, allowed in (
             ("min_workers", self.cluster.min_workers, range(1, workers + 1)),
             ("max_workers", self.cluster.max_workers, range(workers, sys.maxsize)),
         ):
             if bound is None or bound == workers:
                 continue
-            if kind.cluster.fixed_workers:
-                raise ValueError(f"cluster.{name}: got {bound}: {kind.cannot_scale}: leave it out")
+            if why := self.mode_kind.why_fixed:
+                raise ValueError(f"cluster.{name}: got {bound}: {why}: leave it out")
             if bound not in allowed:
-                most = "at most" if name == "min_workers" else "at least"
-                raise ValueError(f"cluster.{name}: got {bound}: it has to be {most} cluster.workers, {workers}")
+                side = "at most" if name == "min_workers" else "at least"
+                raise ValueError(f"cluster.{name}: got {bound}: it has to be {side} cluster.workers, {workers}")
 
     def _check_patience(self) -> None:
         patience = self.evaluation.patience

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ps_cluster.config.known_keys import known_keys
-from ps_cluster.config.sections import CHOSEN, ISOLATION_KEY, Layer, flat, merged, nested, value_in
+from ps_cluster.config.sections import CHOICES, ISOLATION_KEY, Layer, flat, merged, nested
 from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files.values import Malformed
 from ps_cluster.files.yaml_files import parse_yaml, read_yaml
@@ -109,9 +109,9 @@ def of_options(overrides: Mapping[str, Any]) -> NamedLayer:
 
 def trusted(layer: Layer, folder: Path) -> Layer:
     """Return a user's layer with absolute paths of the code and data that it names. This code may be run from now on."""
-    for section, (key, kinds) in CHOSEN.items():
-        if isinstance(name := value_in(layer, section, key), str):
-            layer = merged(layer, {section: {key: kinds.named_by_user(name, folder)}})
+    for choice in CHOICES:
+        if isinstance(name := choice.name_in(layer), str):
+            layer = merged(layer, {choice.section: {choice.key: choice.kinds.named_by_user(name, folder)}})
     return layer
 
 

@@ -9,9 +9,8 @@ from typing import Literal
 
 from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec
 from ps_cluster.config.schema import AUTO, EvaluationSettings
-from ps_cluster.config.sections import listed
 from ps_cluster.errors import UserError, did_you_mean
-from ps_cluster.files.values import number_text
+from ps_cluster.files.values import listed, number_text
 from ps_cluster.runs.result_rows import EarlyStop, MeasuredMetric, metric_text
 
 Mode = Literal["max", "min"]

@@ -14,7 +14,7 @@ from pydantic_core import to_jsonable_python
 from ps_cluster.config import RunConfig, build_config
 from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.config.schema import AUTO
-from ps_cluster.config.sections import CHOSEN, flat, joined, nested
+from ps_cluster.config.sections import CHOICES, flat, joined, nested
 from ps_cluster.config.user_layers import of_options, trusted
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
@@ -33,7 +33,7 @@ HELD_OUT_SHARE = 0.1
 _JUDGING = ("data.", "evaluation.", "checkpoints.", "cluster.evaluator")
 _MAY_VARY = ("data.augmentation.",)
 # Settings that may name files.
-_NAMING = {f"{section}.{choice.key}": choice.kinds for section, choice in CHOSEN.items()}
+_NAMING = {choice.setting: choice.kinds for choice in CHOICES}
 
 
 def _known(method: str) -> str:
