@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Concatenate, Literal, ParamSpec, TypeVar, get_args, get_origin
 
 import click
+from annotated_types import Ge, Gt, Le, Lt
 from click.shell_completion import CompletionItem
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -159,16 +160,17 @@ def type_of_setting(key: str) -> OptionType:
     kind = next(kind for kind in (*get_args(field.annotation), field.annotation) if kind is not type(None))
     if get_origin(kind) is Literal:
         return OneOf(get_args(kind))  # a setting that also takes a text has an option of its own for it
-    kind = getattr(kind, "__origin__", kind)  # removes the checks of a type such as PathFromText
-    kinds_of_bound = ("ge", "gt", "le", "lt")
-    bounds = {name: getattr(bound, name) for bound in field.metadata for name in kinds_of_bound if hasattr(bound, name)}
+    if get_origin(kind) is Annotated:
+        kind = get_args(kind)[0]  # without the checks of a type such as PathFromText
     if kind in (int, float):
-        return (Whole if kind is int else Number)(
-            min=bounds.get("ge", bounds.get("gt")),
-            max=bounds.get("le", bounds.get("lt")),
-            min_open="gt" in bounds,
-            max_open="lt" in bounds,
-        )
+        limits: dict[str, Any] = {}
+        for bound in field.metadata:
+            match bound:
+                case Ge(low) | Gt(low):
+                    limits |= {"min": low, "min_open": isinstance(bound, Gt)}
+                case Le(high) | Lt(high):
+                    limits |= {"max": high, "max_open": isinstance(bound, Lt)}
+        return (Whole if kind is int else Number)(**limits)
     if issubclass(kind, BaseModel):
         return click.STRING  # a short form of several settings (`settings_of`)
     return click.Path(path_type=Path) if kind is Path else kind

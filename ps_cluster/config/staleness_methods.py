@@ -56,7 +56,7 @@ class StalenessMethod(Named, Generic[OwnSettings]):
     Settings: type[StalenessSettings] = StalenessSettings
     correction: type[Correction[OwnSettings]]
 
-    def parts(self) -> Mapping[str, type]:
+    def class_attributes(self) -> Mapping[str, type]:
         from ps_cluster.server.staleness.correction import Correction
 
         return {"correction": Correction}

@@ -17,6 +17,7 @@ from ps_cluster.config.merging import resolve_resumed
 from ps_cluster.config.networks import NETWORKS, check_examples
 from ps_cluster.config.objectives import OBJECTIVES, SMOOTHING
 from ps_cluster.config.samples import OF_FILES, OF_WORKER, ends_of_files, ends_of_workers
+from ps_cluster.config.setting_types import AUTO
 from ps_cluster.data import sources
 from ps_cluster.data.cache import default_cache_dir
 from ps_cluster.data.packed import PackedDataset
@@ -180,7 +181,7 @@ def complete_config(config: RunConfig, dataset: PackedDataset, notify: Notify = 
         {
             "data.dataset": dataset.name,
             "data.data_dir": os.path.realpath(os.path.expanduser(data_dir)) if data_dir else None,
-            "model.precision": fastest_precision() if precision == "auto" else precision,
+            "model.precision": fastest_precision() if precision == AUTO else precision,
             "evaluation.monitor_mode": checked_mode(config.evaluation, dataset.spec, facts.metrics),
         }
     )
@@ -194,7 +195,7 @@ def slow_line(asked: RunConfig, complete: RunConfig, dataset: PackedDataset) -> 
     """
     network = NETWORKS[complete.model.name]
     usual = network.usual_scores.get(dataset.name)
-    if (asked.model.precision, complete.model.precision) != ("auto", "float32") or not (
+    if (asked.model.precision, complete.model.precision) != (AUTO, "float32") or not (
         usual and usual.minutes_in_float32
     ):
         return None

@@ -27,7 +27,6 @@ from ps_cluster.cli.options import (
 )
 from ps_cluster.config import RunConfig, datasets
 from ps_cluster.config.datasets import DATASETS
-from ps_cluster.config.schema import GPUS_AUTO
 from ps_cluster.errors import UserError
 from ps_cluster.report.terminal import print_note
 from ps_cluster.tools.deploy.kubernetes import DATA, KINDS, Deployment
@@ -108,7 +107,7 @@ def render(
             f"cluster.isolation: got '{isolation}': containers may neither make networks nor change the firewall: "
             "leave it out; the NetworkPolicy closes the ports"
         )
-    if config.cluster.gpus == GPUS_AUTO:
+    if config.cluster.on_gpus:
         raise UserError(
             "cluster.gpus: got 'auto': the manifests ask Kubernetes for no GPU, and the image has no CUDA: leave it out"
         )
