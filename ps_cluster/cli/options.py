@@ -34,7 +34,7 @@ from ps_cluster.config.augmentation import NO_VARIATION, VARIATIONS, read_variat
 from ps_cluster.config.known_keys import known_keys
 from ps_cluster.config.modes import MODES
 from ps_cluster.config.schema import PAGE, sections
-from ps_cluster.config.sections import CHOSEN, flat, joined, own_settings
+from ps_cluster.config.sections import CHOOSING, CHOSEN, flat, joined, own_settings
 from ps_cluster.config.tasks import EVALUATOR, TRAINING_TYPES
 from ps_cluster.config.user_layers import NamedLayer, settings_of_environment
 from ps_cluster.errors import UserError
@@ -151,10 +151,9 @@ _TASK_TYPE = OneOf((*TRAINING_TYPES, EVALUATOR))
 
 def type_of_setting(key: str) -> OptionType:
     """Return the type of an option for the setting of a dotted key: its choices and range are those of the setting."""
-    section, name = key.split(".")
-    if section in CHOSEN and name == CHOSEN[section].key:
-        return NameOf(CHOSEN[section].kinds)
-    field = _field(section, name)
+    if key in CHOOSING:
+        return NameOf(CHOOSING[key].kinds)
+    field = _field(*key.split("."))
     if get_origin(field.annotation) is Literal:
         return OneOf(get_args(field.annotation))
     kind = next(kind for kind in (*get_args(field.annotation), field.annotation) if kind is not type(None))

@@ -18,7 +18,7 @@ from ps_cluster.cli.options import CONFIG_OPTIONS
 from ps_cluster.config.augmentation import VARIATIONS
 from ps_cluster.config.registry import Named
 from ps_cluster.config.schema import sections
-from ps_cluster.config.sections import CHOSEN, Choice, flat, own_settings
+from ps_cluster.config.sections import CHOOSING, CHOSEN, Choice, flat, own_settings
 from ps_cluster.config.user_layers import EXTENDS
 from ps_cluster.files.values import in_words
 from ps_cluster.files.writing import write_whole
@@ -199,10 +199,9 @@ def _options(key: str) -> str:
 
 def _choices(key: str) -> str | None:
     """Return the names that may be chosen, for the key that chooses a section's further settings; None for other keys."""
-    section, _, name = key.partition(".")
-    if section not in CHOSEN or name != CHOSEN[section].key:
+    if key not in CHOOSING:
         return None
-    return ", ".join([*own_names(CHOSEN[section]), "or yours as path/to/file.py:name"])
+    return ", ".join([*own_names(CHOOSING[key]), "or yours as path/to/file.py:name"])
 
 
 def _values(schema: Schema) -> str:

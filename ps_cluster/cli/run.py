@@ -28,7 +28,7 @@ from ps_cluster.cli.options import (
 from ps_cluster.config import Resolved
 from ps_cluster.config.merging import resolve_resumed
 from ps_cluster.config.modes import MODES
-from ps_cluster.config.sections import ISOLATION_KEY
+from ps_cluster.config.sections import ISOLATION_KEY, MODE
 from ps_cluster.config.user_layers import variables, without_variables
 from ps_cluster.errors import UserError
 from ps_cluster.installation import PROGRAM
@@ -156,7 +156,7 @@ def _resolve_new(given: GivenSettings, split: str | None, *, tensorboard: bool) 
     """Return the settings of a new run. `split`: the value of --split, from which the mode may follow."""
     if tensorboard and not any(text.startswith(GRADIENTS) for text in given.assignments):
         given = replace(given, assignments=(*given.assignments, f"{GRADIENTS}=true"))
-    resolved = given.with_values(_mode_that_splits(split, given.values.get("mode.name"))).resolve()
+    resolved = given.with_values(_mode_that_splits(split, given.values.get(MODE.setting))).resolve()
     config = resolved.config
     if split and config.mode_kind.cluster.splits != split:
         splits = f"mode {config.mode.name} splits the {config.mode_kind.cluster.splits}"
@@ -167,7 +167,7 @@ def _resolve_new(given: GivenSettings, split: str | None, *, tensorboard: bool) 
 def _mode_that_splits(what: str | None, mode: str | None) -> dict[str, str]:
     """Return the setting for the only mode that splits `what`; {} if several modes do, or if the user chose one."""
     found = [one.name for one in MODES if one.cluster.splits == what]
-    return {"mode.name": found[0]} if len(found) == 1 and mode is None else {}
+    return {MODE.setting: found[0]} if len(found) == 1 and mode is None else {}
 
 
 def _print_plan(resolved: Resolved) -> int:

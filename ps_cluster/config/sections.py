@@ -102,6 +102,7 @@ RULE = Choice("optimizer", "rule", RULES)
 SCHEDULE = Choice("schedule", "kind", SCHEDULES)
 CHOICES: tuple[Choice[Named], ...] = (DATA_SET, MODE, STALENESS_METHOD, NETWORK, RULE, SCHEDULE)
 CHOSEN = {choice.section: choice for choice in CHOICES}
+CHOOSING = {choice.setting: choice for choice in CHOICES}  # by dotted key
 
 
 def chosen_kinds(tree: Layer) -> dict[str, Named]:
@@ -171,7 +172,7 @@ _TASK_OF_SETTING = {
     "cluster.intra_op_threads": WORKER, "cluster.parameter_servers": PS,
 }  # fmt: skip
 # Settings that switch on a feature that not all modes have → the value that switches it off.
-SWITCHES = {"staleness.method": "none", "lookahead.every_updates": 0}
+SWITCHES = {STALENESS_METHOD.setting: "none", "lookahead.every_updates": 0}
 
 
 def uses(mode: str, key: str) -> bool:

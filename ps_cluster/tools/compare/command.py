@@ -63,10 +63,10 @@ if TYPE_CHECKING:
 def compare(
     given: GivenSettings,
     runs: tuple[Path, ...],
-    modes: list[str] | None,
+    modes: tuple[str, ...] | None,
     seeds: int | None,
-    stragglers: list[str] | None,
-    batches: list[str] | None,
+    stragglers: tuple[str, ...] | None,
+    batches: tuple[str, ...] | None,
     target_score: float | None,
     baseline: str | None,
     output: Path,
