@@ -33,7 +33,7 @@ from ps_cluster.config import LONGEST_SECONDS, Resolved, parse_assignment, resol
 from ps_cluster.config.augmentation import NO_VARIATION, VARIATIONS, read_variations
 from ps_cluster.config.known_keys import known_keys
 from ps_cluster.config.modes import MODES
-from ps_cluster.config.schema import PAGE, sections
+from ps_cluster.config.schema import PAGE, section_classes
 from ps_cluster.config.sections import CHOOSING, CHOSEN, flat, joined, own_settings
 from ps_cluster.config.tasks import EVALUATOR, TRAINING_TYPES
 from ps_cluster.config.user_layers import NamedLayer, settings_of_environment
@@ -181,7 +181,7 @@ def _text(key: str) -> str:
         forms = ", ".join(one.form for one in VARIATIONS.values())
         return f"Vary images in these ways only, joined by commas: {forms}. {NO_VARIATION}: do not vary them."
     section, name = key.split(".")
-    if section != "mode" or name in sections()[section].model_fields:
+    if section != "mode" or name in section_classes()[section].model_fields:
         return _field(section, name).description or ""
     modes_of: dict[str, list[str]] = {}  # description → the modes whose setting has it
     for mode in MODES:
@@ -191,7 +191,7 @@ def _text(key: str) -> str:
 
 
 def _field(section: str, name: str) -> FieldInfo:
-    fields = sections()[section].model_fields
+    fields = section_classes()[section].model_fields
     if name in fields:
         return fields[name]
     known = (kind.Settings.model_fields for kind in CHOSEN[section].kinds.with_settings)

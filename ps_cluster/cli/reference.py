@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from ps_cluster.cli.options import CONFIG_OPTIONS
 from ps_cluster.config.augmentation import VARIATIONS
 from ps_cluster.config.registry import Named
-from ps_cluster.config.schema import sections
+from ps_cluster.config.schema import section_classes
 from ps_cluster.config.sections import CHOOSING, CHOSEN, Choice, flat, own_settings
 from ps_cluster.config.user_layers import EXTENDS
 from ps_cluster.files.values import in_words
@@ -49,7 +49,7 @@ def run_schema() -> Schema:
 def sections_schema() -> dict[str, Schema]:
     """Return the schema of each section, with defaults, by its name."""
     defaults = flat(read_yaml(CONFIG_FOLDER / "default.yaml"))
-    return {name: _with_defaults(name, _section(name, model), defaults) for name, model in sections().items()}
+    return {name: _with_defaults(name, _section(name, model), defaults) for name, model in section_classes().items()}
 
 
 def one_object(properties: Mapping[str, Schema]) -> Schema:
@@ -155,7 +155,7 @@ def page(text: str) -> str:
     """Return the text of a page with a new table. The table is at the end of the page."""
     defaults = flat(read_yaml(CONFIG_FOLDER / "default.yaml"))
     rows: list[Setting] = []
-    for section, settings in sections().items():
+    for section, settings in section_classes().items():
         rows += [*_settings(section, settings, defaults), *_of_choices(section, defaults)]
     table = "".join(  # no text here holds a |, which would end a cell
         f"| `{key}`{_options(key)} | {values} | {'' if default is None else f'`{default}`'} | {meaning} |\n"

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import Field, TypeAdapter, ValidationError
 
 from ps_cluster.config.datasets import DataSet
-from ps_cluster.config.modes import MODES, Mode
+from ps_cluster.config.modes import Mode
 from ps_cluster.config.networks import NETWORKS, Network
 from ps_cluster.config.optimizer_rules import RULES
 from ps_cluster.config.schedules import CONSTANT
@@ -135,17 +135,17 @@ def found_for(table: Sequence[FoundRates], settings: Mapping[str, Any], user: Ma
       user: the user's layer. If it sets one of `BELONG_TOGETHER`, the table is not used. The exception is a staleness
         method that is the default of the rule anyway.
     """
-    mode, rule = MODE.name_in(settings), RULE.name_in(settings)
-    if mode not in MODES:
+    mode, rule = MODE.chosen_in(settings), RULE.chosen_in(settings)
+    if mode is None:
         return {}  # the validation refuses it later
     # With local steps the method belongs to the outer step, and the table to the local steps.
-    is_usual = MODES[mode].promise.takes_local_steps or (
-        rule in RULES and STALENESS_METHOD.name_in(settings) == RULES[rule].staleness_method
+    is_usual = mode.promise.takes_local_steps or (
+        rule is not None and STALENESS_METHOD.name_in(settings) == rule.staleness_method
     )
     if {key for key in BELONG_TOGETHER if not (key == METHOD and is_usual)} & flat(user).keys():
         return {}
     batch_size = value_in(settings, "training", "batch_size_per_worker")
-    place = (*rated_as(MODES[mode], value_in(settings, "cluster", "workers")), batch_size)
+    place = (*rated_as(mode, value_in(settings, "cluster", "workers")), batch_size)
     return next((found.layer() for found in table if found.place == place), {})
 
 

@@ -525,7 +525,7 @@ def fitted(tree: Layer | None) -> RunConfig:
     return _class_with(tuple((section, kind.Settings) for section, kind in kinds.items())).model_validate(tree)
 
 
-def sections() -> dict[str, type[Section]]:
+def section_classes() -> dict[str, type[Section]]:
     """Return section name → its class, which has only the settings that all choices of the section share."""
     classes = {name: field.annotation for name, field in RunConfig.model_fields.items()}
     return {name: kind for name, kind in classes.items() if isinstance(kind, type) and issubclass(kind, Section)}

@@ -10,10 +10,12 @@ from ps_cluster.cli.options import config_options
 from ps_cluster.config import RunConfig
 from ps_cluster.config.equations import Slots, UpdateParts
 from ps_cluster.config.keras_schedules import KerasSettings
+from ps_cluster.config.modes import Mode
 from ps_cluster.config.networks import Network, NetworkSettings
 from ps_cluster.config.objectives import ExampleSpec, Objective
 from ps_cluster.config.optimizer_rules import OptimizerRule, RuleSettings
 from ps_cluster.config.schedules import Schedule, ScheduleSettings
+from ps_cluster.config.sections import NETWORK
 from ps_cluster.config.staleness_methods import StalenessMethod, StalenessSettings
 from ps_cluster.models.judges import LossAndMetric
 from ps_cluster.models.networks.mlp import MlpSettings
@@ -24,6 +26,8 @@ from ps_cluster.server.update_rules.adam import AdamUpdate, LazyAdamRows
 from ps_cluster.server.update_rules.momentum import MomentumSettings
 from ps_cluster.server.update_rules.rule import UpdateRule
 from ps_cluster.training.modes.base import DefaultMode
+
+wrong_choice: Mode | None = NETWORK.chosen_in({})  # type: ignore[assignment]
 
 
 class WrongTrainer(DefaultMode):
