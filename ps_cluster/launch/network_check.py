@@ -20,7 +20,7 @@ from pydantic import JsonValue
 from ps_cluster.config import RunConfig
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.objectives import OBJECTIVES
-from ps_cluster.config.optimizer_rules import RULES
+from ps_cluster.config.optimizer_rules import RULES, WAYS_TO_CLIP
 from ps_cluster.config.recipe import COMPILED
 from ps_cluster.config.schedules import CONSTANT
 from ps_cluster.config.schema import fitted
@@ -32,12 +32,14 @@ from ps_cluster.files.writing import write_whole
 from ps_cluster.notices import Notify, ignore
 from ps_cluster.process_variables import TEMPORARY
 from ps_cluster.runs.rows import Row, Text, Word
+from ps_cluster.server.update_rules.adam import Adam
 from ps_cluster.system import environment
 from ps_cluster.system.child_process import how_ended
 from ps_cluster.system.lifetime import die_with_launcher
 
 WITHIN_S = 120.0  # each task builds it again, and training has to begin within `RunLimits.startup_s`
-WITHOUT_COMPILE = "adam"  # the rule of a network that was not compiled, with its usual rate
+# The section `optimizer` of a network that was not compiled.
+WITHOUT_COMPILE: dict[str, JsonValue] = {"rule": Adam.name, "learning_rate": Adam.usual_rate, "weight_decay": 0.0}
 
 _known: dict[tuple[str, str], NetworkFacts] = {}  # the answers so far, because a sweep asks for each trial
 
@@ -111,13 +113,10 @@ def with_rule_of_compile(config: RunConfig, facts: NetworkFacts) -> RunConfig:
         return config
     if facts.no_rule:
         raise UserError(f"model.name: '{config.model.name}': {facts.no_rule}")
-    settings = {
-        name: value for name, value in config.optimizer.model_dump(mode="json").items() if value and name != "rule"
-    }
-    usual = {"rule": WITHOUT_COMPILE, "learning_rate": RULES[WITHOUT_COMPILE].usual_rate}
-    compiled: dict[str, Any] = dict(facts.optimizer) or usual
-    if any(name.startswith("clip") or name.endswith("clip_norm") for name in settings):  # one way to clip is enough
-        compiled = {name: value for name, value in compiled.items() if "clip" not in name}
+    settings = config.optimizer.model_dump(mode="json", exclude={"rule"}, exclude_none=True)
+    compiled: dict[str, Any] = dict(facts.optimizer or WITHOUT_COMPILE)
+    if settings.keys() & WAYS_TO_CLIP:  # one way to clip is enough
+        compiled = {name: value for name, value in compiled.items() if name not in WAYS_TO_CLIP}
     changes = {f"optimizer.{name}": value for name, value in (compiled | settings).items()}
     if config.schedule.kind == CONSTANT:
         changes |= {f"schedule.{name}": value for name, value in facts.schedule.items()}
