@@ -243,7 +243,7 @@ class TaskDecisions:
 
     def time_passed(self, is_frozen: bool, awake_s: float) -> TaskActions:
         """Return the actions whose time has come, after all events of a round. `is_frozen`: the process is stopped."""
-        if self._frozen.overdue([self._task] if is_frozen else [], awake_s):
+        if self._frozen.take_overdue([self._task] if is_frozen else [], awake_s):
             return self._give_up(f"its process was frozen for {self._frozen.limit_s:g} s")
         if not self.leads or (what := self._clock.overdue(self._task, awake_s)) is None:
             return ()
