@@ -17,7 +17,7 @@ from ps_cluster.notices import Notify
 from ps_cluster.process_variables import TF_CONFIG
 from ps_cluster.report.run_state import TaskState
 from ps_cluster.runs.logs import DISK_REFUSES
-from ps_cluster.runs.rows import ClusterFile
+from ps_cluster.runs.rows import ClusterFile, Launcher, TaskRow
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system import environment
 from ps_cluster.system.forked_tasks import ForkServer
@@ -169,17 +169,17 @@ class LocalCluster:
     def _write_cluster_file(self) -> str | None:
         """Write cluster.json. If the disk refuses to replace it, return why; `poll` tries again."""
         tasks = [
-            {
-                "type": process.task.type,
-                "index": process.task.index,
-                "pid": process.pid,
-                "address": self.topology.address(process.task),
-                "absent": process.task in self.topology.spare,
-            }
+            TaskRow(
+                type=process.task.type,
+                index=process.task.index,
+                pid=process.pid,
+                address=self.topology.address(process.task),
+                absent=process.task in self.topology.spare,
+            )
             for process in self._supervisor.processes
         ]
-        launcher = {"pid": os.getpid(), "life": life_of(os.getpid())}
-        content = ClusterFile.model_validate({"launcher": launcher, "isolated": self._network.isolated, "tasks": tasks})
+        launcher = Launcher(pid=os.getpid(), life=life_of(os.getpid()))
+        content = ClusterFile(launcher=launcher, isolated=self._network.isolated, tasks=tasks)
         try:
             write_json(self._run_dir.cluster, content.model_dump())
         except OSError as error:

@@ -46,7 +46,7 @@ from ps_cluster.report.terminal import print_error
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.leaders import Claim, Superseded, claim
 from ps_cluster.runs.result_rows import BROKEN, EarlyStop, Outcome, ProgressRow, Summary, TrainingResult, with_work
-from ps_cluster.runs.rows import ClusterFile, TaskFile
+from ps_cluster.runs.rows import ClusterFile, TaskFile, TaskRow
 from ps_cluster.runs.run_dir import RUN_DIRECTORY, RunDir
 from ps_cluster.system import environment, machine
 from ps_cluster.system.addresses import check_is_free
@@ -185,9 +185,15 @@ class OneTask:
     def _write_files(self) -> None:
         """Write what the task's process and `health` read. Only the leader writes the run's config.yaml and cluster.json."""
         run_dir, task = self.run_dir, self.task
-        who = {"type": task.type, "index": task.index, "pid": os.getpid(), "address": self.topology.address(task)}
-        where = {"host": socket.gethostname(), "leads": self.leads, "life": life_of(os.getpid())}
-        own = TaskFile.model_validate(who | where)
+        own = TaskFile(
+            type=task.type,
+            index=task.index,
+            pid=os.getpid(),
+            address=self.topology.address(task),
+            host=socket.gethostname(),
+            leads=self.leads,
+            life=life_of(os.getpid()),
+        )
         run_dir.make_folders()
         try:
             if self.leads:
@@ -226,10 +232,10 @@ class OneTask:
         trains = self.config.mode_kind.trainer_type
         known = {Task(trains, index): pid for index, pid in pids.items()} | {self.topology.leader: os.getpid()}
         tasks = [
-            {"type": task.type, "index": task.index, "pid": known.get(task), "address": self.topology.address(task)}
+            TaskRow(type=task.type, index=task.index, pid=known.get(task), address=self.topology.address(task))
             for task in self.topology.tasks
         ]
-        write_json(self.run_dir.cluster, ClusterFile.model_validate({"tasks": tasks}).model_dump())
+        write_json(self.run_dir.cluster, ClusterFile(tasks=tasks).model_dump())
 
     def write_ending(self, outcome: Outcome, early_stop: EarlyStop | None) -> int:
         """Write and print what `run` does at its end. Return 0, or FAILED_FOR_GOOD if the proof does not hold."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, Strict, model_validator
+from pydantic import BaseModel, ConfigDict, Field, GetPydanticSchema, Strict, model_validator
 
 from ps_cluster.config.datasets import MOST_CLASSES
 
@@ -33,7 +33,8 @@ class Row(BaseModel):
 
 # The rows of cluster.json, which lists the tasks, and of the file in which a task records its fatal error.
 
-TaskType = Literal["chief", "ps", "worker", "evaluator"]
+# One of these words. For mypy it is a str, like `Task.type`, because a `Task` also names processes outside of a cluster.
+TaskType = Annotated[str, GetPydanticSchema(lambda _, handler: handler(Literal["chief", "ps", "worker", "evaluator"]))]
 
 
 class Launcher(Row):
