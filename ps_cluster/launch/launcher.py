@@ -21,7 +21,7 @@ from ps_cluster.launch import memory, task, task_server
 from ps_cluster.launch.actions import EndRun
 from ps_cluster.launch.endings import write_ending
 from ps_cluster.launch.event_loop import EventLoop
-from ps_cluster.launch.local_cluster import FORK_SERVER, LocalCluster
+from ps_cluster.launch.local_cluster import FORK_SERVER, TENSORBOARD, LocalCluster
 from ps_cluster.launch.network_check import described_objective
 from ps_cluster.launch.stages import RunLimits
 from ps_cluster.process_variables import temporary_files_in
@@ -81,12 +81,12 @@ def run_local(
             task_server.ARGV,
             network.popen,
             run_dir.root,
-            run_dir.log(FORK_SERVER.type, FORK_SERVER.index),
+            run_dir.log(FORK_SERVER),
             environment.for_child(os.environ),
             clock,
             stops=lambda: loop.stops_at_once,
         ) as server,
-        tensorboard_server.tensorboard_if(tensorboard, run_dir.tensorboard, run_dir.log("tensorboard", 0), view.notice),
+        tensorboard_server.tensorboard_if(tensorboard, run_dir.tensorboard, run_dir.log(TENSORBOARD), view.notice),
     ):
         write_whole(run_dir.config, config.to_yaml())
         write_pointer(run_dir.dataset, dataset)

@@ -28,7 +28,8 @@ from ps_cluster.system.run_processes import life_of
 from ps_cluster.system.supervisor import Supervisor, TaskExit, TaskProcess, TaskSpec
 from ps_cluster.system.usage import Usage
 
-FORK_SERVER, LAUNCHER = Task("fork_server", 0), Task("launcher", 0)
+# Processes of a run that are not in its cluster. Their log and their usage are named like those of a task.
+FORK_SERVER, LAUNCHER, TENSORBOARD = Task("fork_server", 0), Task("launcher", 0), Task("tensorboard", 0)
 
 
 class LocalCluster:
@@ -208,8 +209,8 @@ class LocalCluster:
             argv=(*self._task_argv, *arguments.argv()),
             env=self._environment(task) | {TF_CONFIG: self.topology.tf_config(task)},
             cwd=self._run_dir.root,
-            log=self._run_dir.log(task.type, task.index),
-            error=self._run_dir.error(task.type, task.index),
+            log=self._run_dir.log(task),
+            error=self._run_dir.error(task),
         )
 
     def _environment(self, task: Task) -> dict[str, str]:

@@ -102,7 +102,7 @@ def run_one_task(
     _check_port_is_free(topology, task, port_free_within_s)
     guard_port(config.cluster.isolation, topology.port(task), topology.addresses, notify)
     # Leaders share: a newer one takes over from one that is frozen or can't be reached (runs/leaders.py).
-    held = root if leads else RunDir(root).workspace(task.type, task.index)
+    held = root if leads else RunDir(root).workspace(task)
     try:
         with locks.sole_use(held, RUN_DIRECTORY, notify, shared=leads):
             dataset = resolve(config.data, notify).holding_out(config.evaluation.validation_examples)
@@ -164,7 +164,7 @@ class OneTask:
             self.began_s = time.monotonic()
             rendezvous = rendezvous_of(self.config.mode_kind, self.options)
             total = self.config.total_updates(self.dataset.train_examples)
-            with temporary_files_in(self.run_dir.of_task(self.task.type, self.task.index).temporary):
+            with temporary_files_in(self.run_dir.of_task(self.task).temporary):
                 code = loop(
                     self.task, self.topology, self.run_dir, self.view, requests, self, RunLimits(), rendezvous,
                     total_updates=total, evaluation=self.config.evaluation,
@@ -201,10 +201,10 @@ class OneTask:
                 write_pointer(run_dir.dataset, self.dataset)
                 write_form(run_dir.examples, self.dataset)
                 self.write_workers({})
-            files = run_dir.of_task(task.type, task.index)
+            files = run_dir.of_task(task)
             write_whole(files.config, self.config.to_yaml())
             write_pointer(files.dataset, self.dataset)
-            write_json(run_dir.task_file(task.type, task.index), own.model_dump())
+            write_json(run_dir.task_file(task), own.model_dump())
         except OSError as error:
             raise UserError(f"run directory '{run_dir.root}' can't be written: {error.strerror}") from error
 

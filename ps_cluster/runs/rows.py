@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, GetPydanticSchema, Strict, model_validator
 
 from ps_cluster.config.datasets import MOST_CLASSES
+from ps_cluster.config.tasks import Task
 
 MOST = 2**53  # above this a float64, as in the ledger, does not represent every whole number
 MOST_INDEX = 10_000
@@ -58,6 +59,10 @@ class TaskRow(Row):
     pid: Pid | None = None
     address: Word | None = None
     absent: bool = False
+
+    @property
+    def task(self) -> Task:
+        return Task(self.type, self.index)
 
 
 class TaskFile(TaskRow):

@@ -22,6 +22,7 @@ from pathlib import Path
 import pytest
 
 from ps_cluster.config import build_config
+from ps_cluster.config.tasks import Task
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.files import locks
 from ps_cluster.launch import launcher, task_server
@@ -236,7 +237,7 @@ def test_a_server_that_dies_every_time_is_given_up_with_its_first_cause_on_one_l
     assert launch(workers=1, chief="ignores_sigterm", worker="killed_while_training") == 1
     (line,) = launch.errors
     assert line.startswith("Error: worker-0 (pid ") and line.endswith("(given up after 5 restarts)")
-    assert f"ended with SIGKILL, its last line: the last words (log: {launch.run_dir.log('worker', 0)})" in line
+    assert f"ended with SIGKILL, its last line: the last words (log: {launch.run_dir.log(Task('worker', 0))})" in line
     assert launch.summary["outcome"] == "failed" and launch.summary["restarts"]["worker-0"] == 5
 
 
