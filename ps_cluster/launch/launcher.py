@@ -22,7 +22,7 @@ from ps_cluster.launch.actions import EndRun
 from ps_cluster.launch.endings import write_ending
 from ps_cluster.launch.event_loop import EventLoop
 from ps_cluster.launch.local_cluster import FORK_SERVER, TENSORBOARD, LocalCluster
-from ps_cluster.launch.network_check import described_objective
+from ps_cluster.launch.network_check import check_network, described_objective
 from ps_cluster.launch.stages import RunLimits
 from ps_cluster.process_variables import temporary_files_in
 from ps_cluster.report.progress import ProgressView
@@ -103,7 +103,7 @@ def run_local(
             fork_server=server,
             notify=view.notice,
         )
-        view.start(config, run_dir, dataset, described_objective(config, dataset))
+        view.start(config, run_dir, dataset, described_objective(dataset, check_network(config, dataset)))
         if line := memory.warning(config, room()):
             view.notice(MEMORY_SHORT(line))
         loop = EventLoop(config, cluster, run_dir, view, stop_requests, limits, clock=clock)

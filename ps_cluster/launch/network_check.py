@@ -68,13 +68,14 @@ class NetworkFacts(Row):
 
 
 def check_network(config: RunConfig, dataset: PackedDataset, notify: Notify = ignore) -> NetworkFacts:
-    """Return the facts about a network that can be trained. This package's networks are not built, and have none.
+    """Return the facts about a network that can be trained. A network of this package is not built, and has only `reading`.
 
-    `notify` gets a line before a network is built, because TensorFlow is imported for that, which takes some seconds.
-    Raises UserError if the network can't be built, can't be trained here, or takes longer than `WITHIN_S`.
+    A network is built at most once in a process, so it costs nothing to ask again. `notify` gets a line before a network
+    is built, because TensorFlow is imported for that, which takes some seconds. Raises UserError if the network can't be
+    built, can't be trained here, or takes longer than `WITHIN_S`.
     """
     if config.model.name in NETWORKS.own:
-        return NetworkFacts()
+        return NetworkFacts(reading=OBJECTIVES[dataset.spec.objective].reading)
     key = _key(config, dataset)
     if key not in _known:
         notify(f"building the network '{config.model.name}' once, to check it")
@@ -85,15 +86,10 @@ def check_network(config: RunConfig, dataset: PackedDataset, notify: Notify = ig
     return _known[key]
 
 
-def described_objective(config: RunConfig, dataset: PackedDataset) -> str:
-    """Return what the network is to predict, in words, and how its outputs or the targets are interpreted.
-
-    A network of the user has to be checked by `check_network` in this process first, else the second part is missing.
-    """
-    objective = OBJECTIVES[dataset.spec.objective]
-    is_own, known = config.model.name in NETWORKS.own, _known.get(_key(config, dataset), NetworkFacts())
-    reading = objective.reading if is_own else known.reading
-    return ", ".join(filter(None, (objective.task(dataset.spec.outputs), reading)))
+def described_objective(dataset: PackedDataset, facts: NetworkFacts) -> str:
+    """Return what the network is to predict, in words, and how its outputs or the targets are interpreted."""
+    task = OBJECTIVES[dataset.spec.objective].task(dataset.spec.outputs)
+    return ", ".join(filter(None, (task, facts.reading)))
 
 
 def _key(config: RunConfig, dataset: PackedDataset) -> tuple[str, str]:
@@ -186,14 +182,23 @@ def _answer(question: Question) -> NetworkFacts:
     metrics = scored_metrics(judge, CompiledMetrics(model))
     try:
         not_alone = check_that_it_loads(model, config.model, dataset.spec)
-        facts = NetworkFacts(not_alone=not_alone, reading=judge.reading, metrics=metrics)
     except ValueError as error:
         return NetworkFacts(error=f"model.name: '{config.model.name}': {error}")
+    optimizer: dict[str, JsonValue] = {}
+    schedule: dict[str, JsonValue] = {}
+    no_rule = None
     try:
-        found = {"optimizer": optimizer_settings(model), "schedule": schedule_settings(model)}
-        return facts.model_copy(update=found)
+        optimizer, schedule = optimizer_settings(model), schedule_settings(model)
     except ValueError as error:
-        return facts.model_copy(update={"no_rule": str(error)})
+        no_rule = str(error)
+    return NetworkFacts(
+        optimizer=optimizer,
+        schedule=schedule,
+        no_rule=no_rule,
+        not_alone=not_alone,
+        reading=judge.reading,
+        metrics=metrics,
+    )
 
 
 if __name__ == "__main__":

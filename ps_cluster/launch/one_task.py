@@ -31,7 +31,7 @@ from ps_cluster.launch.endings import write_ending
 from ps_cluster.launch.gpu_choice import is_on_gpus, with_gpus_found
 from ps_cluster.launch.launcher import TASK_ARGV
 from ps_cluster.launch.local_run import complete_config, resolve_data
-from ps_cluster.launch.network_check import described_objective
+from ps_cluster.launch.network_check import check_network, described_objective
 from ps_cluster.launch.one_task_decisions import RendezvousLimits, taken
 from ps_cluster.launch.one_task_loop import TaskLoop
 from ps_cluster.launch.stages import RunLimits
@@ -159,7 +159,8 @@ class OneTask:
                 begun = newest_checkpoint(self.config, self.run_dir, self.dataset, ignore)
                 notify(f"run directory '{self.run_dir.root}': training continues from step {begun.step:,}")
             self._write_files()
-            self.view.start(self.config, self.run_dir, self.dataset, described_objective(self.config, self.dataset))
+            objective = described_objective(self.dataset, check_network(self.config, self.dataset))
+            self.view.start(self.config, self.run_dir, self.dataset, objective)
             self.view.tasks([TaskState(self.task, os.getpid(), "running")])
             self.began_s = time.monotonic()
             rendezvous = rendezvous_of(self.config.mode_kind, self.options)
