@@ -84,7 +84,6 @@ def run_local(
             run_dir.log(FORK_SERVER),
             environment.for_child(os.environ),
             clock,
-            stops=lambda: loop.stops_at_once,
         ) as server,
         tensorboard_server.tensorboard_if(tensorboard, run_dir.tensorboard, run_dir.log(TENSORBOARD), view.notice),
     ):
@@ -107,6 +106,7 @@ def run_local(
         if line := memory.warning(config, room()):
             view.notice(MEMORY_SHORT(line))
         loop = EventLoop(config, cluster, run_dir, view, stop_requests, limits, clock=clock)
+        server.stops = loop.stops_at_once  # before the loop starts the first task, and with it the server
         try:
             ending = loop.until_the_end()
         finally:
