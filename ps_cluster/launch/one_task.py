@@ -19,7 +19,7 @@ from pathlib import Path
 from ps_cluster.config import RunConfig
 from ps_cluster.config.datasets import DataSettings
 from ps_cluster.config.modes import Mode
-from ps_cluster.config.tasks import PS, WORKER, Task
+from ps_cluster.config.tasks import PS, WORKER, Resume, Task
 from ps_cluster.data.packed import PackedDataset, write_form, write_pointer
 from ps_cluster.errors import BAD_INPUT, FAILED_FOR_GOOD, RETRY, SUPERSEDED, UserError
 from ps_cluster.files import locks
@@ -57,7 +57,6 @@ from ps_cluster.system.run_processes import life_of
 from ps_cluster.system.stop_signals import StopRequests
 from ps_cluster.training.resuming import newest_checkpoint
 
-AUTO, NEVER, ALWAYS = "auto", "never", "always"  # values of --resume
 _PORT_INTERVAL_S = 0.2
 
 
@@ -66,12 +65,12 @@ class TaskOptions:
     """The options of the command `task` that do not belong to the configuration.
 
     Attributes:
-      resume: "auto" (continue from a checkpoint or snapshot if there is one), "never" or "always".
+      resume: the value of --resume.
       wait_s: the longest time that this task waits for the other tasks, in seconds.
       min_workers: the number of workers that is enough to begin; None: all workers, or those that came within a minute.
     """
 
-    resume: str = AUTO
+    resume: Resume = "auto"
     wait_s: float = 600.0
     min_workers: int | None = None
 
@@ -98,7 +97,7 @@ def run_one_task(
     if topology.computes_gradients(task):
         with_gpus_found(config, usable_gpus(os.environ), notify, replaces=False)
     run_dir, leads = RunDir(Path(os.path.realpath(root))), task == topology.leader
-    _resumes(options.resume, run_dir, leads=leads)
+    _decide_to_resume(options.resume, run_dir, leads=leads)
     _check_port_is_free(topology, task, port_free_within_s)
     guard_port(config.cluster.isolation, topology.port(task), topology.addresses, notify)
     # Leaders share: a newer one takes over from one that is frozen or can't be reached (runs/leaders.py).
@@ -148,13 +147,15 @@ class OneTask:
         if self.leads and (failure := failed_for_good(self.run_dir)):
             print_error(failure)
             return FAILED_FOR_GOOD
-        if self.leads and self._resumes():  # bad input must not end a leader that is at work
+        # Bad input must not end a leader that is at work.
+        if self.leads and _decide_to_resume(self.options.resume, self.run_dir, leads=True):
             newest_checkpoint(self.config, self.run_dir, self.dataset, notify)
         try:
             if self.leads:
                 self.claim = claim(self.run_dir)
                 set_fence(self.claim.check)
-            self.resumes = self._resumes()  # asked again: until the claim another leader may have saved
+            # Decided again, because until the claim another leader may have saved.
+            self.resumes = _decide_to_resume(self.options.resume, self.run_dir, leads=self.leads)
             if self.leads and self.resumes:  # check before config.yaml is overwritten
                 begun = newest_checkpoint(self.config, self.run_dir, self.dataset, ignore)
                 notify(f"run directory '{self.run_dir.root}': training continues from step {begun.step:,}")
@@ -179,9 +180,6 @@ class OneTask:
             set_fence(None)
             self.view.close()
         return code
-
-    def _resumes(self) -> bool:
-        return _resumes(self.options.resume, self.run_dir, leads=self.leads)
 
     def _write_files(self) -> None:
         """Write what the task's process and `health` read. Only the leader writes the run's config.yaml and cluster.json."""
@@ -293,23 +291,23 @@ def check_named(config: RunConfig) -> None:
             )
 
 
-def _resumes(resume: str, run_dir: RunDir, *, leads: bool) -> bool:
+def _decide_to_resume(resume: Resume, run_dir: RunDir, *, leads: bool) -> bool:
     """Return whether training continues from a state in the run directory.
 
     Raises UserError in the leader if `resume` and the states in the run directory contradict each other.
     """
     held = bool(checkpoints.newest_first(run_dir.states))
-    if leads and held and resume == NEVER:
+    if leads and held and resume == "never":
         raise UserError(
             f"--resume: got 'never', but run directory '{run_dir.root}' holds checkpoints or snapshots: "
             "choose another, or leave --resume out to continue from them"
         )
-    if leads and not held and resume == ALWAYS:
+    if leads and not held and resume == "always":
         raise UserError(
             f"--resume: got 'always', but run directory '{run_dir.root}' holds no checkpoint to resume from: "
             "leave --resume out to begin there"
         )
-    return resume == ALWAYS or (held and resume == AUTO)
+    return resume == "always" or (held and resume == "auto")
 
 
 def _check_cluster(config: RunConfig, topology: ClusterTopology) -> None:
