@@ -31,8 +31,8 @@ from ps_cluster.launch.actions import (
     StopAll,
     StopTraining,
     WriteStacks,
-    broken_line,
 )
+from ps_cluster.launch.endings import broken_line
 from ps_cluster.launch.recovery import CLUSTER, Recovery, delay_text
 from ps_cluster.launch.scaling import scale
 from ps_cluster.launch.silence import SilenceDetector

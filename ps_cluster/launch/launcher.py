@@ -17,7 +17,7 @@ from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset, write_form, write_pointer
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.files.writing import write_whole
-from ps_cluster.launch import memory, task, task_server
+from ps_cluster.launch import fork_server_program, memory, task
 from ps_cluster.launch.actions import EndRun
 from ps_cluster.launch.endings import write_ending
 from ps_cluster.launch.event_loop import EventLoop
@@ -78,7 +78,7 @@ def run_local(
         temporary_files_in(run_dir.temporary),
         network_for(isolation, run_dir.root, data_dir, view.notice) as network,
         ForkServer(
-            task_server.ARGV,
+            fork_server_program.ARGV,
             network.popen,
             run_dir.root,
             run_dir.log(FORK_SERVER),

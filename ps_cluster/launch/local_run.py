@@ -25,7 +25,7 @@ from ps_cluster.files import locks, untrusted
 from ps_cluster.files.json_files import read_json
 from ps_cluster.installation import PROGRAM
 from ps_cluster.launch import network_check
-from ps_cluster.launch.actions import broken_line
+from ps_cluster.launch.endings import broken_line
 from ps_cluster.launch.gpu_choice import with_gpus_found
 from ps_cluster.launch.launcher import run_local
 from ps_cluster.notices import Notify, ignore

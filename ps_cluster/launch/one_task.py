@@ -26,8 +26,7 @@ from ps_cluster.files import locks
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.writing import set_fence, write_json, write_whole
 from ps_cluster.installation import finding_this_package
-from ps_cluster.launch.actions import broken_line
-from ps_cluster.launch.endings import write_ending
+from ps_cluster.launch.endings import broken_line, write_ending
 from ps_cluster.launch.gpu_choice import is_on_gpus, with_gpus_found
 from ps_cluster.launch.launcher import TASK_ARGV
 from ps_cluster.launch.local_run import complete_config, resolve_data

@@ -25,7 +25,7 @@ from ps_cluster.config import build_config
 from ps_cluster.config.tasks import Task
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.files import locks
-from ps_cluster.launch import launcher, task_server
+from ps_cluster.launch import fork_server_program, launcher
 from ps_cluster.launch.launcher import run_local
 from ps_cluster.launch.stages import RunLimits
 from ps_cluster.report import summary
@@ -220,7 +220,7 @@ def test_a_second_stop_is_at_once_with_the_code_of_its_signal(launch):
 
 
 def test_a_stop_is_heard_while_the_process_that_tasks_are_forked_from_begins(launch, monkeypatch):
-    monkeypatch.setattr(task_server, "ARGV", (sys.executable, "-c", "import time; time.sleep(60)"))
+    monkeypatch.setattr(fork_server_program, "ARGV", (sys.executable, "-c", "import time; time.sleep(60)"))
     stop = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM))
     began = time.monotonic()
     stop.start()
