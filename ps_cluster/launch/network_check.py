@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import JsonValue
 
@@ -110,14 +110,14 @@ def with_rule_of_compile(config: RunConfig, facts: NetworkFacts) -> RunConfig:
     if facts.no_rule:
         raise UserError(f"model.name: '{config.model.name}': {facts.no_rule}")
     settings = config.optimizer.model_dump(mode="json", exclude={"rule"}, exclude_none=True)
-    compiled: dict[str, Any] = dict(facts.optimizer or WITHOUT_COMPILE)
+    compiled = facts.optimizer or WITHOUT_COMPILE
     if settings.keys() & WAYS_TO_CLIP:  # one way to clip is enough
         compiled = {name: value for name, value in compiled.items() if name not in WAYS_TO_CLIP}
     changes = {f"optimizer.{name}": value for name, value in (compiled | settings).items()}
     if config.schedule.kind == CONSTANT:
         changes |= {f"schedule.{name}": value for name, value in facts.schedule.items()}
     if config.staleness.method == RULES[COMPILED].staleness_method:
-        rule = RULES[compiled["rule"]]
+        rule = RULES[str(compiled["rule"])]
         changes["staleness.method"] = rule.staleness_method_of_compile or rule.staleness_method
     return config.with_values(changes)
 
