@@ -52,6 +52,8 @@ class ForkServer:
 
     Its method `popen` is a `Starter` that stands in for `subprocess.Popen`, for commands `python -m MODULE …`. Inside its
     `with` block this process adopts orphaned descendants, so the tasks are its children.
+
+    `stops`: returns whether the run has to stop at once, which ends a wait for the server. The user of a server may set it.
     """
 
     def __init__(
@@ -62,7 +64,6 @@ class ForkServer:
         log: Path,
         env: Mapping[str, str],
         clock: Callable[[], float],
-        stops: Callable[[], bool] = lambda: False,
         answers_within_s: float = ANSWERS_WITHIN_S,
     ):
         """Create a handle; nothing is started yet.
@@ -70,14 +71,13 @@ class ForkServer:
         Args:
           argv: the command of the server, without the channel and the run directory.
           popen: starts the server; tasks run in the same network as the server.
-          stops: returns whether the run has to stop at once, which ends a wait for the server.
           answers_within_s: how long the server may take for a fork, once it has answered for the first time.
         """
         self._argv = argv
         self._answers_within_s = answers_within_s
         self._popen = popen
         self._clock = clock
-        self._stops = stops
+        self.stops: Callable[[], bool] = lambda: False
         self._timeout_s = FIRST_ANSWER_TIMEOUT_S
         self._run_root = run_root
         self._log = log
@@ -150,7 +150,7 @@ class ForkServer:
             try:
                 return channel.recv(ANSWER_BYTES)
             except TimeoutError:
-                if self._stops():
+                if self.stops():
                     raise StopHeard from None
                 if self._clock() > deadline:
                     raise

@@ -115,7 +115,7 @@ class Fleet:
 
     def poll(self) -> list[EndedJob]:
         """Return the runs that have ended since the last call. New processes continue those that died."""
-        for task in self._frozen.overdue(self._supervisor.frozen(), self._clock()):
+        for task in self._frozen.take_overdue(self._supervisor.frozen(), self._clock()):
             self._notify(f"{self._jobs[task].name} has been stopped (SIGSTOP) for {FROZEN_S:g} s: ended")
             self._supervisor.signal(task, signal.SIGKILL)
         return [ended for task_exit in self._supervisor.poll() if (ended := self._judged(task_exit)) is not None]

@@ -214,7 +214,7 @@ def test_rates_of_a_network_of_ones_own_are_scaled_from_that_of_its_compile(tmp_
     comparison = read_comparison(
         None, {"seeds": 1, "arms": [own, *arms("async", "sync")], "batches": ["same_per_worker"]}, settings
     )
-    facts = NetworkFacts(optimizer={"rule": "momentum", "momentum": 0.8, "learning_rate": 0.1})
+    facts = NetworkFacts(optimizer={"rule": "momentum", "momentum": 0.8, "learning_rate": 0.1, "weight_decay": 0.0})
     monkeypatch.setattr(network_check, "check_network", lambda *_: facts)
     planned = comparison_run._with_compiled_optimizer(comparison, planned_runs(comparison), only_named())
     methods = {mode: config.staleness.method for mode, config in by_mode(planned_runs(planned)).items()}
