@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Unpack, get_type_hints
 
 from pydantic import BaseModel
 
@@ -24,12 +24,21 @@ from ps_cluster.files.writing import write_whole
 from ps_cluster.files.yaml_files import dump_yaml, read_yaml
 from ps_cluster.report.terminal import print_line
 from ps_cluster.runs.run_dir import CODE
-from ps_cluster.tools.compare.comparison_plan import PLAN, Comparison, read_comparison
+from ps_cluster.tools.compare.comparison_plan import PLAN, Batch, Comparison, read_comparison
 from ps_cluster.tools.compare.comparison_run import check_unclaimed
 
-_OF_ARMS = ("mode", "seed", "straggler")  # keywords of `train` that may differ from arm to arm, or from run to run
-_OF_ALL = tuple(name for name in Comparison.model_fields if name not in ("arms", "settings"))
-_OF_RUNS = tuple(name for name in keywords.KEYWORDS if name not in (*_OF_ARMS, *_OF_ALL))
+
+class CompareOptions(keywords.SharedOptions, total=False):
+    """The keywords of `compare`: fields of the comparison, and settings of all its runs."""
+
+    epochs: float | None
+    batch_size: int | None
+    seeds: int | None
+    stragglers: Sequence[str] | None
+    batches: Sequence[Batch] | None
+    learning_rate: Literal["linear", "same"] | None
+    score_every_epochs: float | None
+    target_score: float | None
 
 
 class _Report(BaseModel):
@@ -80,7 +89,7 @@ def compare(
     baseline: str | None = None,
     settings: Mapping[str, Any] | None = None,
     command: Sequence[str] = COMMAND,
-    **options: Any,
+    **options: Unpack[CompareOptions],
 ) -> Compared:
     """Train several modes on the same work, as `ps-cluster compare` does, and write a report.
 
@@ -98,13 +107,14 @@ def compare(
       UserError, TrainingFailed, KeyboardInterrupt: as `train`.
     """
     refuse_within_a_run("compare")
-    keywords.check_known(options, (*_OF_ALL, *_OF_RUNS))
-    fields = {name: keywords.plain(options.pop(name)) for name in _OF_ALL if options.get(name) is not None}
+    keywords.check_known(options, get_type_hints(CompareOptions))
+    given = {name: value for name, value in options.items() if value is not None}
+    fields = {name: keywords.plain(given.pop(name)) for name in Comparison.model_fields if name in given}
     if arms is not None:
         if isinstance(arms, str | Mapping) or not isinstance(arms, Iterable):
             raise UserError(f"arms: got {one_line(repr(arms), 100)}: give a list of them, e.g. ['async', 'sync']")
         fields["arms"] = [{"mode": arm} if isinstance(arm, str) else keywords.plain(arm) for arm in arms]
-    values = keywords.values_of({name: value for name, value in options.items() if name in _OF_RUNS}, settings)
+    values = keywords.values_of(given, settings)
     folder = keywords.new_folder(output, "output").absolute()
     untrusted.check_folder(folder, "folder of the comparison", print_line)
     check_unclaimed(folder)
@@ -123,7 +133,7 @@ def compare(
     return Compared(folder)
 
 
-keywords.show_keywords(compare, (*_OF_ALL, *_OF_RUNS))
+keywords.show_keywords(compare, CompareOptions)
 
 
 def _check_same_model(folder: Path, name: str) -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 import keras
 import numpy as np
@@ -75,7 +75,7 @@ def fit(
     run_dir: str | os.PathLike[str] | None = None,
     settings: Mapping[str, Any] | None = None,
     command: Sequence[str] = COMMAND,
-    **options: Any,
+    **options: Unpack[keywords.FitOptions],
 ) -> FitHistory:
     """Train a compiled Keras model on a cluster of processes on this machine, with the arguments of `Model.fit`.
 
@@ -174,7 +174,7 @@ def fit(
     return FitHistory(history.history, history.epoch, history.params, model, result)
 
 
-keywords.show_keywords(fit)
+keywords.show_keywords(fit, keywords.FitOptions)
 
 
 def _settings_of(

@@ -12,7 +12,7 @@ from enum import Enum
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Unpack
 
 from ps_cluster.api import keywords
 from ps_cluster.api.data import with_data
@@ -48,7 +48,7 @@ def train(
     on_evaluation: OnEvaluation | None = None,
     callbacks: Any = None,
     command: Sequence[str] = COMMAND,
-    **options: Any,
+    **options: Unpack[keywords.RunOptions],
 ) -> Result:
     """Train on a cluster of processes on this machine, as `ps-cluster run` does, and return when all processes have ended.
 
@@ -95,7 +95,7 @@ def train(
     return train_new(model, data, values, run_dir=run_dir, listeners=listeners, command=command)
 
 
-keywords.show_keywords(train)
+keywords.show_keywords(train, keywords.RunOptions)
 
 
 class Listening(Protocol):

@@ -5,6 +5,7 @@ mypy reports a `type: ignore` that silences nothing. So this file passes only wh
 
 from typing import Any
 
+import ps_cluster
 from ps_cluster.config import RunConfig
 from ps_cluster.config.equations import Slots, UpdateParts
 from ps_cluster.config.keras_schedules import KerasSettings
@@ -80,3 +81,14 @@ class WrongJudge(Objective):
     def results(self) -> type[LossAndMetric]:  # type: ignore[override]
         """Return a judge, where an analysis is expected."""
         return LossAndMetric
+
+
+def wrong_keywords() -> None:
+    """Call the Python API with keywords that it does not have, or with values of other types. No test runs this."""
+    ps_cluster.train(wokers=3)  # type: ignore[call-arg]
+    ps_cluster.train(workers="3")  # type: ignore[arg-type]
+    ps_cluster.train(gpus="all")  # type: ignore[arg-type]
+    ps_cluster.fit(None, wokers=3)  # type: ignore[call-arg]
+    ps_cluster.compare(wokers=3)  # type: ignore[call-arg]
+    ps_cluster.compare(seed=3)  # type: ignore[call-arg]
+    ps_cluster.compare(batches=["same"])  # type: ignore[list-item]
