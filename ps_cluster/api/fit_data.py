@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 import keras
 import numpy as np
@@ -21,24 +21,27 @@ from ps_cluster.notices import Notify
 # A data set needs examples to test on. Without validation data their score is not used.
 USED_WITHOUT_VALIDATION = 100
 
+Arrays: TypeAlias = np.ndarray | dict[str, np.ndarray]
+"""An array [N, ...], or several by the names of the model's inputs or outputs."""
+_T = TypeVar("_T")
+
 
 @dataclass(frozen=True)
 class Examples:
-    """Examples as arrays: `x` and `y` may be dictionaries of arrays [N, ...] by the names of inputs and outputs."""
+    """Examples as arrays. `weight`: float [N]; None if all examples count the same."""
 
-    x: Any
-    y: Any
-    weight: Any = None
+    x: Arrays
+    y: Arrays
+    weight: np.ndarray | None = None
 
     def __len__(self) -> int:
-        x = self.x
-        return len(next(iter(x.values())) if isinstance(x, Mapping) else x)
+        return len(next(iter(self.x.values())) if isinstance(self.x, dict) else self.x)
 
     def part(self, begin: int, end: int | None) -> Examples:
         """Return the examples from `begin` to before `end`."""
         rows = slice(begin, end)
-        cut = [_mapped(part, lambda array: array[rows]) for part in (self.x, self.y, self.weight)]
-        return Examples(*cut)
+        x, y = (_mapped(part, lambda array: array[rows]) for part in (self.x, self.y))
+        return Examples(x, y, None if self.weight is None else self.weight[rows])
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ class FitData:
     batch_size: int | None
 
     @property
-    def arrays(self) -> dict[str, Any]:
+    def arrays(self) -> dict[str, Arrays]:
         """The arrays by the names that `ps_cluster.train` takes."""
         test = self.validation or self.train.part(0, USED_WITHOUT_VALIDATION)
         found = {
@@ -125,11 +128,11 @@ def _examples(
         )
     own = folder / what
     own.mkdir()
-    found, batch_size = write_stream(batches, own, what, steps=steps, say=say)
+    found = write_stream(batches, own, what, steps=steps, say=say)
     if what == "x":
         say("x: each epoch trains on these examples, so put random changes of examples into layers of the model")
-    inputs, targets, weights = (*found, None)[:3]
-    return Examples(_by_name(model, what, inputs), _by_output(model, targets), _weight(weights)), batch_size
+    examples = Examples(_by_name(model, what, found.inputs), _by_output(model, found.targets), _weight(found.weights))
+    return examples, found.first_batch
 
 
 def _batches(what: str, x: Any, steps: int | None) -> Iterable[Any] | None:
@@ -155,7 +158,7 @@ def _steps_argument(what: str) -> str:
     return "steps_per_epoch" if what == "x" else "validation_steps"
 
 
-def _by_name(model: keras.Model, what: str, x: Any) -> Any:
+def _by_name(model: keras.Model, what: str, x: Any) -> Arrays:
     """Return inputs as an array, or as a dictionary of arrays by the names of the model's inputs."""
     if hasattr(x, "iloc"):  # a frame of pandas, or a column of it
         return _of_frame(what, x)
@@ -188,7 +191,7 @@ def _of_frame(what: str, frame: Any) -> np.ndarray:
     return values.astype(np.float32) if values.dtype.kind in "fOb" else values
 
 
-def _by_output(model: keras.Model, y: Any) -> Any:
+def _by_output(model: keras.Model, y: Any) -> Arrays:
     """Return targets as an array, or as a dictionary of arrays by the names of the model's outputs."""
     if isinstance(y, Mapping):
         return {str(name): np.asarray(array) for name, array in y.items()}
@@ -197,7 +200,7 @@ def _by_output(model: keras.Model, y: Any) -> Any:
     return np.asarray(y)
 
 
-def _weight(weight: Any) -> Any:
+def _weight(weight: Any) -> np.ndarray | None:
     if isinstance(weight, Mapping | tuple):
         raise UserError("sample_weight: got several arrays: give one weight for each example")
     return None if weight is None else np.asarray(weight)
@@ -211,8 +214,6 @@ def evaluate(model: keras.Model, examples: Examples) -> dict[str, float]:
     return {name: float(value) for name, value in found.items()}
 
 
-def _mapped(part: Any, function: Callable[[Any], Any]) -> Any:
-    """Apply a function to an array, or to each array in a dictionary; return None for None."""
-    if part is None:
-        return None
-    return {name: function(array) for name, array in part.items()} if isinstance(part, Mapping) else function(part)
+def _mapped(part: Arrays, function: Callable[[np.ndarray], _T]) -> _T | dict[str, _T]:
+    """Apply a function to an array, or to each array in a dictionary."""
+    return {name: function(array) for name, array in part.items()} if isinstance(part, dict) else function(part)
