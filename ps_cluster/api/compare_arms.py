@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from ps_cluster.api import keywords
 from ps_cluster.api.data import with_data
 from ps_cluster.api.networks import write_network
-from ps_cluster.api.program import COMMAND, Program, refuse_within_a_run
+from ps_cluster.api.program import COMMAND, refuse_within_a_run, run_program
 from ps_cluster.api.result import Result
 from ps_cluster.api.train import SETTINGS
 from ps_cluster.config.sections import flat
@@ -126,10 +126,9 @@ def compare(
         comparison = read_comparison(None, fields, values)
         write_whole(folder / CODE / SETTINGS, dump_yaml(comparison.model_dump(mode="json")))
     chosen = ("--baseline", str(baseline)) if baseline is not None else ()
-    argv = (*command, "compare", "--config", str(folder / CODE / SETTINGS), "--output", str(folder), *chosen)
-    with Program(argv) as program:
-        program.attend()
-        program.check(folder)
+    run_program(
+        (*command, "compare", "--config", str(folder / CODE / SETTINGS), "--output", str(folder), *chosen), folder
+    )
     return Compared(folder)
 
 

@@ -42,6 +42,23 @@ def refuse_within_a_run(function: str) -> None:
     )
 
 
+def run_program(
+    argv: Sequence[str],
+    log: Path,
+    look: Callable[[], bool] = lambda: False,
+    *,
+    say: Notify = print_line,
+    environment: Mapping[str, str] | None = None,
+) -> None:
+    """Run a command in a child process until it has ended, and raise the error that its exit code stands for.
+
+    The arguments are those of `Program` and of its methods `attend` and `check`, which say what is raised.
+    """
+    with Program(argv, say, environment=environment) as program:
+        program.attend(look)
+        program.check(log)
+
+
 class Program:
     """A command that runs in a child process. It ends when this process ends, however that happens.
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol, Unpack
 from ps_cluster.api import keywords
 from ps_cluster.api.data import with_data
 from ps_cluster.api.networks import name_of, write_network
-from ps_cluster.api.program import COMMAND, Program, refuse_within_a_run
+from ps_cluster.api.program import COMMAND, refuse_within_a_run, run_program
 from ps_cluster.api.result import Result
 from ps_cluster.config import build_config
 from ps_cluster.config.networks import NETWORKS
@@ -153,9 +153,7 @@ def train_new(
 
 def _attend(argv: Sequence[str], run: RunDir, listeners: Sequence[Listening], say: Notify) -> None:
     """Start a run and let the listeners follow it until it has ended."""
-    with Program(argv, say) as program:
-        program.attend(lambda: any(one.look() for one in listeners))
-        program.check(run.launcher_log)
+    run_program(argv, run.launcher_log, lambda: any(one.look() for one in listeners), say=say)
     for one in listeners:
         one.finish()
 
