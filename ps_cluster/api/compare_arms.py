@@ -15,17 +15,18 @@ from ps_cluster.api.networks import write_network
 from ps_cluster.api.program import COMMAND, refuse_within_a_run, run_program
 from ps_cluster.api.result import Result
 from ps_cluster.api.train import SETTINGS
+from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.sections import flat
 from ps_cluster.errors import UserError
 from ps_cluster.files import untrusted
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.values import one_line
 from ps_cluster.files.writing import write_whole
-from ps_cluster.files.yaml_files import dump_yaml, read_yaml
+from ps_cluster.files.yaml_files import dump_yaml
 from ps_cluster.report.terminal import print_line
 from ps_cluster.runs.run_dir import CODE
-from ps_cluster.tools.compare.comparison_plan import PLAN, Batch, Comparison, read_comparison
-from ps_cluster.tools.compare.comparison_run import check_unclaimed
+from ps_cluster.tools.compare.comparison_plan import Batch, Comparison, read_comparison, read_plan
+from ps_cluster.tools.compare.comparison_run import RUNS, check_unclaimed
 
 
 class CompareOptions(keywords.SharedOptions, total=False):
@@ -73,8 +74,7 @@ class Compared:
     @property
     def runs(self) -> list[Result]:
         """The runs, in the order in which they were trained."""
-        names = read_yaml(self.output / PLAN)["trained_in_this_order"]
-        return [Result(self.output / "runs" / name) for name in names]
+        return [Result(self.output / RUNS / name) for name in read_plan(self.output).trained_in_this_order]
 
     def __repr__(self) -> str:
         return f"Compared('{self.output}': {len(self.table)} arms)"
@@ -137,14 +137,18 @@ keywords.show_keywords(compare, CompareOptions)
 
 def _check_same_model(folder: Path, name: str) -> None:
     """Raise UserError if an unfinished comparison trains another function or Keras model of the caller."""
-    if not (folder / PLAN).is_file():
-        return
-    begun = flat(read_yaml(folder / PLAN).get("settings") or {}).get("model.name")
-    own = f"{folder / CODE}{os.sep}"
-    if begun != name and name.startswith(own) and isinstance(begun, str) and begun.startswith(own):
-        Path(name.rpartition(":")[0] or name).unlink()  # nothing will use it
+    begun = flat(read_plan(folder).settings or {}).get("model.name")
+    file = _written_file(name, folder)
+    if begun != name and file is not None and _written_file(begun, folder) is not None:
+        file.unlink()  # nothing will use it
         raise UserError(
             f"model: the comparison in '{folder}' was begun with another model (a function with other code or other "
             f"values in it, or a Keras model with other weights): give model={begun!r} to continue it, or another "
             "output for this model"
         )
+
+
+def _written_file(name: object, folder: Path) -> Path | None:
+    """Return the file that `compare` wrote for the network of this name; None for any other name."""
+    file = NETWORKS.code_of(name) if isinstance(name, str) else None
+    return file if file is not None and file.is_relative_to(folder / CODE) else None

@@ -193,13 +193,13 @@ def _code_to_resume(run: RunDir, model: Any) -> Path | None:
         raise UserError(f"resume: the network of '{run.root}' is code, '{begun}': give it again, as model=…")
     with untrusted.writing_alone(), tempfile.TemporaryDirectory(prefix="ps-cluster-resume-") as temporary:
         name = write_network(model, Path(temporary))
-        written = Path(name.rpartition(":")[0] or name)
+        written = NETWORKS.code_of(name)
         name = NETWORKS.named_by_user(name, Path.cwd()).replace(f"{temporary}{os.sep}", f"{run.code}{os.sep}")
         if name != begun:
             raise UserError(
                 f"model: the run in '{run.root}' was begun with another network, '{begun}': give that one, or start a new run"
             )
-        if code is not None and written.is_relative_to(temporary):
+        if code is not None and written is not None and written.is_relative_to(temporary):
             shutil.copyfile(written, code)  # so the caller's code is run, whoever has written into the folder
     return code
 
