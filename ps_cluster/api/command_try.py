@@ -20,6 +20,7 @@ from ps_cluster.errors import RunFailed
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.json_rows import RowTail
 from ps_cluster.notices import Line
+from ps_cluster.report.closing_table import points_to_files
 from ps_cluster.report.terminal import print_line
 from ps_cluster.runs.result_rows import ProgressRow, Summary, with_work
 from ps_cluster.runs.run_dir import RunDir
@@ -78,11 +79,7 @@ def try_run(words: Sequence[str], config: RunConfig) -> int:
     return 0
 
 
-_OF_FILES = ("run directory", "best model", "results", "curves", "continue", "score it")
-
-
 def _say(line: Line) -> None:
     """Print a line, unless it points to files that are going to be removed."""
-    text, names = str(line), tuple(f" {name} " for name in _OF_FILES)
-    if not text.partition("] ")[2].startswith(_OF_FILES) and not text.startswith(names):
+    if not points_to_files(str(line)):
         print_line(line)
