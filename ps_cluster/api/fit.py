@@ -14,7 +14,7 @@ import numpy as np
 
 from ps_cluster.api import keywords
 from ps_cluster.api.fit_data import Examples, FitData, evaluate, fit_data
-from ps_cluster.api.keras_callbacks import ACCURACIES, check_callbacks, metric_names
+from ps_cluster.api.keras_callbacks import ACCURACIES, check_callbacks, metric_names, name_in_compile
 from ps_cluster.api.program import COMMAND, refuse_within_a_run
 from ps_cluster.api.result import Result
 from ps_cluster.api.run_callbacks import RunCallbacks, with_epochs_scored
@@ -197,8 +197,7 @@ def _settings_of(
 
 def _predicts_numbers(model: keras.Model, train: Examples) -> bool:
     """Return whether the loss shows that whole numbers as targets are values to predict, not classes."""
-    losses = keras.tree.flatten(given_to_compile(model)[:1])
-    names = {one if isinstance(one, str) else getattr(one, "name", getattr(one, "__name__", "")) for one in losses}
+    names = set(map(name_in_compile, keras.tree.flatten(given_to_compile(model).losses)))
     if isinstance(train.y, Mapping) or not names <= set(_OF_NUMBERS):
         return False
     return train.y.dtype.kind in "iuf" and not np.isin(train.y[:METRIC_EXAMPLES], (0, 1)).all()

@@ -20,6 +20,7 @@ from ps_cluster.api.networks import name_of, write_network
 from ps_cluster.api.program import COMMAND, refuse_within_a_run, run_program
 from ps_cluster.api.result import Result
 from ps_cluster.config import build_config
+from ps_cluster.config.lazy import keras
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.sections import flat, nested
 from ps_cluster.config.user_layers import trusted
@@ -91,7 +92,8 @@ def train(
         from ps_cluster.api.run_callbacks import RunCallbacks, with_epochs_scored
 
         values = with_epochs_scored(values)
-        listeners.append(partial(RunCallbacks, callbacks=check_callbacks(callbacks), model=model))
+        own = model if isinstance(model, keras.Model) else None
+        listeners.append(partial(RunCallbacks, callbacks=check_callbacks(callbacks), model=own))
     return train_new(model, data, values, run_dir=run_dir, listeners=listeners, command=command)
 
 
