@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -121,7 +121,7 @@ def _examples(
             raise UserError(
                 f"{what}: got {type(x).__name__} without targets: give x and y, or a stream of (inputs, targets)"
             )
-        return Examples(_by_name(model, what, x), _by_output(model, y), _weight(weight)), None
+        return Examples(_by_name(model, what, x), _by_output(model, what, y), _weight(weight)), None
     if y is not None or weight is not None:
         raise UserError(
             f"{'y' if y is not None else 'sample_weight'}: {what} is a stream, whose batches have to contain it"
@@ -131,8 +131,8 @@ def _examples(
     found = write_stream(batches, own, what, steps=steps, say=say)
     if what == "x":
         say("x: each epoch trains on these examples, so put random changes of examples into layers of the model")
-    examples = Examples(_by_name(model, what, found.inputs), _by_output(model, found.targets), _weight(found.weights))
-    return examples, found.first_batch
+    x, y = _by_name(model, what, found.inputs), _by_output(model, what, found.targets)
+    return Examples(x, y, _weight(found.weights)), found.first_batch
 
 
 def _batches(what: str, x: Any, steps: int | None) -> Iterable[Any] | None:
@@ -166,16 +166,18 @@ def _by_name(model: keras.Model, what: str, x: Any) -> Arrays:
         return {str(name): np.asarray(array) for name, array in x.items()}
     if not isinstance(x, tuple) and not (isinstance(x, list) and x and hasattr(x[0], "shape")):
         return np.asarray(x) if not isinstance(x, np.ndarray) else x
-    inputs = getattr(model, "inputs", None) or []
-    names = [one.name for one in inputs]
-    if len(names) != len(x):
+    arrays = _named(what, x, [one.name for one in getattr(model, "inputs", None) or []], "input")
+    return np.asarray(x[0]) if len(x) == 1 else arrays
+
+
+def _named(what: str, arrays: Sequence[Any], names: Sequence[str], noun: str) -> dict[str, np.ndarray]:
+    """Return arrays by the names of the model's inputs or outputs. Raises UserError if the model has not as many."""
+    if len(names) != len(arrays):
         raise UserError(
-            f"{what}: got {len(x)} arrays, and the model has {len(names) or 'no named'} inputs: give a dictionary, name of "
-            "an input → array"
+            f"{what}: got {len(arrays)} arrays, and the model has {len(names) or 'no named'} {noun}s: give a dictionary, "
+            f"name of an {noun} → array"
         )
-    if len(x) == 1:
-        return np.asarray(x[0])
-    return {name: np.asarray(array) for name, array in zip(names, x)}
+    return {name: np.asarray(array) for name, array in zip(names, arrays)}
 
 
 def _of_frame(what: str, frame: Any) -> np.ndarray:
@@ -191,12 +193,13 @@ def _of_frame(what: str, frame: Any) -> np.ndarray:
     return values.astype(np.float32) if values.dtype.kind in "fOb" else values
 
 
-def _by_output(model: keras.Model, y: Any) -> Arrays:
+def _by_output(model: keras.Model, what: str, y: Any) -> Arrays:
     """Return targets as an array, or as a dictionary of arrays by the names of the model's outputs."""
     if isinstance(y, Mapping):
         return {str(name): np.asarray(array) for name, array in y.items()}
     if isinstance(y, tuple) or (isinstance(y, list) and len(y) > 1 and hasattr(y[0], "shape") and y[0].shape):
-        return dict(zip(model.output_names, map(np.asarray, y))) if len(y) > 1 else np.asarray(y[0])
+        names = getattr(model, "output_names", None) or []
+        return np.asarray(y[0]) if len(y) == 1 else _named("y" if what == "x" else what, y, names, "output")
     return np.asarray(y)
 
 
