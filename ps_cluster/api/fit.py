@@ -157,7 +157,7 @@ def fit(
             _measured,
             model,
             data.train.part(0, METRIC_EXAMPLES),
-            data.validation and data.validation.part(0, METRIC_EXAMPLES),
+            None if data.validation is None else data.validation.part(0, METRIC_EXAMPLES),
         )
         listener = partial(
             RunCallbacks,

@@ -55,7 +55,7 @@ class FitData:
     @property
     def arrays(self) -> dict[str, Arrays]:
         """The arrays by the names that `ps_cluster.train` takes."""
-        test = self.validation or self.train.part(0, USED_WITHOUT_VALIDATION)
+        test = self.train.part(0, USED_WITHOUT_VALIDATION) if self.validation is None else self.validation
         found = {
             "x_train": self.train.x, "y_train": self.train.y, "weight_train": self.train.weight,
             "x_test": test.x, "y_test": test.y, "weight_test": test.weight,
@@ -203,7 +203,7 @@ def _by_output(model: keras.Model, what: str, y: Any) -> Arrays:
     return np.asarray(y)
 
 
-def _weight(weight: Any) -> np.ndarray | None:
+def _weight(weight: object) -> np.ndarray | None:
     if isinstance(weight, Mapping | tuple):
         raise UserError("sample_weight: got several arrays: give one weight for each example")
     return None if weight is None else np.asarray(weight)

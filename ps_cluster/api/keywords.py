@@ -83,7 +83,7 @@ class RunOptions(FitOptions, total=False):
     batch_size: int | None
 
 
-def values_of(options: Mapping[str, Any], settings: Mapping[str, Any] | None) -> dict[str, Any]:
+def values_of(options: Mapping[str, object], settings: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return dotted key → value of `settings` and of keyword arguments, which win, as on the command line.
 
     Args:
@@ -141,7 +141,7 @@ def plain(value: Any) -> Any:
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
-def new_folder(path: Any, keyword: str) -> Path:
+def new_folder(path: str | os.PathLike[str], keyword: str) -> Path:
     """Return the path of a folder that is going to be written. Raises UserError if it can't be written."""
     try:
         folder = Path(path)

@@ -137,6 +137,7 @@ class Program:
         raise TrainingFailed(named.stem if named else None, reason, named or log)
 
     def _leave(self) -> None:
+        """Ask the command to stop, and print its lines until it has ended. Each further Ctrl-C asks it again."""
         self.stop()
         while True:
             try:

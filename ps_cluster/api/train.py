@@ -152,7 +152,7 @@ _OF_RESUME = ("epochs", "steps", "ps")  # keywords that may change when a run is
 def _resumed(
     folder: Path,
     model: Any,
-    options: Mapping[str, Any],
+    options: keywords.RunOptions,
     on_progress: OnProgress | None,
     on_evaluation: OnEvaluation | None,
     command: Sequence[str],

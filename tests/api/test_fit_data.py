@@ -70,6 +70,11 @@ def test_the_last_examples_are_scored_with_validation_split():
     assert (found["x_train"] == X[:15]).all() and (found["y_test"] == Y[15:]).all()
 
 
+def test_validation_data_without_examples_are_not_replaced_by_those_of_the_training():
+    assert len(arrays(X, Y, validation_data=(X[:0], Y[:0]))[0]["x_test"]) == 0
+    assert len(arrays(X, Y)[0]["x_test"]) == 20
+
+
 def test_validation_steps_cut_the_validation_data():
     assert len(arrays(X, Y, validation_data=(X, Y), validation_steps=3)[0]["x_test"]) == 12
     stream = tf.data.Dataset.from_tensor_slices((X, Y)).batch(5).repeat()
