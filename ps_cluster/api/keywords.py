@@ -153,11 +153,15 @@ def new_folder(path: str | os.PathLike[str], keyword: str) -> Path:
 
 
 def show_keywords(function: Callable[..., object], options: type) -> None:
-    """Show `help()` and `inspect.signature` the keywords of `function`: the keys of the TypedDict `options`."""
+    """Show `help()` and `inspect.signature` the keywords of `function`: the keys of the TypedDict `options`.
+
+    They have the order of KEYWORDS. Those that are not in KEYWORDS come first.
+    """
+    kinds, order = get_type_hints(options), list(KEYWORDS)
+    names = sorted(kinds, key=lambda name: order.index(name) if name in order else -1)
     signature = inspect.signature(function)
     named = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
     more = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
-        for name, kind in get_type_hints(options).items()
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kinds[name]) for name in names
     ]
     function.__signature__ = signature.replace(parameters=[*named, *more])  # type: ignore[attr-defined]

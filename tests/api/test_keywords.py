@@ -59,3 +59,6 @@ def test_help_shows_every_keyword_with_its_type(function, options):
     assert "options" not in shown
     assert {name: shown[name].annotation for name in get_type_hints(options)} == get_type_hints(options)
     assert {shown[name].default for name in get_type_hints(options)} == {None}
+    assert [name for name in shown if name in KEYWORDS and name in get_type_hints(options)] == [
+        name for name in KEYWORDS if name in get_type_hints(options)
+    ]
