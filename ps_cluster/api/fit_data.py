@@ -171,7 +171,7 @@ def _by_name(model: keras.Model, what: str, x: Any) -> Arrays:
 
 
 def _named(what: str, arrays: Sequence[Any], names: Sequence[str], noun: str) -> dict[str, np.ndarray]:
-    """Return arrays by the names of the model's inputs or outputs. Raises UserError if the model has not as many."""
+    """Return arrays by the names of the model's inputs or outputs. Raises UserError if the model has another number of them."""
     if len(names) != len(arrays):
         raise UserError(
             f"{what}: got {len(arrays)} arrays, and the model has {len(names) or 'no named'} {noun}s: give a dictionary, "
