@@ -187,7 +187,8 @@ class Decisions:
             return ()
         if outcome == "failed":
             leader = self._topology.leader
-            return (EndRun("failed", 1, f"{leader} ended without a result (log: {self._run_dir.log(leader)})"),)
+            log = self._run_dir.log(leader)
+            return (EndRun("failed", 1, logs.with_log(f"{leader} ended without a result", log)),)
         self._outcome = outcome
         self._drop_plans(self._topology.of_types(TRAINING_TYPES))
         self._clock.enter(RunStage.SCORING, now_s)

@@ -48,7 +48,7 @@ from ps_cluster.process_variables import LIFE, TF_CONFIG, set_log_task, set_tf_c
 from ps_cluster.quiet_import import import_tensorflow
 from ps_cluster.runs import logs
 from ps_cluster.runs.leaders import Claim, LeaderStart, Superseded, claim
-from ps_cluster.runs.logs import ERROR
+from ps_cluster.runs.logs import ERROR, ERROR_PREFIX
 from ps_cluster.runs.rows import TaskError
 from ps_cluster.runs.run_dir import RunDir, say, say_the_rest
 from ps_cluster.system import environment
@@ -222,7 +222,7 @@ def _record(error: BaseException, run_dir: RunDir, task: Task) -> int:
     lines = one_line(str(error)) if is_one_line else reason_of(error)
     with contextlib.suppress(OSError):  # the disk may be full
         if is_one_line:
-            print(logs.chosen().line(ERROR(lines), "Error: "), file=sys.stderr)
+            print(logs.chosen().line(ERROR(lines), ERROR_PREFIX), file=sys.stderr)
         else:
             print(logs.chosen().failure(error), file=sys.stderr)
     if isinstance(error, Superseded):  # the files are the newer leader's

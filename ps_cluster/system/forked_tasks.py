@@ -16,6 +16,7 @@ from typing import Unpack
 import psutil
 
 from ps_cluster.files.writing import open_append
+from ps_cluster.runs.logs import with_log
 from ps_cluster.system.child_process import Starter, StartOptions
 from ps_cluster.system.fork_server import ANSWER_BYTES, ASK, ForkRequest
 from ps_cluster.system.last_words import last_words
@@ -121,8 +122,8 @@ class ForkServer:
         except OSError as error:
             reason = self._why_ended() or str(error)
             self.close()
-            message = f"the process that tasks are forked from does not answer: {reason} (log: {self._log})"
-            raise OSError(message) from error
+            message = f"the process that tasks are forked from does not answer: {reason}"
+            raise OSError(with_log(message, self._log)) from error
 
     def _ask(self, channel: socket.socket, request: ForkRequest, log: int) -> ForkedProcess:
         """Ask for a fork, which waits on a pipe until its pid is known here. It ends if the pipe closes unwritten."""

@@ -27,6 +27,7 @@ from ps_cluster.launch.stages import FrozenProcesses
 from ps_cluster.notices import Notify
 from ps_cluster.process_variables import CALLER_PID
 from ps_cluster.runs import checkpoints
+from ps_cluster.runs.logs import ERROR_PREFIX, with_log
 from ps_cluster.runs.result_rows import BROKEN
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.scores import outcome_of
@@ -151,8 +152,8 @@ class Fleet:
             return self._over(job, "completed")
         if job.task in self._told_to_stop:
             return self._over(job, "stopped")
-        line = task_exit.last_line.removeprefix("Error: ") or "no output"
-        why = f"{task_exit.how}: {line} (log: {job.log})"
+        line = task_exit.last_line.removeprefix(ERROR_PREFIX) or "no output"
+        why = with_log(f"{task_exit.how}: {line}", job.log)
         is_hopeless = task_exit.exit_code == BAD_INPUT or _outcome(job.root) in BROKEN
         if is_hopeless or self._restarts.record_death(job.task, RETRIES) is None:
             return self._over(job, "failed", why)

@@ -30,7 +30,6 @@ MOST_RUNS = 2000  # in the largest comparison: more would take longer than a mon
 LONGEST_NAME = 150  # characters in the name of a run's folder
 REPORT = "report.json"
 PLAN = "comparison.yaml"  # in the folder of a comparison, beside runs/
-SCALED = "rates_scaled"  # its key with the names of the runs whose learning rate the comparison multiplied
 
 
 class PlannedArm(BaseModel):
@@ -86,6 +85,14 @@ class PlannedRun:
     scaled: bool
 
 
+class WrittenPlan(BaseModel):
+    """What is read again of the file PLAN. The file also has the other fields of the `Comparison`."""
+
+    settings: dict[str, Any] | None = None
+    trained_in_this_order: list[str] = []  # the names of the runs
+    rates_scaled: list[str] = []  # the names of the runs whose learning rate the comparison multiplied
+
+
 def read_comparison(file: Path | None, changes: dict[str, Any], overrides: dict[str, Any]) -> Comparison:
     """Return the comparison in a file, changed by the command line.
 
@@ -127,6 +134,15 @@ def _with_absolute_paths(comparison: Comparison, folder: Path) -> Comparison:
         for arm in comparison.arms
     )
     return comparison.model_copy(update={"arms": arms, "settings": named(comparison.settings)})
+
+
+def read_plan(folder: Path) -> WrittenPlan:
+    """Return the plan in the folder of a comparison, or an empty plan if there is none. Raises UserError if it is damaged."""
+    file = folder / PLAN
+    try:
+        return WrittenPlan.model_validate(read_yaml(file) if file.is_file() else {})
+    except ValidationError as error:
+        raise UserError(first_error(error, f"'{file}'")) from error
 
 
 def planned_runs(comparison: Comparison) -> list[PlannedRun]:
