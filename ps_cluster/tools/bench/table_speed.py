@@ -12,6 +12,8 @@ from pathlib import Path
 
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.data.sets.clicks import COLUMNS as LOOKUPS
+from ps_cluster.data.sets.clicks import ClickSettings
+from ps_cluster.models.networks.dlrm import DlrmSettings
 from ps_cluster.notices import Notify
 from ps_cluster.system.limits import allowance
 from ps_cluster.tools.bench import arms
@@ -76,10 +78,11 @@ def jobs(
         if any(key in values and size != VARIED[key][0] for key, size in varied.items()):
             continue
         one = case("dlrm", "float32", packed, {**DEFAULTS, **varied, **values})
+        assert isinstance(one.model, DlrmSettings) and isinstance(one.data, ClickSettings)
         about = {
             "batch": one.training.batch_size_per_worker,
-            "width": one.model.model_dump()["row_width"],
-            "rows": one.data.model_dump()["rows"],
+            "width": one.model.row_width,
+            "rows": one.data.rows,
         }
         of_job = []
         for arm in measured:

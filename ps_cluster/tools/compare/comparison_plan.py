@@ -223,7 +223,7 @@ def _planned_run(comparison: Comparison, arm: PlannedArm, batch: str, straggler:
 def has_rates_of_recipe(config: RunConfig) -> bool:
     """Return whether the network's recipe has this learning rate and momentum for this mode, workers and batch."""
     found, optimizer = rates_found(config), config.optimizer
-    given = optimizer.learning_rate, getattr(optimizer, "momentum", 0.0)
+    given = optimizer.learning_rate, optimizer.momentum_if_any or 0.0
     return found is not None and (found.learning_rate, found.momentum) == given
 
 

@@ -26,6 +26,7 @@ from ps_cluster.tools.simulate.calibration import calibrate, read_run
 from ps_cluster.tools.simulate.check import check
 from ps_cluster.tools.simulate.costs import Costs, Links, SimulatedCluster, can_simulate, costs_of, known_costs
 from ps_cluster.tools.simulate.prediction import Prediction, predict
+from ps_cluster.training.modes.local_steps import LocalSettings
 from ps_cluster.training.modes.sync_ps import SyncPs
 
 ANY_NETWORK = "tutorial_cnn"
@@ -198,8 +199,9 @@ def _local_steps(settings: SimulationSettings) -> int:
             taking = ", ".join(mode.name for mode in MODES if mode.promise.takes_local_steps)
             raise UserError(f"--local-steps: got {steps}: only modes {taking} take local steps")
         return 1
-    usual: int = mode.Settings.model_fields["local_steps"].default
-    return steps or usual
+    defaults = mode.Settings(name=mode.name)
+    assert isinstance(defaults, LocalSettings)
+    return steps or defaults.local_steps
 
 
 def _stragglers(settings: SimulationSettings) -> Stragglers:
