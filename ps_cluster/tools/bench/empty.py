@@ -15,16 +15,18 @@ from itertools import product
 
 import numpy as np
 
-from ps_cluster.config import RunConfig
+from ps_cluster.config import RunConfig, build_config
 from ps_cluster.config.lazy import tf
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.launch import task
+from ps_cluster.launch.local_run import resolve_data
+from ps_cluster.report.terminal import print_line
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.store import ParameterStore
 from ps_cluster.system.limits import FreeMemory
 from ps_cluster.tools.bench.arms import CLUSTER, BenchArm
-from ps_cluster.tools.bench.cases import case
-from ps_cluster.tools.bench.throughput import Job
+from ps_cluster.tools.bench.cases import case, refuse_chosen
+from ps_cluster.tools.bench.throughput import BenchJob, Benchmark, columns_of
 from ps_cluster.training.job import TrainingJob
 from ps_cluster.training.learning_rate import learning_rate
 from ps_cluster.training.step import WHOLE_PERIOD, PeriodLimits, StepResult
@@ -37,7 +39,15 @@ CHEAPEST_RULE = {"optimizer.rule": "sgd", "optimizer.weight_decay": 0.0}
 CHOSEN = ("model.", "cluster.workers", "cluster.parameter_servers", *CHEAPEST_RULE)
 
 
-def jobs(packed: PackedDataset, values: Mapping[str, object]) -> list[Job]:
+def benchmark(values: Mapping[str, object]) -> Benchmark:
+    """Return the benchmark. Raises UserError if `values`, settings of all clusters, do not fit."""
+    refuse_chosen(NAME, CHOSEN, values)
+    packed, unit = resolve_data(build_config(None, dict(values)).data, notify=print_line), "steps"
+    found = jobs(packed, values)
+    return Benchmark(found, packed, unit, found[0].arms, columns_of(found[0].arms, unit))
+
+
+def jobs(packed: PackedDataset, values: Mapping[str, object]) -> list[BenchJob]:
     """Return a job for each size of a cluster. Its rates are in steps/s. `values`: settings of all clusters."""
     found = []
     for (weights, steps), workers, servers in product(STEPS.items(), WORKERS, SERVERS):
@@ -45,7 +55,7 @@ def jobs(packed: PackedDataset, values: Mapping[str, object]) -> list[Job]:
         config = case("tutorial_cnn", "float32", packed, {"training.steps": steps} | dict(values) | size)
         arm = BenchArm(NAME, CLUSTER.module, (__spec__.name, str(weights)), values=CHEAPEST_RULE)
         about = {"weights": weights, "workers": workers, "parameter servers": servers}
-        found.append(Job(about, config, [arm], examples_counted_as_one=config.examples_per_step))
+        found.append(BenchJob(about, config, [arm], examples_counted_as_one=config.examples_per_step))
     return found
 
 

@@ -10,17 +10,20 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
+from ps_cluster.config import build_config
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.data.sets.clicks import COLUMNS as LOOKUPS
 from ps_cluster.data.sets.clicks import ClickSettings
+from ps_cluster.launch.local_run import resolve_data
 from ps_cluster.models.networks.dlrm import DlrmSettings
 from ps_cluster.notices import Notify
+from ps_cluster.report.terminal import print_line
 from ps_cluster.system.limits import allowance
 from ps_cluster.tools.bench import arms
 from ps_cluster.tools.bench.arms import BenchArm
-from ps_cluster.tools.bench.cases import SAME_IN_ALL_ARMS, case, with_length
+from ps_cluster.tools.bench.cases import SAME_IN_ALL_ARMS, case, refuse_chosen, with_length
 from ps_cluster.tools.bench.running import RateOf, rate_of
-from ps_cluster.tools.bench.throughput import Column, Job, Rates, Spread, ratios
+from ps_cluster.tools.bench.throughput import BenchJob, Benchmark, Column, Rates, Spread, ratios
 
 NAME = "tables"
 FIXED = {"data.dataset": "clicks", "model.name": "dlrm"}
@@ -52,9 +55,16 @@ COLUMNS = (
 )
 
 
-def measured_arms(ddp_python: Path | None) -> list[BenchArm]:
-    """Return all arms. The arms of PyTorch are among them if a Python that has PyTorch is named."""
-    return [*ARMS, *(arms.with_torch(arm, ddp_python) for arm in TORCH_ARMS if ddp_python)]
+def benchmark(values: Mapping[str, object], ddp_python: Path | None) -> Benchmark:
+    """Return the benchmark. The arms of PyTorch are in it if a Python that has PyTorch is named.
+
+    Raises UserError if `values`, settings of all arms, do not fit.
+    """
+    refuse_chosen(NAME, CHOSEN, values)
+    packed = resolve_data(build_config(None, FIXED | dict(values)).data, notify=print_line)
+    measured = [*ARMS, *(arms.with_torch(arm, ddp_python) for arm in TORCH_ARMS if ddp_python)]
+    found = jobs(packed, values, measured, notify=print_line)
+    return Benchmark(found, packed, "examples", measured, COLUMNS, figures)
 
 
 def jobs(
@@ -64,7 +74,7 @@ def jobs(
     *,
     notify: Notify,
     rate: RateOf = rate_of,
-) -> Iterator[Job]:
+) -> Iterator[BenchJob]:
     """Yield a job for each batch size and width of a row, unless `values` choose them.
 
     The arms differ in speed by more than tenfold. So a short run finds the number of updates of each arm, unless
@@ -88,7 +98,7 @@ def jobs(
         for arm in measured:
             steps = arm.config(with_length(one, arm, packed, notify, rate)).training.steps
             of_job.append(replace(arm, values={**arm.values, "training.steps": steps}))
-        yield Job(about, one, of_job)
+        yield BenchJob(about, one, of_job)
 
 
 def figures(chosen: Sequence[BenchArm], rates: Rates) -> dict[str, Spread]:
