@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from functools import partial
 from itertools import product
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -31,6 +31,9 @@ from ps_cluster.training.job import TrainingJob
 from ps_cluster.training.learning_rate import learning_rate
 from ps_cluster.training.step import WHOLE_PERIOD, PeriodLimits, StepResult
 from ps_cluster.training.worker import Compute
+
+if TYPE_CHECKING:
+    from ps_cluster.training.building import Build
 
 NAME = "empty"
 STEPS = {1_000: 8_000, 1_000_000: 1_000}  # number of weights → steps of one measurement: about 10 s on two cores
@@ -59,41 +62,44 @@ def jobs(packed: PackedDataset, values: Mapping[str, object]) -> list[BenchJob]:
     return found
 
 
-def build(
-    length: int,
-    config: RunConfig,
-    dataset: PackedDataset,
-    devices: Sequence[str],
-    own_device: str,
-    session: str,
-    free: FreeMemory | None,
-) -> tuple[ParameterStore, Compute]:
-    """As `building.build`, but instead of a network's weights there are `length` weights that stay 0."""
-    from ps_cluster.data.batches import batch_of, checksum_of  # imports TensorFlow, which the command does not
+def build_with(length: int) -> Build:
+    """Return a function like `building.build`. Instead of a network's weights it has `length` weights that stay 0."""
 
-    nothing = np.zeros(0, np.float32)
-    weights, factors = np.zeros(length, np.float32), np.ones(length, np.float32)
-    start = InitialState(weights, factors, statistics=nothing, keep=nothing, session=session)
-    total_steps = config.total_steps(dataset.train_examples)
-    store = ParameterStore(devices, start.split(len(devices)), config=config, total_steps=total_steps)
+    def build(
+        config: RunConfig,
+        dataset: PackedDataset,
+        devices: Sequence[str],
+        own_device: str,
+        session: str,
+        free: FreeMemory | None,
+    ) -> tuple[ParameterStore, Compute]:
+        from ps_cluster.data.batches import batch_of, checksum_of  # imports TensorFlow, which the command does not
 
-    def compute(
-        step: tf.Tensor, weights: tf.Tensor, statistics: tf.Tensor, limits: PeriodLimits = WHOLE_PERIOD
-    ) -> StepResult:
-        # The proof checks the learning rate and the ids of the examples.
-        rate, zero = learning_rate(config, total_steps, step), tf.constant(0.0)
-        batch_size, seed = config.training.batch_size_per_worker, config.training.seed
-        ids = batch_of(step, batch_size=batch_size, examples=dataset.train_examples, seed=seed).ids
-        return StepResult(weights, statistics, zero, zero, rate, tf.size(ids, tf.int64), checksum_of(ids))
+        nothing = np.zeros(0, np.float32)
+        weights, factors = np.zeros(length, np.float32), np.ones(length, np.float32)
+        start = InitialState(weights, factors, statistics=nothing, keep=nothing, session=session)
+        total_steps = config.total_steps(dataset.train_examples)
+        store = ParameterStore(devices, start.split(len(devices)), config=config, total_steps=total_steps)
 
-    return store, compute
+        def compute(
+            step: tf.Tensor, weights: tf.Tensor, statistics: tf.Tensor, limits: PeriodLimits = WHOLE_PERIOD
+        ) -> StepResult:
+            # The proof checks the learning rate and the ids of the examples.
+            rate, zero = learning_rate(config, total_steps, step), tf.constant(0.0)
+            batch_size, seed = config.training.batch_size_per_worker, config.training.seed
+            ids = batch_of(step, batch_size=batch_size, examples=dataset.train_examples, seed=seed).ids
+            return StepResult(weights, statistics, zero, zero, rate, tf.size(ids, tf.int64), checksum_of(ids))
+
+        return store, compute
+
+    return build
 
 
 def train(job: TrainingJob) -> None:
     """Do what the chief of a run does, with steps that compute nothing."""
     from ps_cluster.training import chief
 
-    chief.train(job, build=partial(build, int(sys.argv[1])))
+    chief.train(job, build=build_with(int(sys.argv[1])))
 
 
 if __name__ == "__main__":
