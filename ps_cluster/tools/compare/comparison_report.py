@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -181,7 +180,7 @@ def _scored(records: Sequence[Record]) -> str:
     return f"{counts[0]}, at the same numbers of {not_diverged[0].summary.unit} (within {apart:.1%} of the training)"
 
 
-def _origins(groups: Sequence[Group]) -> dict[str, Any]:
+def _origins(groups: Sequence[Group]) -> dict[str, object]:
     """Return the parts of the page on the origin of the runs: shared settings, settings of each group, and machines."""
     records = [record for group in groups for record in group.records]
     settings = [_changed(record) for record in records]

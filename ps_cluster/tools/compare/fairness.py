@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from ps_cluster.config import has_rates
 from ps_cluster.config.sections import uses
@@ -69,7 +68,7 @@ def differences_in_surroundings(records: Sequence[Record]) -> list[str]:
     ]
 
 
-def _differing(rows: Sequence[Mapping[str, Any]], absent: str | None = "not recorded") -> Iterator[str]:
+def _differing(rows: Sequence[Mapping[str, object]], absent: str | None = "not recorded") -> Iterator[str]:
     """Yield the name and the distinct values of what is not the same in all rows.
 
     `absent` stands for missing values; if it is None, they are left out.

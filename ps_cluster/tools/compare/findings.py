@@ -9,7 +9,6 @@ import csv
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ps_cluster.files.values import cell
 from ps_cluster.tools.compare.estimates import Estimate, difference, estimate, ratio
@@ -17,7 +16,7 @@ from ps_cluster.tools.compare.groups import NO_STRAGGLER, Group, View
 from ps_cluster.tools.compare.metric import ACCURACY, Metric
 from ps_cluster.tools.compare.records import Reached, Record
 
-Row = dict[str, Any]
+Row = dict[str, object]
 Read = Callable[[Record], float | None]
 
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -53,7 +52,7 @@ class SimulationSettings:
     save_costs: Path | None = None
 
 
-def run_simulation(settings: SimulationSettings, console: Console) -> dict[str, Any]:
+def run_simulation(settings: SimulationSettings, console: Console) -> dict[str, object]:
     """Simulate, print the predictions, and return all figures. Raises UserError for bad input."""
     run = read_run(settings.calibrate_from) if settings.calibrate_from else None
     of_run = run.config.model.name if run and run.config.model.name in known_costs() else ANY_NETWORK
@@ -67,7 +66,7 @@ def run_simulation(settings: SimulationSettings, console: Console) -> dict[str, 
     return {"costs": costs.model_dump(mode="json")} | found
 
 
-def _check(root: Path, cores: int | None, costs: Costs, console: Console) -> dict[str, Any]:
+def _check(root: Path, cores: int | None, costs: Costs, console: Console) -> dict[str, object]:
     cores = cores or allowance().threads
     run = read_run(root)
     compared = check(costs, run, cores)
@@ -86,7 +85,7 @@ def _check(root: Path, cores: int | None, costs: Costs, console: Console) -> dic
     }
 
 
-def _predict(settings: SimulationSettings, costs: Costs, console: Console) -> dict[str, Any]:
+def _predict(settings: SimulationSettings, costs: Costs, console: Console) -> dict[str, object]:
     clusters = _clusters(settings)
     able = [
         mode.name for mode in MODES if mode.has_tables and can_simulate(mode) and not mode.promise.takes_local_steps

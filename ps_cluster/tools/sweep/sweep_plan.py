@@ -78,7 +78,7 @@ def read_sweep(file: Path | None, changes: dict[str, Any], overrides: dict[str, 
     return sweep.model_copy(update={"settings": settings})
 
 
-def _with_absolute_paths(folder: Path, vary: Mapping[str, Any]) -> dict[str, Any]:
+def _with_absolute_paths(folder: Path, vary: Mapping[str, object]) -> dict[str, object]:
     """Return what varies, with absolute paths of the files that it names. Relative paths start at `folder`."""
     whole = dict(vary)
     for key in _NAMING.keys() & vary.keys():
@@ -104,7 +104,7 @@ def checked_space(sweep: Sweep) -> Space:
     return space
 
 
-def mode_of(settings: Mapping[str, Any], vary: Collection[str], what: str) -> str:
+def mode_of(settings: Mapping[str, object], vary: Collection[str], what: str) -> str:
     """Return a line about the mode in which each `what` ("trial" or "member") is trained."""
     if "mode.name" in vary:
         return f"each {what} is trained in the mode that --vary gives it"
