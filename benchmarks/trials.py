@@ -153,7 +153,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def lines_of(differences: Sequence[Difference], digits: int) -> list[str]:
-    """Return a line for each difference: its mean, half of its 95 % interval, and its p value, corrected over all of them."""
+    """Return a line for each difference: its mean, half of its 95 % interval, and its p value by Holm's correction."""
     return [
         f"{one.text}: {mean(one.values):+.{digits}f} ± {half_interval(one.values):.{digits}f}, n = {len(one.values)}, "
         f"corrected p = {p:.2g}"

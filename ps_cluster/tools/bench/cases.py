@@ -44,7 +44,7 @@ def benchmark(
     ddp_python: Path | None,
     values: Mapping[str, object],
 ) -> Benchmark:
-    """Return the benchmark of the arms with these names. Raises UserError if something does not fit an arm or the data."""
+    """Return the benchmark of the arms with these names. Raises UserError if anything does not fit them or the data."""
     config = build_config(None, dict(values))
     chosen = choose(arms, ddp_python)
     if straggler:

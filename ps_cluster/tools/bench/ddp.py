@@ -42,8 +42,8 @@ SIDE = 32
 KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
 
 
-# The settings that are read here, named as in the configuration of a run. The classes of that configuration need packages
-# that this environment does not have.
+# The settings that are read here, named as in the configuration of a run. The classes of that configuration need
+# packages that this environment does not have.
 
 
 class Mode(BaseModel):

@@ -170,8 +170,8 @@ def _facts(report: ChaosReport) -> Iterator[tuple[str, str]]:
         expected = sum(fault.whole_cluster for fault in report.faults)
         yield (
             "cluster",
-            f"started again {restarts} times by the launcher and {report.resumes} times with --resume, after {expected} "
-            "faults that require it",
+            f"started again {restarts} times by the launcher and {report.resumes} times with --resume, after "
+            f"{expected} faults that require it",
         )
     if accuracy:
         others = ", ".join(f"{other:.2%}" for other in accuracy.undisturbed)

@@ -121,8 +121,8 @@ def simulate(
     settings = SimulationSettings(
         workers=workers, parameter_servers=parameter_servers, mode=mode, local_steps=local_steps,
         backup_workers=backup_workers, straggler=straggler, network=network, calibrate_from=calibrate_from,
-        check_run=check_run, link_gbps=link_gbps, latency_us=latency_us, one_machine=one_machine, cores=cores, seed=seed,
-        save_costs=save_costs,
+        check_run=check_run, link_gbps=link_gbps, latency_us=latency_us, one_machine=one_machine, cores=cores,
+        seed=seed, save_costs=save_costs,
     )  # fmt: skip
     found = run_simulation(settings, console)
     if json_file:
