@@ -77,6 +77,12 @@ class RuleSettings(Section):
         return self
 
     @property
+    def momentum_if_any(self) -> float | None:
+        """The setting `momentum`; None for a rule that has no such setting."""
+        momentum: float | None = getattr(self, "momentum", None)
+        return momentum
+
+    @property
     def matrix_patterns(self) -> tuple[str, ...]:
         """Patterns for the paths of the variables that `update` gets as `matrices`.
 

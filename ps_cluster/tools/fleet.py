@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from ps_cluster.clock import AwakeClock
 from ps_cluster.config import RunConfig, build_config
@@ -198,7 +198,7 @@ def _remove(job: Job) -> None:
         shutil.rmtree(job.root)
 
 
-def config_at_once(values: Mapping[str, Any]) -> RunConfig:
+def config_at_once(values: Mapping[str, object]) -> RunConfig:
     """Return the configuration of a run that is scored, and trained at the same time as other runs.
 
     `values`: dotted key → value. Raises UserError for values that don't fit.

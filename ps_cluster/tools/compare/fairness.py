@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
 
 from ps_cluster.config import has_rates
 from ps_cluster.config.sections import uses
@@ -14,7 +13,7 @@ from ps_cluster.launch.pinning import keeps_to_cores
 from ps_cluster.tools.compare.comparison_plan import read_plan
 from ps_cluster.tools.compare.groups import Group
 from ps_cluster.tools.compare.labels import flat_settings
-from ps_cluster.tools.compare.records import FIELDS, Record
+from ps_cluster.tools.compare.records import Record, work_of
 
 EXAMPLES_TOLERANCE = 0.02
 _ISOLATION = "cluster.isolation"  # depends on the machine, does not change training
@@ -40,7 +39,6 @@ def differences_in_settings(records: Sequence[Record], arm_keys: Collection[str]
       arm_keys: dotted keys that arms of this comparison set. Runs may differ in these settings and in those of
         `_OF_AN_ARM`.
     """
-    fields = [{name: getattr(record.summary, name) for name in FIELDS} for record in records]
     may_differ = {*_OF_AN_ARM, *_NOT_COMPARED_HERE, *arm_keys}
     settings = [
         {
@@ -50,7 +48,7 @@ def differences_in_settings(records: Sequence[Record], arm_keys: Collection[str]
         }
         for record in records
     ]
-    return [*_differing(fields), *_differing(settings, absent=None)]
+    return [*_differing([work_of(record.summary) for record in records]), *_differing(settings, absent=None)]
 
 
 def differences_in_surroundings(records: Sequence[Record]) -> list[str]:
@@ -68,7 +66,7 @@ def differences_in_surroundings(records: Sequence[Record]) -> list[str]:
     ]
 
 
-def _differing(rows: Sequence[Mapping[str, Any]], absent: str | None = "not recorded") -> Iterator[str]:
+def _differing(rows: Sequence[Mapping[str, object]], absent: str | None = "not recorded") -> Iterator[str]:
     """Yield the name and the distinct values of what is not the same in all rows.
 
     `absent` stands for missing values; if it is None, they are left out.
