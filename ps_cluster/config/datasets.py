@@ -36,6 +36,7 @@ from ps_cluster.files.values import Malformed, refuse_address
 if TYPE_CHECKING:
     from ps_cluster.config import RunConfig
     from ps_cluster.data.batches import Batch
+    from ps_cluster.runs.rows import TableEncoding
 
 PAGE = "docs/extending.md#your-own-data"
 
@@ -248,14 +249,14 @@ class Contents:
       arrays: split ("train", "test") → name of a field → rows [N, ...]: an array, which may be memory-mapped, or an
         object that returns parts of itself as arrays. The target is called "target", the examples' weights "weight".
       notes: lines for the user, e.g. which examples were held out.
-      encoding: how the columns of a table became numbers (runs/rows.py); None if the data is no table.
+      encoding: how the columns of a table became numbers; None if the data is no table.
       file_rows: how many training examples come from each of several files, in their order; () if that is not known.
     """
 
     spec: ExampleSpec
     arrays: Mapping[str, Mapping[str, Rows]]
     notes: tuple[str, ...] = ()
-    encoding: Mapping[str, Any] | None = None
+    encoding: TableEncoding | None = None
     file_rows: tuple[int, ...] = ()
 
     @classmethod

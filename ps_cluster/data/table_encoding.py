@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +12,7 @@ from ps_cluster.data.moments import Moments
 from ps_cluster.data.table_files import PiecewiseTable, compute, kinds, pyarrow
 from ps_cluster.data.text_rows import Width, codes_of
 from ps_cluster.files.values import Malformed
+from ps_cluster.runs.rows import CategoryColumn, NumberColumn, TableEncoding
 
 MOST_CATEGORIES = 100_000  # of one column
 
@@ -29,16 +30,17 @@ class Roles(NamedTuple):
 class Encoding:
     """The encoding of columns as numbers."""
 
-    def __init__(self, content: Mapping[str, Any]):
-        """Keep the fields of `TableEncoding` (runs/rows.py), which is stored with a packed table."""
+    def __init__(self, content: TableEncoding):
+        """Prepare an encoding that was learned from a table, or stored with a packed one."""
         self.content = content
-        numbers, categories = content["numbers"], content["categories"]
-        self.numbers, self.categories = ([column["name"] for column in part] for part in (numbers, categories))
+        self.numbers = [column.name for column in content.numbers]
+        self.categories = [column.name for column in content.categories]
         # The values of each column of categories. The code of a value is its place, counted from 1.
-        self.values: list[list[str]] = [column["values"] for column in categories]
+        self.values = [column.values for column in content.categories]
         self._values = [pyarrow.array(values, pyarrow.string()) for values in self.values]
-        self.texts: list[str] = content["texts"]
-        self._mean, self._std = (np.array([column[of] for column in numbers]) for of in ("mean", "std"))
+        self.texts = content.texts
+        self._mean = np.array([column.mean for column in content.numbers])
+        self._std = np.array([column.std for column in content.numbers])
 
     def arrays(self, table: PiecewiseTable, rows: int, width: Width) -> dict[str, StreamedRows]:
         """Return the inputs of a table of N rows: numbers float32 [N, k], categories int32 [N, m], codes of texts [N, t, c]."""
@@ -66,11 +68,11 @@ class Encoding:
         columns = [*self.numbers, *self.categories, *self.texts]
         if missing := [name for name in columns if name not in table.columns]:
             raise Malformed(f"there is no column '{missing[0]}', which the network was trained on")
-        for column in self.content["numbers"]:
-            name, kind = column["name"], table.columns[column["name"]]
-            if kinds.is_temporal(kind) != column["is_time"] and not kinds.is_string(kind):
-                was = "dates or times" if column["is_time"] else "numbers"
-                raise Malformed(f"the column '{name}' is {kind}, but the network was trained on {was}: give those")
+        for column in self.content.numbers:
+            kind = table.columns[column.name]
+            if kinds.is_temporal(kind) != column.is_time and not kinds.is_string(kind):
+                was = "dates or times" if column.is_time else "numbers"
+                raise Malformed(f"the column '{column.name}' is {kind}, but the network was trained on {was}: give those")
         for batch in table.batches(columns):
             numbers = {"numbers": self._as_numbers(batch)} if self.numbers else {}
             texts = {"texts": self._as_texts(batch)} if self.texts else {}
@@ -132,18 +134,18 @@ def learn_encoding(table: PiecewiseTable, kept: np.ndarray | None, roles: Roles)
     times = [kinds.is_temporal(table.columns[name]) for name in numbers]
     columns = zip(numbers, mean.tolist(), np.where(std == 0, 1, std).tolist(), times)
     return Encoding(
-        {
-            "target": roles.target,
-            "numbers": [
-                {"name": name, "mean": middle, "std": width, "is_time": is_time, "missing": missing[name]}
+        TableEncoding(
+            target=roles.target,
+            numbers=[
+                NumberColumn(name=name, mean=middle, std=width, is_time=is_time, missing=missing[name])
                 for name, middle, width, is_time in columns
             ],
-            "categories": [
-                {"name": name, "values": sorted(values), "missing": missing[name]}
+            categories=[
+                CategoryColumn(name=name, values=sorted(values), missing=missing[name])
                 for name, values in zip(categories, seen)
             ],
-            "texts": roles.texts,
-        }
+            texts=roles.texts,
+        )
     )
 
 

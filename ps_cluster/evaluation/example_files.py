@@ -72,7 +72,7 @@ def _read_tables(files: Sequence[Path], run: TrainedRun) -> Iterator[NamedExampl
     known = run.dataset.encoding()
     if known is None:
         raise UserError(f"'{files[0]}' is a table, and the run was not trained on one: the network takes {run.spec}")
-    encoding = Encoding(known.model_dump())
+    encoding = Encoding(known)
     columns = zip(encoding.categories, encoding.values)
     text = [name for name, values in columns if not {"true", "false"} >= set(values)] + encoding.texts
     for file in files:

@@ -242,7 +242,7 @@ def test_a_later_table_is_read_in_the_types_of_the_first(tmp_path):
 def test_new_rows_may_have_times_in_any_unit_but_no_numbers_in_their_place(tmp_path):
     path = tmp_path / "train.parquet"
     pq.write_table(pa.table({"when": days("s"), "y": np.arange(8) / 2}), path)
-    encoding = Encoding(packed(path, target="y")[0].encoding().model_dump())
+    encoding = Encoding(packed(path, target="y")[0].encoding())
 
     def encoded(content):
         file = tmp_path / ("new.csv" if isinstance(content, str) else "new.parquet")
