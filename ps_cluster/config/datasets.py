@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, NamedTuple, Self, TypeAlias, TypeVar
 
 import numpy as np
 from pydantic import AfterValidator, Field
@@ -44,7 +44,8 @@ Inputs: TypeAlias = "Mapping[str, tf.Tensor]"
 """Name of a field → its rows [B, ...]."""
 NetworkOutputs: TypeAlias = "Callable[[Inputs], tf.Tensor]"
 """Inputs → the outputs of a network, float32 [B, outputs]."""
-Augment: TypeAlias = "Callable[[Inputs, Batch, ExampleSpec, Any], dict[str, tf.Tensor]]"
+OwnSettings = TypeVar("OwnSettings", bound="DataSettings")
+Augment: TypeAlias = "Callable[[Inputs, Batch, ExampleSpec, OwnSettings], dict[str, tf.Tensor]]"
 """(inputs, their batch, the form of an example, the section `data`) → the augmented inputs."""
 MeanOverViews: TypeAlias = "Callable[[NetworkOutputs, Inputs], tf.Tensor]"
 """(network, inputs) → the mean of the network's outputs over views of each example, float32 [B, outputs]."""
@@ -81,7 +82,7 @@ class Form(Named):
         """Describe the one change that gives a path this form; "" if there is none. Reads as little as `recognises`."""
         return ""
 
-    def dataset(self, path: Path) -> DataSet:
+    def dataset(self, path: Path) -> DataSet[Any]:
         """Return the data set at a path, which need not exist. Damaged data is refused later, by `read`."""
         raise NotImplementedError
 
@@ -321,7 +322,7 @@ NO_IMAGES: Mapping[str, Any] = {"model": {"name": "mlp"}}
 """The recipe of data without images, which networks for images, such as the default network, can't take."""
 
 
-class DataSet(Named):
+class DataSet(Named, Generic[OwnSettings]):
     """A data set. Subclass it and write `read`, or write a function that returns `Contents`.
 
     Attributes:
@@ -355,7 +356,7 @@ class DataSet(Named):
     candidates_of: tuple[str, ...] = ()
     offered = True
 
-    def augmentation(self) -> Augment | None:
+    def augmentation(self) -> Augment[OwnSettings] | None:
         """Return the function that augments the examples of a batch; None: there is no augmentation."""
         return None
 
@@ -382,7 +383,7 @@ class DataSet(Named):
         """Yield the paths from which `read` may read: `place`, or paths in that folder, the best first. Opens no file."""
         return ()
 
-    def read(self, source: Path | None, settings: DataSettings) -> Contents:
+    def read(self, source: Path | None, settings: OwnSettings) -> Contents:
         """Read the whole data set from a candidate. `source` is None if the data set needs no files.
 
         Args:
@@ -393,7 +394,7 @@ class DataSet(Named):
         """
         raise NotImplementedError
 
-    def own_settings(self, settings: DataSettings) -> dict[str, Any]:
+    def own_settings(self, settings: OwnSettings) -> dict[str, Any]:
         """Return the settings on which `read` may depend: all that only this data set has."""
         return settings.model_dump(mode="json", exclude=set(ImageSettings.model_fields))
 
@@ -407,12 +408,15 @@ class DataSet(Named):
         OBJECTIVES[spec.objective].check(config, spec)
 
 
-class ImageDataSet(DataSet):
+OwnSettingsOfImages = TypeVar("OwnSettingsOfImages", bound=ImageSettings)
+
+
+class ImageDataSet(DataSet[OwnSettingsOfImages]):
     """A data set in which each example is one image."""
 
     Settings = ImageSettings
 
-    def augmentation(self) -> Augment:
+    def augmentation(self) -> Augment[OwnSettingsOfImages]:
         from ps_cluster.data.augment import augment
 
         return augment
@@ -430,7 +434,7 @@ class ImageDataSet(DataSet):
         ImageSettings.of(config).augmentation.check(image.shape)
 
 
-class _Function(DataSet):
+class _Function(DataSet[OwnDataSettings]):
     """A data set from a function without arguments that returns `Contents` or arrays (data/own_arrays.py)."""
 
     Settings = OwnDataSettings
@@ -439,11 +443,13 @@ class _Function(DataSet):
     def __init__(self, function: Callable[[], Any]):
         self._function = function
 
-    def read(self, source: Path | None, settings: DataSettings) -> Any:
-        return self._function()
+    def read(self, source: Path | None, settings: OwnDataSettings) -> Contents:
+        from ps_cluster.data.own_arrays import as_contents
+
+        return as_contents(self._function(), settings)
 
 
-class _DataSets(Registry[DataSet]):
+class _DataSets(Registry[DataSet[Any]]):
     """All data sets, by name or by the path of data in one of the known forms."""
 
     @property
@@ -467,7 +473,7 @@ class _DataSets(Registry[DataSet]):
     def unknown(self, name: str) -> str:
         return f"{super().unknown(name)}, and a path to your own data"
 
-    def _load(self, name: str) -> DataSet:
+    def _load(self, name: str) -> DataSet[Any]:
         place = None if super().__contains__(name) else parse(name)
         if place is None:
             return super()._load(name)
@@ -480,4 +486,4 @@ def _home() -> ModuleType:
     return sets
 
 
-DATASETS: Registry[DataSet] = _DataSets("data set", DataSet, _home, "ps_cluster.datasets", wrap=_Function)
+DATASETS: Registry[DataSet[Any]] = _DataSets("data set", DataSet, _home, "ps_cluster.datasets", wrap=_Function)

@@ -27,7 +27,7 @@ _SAMPLED_EXAMPLES = 100  # that are looked at to recognise numbers as pixels
 
 
 def as_contents(found: Any, settings: DataSettings) -> Contents:
-    """Return the contents of a data set from what a user's function returned. Raises Malformed if they can't be made of it.
+    """Return the contents of a data set from what a user's code or file holds. Raises Malformed if that is impossible.
 
     Args:
       found: one of these:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import Any
 
 import numpy as np
 
@@ -69,7 +70,7 @@ def with_samples(
     return [replace(group, samples=tuple(islice(drawn, len(mine)))) for group, mine in zip(groups, chosen)]
 
 
-def image_variation(kind: DataSet, settings: DataSettings, dataset: PackedDataset, seed: int) -> VaryImages | None:
+def image_variation(kind: DataSet[Any], settings: DataSettings, dataset: PackedDataset, seed: int) -> VaryImages | None:
     """Return how training varies images; None if it takes them as they are. Imports TensorFlow if it varies them."""
     if getattr(settings, "augmentation", None) == Augmentation() or (augment := kind.augmentation()) is None:
         return None

@@ -122,7 +122,7 @@ class _Search:
     cache_dir: Path
     notify: Notify
 
-    def find_in_data_dir(self, kind: DataSet, data_dir: Path) -> PackedDataset:
+    def find_in_data_dir(self, kind: DataSet[Any], data_dir: Path) -> PackedDataset:
         if not kind.is_on_disk:
             how = "generated" if kind.generated else "read from its own path" if kind.path else "read by its own code"
             raise UserError(
@@ -147,7 +147,7 @@ class _Search:
             f"set); correct it, or leave it out to use the cache or a download; {_OWN_DATA_HINT}"
         )
 
-    def find_on_this_machine(self, kind: DataSet) -> PackedDataset | None:
+    def find_on_this_machine(self, kind: DataSet[Any]) -> PackedDataset | None:
         if dataset := self._find_packed(kind):
             return dataset
         for place in archive_folders(self.cache_dir):
@@ -159,7 +159,7 @@ class _Search:
                     self.notify(f"passed over: {error}")
         return None
 
-    def _find_packed(self, kind: DataSet) -> PackedDataset | None:
+    def _find_packed(self, kind: DataSet[Any]) -> PackedDataset | None:
         """Return a sound packed copy of a data set on disk: the one packed without --data-dir, else the newest one."""
         folder = self._packed_path(kind)
         copies = sorted(folder.parent.glob(f"{folder.name}-*"), key=packed_at, reverse=True)
@@ -177,7 +177,7 @@ class _Search:
         return None
 
     def downloaded(
-        self, kind: DataSet, progress: Progress, url: str | None, patience: Mapping[str, Any]
+        self, kind: DataSet[Any], progress: Progress, url: str | None, patience: Mapping[str, Any]
     ) -> PackedDataset:
         """Download a data set, pack it, and remove the downloaded files. Raises DownloadError."""
         if not kind.downloads:
@@ -199,7 +199,7 @@ class _Search:
             shutil.rmtree(folder, ignore_errors=True)
         return dataset
 
-    def generate_or_read(self, kind: DataSet) -> PackedDataset:
+    def generate_or_read(self, kind: DataSet[Any]) -> PackedDataset:
         """Return the packed copy of a data set that code generates or reads, or that is at a path of the user."""
         if kind.path is not None and not _is_there(kind.path):
             raise UserError(f"dataset: there is no '{kind.path}': correct the path")
@@ -209,7 +209,7 @@ class _Search:
             self.notify(note)
         return dataset
 
-    def _pack(self, kind: DataSet, source: Path | None, folder: Path) -> PackedDataset:
+    def _pack(self, kind: DataSet[Any], source: Path | None, folder: Path) -> PackedDataset:
         """Read a data set and pack it. Memory is bounded for files of users, because they may come from anybody."""
         what = f"{kind.full_name} from '{source}'" if source else f"the data set '{kind.name}'"
         self.notify(f"{'generating' if kind.generated else 'packing'} {what}, once")
@@ -232,7 +232,7 @@ class _Search:
             self.notify(f"{otherwise}: {error}")
             return None
 
-    def _packed_path(self, kind: DataSet, *parts: str) -> Path:
+    def _packed_path(self, kind: DataSet[Any], *parts: str) -> Path:
         """Return the folder of a packed copy. Its name ends with `parts`, and changes with all that the copy depends on."""
         slug = kind.name
         if kind.path is not None:
@@ -246,10 +246,12 @@ class _Search:
         return packed_folder(self.cache_dir) / "-".join((f"{slug}.{kind.version}", *parts))
 
 
-def _read_contents(kind: DataSet, settings: DataSettings, source: Path | None) -> Contents:
+def _read_contents(kind: DataSet[Any], settings: DataSettings, source: Path | None) -> Contents:
     """Return the contents that a data set reads. Raises UserError, in one line, for any error in a user's code."""
     try:
-        contents = own_arrays.as_contents(kind.read(source, settings), settings)
+        contents = kind.read(source, settings)
+        if not isinstance(contents, Contents):  # a user's class may return arrays, as a function may
+            contents = own_arrays.as_contents(contents, settings)
     except (UserError, MemoryError):
         raise
     except Malformed as error:

@@ -72,7 +72,9 @@ class Encoding:
             kind = table.columns[column.name]
             if kinds.is_temporal(kind) != column.is_time and not kinds.is_string(kind):
                 was = "dates or times" if column.is_time else "numbers"
-                raise Malformed(f"the column '{column.name}' is {kind}, but the network was trained on {was}: give those")
+                raise Malformed(
+                    f"the column '{column.name}' is {kind}, but the network was trained on {was}: give those"
+                )
         for batch in table.batches(columns):
             numbers = {"numbers": self._as_numbers(batch)} if self.numbers else {}
             texts = {"texts": self._as_texts(batch)} if self.texts else {}

@@ -3,9 +3,11 @@
 mypy reports a `type: ignore` that silences nothing. So this file passes only while each line below is an error.
 """
 
+from pathlib import Path
 from typing import Any
 
 from ps_cluster.config import RunConfig
+from ps_cluster.config.datasets import Contents, DataSet, DataSettings
 from ps_cluster.config.equations import Slots, UpdateParts
 from ps_cluster.config.keras_schedules import KerasSettings
 from ps_cluster.config.networks import Network, NetworkSettings
@@ -13,6 +15,7 @@ from ps_cluster.config.objectives import ExampleSpec, Objective
 from ps_cluster.config.optimizer_rules import OptimizerRule, RuleSettings
 from ps_cluster.config.schedules import Schedule, ScheduleSettings
 from ps_cluster.config.staleness_methods import StalenessMethod, StalenessSettings
+from ps_cluster.data.table_sets import TableSettings
 from ps_cluster.models.judges import LossAndMetric
 from ps_cluster.models.networks.mlp import MlpSettings
 from ps_cluster.server.shard import ParameterShard
@@ -70,6 +73,12 @@ class OfAnotherSchedule(Schedule[ScheduleSettings]):
 class OfAnotherNetwork(Network[NetworkSettings]):
     def build(self, examples: ExampleSpec, settings: MlpSettings) -> Any:  # type: ignore[override]
         """Take the settings of another network."""
+
+
+class OfAnotherDataSet(DataSet[DataSettings]):
+    def read(self, source: Path | None, settings: TableSettings) -> Contents:  # type: ignore[override]
+        """Take the settings of another data set."""
+        raise NotImplementedError
 
 
 class WrongJudge(Objective):

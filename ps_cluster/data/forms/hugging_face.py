@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from pydantic import BaseModel, Field
 
-from ps_cluster.config.datasets import Contents, DataSettings, ImageDataSet
+from ps_cluster.config.datasets import Contents, ImageDataSet, OwnSettings
 from ps_cluster.data import library_splits
 from ps_cluster.data.forms import PathForm
 from ps_cluster.data.picture_sets import PictureSettings, contents_of_pictures
@@ -37,18 +37,21 @@ class HuggingFaceImageSettings(PictureSettings):
     target: str | None = Field(default=None, description="The column with the classes; null: the column label.")
 
 
-class HuggingFace(PathForm):
-    name = "hugging_face"
-    looks_for = "a folder that save_to_disk of Hugging Face's datasets has written"
-    Settings: type[DataSettings] = TableSettings
+class HuggingFaceForm(PathForm[OwnSettings]):
+    """A form of such a folder. One form takes those with a column of pictures, and the other takes the rest."""
 
     def recognises(self, path: Path) -> bool:
         is_one = any(os.path.isfile(path / name) for name in (_SPLITS_FILE, "state.json"))
         return is_one and isinstance(self, ImageDataSet) == ("Image" in _types_of_columns(path))
 
-    def read(self, source: Path | None, settings: DataSettings) -> Contents:
+
+class HuggingFace(HuggingFaceForm[TableSettings]):
+    name = "hugging_face"
+    looks_for = "a folder that save_to_disk of Hugging Face's datasets has written"
+    Settings = TableSettings
+
+    def read(self, source: Path | None, settings: TableSettings) -> Contents:
         """Return the columns of numbers and of names as a table."""
-        assert isinstance(settings, TableSettings)
         found = _open_splits(self.path, settings.target)
         names = found.rows["train"].names(found.target)
         objective = "classification" if names and settings.objective == "auto" else settings.objective
@@ -63,15 +66,14 @@ class HuggingFace(PathForm):
         return replace(contents, spec=spec, notes=(*found.notes, *contents.notes))
 
 
-class HuggingFaceImages(HuggingFace, ImageDataSet):
+class HuggingFaceImages(HuggingFaceForm[HuggingFaceImageSettings], ImageDataSet[HuggingFaceImageSettings]):
     name = "hugging_face_images"
     looks_for = "such a folder with a column of pictures"
     Settings = HuggingFaceImageSettings
     recipe = ImageDataSet.recipe
 
-    def read(self, source: Path | None, settings: DataSettings) -> Contents:
+    def read(self, source: Path | None, settings: HuggingFaceImageSettings) -> Contents:
         """Return the pictures."""
-        assert isinstance(settings, HuggingFaceImageSettings)
         found = _open_splits(self.path, settings.target)
         train, target = found.rows["train"], found.target or "label"
         if target not in train.types:

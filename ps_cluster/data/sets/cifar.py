@@ -19,7 +19,7 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from ps_cluster.config.datasets import Contents, DataSettings, Download, ImageDataSet, NotThisDataSet
+from ps_cluster.config.datasets import Contents, Download, ImageDataSet, ImageSettings, NotThisDataSet
 from ps_cluster.config.objectives import ExampleSpec, Field
 from ps_cluster.data.plain_pickles import PickledArray, load_plain
 from ps_cluster.files.reading import open_regular, read_bytes
@@ -39,7 +39,7 @@ class BatchFile(NamedTuple):
     rows: int
 
 
-class Cifar(ImageDataSet):
+class Cifar(ImageDataSet[ImageSettings]):
     """A data set in the form of CIFAR.
 
     Attributes:
@@ -69,7 +69,7 @@ class Cifar(ImageDataSet):
             if os.path.isfile(place / name):
                 yield place / name
 
-    def read(self, source: Path | None, settings: DataSettings) -> Contents:
+    def read(self, source: Path | None, settings: ImageSettings) -> Contents:
         """Return images uint8 [N, 32, 32, 3] and labels uint8 [N] from an archive or a folder, in the order of batches.
 
         Raises:

@@ -137,7 +137,7 @@ def _logits(rng: np.random.Generator, rows: int, arrays: dict[str, dict[str, np.
     return logits
 
 
-class Clicks(DataSet):
+class Clicks(DataSet[ClickSettings]):
     """The generated click data."""
 
     name = "clicks"
@@ -146,7 +146,6 @@ class Clicks(DataSet):
     Settings = ClickSettings
     recipe = {"model": {"name": "dlrm"}}
 
-    def read(self, source: Path | None, settings: DataSettings) -> Contents:
-        assert isinstance(settings, ClickSettings)
+    def read(self, source: Path | None, settings: ClickSettings) -> Contents:
         contents, _ = generate(settings)
         return contents
