@@ -63,7 +63,7 @@ class Images(LazyRows):
         super().__init__(np.dtype(np.uint8), (len(pictures), *size))
         self._pictures, self._size = pictures, size
 
-    def __getitem__(self, part: slice | np.ndarray) -> np.ndarray:
+    def __getitem__(self, part: slice | np.ndarray, /) -> np.ndarray:
         pictures = [self._pictures[place] for place in np.arange(len(self))[part]]
         images = np.empty((len(pictures), *self._size), np.uint8)
         for place, image in enumerate(_in_threads(self._decoded, pictures)):

@@ -12,7 +12,8 @@ from pydantic import Field
 
 from ps_cluster.config.datasets import Contents, OwnDataSettings
 from ps_cluster.config.objectives import WEIGHT
-from ps_cluster.data.holding_out import contents_of, split_of
+from ps_cluster.data.holding_out import contents_of, hold_out
+from ps_cluster.data.lazy_rows import IndexableRows
 from ps_cluster.data.table_encoding import Encoding, Roles, as_floats, learn_encoding
 from ps_cluster.data.table_files import (
     ADVICE_FOR_INPUT,
@@ -63,20 +64,20 @@ def contents_of_tables(tables: Mapping[str, PiecewiseTable], settings: TableSett
     roles = _choose_roles(tables["train"].columns, settings)
     _check_same_columns(tables, roles)
     targets, rows_of_parts = _target_columns(tables, roles.target, settings)
-    split, examples = split_of(targets, settings.held_out), len(targets.train)
-    kept = None if split is None else np.isin(np.arange(examples), split.train)
+    held_out, examples = hold_out(targets, settings.held_out), len(targets.train)
+    kept = None if held_out is None else np.isin(np.arange(examples), held_out.train)
     encoding = learn_encoding(tables["train"], kept, roles)
-    rows_to_train_on = examples if split is None else len(split.train)
+    rows_to_train_on = examples if held_out is None else len(held_out.train)
     for name, texts in zip(encoding.categories, encoding.values):
         _check_not_numbers(tables["train"], name, texts, rows_to_train_on, settings)
     _check_free_text(encoding, rows_to_train_on, settings)
     width = width_of("a column of data.text", chain.from_iterable(map(encoding.text_pieces, tables.values())))
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, IndexableRows]] = []
     for table, target in zip(tables.values(), (targets.train, targets.test)):
         assert target is not None  # it was read above
         weights = {WEIGHT: _number_column(table, roles.weight)} if roles.weight else {}
-        rows.append(encoding.arrays(table, len(target), width) | weights)
-    contents = contents_of(targets, split, *rows)
+        rows.append({**encoding.arrays(table, len(target), width), **weights})
+    contents = contents_of(targets, held_out, *rows)
     inputs = dict(contents.spec.inputs)
     if "categories" in inputs:
         inputs["categories"] = replace(inputs["categories"], codes=tuple(len(one) + 1 for one in encoding.values))
