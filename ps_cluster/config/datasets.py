@@ -172,7 +172,7 @@ def _recognised_pattern(path: Path) -> FormPath:
 #
 # The data sets of this package are in `ps_cluster/data/sets/`.
 
-SPLITS = ("train", "test")
+SPLITS: tuple[Literal["train", "test"], ...] = ("train", "test")
 MOST_CLASSES = 2**16
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from ps_cluster.config.objectives import TEXT, Field
 from ps_cluster.data.moments import Moments
-from ps_cluster.data.packed import PackedDataset, fields_of, pieces
+from ps_cluster.data.packed import PackedDataset, PackedSplit, fields_of, pieces
 from ps_cluster.data.text_rows import texts_of
 from ps_cluster.files.values import number_text
 
@@ -84,7 +84,7 @@ def _described(columns: Sequence[_Column], field: Field, rows: np.ndarray, most_
 
 
 def example_rows(
-    dataset: PackedDataset, which: slice | np.ndarray, split: str = "train"
+    dataset: PackedDataset, which: slice | np.ndarray, split: PackedSplit = "train"
 ) -> tuple[list[str], list[list[str]]]:
     """Return the names of fields or columns, and some examples as text. `which`: a slice, or indices [M]."""
     encoded = _encoded_columns(dataset)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from itertools import accumulate
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 from pydantic import TypeAdapter
@@ -26,6 +26,9 @@ from ps_cluster.runs.rows import DatasetPointer, Kind, Manifest, TableEncoding
 MANIFEST, ENCODING = "dataset.json", "encoding.json"
 FORMAT = 2
 MOST_MANIFEST_BYTES, MOST_ENCODING_BYTES = 2**24, 2**30
+
+PackedSplit = Literal["train", "validation", "test"]
+"""The examples to train on, the training examples that are held out, or the test examples."""
 
 T = TypeVar("T")
 _PIECE_BYTES = 2**26  # that are written or checked together
@@ -90,15 +93,15 @@ class PackedDataset:
         starts = [0, *accumulate(self.file_rows)]
         return tuple(max(0, min(rows, self.train_examples - start)) for rows, start in zip(self.file_rows, starts))
 
-    def inputs(self, split: str) -> dict[str, np.ndarray]:
-        """Return the inputs of `split` ("train", "validation" or "test"): name → read-only array [N, ...], mapped."""
+    def inputs(self, split: PackedSplit) -> dict[str, np.ndarray]:
+        """Return the inputs of `split`: name → read-only array [N, ...], mapped."""
         return {name: self.rows(split, name, field) for name, field in self.spec.inputs.items()}
 
-    def target(self, split: str) -> np.ndarray:
-        """Return the targets of `split` ("train", "validation" or "test"): a read-only array [N, ...], mapped."""
+    def target(self, split: PackedSplit) -> np.ndarray:
+        """Return the targets of `split`: a read-only array [N, ...], mapped."""
         return self.rows(split, TARGET, self.spec.target)
 
-    def weight(self, split: str) -> np.ndarray | None:
+    def weight(self, split: PackedSplit) -> np.ndarray | None:
         """Return the weights of `split`: a read-only array [N], mapped; None if the data set has none."""
         return None if self.spec.weight is None else self.rows(split, WEIGHT, self.spec.weight)
 
@@ -109,7 +112,7 @@ class PackedDataset:
         except FileNotFoundError:
             return None
 
-    def rows(self, split: str, name: str, field: Field) -> np.ndarray:
+    def rows(self, split: PackedSplit, name: str, field: Field) -> np.ndarray:
         """Return the rows of a field: a read-only array [N, ...], mapped."""
         path = self.directory / file_name("test" if split == "test" else "train", name, field)
         rows = np.memmap(path, field.packed.dtype, mode="r").reshape(-1, *field.packed.shape)

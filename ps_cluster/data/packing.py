@@ -125,7 +125,7 @@ def check_contents(contents: Contents) -> None:
 
 
 def _manifest_of(name: str, kind: Kind, contents: Contents, source: str) -> Manifest:
-    examples = {split: len(contents.arrays[split][TARGET]) for split in SPLITS}
+    examples: dict[str, int] = {split: len(contents.arrays[split][TARGET]) for split in SPLITS}
     about = {
         "format": packed.FORMAT,
         "name": name,
