@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from ps_cluster.data.arrow import Column, RecordBatch, compute, kinds, pyarrow
 from ps_cluster.data.lazy_rows import StreamedRows
 from ps_cluster.data.moments import Moments
-from ps_cluster.data.table_files import PiecewiseTable, compute, kinds, pyarrow
+from ps_cluster.data.table_files import PiecewiseTable
 from ps_cluster.data.text_rows import Width, codes_of
 from ps_cluster.files.values import Malformed
 from ps_cluster.runs.rows import CategoryColumn, NumberColumn, TableEncoding
@@ -45,10 +46,12 @@ class Encoding:
     def arrays(self, table: PiecewiseTable, rows: int, width: Width) -> dict[str, StreamedRows]:
         """Return the inputs of a table of N rows: numbers float32 [N, k], categories int32 [N, m], codes of texts [N, t, c]."""
 
-        def streamed(columns: list[str], dtype: str, encode: Callable[[Any], np.ndarray], *more: int) -> StreamedRows:
+        def streamed(
+            columns: list[str], dtype: str, encode: Callable[[RecordBatch], np.ndarray], *more: int
+        ) -> StreamedRows:
             return StreamedRows(dtype, (rows, len(columns), *more), lambda: map(encode, table.batches(columns)))
 
-        def codes(batch: Any) -> np.ndarray:
+        def codes(batch: RecordBatch) -> np.ndarray:
             return codes_of(self._as_texts(batch), width.characters).astype(width.code)
 
         found = {}
@@ -84,12 +87,12 @@ class Encoding:
         """Yield the columns of texts in pieces, [B, t] of Python's texts."""
         yield from map(self._as_texts, table.batches(self.texts)) if self.texts else ()
 
-    def _as_texts(self, batch: Any) -> np.ndarray:
+    def _as_texts(self, batch: RecordBatch) -> np.ndarray:
         """Return the columns of texts, [B, t] of Python's texts. A missing text is ""."""
         columns = (batch.column(name).cast(pyarrow.string()).fill_null("") for name in self.texts)
         return np.stack([column.to_numpy(zero_copy_only=False).astype(object) for column in columns], 1)
 
-    def _as_numbers(self, batch: Any) -> np.ndarray:
+    def _as_numbers(self, batch: RecordBatch) -> np.ndarray:
         """Return the columns of numbers, standardised, float32 [B, k]. A missing number becomes 0, the mean."""
         with np.errstate(over="ignore"):  # reported below
             values = ((_floats(batch, self.numbers) - self._mean) / self._std).astype(np.float32)
@@ -97,7 +100,7 @@ class Encoding:
         without_gaps: np.ndarray = np.nan_to_num(values, nan=0.0)
         return without_gaps
 
-    def _as_codes(self, batch: Any) -> np.ndarray:
+    def _as_codes(self, batch: RecordBatch) -> np.ndarray:
         """Return the columns of categories as codes, int32 [B, m]. A missing or unknown value has the code 0."""
         codes = []
         for name, values in zip(self.categories, self._values):
@@ -157,7 +160,7 @@ def _check_finite(columns: Sequence[str], finite: np.ndarray) -> None:
         raise Malformed(f"the column '{columns[int(np.argmin(finite))]}' has infinite or too large values")
 
 
-def _floats(batch: Any, names: Sequence[str]) -> np.ndarray:
+def _floats(batch: RecordBatch, names: Sequence[str]) -> np.ndarray:
     """Return columns as float64 [B, k]. A missing value is NaN."""
     found = np.empty((batch.num_rows, len(names)))
     for place, name in enumerate(names):
@@ -168,8 +171,8 @@ def _floats(batch: Any, names: Sequence[str]) -> np.ndarray:
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 
-def as_floats(column: Any) -> np.ndarray:
-    """Return an array of pyarrow as float64 [B]. Dates and times are in seconds, and a missing value is NaN."""
+def as_floats(column: Column) -> np.ndarray:
+    """Return a column as float64 [B]. Dates and times are in seconds, and a missing value is NaN."""
     seconds = 1.0
     if kinds.is_temporal(kind := column.type):
         days = kinds.is_date32(kind)

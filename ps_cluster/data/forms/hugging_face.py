@@ -19,10 +19,11 @@ from pydantic import BaseModel, Field
 
 from ps_cluster.config.datasets import Contents, ImageDataSet, OwnSettings
 from ps_cluster.data import library_splits
+from ps_cluster.data.arrow import Column, RecordBatch, Table, pyarrow
 from ps_cluster.data.forms import PathForm
 from ps_cluster.data.picture_sets import PictureSettings, contents_of_pictures
 from ps_cluster.data.pictures import Picture
-from ps_cluster.data.table_files import BATCH_ROWS, ArrowTable, Types, arrow_errors, pyarrow
+from ps_cluster.data.table_files import BATCH_ROWS, ArrowTable, Types, arrow_errors
 from ps_cluster.data.table_sets import TableSettings, contents_of_tables
 from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files.json_files import read_json
@@ -118,20 +119,20 @@ class _SplitRows:
     """The rows of a split."""
 
     features: Mapping[str, Mapping[str, Any]]  # column → its description by the library
-    table: Any  # a table of pyarrow
+    table: Table
 
     def __len__(self) -> int:
-        return int(self.table.num_rows)
+        return self.table.num_rows
 
     @property
     def types(self) -> Types:
         return {field.name: field.type for field in self.table.schema}
 
-    def batches(self, columns: list[str]) -> Iterator[Any]:
+    def batches(self, columns: list[str]) -> Iterator[RecordBatch]:
         return iter(self.table.select(columns).to_batches(BATCH_ROWS))
 
     def values(self, column: str) -> list[Any]:
-        return list(self.table.column(column).to_pylist())
+        return self.table.column(column).to_pylist()
 
     def names(self, column: str | None) -> list[str] | None:
         """Return the names of the classes of a column; None if the library does not know them."""
@@ -225,7 +226,7 @@ def _labelled_pictures(
     return found
 
 
-def _open_picture(pictures: Any, place: int) -> BinaryIO:
+def _open_picture(pictures: Column, place: int) -> BinaryIO:
     content = (pictures[place].as_py() or {}).get("bytes")
     if not isinstance(content, bytes):
         raise Malformed(
