@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import http.client
+import io
 import os
 import queue
 import re
@@ -14,7 +15,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from email.message import Message
 from pathlib import Path
-from typing import BinaryIO
 
 from ps_cluster.errors import UserError
 from ps_cluster.files.locks import InUse, Lock
@@ -77,7 +77,7 @@ def download(
                     raise DownloadError(f"url: '{url}' cannot be fetched ({error}; attempt {failures})") from error
                 sleep(_BACKOFF_S[min(failures, len(_BACKOFF_S)) - 1])
         file.seek(0)
-        found = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]  # it is a file
+        found = hashlib.file_digest(file, "sha256").hexdigest()
         if found != sha256:
             part.unlink()
             raise DownloadError(f"url: '{url}' is not the expected file (SHA-256 {found} instead of {sha256})")
@@ -93,7 +93,7 @@ class _Transfer:
     """The transfer of one file. Each `attempt` continues where the last one stopped."""
 
     url: str
-    file: BinaryIO
+    file: io.BufferedRandom
     progress: Progress
     timeout_s: float
     connect_timeout_s: float
@@ -193,7 +193,7 @@ def _whole_size(headers: Message) -> int | None:
 
 
 @contextlib.contextmanager
-def _locked(part: Path) -> Iterator[BinaryIO]:
+def _locked(part: Path) -> Iterator[io.BufferedRandom]:
     """Open and lock the partial file, because two writers would spoil it."""
     try:
         lock = Lock(part.with_name(f"{part.name}.lock"), f"download '{part}'")

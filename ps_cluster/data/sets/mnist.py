@@ -119,12 +119,14 @@ class Mnist(MnistForm):
 def _from_folder(folder: Path) -> dict[str, dict[str, np.ndarray]]:
     arrays: dict[str, dict[str, np.ndarray]] = {}
     for split, rows in MNIST_ROWS.items():
-        files = idx_file(folder, split, "images", 3), idx_file(folder, split, "labels", 1)
-        if None in files:
-            kind = "images-idx3" if files[0] is None else "labels-idx1"
+        images, labels = idx_file(folder, split, "images", 3), idx_file(folder, split, "labels", 1)
+        if images is None or labels is None:
+            kind = "images-idx3" if images is None else "labels-idx1"
             raise ValueError(f"it lacks {IDX_BEGINNING[split]}-{kind}-ubyte")
-        images, labels = (read_idx(file, shape) for file, shape in zip(files, ((rows, 28, 28), (rows,))))  # type: ignore[arg-type]
-        arrays[split] = {"image": images[..., None], "target": labels}
+        arrays[split] = {
+            "image": read_idx(images, (rows, 28, 28))[..., None],
+            "target": read_idx(labels, (rows,)),
+        }
     return arrays
 
 
