@@ -8,7 +8,6 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from ps_cluster.config import user_code
 from ps_cluster.config.datasets import DATASETS, Contents, DataSet, DataSettings, NotThisDataSet
 from ps_cluster.data import own_arrays, packed, packing
 from ps_cluster.data.cache import archive_folders, fingerprint, packed_at, packed_folder, size_of
-from ps_cluster.data.download import DownloadError, Progress, download
+from ps_cluster.data.download import DownloadError, Patience, Progress, download
 from ps_cluster.data.packed import MANIFEST, PackedDataset, load_packed
 from ps_cluster.data.packing import write_packed
 from ps_cluster.errors import UserError
@@ -30,7 +29,7 @@ from ps_cluster.notices import Notify
 _OWN_DATA_HINT = "for data of your own, set dataset to a path or to code (docs/extending.md#your-own-data)"
 _CACHE_NAME = "cache (PS_CLUSTER_CACHE)"
 # `auto` has to start at once without a network. A user who names CIFAR-10 prefers to wait.
-_AUTO_NETWORK = {"connect_timeout_s": 5.0, "attempts": 1}
+_PATIENCE_OF_AUTO = Patience(connect_timeout_s=5.0, attempts=1)
 
 
 def resolve(
@@ -67,7 +66,7 @@ def resolve(
         if found := search.find_on_this_machine(kind):
             return found
         try:
-            return search.downloaded(kind, progress, url, _AUTO_NETWORK if following else {})
+            return search.downloaded(kind, progress, url, _PATIENCE_OF_AUTO if following else Patience())
         except DownloadError as error:
             if following is None:
                 raise UserError(
@@ -176,9 +175,7 @@ class _Search:
             return dataset
         return None
 
-    def downloaded(
-        self, kind: DataSet[Any], progress: Progress, url: str | None, patience: Mapping[str, Any]
-    ) -> PackedDataset:
+    def downloaded(self, kind: DataSet[Any], progress: Progress, url: str | None, patience: Patience) -> PackedDataset:
         """Download a data set, pack it, and remove the downloaded files. Raises DownloadError."""
         if not kind.downloads:
             raise DownloadError("it can't be downloaded")
@@ -188,7 +185,7 @@ class _Search:
             place = one.url if url is None else url if len(files) == 1 else f"{url.rstrip('/')}/{one.file}"
             self.notify(f"downloading {kind.full_name} from {place}")
             try:
-                download(place, file, one.sha256, progress, **patience)
+                download(place, file, one.sha256, progress, patience)
             except OSError as error:
                 raise packing.cannot_write(file, error) from error
         source = files[0] if len(files) == 1 else folder

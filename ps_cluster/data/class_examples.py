@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ps_cluster.config.augmentation import Augmentation
-from ps_cluster.config.datasets import DataSet, DataSettings
+from ps_cluster.config.datasets import DataSet, DataSettings, ImageSettings
 from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.data.packed import PackedDataset
 
@@ -72,7 +72,8 @@ def with_samples(
 
 def image_variation(kind: DataSet[Any], settings: DataSettings, dataset: PackedDataset, seed: int) -> VaryImages | None:
     """Return how training varies images; None if it takes them as they are. Imports TensorFlow if it varies them."""
-    if getattr(settings, "augmentation", None) == Augmentation() or (augment := kind.augmentation()) is None:
+    varies_nothing = isinstance(settings, ImageSettings) and settings.augmentation == Augmentation()
+    if varies_nothing or (augment := kind.augmentation()) is None:
         return None
     import tensorflow as tf
 
