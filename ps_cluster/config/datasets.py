@@ -19,13 +19,13 @@ from ps_cluster.config.objectives import (
     OBJECTIVES,
     TARGET,
     WEIGHT,
+    ArrayField,
     ExampleSpec,
     OtherTarget,
     Rows,
     check_rows,
     target_array,
 )
-from ps_cluster.config.objectives import Field as ArrayField
 from ps_cluster.config.registry import Named, Registry
 from ps_cluster.config.setting_types import PathFromText, Section
 from ps_cluster.config.user_code import absolute_path

@@ -9,7 +9,7 @@ from itertools import islice
 
 import numpy as np
 
-from ps_cluster.config.objectives import TEXT, Field
+from ps_cluster.config.objectives import TEXT, ArrayField
 from ps_cluster.data.moments import Moments
 from ps_cluster.data.packed import PackedDataset, PackedSplit, fields_of, pieces
 from ps_cluster.data.text_rows import texts_of
@@ -54,7 +54,7 @@ def describe(dataset: PackedDataset, most_bytes: int = MOST_BYTES) -> list[Descr
     return found
 
 
-def _described(columns: Sequence[_Column], field: Field, rows: np.ndarray, most_bytes: int) -> list[Described]:
+def _described(columns: Sequence[_Column], field: ArrayField, rows: np.ndarray, most_bytes: int) -> list[Described]:
     """Return the statistics of each column of the rows. A field that is described as a whole is a single column."""
     mean, std = (np.array(of) for of in zip(*((column.mean, column.std) for column in columns)))
     moments, low, high, read = Moments(), np.full(len(columns), np.inf), np.full(len(columns), -np.inf), 0

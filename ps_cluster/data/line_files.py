@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from ps_cluster.config.objectives import Field
+from ps_cluster.config.objectives import ArrayField
 from ps_cluster.files.reading import open_regular
 from ps_cluster.files.values import Malformed, one_line
 
@@ -44,7 +44,7 @@ def lines_of(file: Path) -> Iterator[bytes]:
 
 
 def arrays_of_lines(
-    file: Path, fields: Mapping[str, Field], parse: Callable[[bytes], Sequence[Any]], *, heading: bool = False
+    file: Path, fields: Mapping[str, ArrayField], parse: Callable[[bytes], Sequence[Any]], *, heading: bool = False
 ) -> dict[str, np.ndarray]:
     """Return the rows of each field, [lines, ...], mapped from temporary files, which vanish when no array uses them.
 

@@ -10,7 +10,7 @@ from typing import TypeVar, get_args
 import numpy as np
 
 from ps_cluster.config.datasets import SPLITS, Contents, DataSettings, OwnDataSettings
-from ps_cluster.config.objectives import TARGET, WEIGHT, Field, output_by_place, refuse_sparse
+from ps_cluster.config.objectives import TARGET, WEIGHT, ArrayField, output_by_place, refuse_sparse
 from ps_cluster.data.holding_out import contents_of, hold_out
 from ps_cluster.data.lazy_rows import ChangedRows, IndexableRows
 from ps_cluster.data.targets import Targets, targets_of
@@ -74,7 +74,7 @@ def as_contents(found: object, settings: DataSettings) -> Contents:
 
 def is_image(dtype: np.dtype | str, shape: tuple[int, ...]) -> bool:
     """Return whether rows of this form are images: uint8 of [height, width], with 1 or 3 channels."""
-    return Field(str(dtype), shape if len(shape) == 3 else (*shape, 1)).is_image
+    return ArrayField(str(dtype), shape if len(shape) == 3 else (*shape, 1)).is_image
 
 
 def _arrays_by_name(found: object) -> Mapping[str, object]:

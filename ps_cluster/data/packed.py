@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from ps_cluster.config.datasets import SPLITS
-from ps_cluster.config.objectives import OBJECTIVES, TARGET, WEIGHT, ExampleSpec, Field, Rows
+from ps_cluster.config.objectives import OBJECTIVES, TARGET, WEIGHT, ArrayField, ExampleSpec, Rows
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.values import Malformed
@@ -112,7 +112,7 @@ class PackedDataset:
         except FileNotFoundError:
             return None
 
-    def rows(self, split: PackedSplit, name: str, field: Field) -> np.ndarray:
+    def rows(self, split: PackedSplit, name: str, field: ArrayField) -> np.ndarray:
         """Return the rows of a field: a read-only array [N, ...], mapped."""
         path = self.directory / file_name("test" if split == "test" else "train", name, field)
         rows = np.memmap(path, field.packed.dtype, mode="r").reshape(-1, *field.packed.shape)
@@ -120,12 +120,12 @@ class PackedDataset:
         return rows[{"train": first, "validation": slice(self.train_examples, None), "test": slice(None)}[split]]
 
 
-def file_name(split: str, name: str, field: Field) -> str:
+def file_name(split: str, name: str, field: ArrayField) -> str:
     """Return the name of the file with a field of a split ("train" or "test"): raw rows in C order."""
     return f"{split}_{name}.{field.packed.dtype}"
 
 
-def fields_of(spec: ExampleSpec) -> dict[str, Field]:
+def fields_of(spec: ExampleSpec) -> dict[str, ArrayField]:
     """Return name → field, for all inputs, all targets, and the weight if there is one."""
     weight = {WEIGHT: spec.weight} if spec.weight else {}
     return {**spec.inputs, **{name: one.target for name, one in spec.targets.items()}, **weight}

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ps_cluster.config.lazy import tf
-from ps_cluster.config.objectives import TEXT, ExampleSpec, Field, Rows
+from ps_cluster.config.objectives import TEXT, ArrayField, ExampleSpec, Rows
 from ps_cluster.data.lazy_rows import IndexableRows, LazyRows
 from ps_cluster.files.values import Malformed, one_line
 
@@ -41,10 +41,10 @@ def is_text(rows: Rows) -> bool:
     return rows.dtype.kind in "UST"
 
 
-def text_field(codes: Field) -> Field:
+def text_field(codes: ArrayField) -> ArrayField:
     """Return the field of texts whose code points are packed as `codes`."""
     *shape, characters = codes.shape
-    return Field(TEXT, tuple(shape), characters=characters, code=codes.dtype)
+    return ArrayField(TEXT, tuple(shape), characters=characters, code=codes.dtype)
 
 
 def width_of(name: str, pieces: Iterable[np.ndarray]) -> Width:
@@ -93,7 +93,7 @@ def network_inputs(rows: Mapping[str, tf.Tensor], spec: ExampleSpec) -> dict[str
     return {name: network_input(one, spec.inputs[name]) for name, one in rows.items()}
 
 
-def network_input(rows: tf.Tensor, field: Field) -> tf.Tensor:
+def network_input(rows: tf.Tensor, field: ArrayField) -> tf.Tensor:
     """Return the packed rows [B, ...] of one input, of any kind, as networks take them.
 
     Texts become strings, unless they are strings already. Other rows are cast: pixels to float32, all others to

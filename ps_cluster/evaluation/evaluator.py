@@ -235,7 +235,7 @@ class _Evaluator:
             self._scorer = Scorer(config, dataset_of(self._folder.run_dir, config, self._data_dir, self._notify))
         started = time.monotonic()
         score = self._scorer.score(checkpoint, augmented=augmented)
-        field = self._scorer.objective.field
+        field = self._scorer.objective.metric_name
         metrics: dict[str, Any] = {f"test_{field}": score.metric, f"validation_{field}": score.validation_metric}
         row = EvaluationRow(
             time=time.time(),

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ps_cluster.config.objectives import TEXT, ExampleSpec, Field
+from ps_cluster.config.objectives import TEXT, ArrayField, ExampleSpec
 from ps_cluster.data.array_files import open_npy, open_npz
 from ps_cluster.data.folders import files_below, not_read
 from ps_cluster.data.pictures import ENDINGS, Images, Picture, Size, inspect_pictures, is_picture
@@ -155,7 +155,7 @@ def _by_input(found: Mapping[str, np.ndarray], spec: ExampleSpec) -> dict[str, n
     return arrays
 
 
-def _fitting_rows(name: str, given: np.ndarray, field: Field) -> np.ndarray:
+def _fitting_rows(name: str, given: np.ndarray, field: ArrayField) -> np.ndarray:
     """Return an array with a row for each example. Add missing axes to a single example and to grey images."""
     rows = given
     if field.is_image and field.shape[-1] == 1 and rows.shape[-2:] == field.shape[:2]:

@@ -91,7 +91,7 @@ def described_objective(config: RunConfig, dataset: PackedDataset) -> str:
     objective = OBJECTIVES[dataset.spec.objective]
     is_own, known = config.model.name in NETWORKS.own, _known.get(_key(config, dataset), NetworkFacts())
     reading = objective.reading if is_own else known.reading
-    return ", ".join(filter(None, (objective.task(dataset.spec.outputs), reading)))
+    return ", ".join(filter(None, (objective.described(dataset.spec.outputs), reading)))
 
 
 def _key(config: RunConfig, dataset: PackedDataset) -> tuple[str, str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import Field
 
 from ps_cluster.config.datasets import Contents, DataSettings
-from ps_cluster.config.objectives import Field as ArrayField
+from ps_cluster.config.objectives import ArrayField
 from ps_cluster.data.forms import PathForm
 from ps_cluster.data.line_files import arrays_of_lines, lines_of
 from ps_cluster.data.sets.clicks import CLASSES, COLUMNS, NUMBERS

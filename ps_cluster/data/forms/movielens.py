@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import Field
 
 from ps_cluster.config.datasets import Contents, DataSettings
-from ps_cluster.config.objectives import Field as ArrayField
+from ps_cluster.config.objectives import ArrayField
 from ps_cluster.data.forms import PathForm
 from ps_cluster.data.line_files import arrays_of_lines, lines_of
 from ps_cluster.files.values import Malformed

@@ -15,8 +15,7 @@ import numpy as np
 from pydantic import Field
 
 from ps_cluster.config.datasets import Contents, DataSet, DataSettings
-from ps_cluster.config.objectives import ExampleSpec
-from ps_cluster.config.objectives import Field as ArrayField
+from ps_cluster.config.objectives import ArrayField, ExampleSpec
 
 COLUMNS = 26
 NUMBERS = 13
