@@ -112,7 +112,7 @@ def parse(text: str) -> FormPath | None:
     return FormPath(FORMS[form], Path(path)) if path and form.isidentifier() and form in FORMS else None
 
 
-def named_by_user(text: str, folder: Path) -> str:
+def name_with_form(text: str, folder: Path) -> str:
     """Return `FORM:/the/path` for a path that the user has written, relative to `folder`; any other text unchanged.
 
     Raises:
@@ -465,7 +465,7 @@ class _DataSets(Registry[DataSet[Any]]):
         """Return a name that the user has written, with an absolute path for code, and with form and path for data."""
         if super().__contains__(name):
             return super().named_by_user(name, folder)
-        return named_by_user(name, folder)
+        return name_with_form(name, folder)
 
     def __contains__(self, name: object) -> bool:
         return super().__contains__(name) or (isinstance(name, str) and parse(name) is not None)

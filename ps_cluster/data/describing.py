@@ -77,7 +77,8 @@ def _described(columns: Sequence[_Column], field: ArrayField, rows: np.ndarray, 
         if column.missing is not None:
             missing = column.missing
             if count and not column.values:  # the means that fill the gaps would make the deviation too small
-                middle, width = column.mean, column.std if highest != lowest else 0.0
+                middle = column.mean
+                width = column.std if highest != lowest else 0.0
         name = f"{column.name} (code, of {len(column.values)})" if column.values else column.name
         found.append(Described(name, field.dtype, field.shape, lowest, middle, width, highest, missing, read))
     return found

@@ -300,23 +300,29 @@ def open_tables(files: Mapping[str, Sequence[Path]], text: Sequence[str]) -> dic
     types: dict[str, DataType] = {name: pyarrow.string() for name in text}
     tables: dict[str, PiecewiseTable] = {}
     for split, parts in files.items():
-        opened: list[PiecewiseTable] = []
-        for file in parts:
-            table = _open(file, types)
-            if opened:
-                _check_alike(opened[0], table, text)
-            typed = {name: kind for name, kind in table.columns.items() if name not in table.untyped}
-            types = {**typed, **types}
-            opened.append(table)
-        # A column may have its first value, and so its type, in a later file.
-        opened = [
-            table if types.keys().isdisjoint(table.untyped) else _open(file, types)
-            for file, table in zip(parts, opened, strict=True)
-        ]
+        opened = _open_parts(parts, types, text)
         what = f"{opened[0].what} and {len(opened) - 1:,} more"
         tables[split] = opened[0] if len(opened) == 1 else JoinedTables(what, opened)
-        types = {**tables[split].columns, **types}
+        for name, kind in tables[split].columns.items():
+            types.setdefault(name, kind)
     return tables
+
+
+def _open_parts(files: Sequence[Path], types: dict[str, DataType], text: Sequence[str]) -> list[PiecewiseTable]:
+    """Open the files of one table. `types`: the types that are known already. Those of other columns are added to it."""
+    opened: list[PiecewiseTable] = []
+    for file in files:
+        table = _open(file, types)
+        if opened:
+            _check_alike(opened[0], table, text)
+        for name in table.columns.keys() - table.untyped:
+            types.setdefault(name, table.columns[name])
+        opened.append(table)
+    # A column may have its first value, and so its type, in a later file.
+    return [
+        table if types.keys().isdisjoint(table.untyped) else _open(file, types)
+        for file, table in zip(files, opened, strict=True)
+    ]
 
 
 def _check_alike(first: PiecewiseTable, later: PiecewiseTable, text: Sequence[str]) -> None:
