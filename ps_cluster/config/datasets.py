@@ -106,7 +106,7 @@ class FormPath(NamedTuple):
         return f"{self.form.name}:{self.path}"
 
 
-def parse(text: str) -> FormPath | None:
+def parse_form_path(text: str) -> FormPath | None:
     """Parse `FORM:PATH`; return None for any other text."""
     form, _, path = text.partition(":")
     return FormPath(FORMS[form], Path(path)) if path and form.isidentifier() and form in FORMS else None
@@ -118,7 +118,7 @@ def name_with_form(text: str, folder: Path) -> str:
     Raises:
       UserError: nothing is at the path, or the data there has no known form.
     """
-    if place := parse(text):
+    if place := parse_form_path(text):
         return str(place._replace(path=absolute_path(place.path, folder)))
     try:
         refuse_address(text)
@@ -440,7 +440,7 @@ class _Function(DataSet[OwnDataSettings]):
     Settings = OwnDataSettings
     version = 2
 
-    def __init__(self, function: Callable[[], Any]):
+    def __init__(self, function: Callable[[], object]):
         self._function = function
 
     def read(self, source: Path | None, settings: OwnDataSettings) -> Contents:
@@ -468,13 +468,13 @@ class _DataSets(Registry[DataSet[Any]]):
         return name_with_form(name, folder)
 
     def __contains__(self, name: object) -> bool:
-        return super().__contains__(name) or (isinstance(name, str) and parse(name) is not None)
+        return super().__contains__(name) or (isinstance(name, str) and parse_form_path(name) is not None)
 
     def unknown(self, name: str) -> str:
         return f"{super().unknown(name)}, and a path to your own data"
 
     def _load(self, name: str) -> DataSet[Any]:
-        place = None if super().__contains__(name) else parse(name)
+        place = None if super().__contains__(name) else parse_form_path(name)
         if place is None:
             return super()._load(name)
         return self._made(place.form.dataset(place.path), name)

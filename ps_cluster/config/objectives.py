@@ -232,7 +232,7 @@ class Objective(Named):
         """Return the names of the metrics that are scored besides this one and loss (models/objective_metrics.py)."""
         return ()
 
-    def wanted(self, target: np.ndarray, spec: ExampleSpec) -> np.ndarray | None:
+    def pairs_to_find(self, target: np.ndarray, spec: ExampleSpec) -> np.ndarray | None:
         """Return the pairs of a user and an item that a ranking has to find, bool [N]; None if predictions can't rank.
 
         Args:
@@ -291,7 +291,7 @@ class Objective(Named):
             )
         class_weights(config.training.class_weights, spec.classes)
         k = config.evaluation.recall_at
-        if k is not None and (not spec.is_pair or spec.others or self.wanted(np.zeros(0), spec) is None):
+        if k is not None and (not spec.is_pair or spec.others or self.pairs_to_find(np.zeros(0), spec) is None):
             raise ValueError(
                 f"evaluation.recall_at: got {k}: a ranking needs examples of two keys, a user and an item, and one number or "
                 "two classes to predict: leave it out"
@@ -322,7 +322,7 @@ class Classification(Objective):
         """Return log loss and F1; for two classes also the area under the ROC curve of the second class."""
         return ("auc", "log_loss", "f1") if len(spec.classes) == 2 else ("log_loss", "f1")
 
-    def wanted(self, target: np.ndarray, spec: ExampleSpec) -> np.ndarray | None:
+    def pairs_to_find(self, target: np.ndarray, spec: ExampleSpec) -> np.ndarray | None:
         """Return the pairs that belong to the second of two classes, such as the clicks."""
         return target == 1 if len(spec.classes) == 2 else None
 
@@ -453,7 +453,7 @@ class Regression(Objective):
         """Return the root of the mean squared error, and R²."""
         return ("rmse", "r2")
 
-    def wanted(self, target: np.ndarray, spec: ExampleSpec) -> np.ndarray | None:
+    def pairs_to_find(self, target: np.ndarray, spec: ExampleSpec) -> np.ndarray | None:
         """Return all pairs: a user has chosen each item that has a rating, whatever the rating is."""
         return np.ones(len(target), bool) if spec.outputs == 1 else None
 

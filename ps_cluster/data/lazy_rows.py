@@ -15,6 +15,9 @@ from ps_cluster.config.objectives import Rows
 class IndexableRows(Rows, Protocol):
     """Rows of which some can also be read by their indices, int64 [M], as from a numpy array."""
 
+    @property
+    def dtype(self) -> np.dtype: ...
+
     def __getitem__(self, part: slice | np.ndarray, /) -> np.ndarray: ...
 
 

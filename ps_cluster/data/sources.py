@@ -66,7 +66,7 @@ def resolve(
         if found := search.find_on_this_machine(kind):
             return found
         try:
-            return search.downloaded(kind, progress, url, _PATIENCE_OF_AUTO if following else Patience())
+            return search.download_and_pack(kind, progress, url, _PATIENCE_OF_AUTO if following else Patience())
         except DownloadError as error:
             if following is None:
                 raise UserError(
@@ -175,7 +175,9 @@ class _Search:
             return dataset
         return None
 
-    def downloaded(self, kind: DataSet[Any], progress: Progress, url: str | None, patience: Patience) -> PackedDataset:
+    def download_and_pack(
+        self, kind: DataSet[Any], progress: Progress, url: str | None, patience: Patience
+    ) -> PackedDataset:
         """Download a data set, pack it, and remove the downloaded files. Raises DownloadError."""
         if not kind.downloads:
             raise DownloadError("it can't be downloaded")

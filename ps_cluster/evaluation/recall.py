@@ -82,9 +82,9 @@ class Recall:
         """Return recall@k for the test examples, or for those that were held out for validation.
 
         Every item of the data set is ranked, except those that the user has in the examples that were trained on. The
-        pairs to be found are those of the split that the objective wants (`Objective.wanted`).
+        pairs to be found are those of the split that the objective wants (`Objective.pairs_to_find`).
         """
-        wanted = OBJECTIVES[self._dataset.spec.objective].wanted(self._dataset.target(split), self._dataset.spec)
+        wanted = OBJECTIVES[self._dataset.spec.objective].pairs_to_find(self._dataset.target(split), self._dataset.spec)
         held_out = self._pairs(split)[wanted]
         return recall_at(self.k, self._scores, self._items, self._pairs("train"), held_out)
 

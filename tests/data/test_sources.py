@@ -249,7 +249,7 @@ def test_what_another_user_put_into_a_common_cache_is_not_trained_on(resolve, co
     def no_network(*_):
         raise DownloadError("no network")
 
-    monkeypatch.setattr(sources._Search, "downloaded", no_network)
+    monkeypatch.setattr(sources._Search, "download_and_pack", no_network)
     resolve.cache = common
     with as_user(SOMEBODY):
         (common / archive.name).touch()

@@ -111,14 +111,14 @@ class _State(BaseModel):
 
 
 class _Info(BaseModel):
-    features: dict[str, Any]
+    features: dict[str, object]
 
 
 @dataclass(frozen=True)
 class _SplitRows:
     """The rows of a split."""
 
-    features: Mapping[str, Mapping[str, Any]]  # column → its description by the library
+    features: Mapping[str, Mapping[str, object]]  # column → its description by the library
     table: Table
 
     def __len__(self) -> int:
