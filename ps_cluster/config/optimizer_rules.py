@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ps_cluster.server.update_rules.rule import UpdateRule
 
 MOST_FACTORS = 100
+WAYS_TO_CLIP = frozenset({"clip_norm", "global_clip_norm", "clip_value"})  # settings, of which one at most may be set
 Limit = Annotated[float, Field(gt=0, le=1e30)]
 
 
@@ -69,12 +70,8 @@ class RuleSettings(Section):
 
     @model_validator(mode="after")
     def _clips_in_one_way(self) -> RuleSettings:
-        limits = {
-            "clip_norm": self.clip_norm,
-            "global_clip_norm": self.global_clip_norm,
-            "clip_value": self.clip_value,
-        }
-        given = [f"optimizer.{name} {value:g}" for name, value in limits.items() if value is not None]
+        limits = self.model_dump(include=set(WAYS_TO_CLIP), exclude_none=True)
+        given = [f"optimizer.{name} {value:g}" for name, value in limits.items()]
         if len(given) > 1:
             raise ValueError(f"got {' and '.join(given)}: choose one way to clip")
         return self
@@ -124,10 +121,11 @@ class OptimizerRule(Named, Generic[OwnSettings]):
     update: type[UpdateRule[OwnSettings]]
     row_update: type[RowRule[OwnSettings]] | None = None
 
-    def parts(self) -> Mapping[str, type]:
+    def class_attributes(self) -> Mapping[str, type]:
+        from ps_cluster.server.update_rules.row_rule import RowRule
         from ps_cluster.server.update_rules.rule import UpdateRule
 
-        return {"update": UpdateRule}
+        return {"update": UpdateRule} if self.row_update is None else {"update": UpdateRule, "row_update": RowRule}
 
     def check(self, config: RunConfig) -> None:
         """Raise ValueError, with the setting and its value, for settings that do not fit together."""

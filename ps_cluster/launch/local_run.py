@@ -13,10 +13,11 @@ from typing import Any, NoReturn
 
 from ps_cluster.config import RunConfig, changed, load_config, user_code
 from ps_cluster.config.datasets import DATASETS, DataSettings
-from ps_cluster.config.merging import loaded
+from ps_cluster.config.merging import resolve_resumed
 from ps_cluster.config.networks import NETWORKS, check_examples
 from ps_cluster.config.objectives import OBJECTIVES, SMOOTHING
 from ps_cluster.config.samples import OF_FILES, OF_WORKER, ends_of_files
+from ps_cluster.config.setting_types import AUTO
 from ps_cluster.data import sources
 from ps_cluster.data.cache import default_cache_dir
 from ps_cluster.data.packed import PackedDataset
@@ -25,7 +26,7 @@ from ps_cluster.files import locks, untrusted
 from ps_cluster.files.json_files import read_json
 from ps_cluster.installation import PROGRAM
 from ps_cluster.launch import network_check
-from ps_cluster.launch.actions import broken_line
+from ps_cluster.launch.endings import broken_line
 from ps_cluster.launch.gpu_choice import with_gpus_found
 from ps_cluster.launch.launcher import run_local
 from ps_cluster.notices import Notify, ignore
@@ -91,7 +92,8 @@ def resume_run(
     with locks.sole_use(root, RUN_DIRECTORY, view.notice):
         untrusted.refuse_foreign(run_dir.config)
         run_dir.make_folders()
-        before, config = load_config(run_dir.config), loaded(run_dir.config, dict(more or {}), os.environ).config
+        before = load_config(run_dir.config)
+        config = resolve_resumed(run_dir.config, dict(more or {}), os.environ).config
         config.check_fits_one_machine()
         private_network.check_isolation(config.cluster.isolation, run_dir.root)
         for line in not_used(os.environ):
@@ -105,17 +107,12 @@ def resume_run(
             if ended and ended.outcome in BROKEN:
                 raise UserError(f"run '{root}' can't be resumed: {broken_line(ended.outcome, ended.last_step)}")
         updates, updates_before = (one.total_updates(dataset.train_examples) for one in (config, before))
-        # `newest_checkpoint` refuses a total below the updates that were already begun.
-        newest = newest_checkpoint(config, run_dir, dataset, view.notice) if updates != updates_before else None
-        if _is_complete(run_dir, config, dataset, view.notice):
+        if not _has_work_left(run_dir, config, dataset, view.notice, is_new_length=updates != updates_before):
             view.notice(
                 f"run '{root}' is complete, nothing is left to do: see {run_dir.summary}; add --epochs or --steps to "
                 "--resume to train longer"
             )
             return 0
-        # Check before config.yaml is overwritten and before anything is started.
-        newest = newest or newest_checkpoint(config, run_dir, dataset, view.notice)
-        check_journals(newest, run_dir, config.shards)
         if updates != updates_before:
             view.notice(
                 f"the whole run has {updates:,} updates now ({updates_before:,} before); "
@@ -124,6 +121,24 @@ def resume_run(
         complete = complete_config(config, dataset, view.notice)
         complete = with_gpus_found(complete, usable_gpus(os.environ), view.notice)
         return run_local(complete, run_dir, dataset, resume=True, view=view, began=began, tensorboard=tensorboard)
+
+
+def _has_work_left(
+    run_dir: RunDir, config: RunConfig, dataset: PackedDataset, notify: Notify, *, is_new_length: bool
+) -> bool:
+    """Return whether a run that is to be resumed is not complete yet.
+
+    If it is not, it continues from its newest checkpoint, so this is checked, before config.yaml is overwritten and before
+    anything is started. With `is_new_length` this is checked in any case, because a length is refused that is below the
+    updates that have begun. Raises UserError if the run can't continue.
+    """
+    if not is_new_length and _is_complete(run_dir, config, dataset, notify):
+        return False
+    newest = newest_checkpoint(config, run_dir, dataset, notify)
+    if is_new_length and _is_complete(run_dir, config, dataset, notify):
+        return False
+    check_journals(newest, run_dir, config.shards)
+    return True
 
 
 def _is_complete(run_dir: RunDir, config: RunConfig, dataset: PackedDataset, notify: Notify) -> bool:
@@ -179,7 +194,7 @@ def complete_config(config: RunConfig, dataset: PackedDataset, notify: Notify = 
         {
             "data.dataset": dataset.name,
             "data.data_dir": os.path.realpath(os.path.expanduser(data_dir)) if data_dir else None,
-            "model.precision": fastest_precision() if precision == "auto" else precision,
+            "model.precision": fastest_precision() if precision == AUTO else precision,
             "evaluation.monitor_mode": checked_mode(config.evaluation, dataset.spec, facts.metrics),
         }
     )
@@ -193,7 +208,7 @@ def slow_line(asked: RunConfig, complete: RunConfig, dataset: PackedDataset) -> 
     """
     network = NETWORKS[complete.model.name]
     usual = network.usual_scores.get(dataset.name)
-    if (asked.model.precision, complete.model.precision) != ("auto", "float32") or not (
+    if (asked.model.precision, complete.model.precision) != (AUTO, "float32") or not (
         usual and usual.minutes_in_float32
     ):
         return None

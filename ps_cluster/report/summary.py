@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from ps_cluster.config import RunConfig, changed, load_config
 from ps_cluster.config.datasets import DATASETS
+from ps_cluster.config.tasks import PS, Task
 from ps_cluster.data.packed import PackedDataset, load_pointed
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import Json, read_json
@@ -49,9 +50,9 @@ MOST_EPOCHS_LISTED = 10_000  # without a score, because `checkpoints.every_epoch
 
 UPDATES = tuple(Updates.model_fields)  # the names of the counts
 
-Restarts = Mapping[tuple[str, int], int]
+Restarts = Mapping[Task, int]
 """(task type, index) → how often the task was started again. A task that never was may be left out."""
-Tasks = Mapping[tuple[str, int], TaskRow]
+Tasks = Mapping[Task, TaskRow]
 """(task type, index) → its row in cluster.json, which is that of the newest process."""
 Model = TypeVar("Model", bound=Row)
 
@@ -82,7 +83,7 @@ class EndedRun:
     began: float
     life: str | None
     machine: Json
-    restarts: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    restarts: Restarts = field(default_factory=dict)
     silences: Sequence[SilenceRow] = ()
     scaled: Sequence[ScalingRow] = ()
     usage: Json = field(default_factory=dict)
@@ -105,7 +106,7 @@ def write_summary(run_dir: RunDir, ended: EndedRun, notify: Notify = ignore) -> 
     training = _training(run_dir, totals, notify)
     proof = training.proof and with_recomputed(training.proof, run_dir, training.updates.applied, notify)
     cluster = _read(run_dir.cluster, ClusterFile, notify)
-    tasks: Tasks = {(task.type, task.index): task for task in cluster.tasks} if cluster else {}
+    tasks: Tasks = {row.task: row for row in cluster.tasks} if cluster else {}
     pointer = _read(run_dir.dataset, DatasetPointer, notify) or DatasetPointer(directory=".")
     dataset = _dataset(run_dir, config)
     evaluation, guess = _evaluation(run_dir, config, dataset, notify), guess_for(dataset)
@@ -133,9 +134,7 @@ def write_summary(run_dir: RunDir, ended: EndedRun, notify: Notify = ignore) -> 
         workers=workers,
         worker_processes=len({p.pid for worker in workers for p in worker.processes if p.updates}),
         parameter_servers=_parameter_servers(training.parameter_servers, tasks, ended.restarts),
-        restarts={
-            f"{task_type}-{index}": count for (task_type, index), count in sorted(ended.restarts.items()) if count
-        },
+        restarts={f"{task}": count for task, count in sorted(ended.restarts.items()) if count},
         silences=list(ended.silences),
         scaled=list(ended.scaled),
         wall_seconds=ended.wall_seconds,
@@ -246,12 +245,10 @@ def _training(run_dir: RunDir, totals: _ProgressTotals, notify: Notify) -> Train
 
 def _workers(rows: list[WorkerRow], task_type: str, tasks: Tasks, restarts: Restarts) -> list[WorkerSummary]:
     """Return a row for each worker, with the work of all its processes and the pid of the newest one."""
-    indices = {row.index for row in rows} | {
-        index for (kind, index), task in tasks.items() if kind == task_type and task.pid
-    }
+    indices = {row.index for row in rows} | {row.index for row in tasks.values() if row.type == task_type and row.pid}
     summaries = []
     for index in sorted(indices):
-        mine, task = [row for row in rows if row.index == index], tasks.get((task_type, index))
+        mine, task = [row for row in rows if row.index == index], tasks.get(Task(task_type, index))
         summaries.append(
             WorkerSummary(
                 index=index,
@@ -259,7 +256,7 @@ def _workers(rows: list[WorkerRow], task_type: str, tasks: Tasks, restarts: Rest
                 address=task.address if task else None,
                 updates=sum(row.updates for row in mine),
                 examples=sum(row.examples for row in mine),
-                restarts=restarts.get((task_type, index), 0),
+                restarts=restarts.get(Task(task_type, index), 0),
                 processes=mine,
             )
         )
@@ -268,13 +265,13 @@ def _workers(rows: list[WorkerRow], task_type: str, tasks: Tasks, restarts: Rest
 
 def _parameter_servers(rows: list[ServerSize], tasks: Tasks, restarts: Restarts) -> list[ServerSummary]:
     sizes = {row.index: row.model_dump(exclude={"index"}) for row in rows}
-    servers = {index: task for (task_type, index), task in tasks.items() if task_type == "ps"}
+    servers = {row.index: row for row in tasks.values() if row.type == PS}
     return [
         ServerSummary(
             index=index,
             pid=servers[index].pid if index in servers else None,
             address=servers[index].address if index in servers else None,
-            restarts=restarts.get(("ps", index), 0),
+            restarts=restarts.get(Task(PS, index), 0),
             **sizes.get(index, {}),
         )
         for index in sorted(sizes.keys() | servers)

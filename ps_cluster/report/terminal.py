@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import IO, Any, TextIO, cast
+from typing import IO, Any, cast
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.measure import Measurement
@@ -17,7 +17,7 @@ from rich.text import Text
 from ps_cluster.files.values import one_line, printable
 from ps_cluster.notices import Line
 from ps_cluster.runs import logs
-from ps_cluster.runs.logs import ERROR
+from ps_cluster.runs.logs import ERROR, ERROR_PREFIX
 
 _WIDEST_IN_A_PIPE = 10_000  # characters
 _ASCII = str.maketrans({"·": "|", "–": "-", "━": "-"})
@@ -43,7 +43,7 @@ def print_note(line: Line) -> None:
 
 def print_error(message: str) -> None:
     """Write `Error: message` to standard error, on one line of less than 2,000 characters, if it is still read."""
-    print(logs.chosen().line(ERROR(one_line(message)), "Error: "), file=Output(sys.stderr), flush=True)
+    print(logs.chosen().line(ERROR(one_line(message)), ERROR_PREFIX), file=Output(sys.stderr), flush=True)
 
 
 class SafeConsole(Console):
@@ -115,7 +115,7 @@ def _printable_lines(text: str) -> str:
 class Output:
     """A text stream that becomes silent when its reader leaves, and replaces characters that its encoding lacks."""
 
-    def __init__(self, stream: TextIO):
+    def __init__(self, stream: IO[str]):
         self._stream = stream
         self._gone = False
         self.encoding = getattr(stream, "encoding", None) or "utf-8"

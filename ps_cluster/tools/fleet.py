@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from ps_cluster.clock import AwakeClock
 from ps_cluster.config import RunConfig, build_config
+from ps_cluster.config.setting_types import AUTO
 from ps_cluster.config.tasks import Task
 from ps_cluster.config.user_layers import without_variables
 from ps_cluster.errors import BAD_INPUT, UserError
@@ -26,6 +27,7 @@ from ps_cluster.launch.stages import FrozenProcesses
 from ps_cluster.notices import Notify
 from ps_cluster.process_variables import CALLER_PID
 from ps_cluster.runs import checkpoints
+from ps_cluster.runs.logs import ERROR_PREFIX, with_log
 from ps_cluster.runs.result_rows import BROKEN
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.scores import outcome_of
@@ -114,7 +116,7 @@ class Fleet:
 
     def poll(self) -> list[EndedJob]:
         """Return the runs that have ended since the last call. New processes continue those that died."""
-        for task in self._frozen.overdue(self._supervisor.frozen(), self._clock()):
+        for task in self._frozen.take_overdue(self._supervisor.frozen(), self._clock()):
             self._notify(f"{self._jobs[task].name} has been stopped (SIGSTOP) for {FROZEN_S:g} s: ended")
             self._supervisor.signal(task, signal.SIGKILL)
         return [ended for task_exit in self._supervisor.poll() if (ended := self._judged(task_exit)) is not None]
@@ -150,8 +152,8 @@ class Fleet:
             return self._over(job, "completed")
         if job.task in self._told_to_stop:
             return self._over(job, "stopped")
-        line = task_exit.last_line.removeprefix("Error: ") or "no output"
-        why = f"{task_exit.how}: {line} (log: {job.log})"
+        line = task_exit.last_line.removeprefix(ERROR_PREFIX) or "no output"
+        why = with_log(f"{task_exit.how}: {line}", job.log)
         is_hopeless = task_exit.exit_code == BAD_INPUT or _outcome(job.root) in BROKEN
         if is_hopeless or self._restarts.record_death(job.task, RETRIES) is None:
             return self._over(job, "failed", why)
@@ -204,7 +206,7 @@ def config_at_once(values: Mapping[str, Any]) -> RunConfig:
     judged = {"evaluation.draw_results": False, "cluster.evaluator": True}
     config = build_config(None, {**values, **judged})
     config.check_fits_one_machine()
-    if config.cluster.pin_workers == "auto":  # runs at the same time would be pinned to the same cores
+    if config.cluster.pin_workers == AUTO:  # runs at the same time would be pinned to the same cores
         config = config.with_values({"cluster.pin_workers": False})
     return config
 

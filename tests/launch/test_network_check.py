@@ -14,7 +14,7 @@ from ps_cluster.data.own_arrays import as_contents
 from ps_cluster.data.packing import write_packed
 from ps_cluster.errors import UserError
 from ps_cluster.launch import local_run, network_check
-from ps_cluster.launch.network_check import NetworkFacts, Question, check_network, with_rule_of_compile
+from ps_cluster.launch.network_check import Question, check_network, with_rule_of_compile
 from tests.helpers.data import contents_of, random_images
 
 pytestmark = pytest.mark.slow
@@ -88,7 +88,7 @@ def of(tmp_path_factory):
     dataset = write_packed(folder / "packed", "cifar10", "real", contents_of((*train, *test)))
 
     def of(name, **settings):
-        model = NETWORKS.named_by_user(f"my.py:{name}", folder)
+        model = NETWORKS.trust_name(f"my.py:{name}", folder)
         return build_config(None, {"model.name": model} | settings), dataset
 
     return of
@@ -182,26 +182,6 @@ def test_a_network_without_compile_gets_adam_and_settings_of_the_user_stay(of):
     assert with_rule_of_compile(config, answer(config, dataset)).optimizer.learning_rate == 0.001
 
 
-@pytest.mark.parametrize(
-    ("rule", "settings", "method"), [
-        ("adam", {}, "predict"), ("momentum", {}, "gap_aware"), ("nesterov", {}, "gap_aware"), ("sgd", {}, "none"),
-        ("adam", {"staleness.method": "none"}, "none"),
-        ("momentum", {"staleness.method": "inverse"}, "inverse"), ("adam", {"mode.name": "sync"}, "none"),
-    ],
-)  # fmt: skip
-def test_the_staleness_method_is_the_usual_one_of_the_compiled_rule_unless_somebody_chooses(of, rule, settings, method):
-    config, _ = of("compiled", **settings)
-    facts = NetworkFacts(optimizer={"rule": rule, "learning_rate": 0.1})
-    assert with_rule_of_compile(config, facts).staleness.method == method
-
-
-def test_one_way_to_clip_is_enough(of):
-    config, _ = of("compiled", **{"optimizer.clip_value": 0.5})
-    facts = NetworkFacts(optimizer={"rule": "sgd", "learning_rate": 0.1, "clip_norm": 1.0})
-    trained = with_rule_of_compile(config, facts).optimizer
-    assert (trained.clip_value, trained.clip_norm) == (0.5, None)
-
-
 def test_an_optimizer_without_a_rule_is_refused_unless_a_rule_is_chosen(of):
     config, dataset = of("unknown")
     facts = answer(config, dataset)
@@ -218,7 +198,7 @@ def test_outputs_for_each_class_beside_float_targets_are_told_of_the_objective(t
         {"x_train": np.zeros((20, 32, 32, 3), np.uint8), "y_train": y}, OwnDataSettings(dataset="auto")
     )
     dataset = write_packed(tmp_path / "packed", "packed_images", "real", contents)
-    config = build_config(None, {"model.name": NETWORKS.named_by_user("my.py:dense", tmp_path)})
+    config = build_config(None, {"model.name": NETWORKS.trust_name("my.py:dense", tmp_path)})
     told = "if the targets are classes, set data.objective=classification; if they are numbers to predict, end it with Dense(1)"
     assert told in answer(config, dataset).error
 

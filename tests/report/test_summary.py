@@ -19,7 +19,7 @@ from ps_cluster.files.writing import write_json, write_whole
 from ps_cluster.files.yaml_files import dump_yaml, read_yaml
 from ps_cluster.launch.one_task import OneTask, TaskOptions
 from ps_cluster.launch.topology import ClusterTopology
-from ps_cluster.report.closing_table import print_numbers, print_places
+from ps_cluster.report.closing_table import points_to_files, print_numbers, print_places
 from ps_cluster.report.facts import histogram_bars
 from ps_cluster.report.summary import EndedRun, refresh_evaluation, write_summary
 from ps_cluster.runs import checkpoints
@@ -123,7 +123,13 @@ def score(run_dir: RunDir, step: int, accuracy: float | None, **more) -> None:
 
 
 def write(run_dir: RunDir, **changes) -> dict:
-    told = {"outcome": "completed", "wall_seconds": 27.0, "began": BEGAN, "life": LIFE, "restarts": {("worker", 1): 1}}
+    told = {
+        "outcome": "completed",
+        "wall_seconds": 27.0,
+        "began": BEGAN,
+        "life": LIFE,
+        "restarts": {Task("worker", 1): 1},
+    }
     told |= {"usage": USAGE, "machine": MACHINE, "network": {"private": True}}
     return write_summary(run_dir, EndedRun(**told | changes)).model_dump(mode="json")
 
@@ -402,6 +408,18 @@ def test_printed_commands_quote_paths_with_spaces(run_dir):
     assert [command[-1] for command in commands] == [str(moved.tensorboard), str(root)]
 
 
+def test_only_the_lines_below_the_numbers_point_to_files(run_dir):
+    for file in (run_dir.best_model, run_dir.results_page, run_dir.tensorboard / "events"):
+        write_whole(file, "")
+    checkpoints.save(run_dir.snapshots, checkpoints.Checkpoint(1, {}), keep=1)
+    checkpoints.mark_ended(run_dir.checkpoints, last_step=391, outcome="stopped")
+    lines = closing_table(write(run_dir, outcome="stopped"), run_dir).splitlines()
+    labels = [line[1:16].rstrip() for line in lines if points_to_files(line)]
+    assert labels == ["run directory", "best model", "results", "curves", "score it", "continue"]
+    assert lines[-6:] == [line for line in lines if points_to_files(line)]
+    assert points_to_files(f"[ 0:00] run directory {run_dir.root}") and not points_to_files("[ 0:00] training")
+
+
 @pytest.mark.parametrize(("outcome", "goes_on"), [("completed", False), ("stopped", True), ("failed", True)])
 def test_closing_table_of_a_run_that_is_not_complete_names_the_command_that_goes_on(run_dir, outcome, goes_on):
     assert "--resume" not in closing_table(write(run_dir, outcome=outcome), run_dir), "there is nothing to go on from"
@@ -524,7 +542,7 @@ def test_synchronous_run_has_workers_and_no_parameter_servers(run_dir):
 def test_single_process_is_the_one_worker_of_its_summary(run_dir):
     workers = [{"index": 0, "pid": pid, "updates": 195, "examples": 24960} for pid in (300, 301)]
     reshape(run_dir, "single", {"chief": [301], "evaluator": [302]}, workers=workers)
-    summary = write(run_dir, restarts={("chief", 0): 1})
+    summary = write(run_dir, restarts={Task("chief", 0): 1})
     (worker,) = summary["workers"]
     assert {name: worker[name] for name in ("index", "pid", "updates", "restarts", "address")} == {
         "index": 0, "pid": 301, "updates": 390, "restarts": 1, "address": "127.0.0.1:40301"

@@ -17,8 +17,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from ps_cluster.config import RunConfig, build_config, rates_found, user_code
 from ps_cluster.config.modes import MODES
 from ps_cluster.config.sections import check_used, flat, joined, nested, uses, without_unused
+from ps_cluster.config.setting_types import AUTO
 from ps_cluster.config.stragglers import parse_stragglers
-from ps_cluster.config.user_layers import of_options, trusted
+from ps_cluster.config.user_layers import of_options, trust_names
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import first_error
 from ps_cluster.files.yaml_files import read_yaml
@@ -29,7 +30,6 @@ MOST_RUNS = 2000  # in the largest comparison: more would take longer than a mon
 LONGEST_NAME = 150  # characters in the name of a run's folder
 REPORT = "report.json"
 PLAN = "comparison.yaml"  # in the folder of a comparison, beside runs/
-SCALED = "rates_scaled"  # its key with the names of the runs whose learning rate the comparison multiplied
 
 
 class PlannedArm(BaseModel):
@@ -85,6 +85,14 @@ class PlannedRun:
     scaled: bool
 
 
+class WrittenPlan(BaseModel):
+    """What is read again of the file PLAN. The file also has the other fields of the `Comparison`."""
+
+    settings: dict[str, Any] | None = None
+    trained_in_this_order: list[str] = []  # the names of the runs
+    rates_scaled: list[str] = []  # the names of the runs whose learning rate the comparison multiplied
+
+
 def read_comparison(file: Path | None, changes: dict[str, Any], overrides: dict[str, Any]) -> Comparison:
     """Return the comparison in a file, changed by the command line.
 
@@ -119,13 +127,22 @@ def _with_absolute_paths(comparison: Comparison, folder: Path) -> Comparison:
     """
 
     def named(settings: dict[str, Any]) -> dict[str, Any]:
-        return flat(trusted(nested(flat(settings)), folder))
+        return flat(trust_names(nested(flat(settings)), folder))
 
     arms = tuple(
-        arm.model_copy(update={"mode": user_code.named_by_user(arm.mode, folder), "set": named(arm.set)})
+        arm.model_copy(update={"mode": user_code.trust_reference(arm.mode, folder), "set": named(arm.set)})
         for arm in comparison.arms
     )
     return comparison.model_copy(update={"arms": arms, "settings": named(comparison.settings)})
+
+
+def read_plan(folder: Path) -> WrittenPlan:
+    """Return the plan in the folder of a comparison, or an empty plan if there is none. Raises UserError if it is damaged."""
+    file = folder / PLAN
+    try:
+        return WrittenPlan.model_validate(read_yaml(file) if file.is_file() else {})
+    except ValidationError as error:
+        raise UserError(first_error(error, f"'{file}'")) from error
 
 
 def planned_runs(comparison: Comparison) -> list[PlannedRun]:
@@ -245,6 +262,6 @@ def _placed_and_scored_alike(config: RunConfig, comparison: Comparison) -> RunCo
     values: dict[str, Any] = {"evaluation.after_training": True}
     if config.checkpoints.every_epochs is None:
         values["checkpoints.every_epochs"] = comparison.score_every_epochs
-    if config.cluster.pin_workers == "auto":  # pins in some modes only, so arms would differ in more than the mode
+    if config.cluster.pin_workers == AUTO:  # pins in some modes only, so arms would differ in more than the mode
         values["cluster.pin_workers"] = False
     return config.with_values(values)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from ps_cluster.config import has_rates
 from ps_cluster.config.sections import uses
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import in_words, one_line
-from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.installation import PROGRAM
 from ps_cluster.launch.pinning import keeps_to_cores
-from ps_cluster.tools.compare.comparison_plan import PLAN, SCALED
+from ps_cluster.tools.compare.comparison_plan import read_plan
 from ps_cluster.tools.compare.groups import Group
 from ps_cluster.tools.compare.labels import flat_settings
 from ps_cluster.tools.compare.records import FIELDS, Record
@@ -159,7 +157,7 @@ def warn_of_rates(groups: Sequence[Group]) -> Iterator[str]:
     scaled = {
         f"{group.arm} {group.batch_per_worker}/{group.batch} ({group.first.config.optimizer.learning_rate:.3g})"
         for group in groups
-        if any(record.root.name in _recorded_as_scaled(record.root.parent.parent) for record in group.records)
+        if any(record.root.name in read_plan(record.root.parent.parent).rates_scaled for record in group.records)
     }
     if scaled:
         rules = ", ".join(sorted({group.first.config.optimizer.rule for group in groups}))
@@ -176,9 +174,3 @@ def warn_of_rates(groups: Sequence[Group]) -> Iterator[str]:
             f"There are no learning rates for single modes in the recipe of {', '.join(models)}. With rates that are "
             "tuned for each mode, the modes may give other results."
         )
-
-
-def _recorded_as_scaled(comparison: Path) -> Collection[str]:
-    """Return the names of the runs whose rate a comparison scaled; nothing if the folder holds no comparison."""
-    names = read_yaml(comparison / PLAN).get(SCALED) if (comparison / PLAN).is_file() else None
-    return names if isinstance(names, list) else ()

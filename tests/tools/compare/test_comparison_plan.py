@@ -14,7 +14,7 @@ from ps_cluster.launch.network_check import NetworkFacts
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.tools.compare import comparison_run
-from ps_cluster.tools.compare.comparison_plan import PLAN, planned_runs, read_comparison, training_order
+from ps_cluster.tools.compare.comparison_plan import PLAN, planned_runs, read_comparison, read_plan, training_order
 from ps_cluster.tools.compare.fairness import differences_in_settings
 from ps_cluster.tools.compare.records import FIELDS
 from tests.helpers.data import only_named
@@ -126,13 +126,23 @@ def trained(monkeypatch):
     return trained
 
 
+def test_a_folder_without_a_plan_has_an_empty_one_and_a_damaged_plan_is_told_in_one_line(tmp_path):
+    assert read_plan(tmp_path).trained_in_this_order == [] and read_plan(tmp_path).settings is None
+    (tmp_path / PLAN).write_text("trained_in_this_order: 7")
+    with pytest.raises(UserError, match=r"^'.*comparison.yaml': trained_in_this_order: got 7: "):
+        read_plan(tmp_path)
+
+
 def test_finished_runs_are_kept_and_the_interrupted_one_is_trained_anew(tmp_path, trained):
     comparison = read_comparison(None, PER_UPDATE | {"arms": arms("async", "single"), "seeds": 2}, SMALL)
     output = tmp_path / "out"
     roots, code = comparison_run.train_all(comparison, output)
-    order = [run.name for run in training_order(planned_runs(comparison))]
+    runs = training_order(planned_runs(comparison))
+    order = [run.name for run in runs]
     assert code == 0 and trained.names == order and sorted(order) == sorted(root.name for root in roots)
     assert yaml.safe_load((output / PLAN).read_text())["trained_in_this_order"] == order and len(roots) == 4
+    assert read_plan(output).trained_in_this_order == order
+    assert read_plan(output).rates_scaled == [run.name for run in runs if run.scaled] != []
     summary = RunDir(roots[2]).summary
     summary.write_text(json.dumps({"outcome": "stopped"}))
     (roots[2] / "left over").touch()
@@ -209,12 +219,12 @@ def test_a_rate_that_an_arm_sets_for_itself_is_not_scaled():
 
 def test_rates_of_a_network_of_ones_own_are_scaled_from_that_of_its_compile(tmp_path, monkeypatch):
     (tmp_path / "my.py").write_text("def build():\n    raise AssertionError('nobody builds it here')\n")
-    settings = SMALL | {"training.steps": None, "model.name": NETWORKS.named_by_user("my.py:build", tmp_path)}
+    settings = SMALL | {"training.steps": None, "model.name": NETWORKS.trust_name("my.py:build", tmp_path)}
     own = {"mode": "bounded", "set": {"optimizer.learning_rate": 0.5, "mode.max_staleness": 2}}  # of no other arm
     comparison = read_comparison(
         None, {"seeds": 1, "arms": [own, *arms("async", "sync")], "batches": ["same_per_worker"]}, settings
     )
-    facts = NetworkFacts(optimizer={"rule": "momentum", "momentum": 0.8, "learning_rate": 0.1})
+    facts = NetworkFacts(optimizer={"rule": "momentum", "momentum": 0.8, "learning_rate": 0.1, "weight_decay": 0.0})
     monkeypatch.setattr(network_check, "check_network", lambda *_: facts)
     planned = comparison_run._with_compiled_optimizer(comparison, planned_runs(comparison), only_named())
     methods = {mode: config.staleness.method for mode, config in by_mode(planned_runs(planned)).items()}
