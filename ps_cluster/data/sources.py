@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from ps_cluster.config import user_code
 from ps_cluster.config.datasets import DATASETS, Contents, DataSet, DataSettings, NotThisDataSet
 from ps_cluster.data import own_arrays, packed, packing
@@ -23,7 +25,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.files import untrusted
 from ps_cluster.files.patterns import is_pattern, matches
 from ps_cluster.files.reading import bounded_memory
-from ps_cluster.files.values import Malformed, one_line
+from ps_cluster.files.values import Malformed, first_error, one_line
 from ps_cluster.notices import Notify
 
 _OWN_DATA_HINT = "for data of your own, set dataset to a path or to code (docs/extending.md#your-own-data)"
@@ -257,6 +259,8 @@ def _read_contents(kind: DataSet[Any], settings: DataSettings, source: Path | No
         raise UserError(
             f"dataset: '{kind.path or kind.name}': {error}: {kind.page} shows the form it must have"
         ) from error
+    except ValidationError as error:  # e.g. the name of a column is too long to be stored
+        raise UserError(first_error(error, f"dataset '{kind.name}'")) from error
     except Exception as error:
         if kind.name in DATASETS.own:
             raise
