@@ -86,7 +86,7 @@ class RunCallbacks:
             self._passes * config.examples_seen(data.train_examples),
             examples_per_update=config.examples_per_update,
             scored=config.cluster.evaluator,
-            metric=OBJECTIVES[data.spec.objective].field,
+            metric=OBJECTIVES[data.spec.objective].metric_name,
         )
 
     @cached_property

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, NamedTuple, Self, TypeAlias, TypeVar
 
 import numpy as np
 from pydantic import AfterValidator, Field
@@ -19,13 +19,13 @@ from ps_cluster.config.objectives import (
     OBJECTIVES,
     TARGET,
     WEIGHT,
+    ArrayField,
     ExampleSpec,
     OtherTarget,
     Rows,
     check_rows,
     target_array,
 )
-from ps_cluster.config.objectives import Field as ArrayField
 from ps_cluster.config.registry import Named, Registry
 from ps_cluster.config.setting_types import PathFromText, Section
 from ps_cluster.config.user_code import absolute_path
@@ -36,6 +36,7 @@ from ps_cluster.files.values import Malformed, refuse_address
 if TYPE_CHECKING:
     from ps_cluster.config import RunConfig
     from ps_cluster.data.batches import Batch
+    from ps_cluster.runs.rows import TableEncoding
 
 PAGE = "docs/extending.md#your-own-data"
 
@@ -43,7 +44,8 @@ Inputs: TypeAlias = "Mapping[str, tf.Tensor]"
 """Name of a field → its rows [B, ...]."""
 NetworkOutputs: TypeAlias = "Callable[[Inputs], tf.Tensor]"
 """Inputs → the outputs of a network, float32 [B, outputs]."""
-Augment: TypeAlias = "Callable[[Inputs, Batch, ExampleSpec, Any], dict[str, tf.Tensor]]"
+OwnSettings = TypeVar("OwnSettings", bound="DataSettings")
+Augment: TypeAlias = "Callable[[Inputs, Batch, ExampleSpec, OwnSettings], dict[str, tf.Tensor]]"
 """(inputs, their batch, the form of an example, the section `data`) → the augmented inputs."""
 MeanOverViews: TypeAlias = "Callable[[NetworkOutputs, Inputs], tf.Tensor]"
 """(network, inputs) → the mean of the network's outputs over views of each example, float32 [B, outputs]."""
@@ -80,7 +82,7 @@ class Form(Named):
         """Describe the one change that gives a path this form; "" if there is none. Reads as little as `recognises`."""
         return ""
 
-    def dataset(self, path: Path) -> DataSet:
+    def dataset(self, path: Path) -> DataSet[Any]:
         """Return the data set at a path, which need not exist. Damaged data is refused later, by `read`."""
         raise NotImplementedError
 
@@ -104,19 +106,19 @@ class FormPath(NamedTuple):
         return f"{self.form.name}:{self.path}"
 
 
-def parse(text: str) -> FormPath | None:
+def parse_form_path(text: str) -> FormPath | None:
     """Parse `FORM:PATH`; return None for any other text."""
     form, _, path = text.partition(":")
     return FormPath(FORMS[form], Path(path)) if path and form.isidentifier() and form in FORMS else None
 
 
-def named_by_user(text: str, folder: Path) -> str:
+def name_with_form(text: str, folder: Path) -> str:
     """Return `FORM:/the/path` for a path that the user has written, relative to `folder`; any other text unchanged.
 
     Raises:
       UserError: nothing is at the path, or the data there has no known form.
     """
-    if place := parse(text):
+    if place := parse_form_path(text):
         return str(place._replace(path=absolute_path(place.path, folder)))
     try:
         refuse_address(text)
@@ -170,7 +172,7 @@ def _recognised_pattern(path: Path) -> FormPath:
 #
 # The data sets of this package are in `ps_cluster/data/sets/`.
 
-SPLITS = ("train", "test")
+SPLITS: tuple[Literal["train", "test"], ...] = ("train", "test")
 MOST_CLASSES = 2**16
 
 
@@ -248,14 +250,14 @@ class Contents:
       arrays: split ("train", "test") → name of a field → rows [N, ...]: an array, which may be memory-mapped, or an
         object that returns parts of itself as arrays. The target is called "target", the examples' weights "weight".
       notes: lines for the user, e.g. which examples were held out.
-      encoding: how the columns of a table became numbers (runs/rows.py); None if the data is no table.
+      encoding: how the columns of a table became numbers; None if the data is no table.
       file_rows: how many training examples come from each of several files, in their order; () if that is not known.
     """
 
     spec: ExampleSpec
     arrays: Mapping[str, Mapping[str, Rows]]
     notes: tuple[str, ...] = ()
-    encoding: Mapping[str, Any] | None = None
+    encoding: TableEncoding | None = None
     file_rows: tuple[int, ...] = ()
 
     @classmethod
@@ -320,7 +322,7 @@ NO_IMAGES: Mapping[str, Any] = {"model": {"name": "mlp"}}
 """The recipe of data without images, which networks for images, such as the default network, can't take."""
 
 
-class DataSet(Named):
+class DataSet(Named, Generic[OwnSettings]):
     """A data set. Subclass it and write `read`, or write a function that returns `Contents`.
 
     Attributes:
@@ -354,7 +356,7 @@ class DataSet(Named):
     candidates_of: tuple[str, ...] = ()
     offered = True
 
-    def augmentation(self) -> Augment | None:
+    def augmentation(self) -> Augment[OwnSettings] | None:
         """Return the function that augments the examples of a batch; None: there is no augmentation."""
         return None
 
@@ -381,7 +383,7 @@ class DataSet(Named):
         """Yield the paths from which `read` may read: `place`, or paths in that folder, the best first. Opens no file."""
         return ()
 
-    def read(self, source: Path | None, settings: DataSettings) -> Contents:
+    def read(self, source: Path | None, settings: OwnSettings) -> Contents:
         """Read the whole data set from a candidate. `source` is None if the data set needs no files.
 
         Args:
@@ -392,7 +394,7 @@ class DataSet(Named):
         """
         raise NotImplementedError
 
-    def own_settings(self, settings: DataSettings) -> dict[str, Any]:
+    def own_settings(self, settings: OwnSettings) -> dict[str, Any]:
         """Return the settings on which `read` may depend: all that only this data set has."""
         return settings.model_dump(mode="json", exclude=set(ImageSettings.model_fields))
 
@@ -406,12 +408,15 @@ class DataSet(Named):
         OBJECTIVES[spec.objective].check(config, spec)
 
 
-class ImageDataSet(DataSet):
+OwnSettingsOfImages = TypeVar("OwnSettingsOfImages", bound=ImageSettings)
+
+
+class ImageDataSet(DataSet[OwnSettingsOfImages]):
     """A data set in which each example is one image."""
 
     Settings = ImageSettings
 
-    def augmentation(self) -> Augment:
+    def augmentation(self) -> Augment[OwnSettingsOfImages]:
         from ps_cluster.data.augment import augment
 
         return augment
@@ -429,20 +434,22 @@ class ImageDataSet(DataSet):
         ImageSettings.of(config).augmentation.check(image.shape)
 
 
-class _Function(DataSet):
+class _Function(DataSet[OwnDataSettings]):
     """A data set from a function without arguments that returns `Contents` or arrays (data/own_arrays.py)."""
 
     Settings = OwnDataSettings
     version = 2
 
-    def __init__(self, function: Callable[[], Any]):
+    def __init__(self, function: Callable[[], object]):
         self._function = function
 
-    def read(self, source: Path | None, settings: DataSettings) -> Any:
-        return self._function()
+    def read(self, source: Path | None, settings: OwnDataSettings) -> Contents:
+        from ps_cluster.data.own_arrays import as_contents
+
+        return as_contents(self._function(), settings)
 
 
-class _DataSets(Registry[DataSet]):
+class _DataSets(Registry[DataSet[Any]]):
     """All data sets, by name or by the path of data in one of the known forms."""
 
     @property
@@ -458,16 +465,16 @@ class _DataSets(Registry[DataSet]):
         """Allow code that the user has named to be run. Return the name with an absolute path, for data also with its form."""
         if super().__contains__(name):
             return super().trust_name(name, folder)
-        return named_by_user(name, folder)
+        return name_with_form(name, folder)
 
     def __contains__(self, name: object) -> bool:
-        return super().__contains__(name) or (isinstance(name, str) and parse(name) is not None)
+        return super().__contains__(name) or (isinstance(name, str) and parse_form_path(name) is not None)
 
     def unknown(self, name: str) -> str:
         return f"{super().unknown(name)}, and a path to your own data"
 
-    def _load(self, name: str) -> DataSet:
-        place = None if super().__contains__(name) else parse(name)
+    def _load(self, name: str) -> DataSet[Any]:
+        place = None if super().__contains__(name) else parse_form_path(name)
         if place is None:
             return super()._load(name)
         return self._made(place.form.dataset(place.path), name)
@@ -479,4 +486,4 @@ def _home() -> ModuleType:
     return sets
 
 
-DATASETS: Registry[DataSet] = _DataSets("data set", DataSet, _home, "ps_cluster.datasets", wrap=_Function)
+DATASETS: Registry[DataSet[Any]] = _DataSets("data set", DataSet, _home, "ps_cluster.datasets", wrap=_Function)

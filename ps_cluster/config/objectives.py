@@ -69,7 +69,7 @@ def refuse_sparse(what: str, value: object) -> None:
 
 
 @dataclass(frozen=True)
-class Field:
+class ArrayField:
     """One array of an example."""
 
     dtype: str  # the name of its numpy dtype, e.g. "uint8"
@@ -86,9 +86,9 @@ class Field:
     code: str = ""
 
     @property
-    def packed(self) -> Field:
+    def packed(self) -> ArrayField:
         """The field in its packed form. Texts are packed as code points, along one more axis, which is the last one."""
-        return Field(self.code, (*self.shape, self.characters)) if self.dtype == TEXT else self
+        return ArrayField(self.code, (*self.shape, self.characters)) if self.dtype == TEXT else self
 
     @property
     def row_bytes(self) -> int:
@@ -110,7 +110,7 @@ class Field:
 class OtherTarget:
     """What a further output of a network has to predict: `target`, `objective` and `classes` of an `ExampleSpec`."""
 
-    field: Field
+    field: ArrayField
     objective: str
     classes: tuple[str, ...] = ()
 
@@ -119,11 +119,11 @@ class OtherTarget:
 class ExampleSpec:
     """The form of an example: the inputs of the network, and the target that it has to predict."""
 
-    inputs: Mapping[str, Field]  # in the network's order
-    target: Field  # the field to predict, e.g. a label
+    inputs: Mapping[str, ArrayField]  # in the network's order
+    target: ArrayField  # the field to predict, e.g. a label
     objective: str = "classification"
     classes: tuple[str, ...] = ()  # the names of the classes, by label; empty for a regression
-    weight: Field | None = None  # the weight of an example, a float of shape (); None if all examples count equally
+    weight: ArrayField | None = None  # a float of shape (); None if all examples count equally
     output: str = ""  # the name of the output that has to predict the target, if there are `others`
     # Name of a further output → its target. Metric, analysis and prediction of a run are those of `output`.
     others: Mapping[str, OtherTarget] = field(default_factory=dict)
@@ -150,7 +150,7 @@ class ExampleSpec:
         fields = list(self.inputs.values())
         return "images" if len(fields) == 1 and fields[0].is_image else "examples"
 
-    def image(self, network: str) -> Field:
+    def image(self, network: str) -> ArrayField:
         """Return the only input, an image. For other examples raise UserError with the name of the network."""
         fields = list(self.inputs.values())
         if len(fields) != 1 or not fields[0].is_image:
@@ -224,15 +224,15 @@ class Objective(Named):
         return None
 
     @property
-    def field(self) -> str:
+    def metric_name(self) -> str:
         """The name of the metric in rows and summary: "accuracy" or "error"."""
         return "accuracy" if self.has_accuracy else "error"
 
     def further_metrics(self, spec: ExampleSpec) -> tuple[str, ...]:
-        """Return the names of the metrics that are scored besides `field` and loss (models/objective_metrics.py)."""
+        """Return the names of the metrics that are scored besides this one and loss (models/objective_metrics.py)."""
         return ()
 
-    def wanted(self, target: np.ndarray, spec: ExampleSpec) -> np.ndarray | None:
+    def pairs_to_find(self, target: np.ndarray, spec: ExampleSpec) -> np.ndarray | None:
         """Return the pairs of a user and an item that a ranking has to find, bool [N]; None if predictions can't rank.
 
         Args:
@@ -258,11 +258,11 @@ class Objective(Named):
         """Return a prediction of the judge, [outputs], in words, as `named_target` does for a target."""
         return self.named_target(prediction, spec)
 
-    def task(self, outputs: int) -> str:
+    def described(self, outputs: int) -> str:
         """Describe what the network has to predict."""
         return f"{self.name} with {outputs} outputs"
 
-    def numbers(self, spec: ExampleSpec) -> tuple[int, ...]:
+    def output_counts(self, spec: ExampleSpec) -> tuple[int, ...]:
         """Return the numbers of outputs that a network may have, the usual number first."""
         return (spec.outputs,)
 
@@ -291,7 +291,7 @@ class Objective(Named):
             )
         class_weights(config.training.class_weights, spec.classes)
         k = config.evaluation.recall_at
-        if k is not None and (not spec.is_pair or spec.others or self.wanted(np.zeros(0), spec) is None):
+        if k is not None and (not spec.is_pair or spec.others or self.pairs_to_find(np.zeros(0), spec) is None):
             raise ValueError(
                 f"evaluation.recall_at: got {k}: a ranking needs examples of two keys, a user and an item, and one number or "
                 "two classes to predict: leave it out"
@@ -322,7 +322,7 @@ class Classification(Objective):
         """Return log loss and F1; for two classes also the area under the ROC curve of the second class."""
         return ("auc", "log_loss", "f1") if len(spec.classes) == 2 else ("log_loss", "f1")
 
-    def wanted(self, target: np.ndarray, spec: ExampleSpec) -> np.ndarray | None:
+    def pairs_to_find(self, target: np.ndarray, spec: ExampleSpec) -> np.ndarray | None:
         """Return the pairs that belong to the second of two classes, such as the clicks."""
         return target == 1 if len(spec.classes) == 2 else None
 
@@ -340,10 +340,10 @@ class Classification(Objective):
         ends = np.cumsum(np.bincount(target, minlength=len(spec.classes)))
         yield from zip(spec.classes, np.split(np.argsort(target, kind="stable"), ends[:-1]))
 
-    def task(self, outputs: int) -> str:
+    def described(self, outputs: int) -> str:
         return f"{outputs:,} classes"
 
-    def numbers(self, spec: ExampleSpec) -> tuple[int, ...]:
+    def output_counts(self, spec: ExampleSpec) -> tuple[int, ...]:
         """Return one output for each class. For two classes a single output is enough."""
         return (2, 1) if spec.outputs == 2 else (spec.outputs,)
 
@@ -409,7 +409,7 @@ class MultiLabel(Objective):
         for index, label in enumerate(spec.classes):
             yield label, np.flatnonzero(target[:, index])
 
-    def task(self, outputs: int) -> str:
+    def described(self, outputs: int) -> str:
         return f"{outputs:,} labels, several at once"
 
     def named_target(self, target: np.ndarray, spec: ExampleSpec) -> str:
@@ -453,7 +453,7 @@ class Regression(Objective):
         """Return the root of the mean squared error, and R²."""
         return ("rmse", "r2")
 
-    def wanted(self, target: np.ndarray, spec: ExampleSpec) -> np.ndarray | None:
+    def pairs_to_find(self, target: np.ndarray, spec: ExampleSpec) -> np.ndarray | None:
         """Return all pairs: a user has chosen each item that has a rating, whatever the rating is."""
         return np.ones(len(target), bool) if spec.outputs == 1 else None
 
@@ -479,7 +479,7 @@ class Regression(Objective):
         for index, name in enumerate((f"below {texts[0]}", *middle, f"{texts[-1]} and above")):
             yield name, np.flatnonzero(which == index)
 
-    def task(self, outputs: int) -> str:
+    def described(self, outputs: int) -> str:
         return f"regression of {outputs:,} number{'s' * (outputs > 1)}"
 
     def metrics(self, target: np.ndarray, predictions: np.ndarray) -> np.ndarray:
@@ -525,7 +525,7 @@ class NextByte(Objective):
         """Return the most probable byte of each place, as text."""
         return self.named_target(self.decisions(prediction[None])[0], spec)
 
-    def task(self, outputs: int) -> str:
+    def described(self, outputs: int) -> str:
         return f"the next byte at {outputs // BYTES:,} places, error in bits per byte"
 
     def decisions(self, predictions: np.ndarray) -> np.ndarray:

@@ -6,7 +6,12 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import TypeAlias
+
+from ps_cluster.config.lazy import tf
+
+WholeNumber: TypeAlias = "int | tf.Tensor"
+"""A whole number. In the graph of a worker it may be a tensor, int64 []."""
 
 ALL = "all"
 OF_WORKER = "shard:worker"  # as many data shards as workers; each worker uses the shard with its index
@@ -29,12 +34,12 @@ class Sample:
     """
 
     seed: int = 0
-    index: Any = 0  # int; in the graph of a worker also int64 []
+    index: WholeNumber = 0
     of: int = 1
     copies: int = 1
 
-    def size(self, examples: int) -> Any:
-        """Return how many of `examples` the sample has: an int, or int64 [] if `index` is a tensor."""
+    def size(self, examples: int) -> WholeNumber:
+        """Return how many of `examples` the sample has."""
         return (examples - self.index + self.of - 1) // self.of
 
 
@@ -42,49 +47,48 @@ class Sample:
 class Stretch:
     """Consecutive examples: `count` of them, from number `first` on."""
 
-    first: Any  # int; in the graph of a worker also int64 []
-    count: Any
+    first: WholeNumber
+    count: WholeNumber
 
-    def size(self, examples: int) -> Any:
+    def size(self, examples: int) -> WholeNumber:
         """Return how many examples these are. Their number does not depend on `examples`."""
         return self.count
 
 
-def ends_of_workers(text: str) -> tuple[int, ...] | None:
-    """Return where the consecutive examples of each worker end, as "rows:3000,7000" says; None for any other text.
+@dataclass(frozen=True)
+class WorkerParts:
+    """A part of the examples for each worker.
 
-    Worker 0 has the examples 0 to 2999 then, and worker 1 those up to 6999. Raises ValueError for ends that do not ascend.
+    `ends`: where the consecutive examples of each worker end; () if each worker has the data shard with its index. With
+    the ends 3000 and 7000, worker 0 has the examples 0 to 2999, and worker 1 has those up to 6999.
     """
-    found = _ROWS.fullmatch(text)
-    if found is None:
-        return None
-    ends = tuple(map(int, found[1].split(",")))
-    if any(later <= end for end, later in pairwise(ends)):
-        raise ValueError(f"{text!r:.80}: the numbers have to ascend: each says where the examples of a worker end")
-    return ends
+
+    ends: tuple[int, ...] = ()
+
+    def size(self, examples: int) -> int:
+        """Return how many of `examples` all workers together have."""
+        return self.ends[-1] if self.ends else examples
+
+    def part(
+        self, worker: WholeNumber, workers: int, take: Callable[[Sequence[int], WholeNumber], WholeNumber]
+    ) -> Sample | Stretch:
+        """Return the part of one worker.
+
+        Args:
+          worker: its index. A worker that `scale` has added shares the examples of another one.
+          take: returns the number of a sequence at an index, which is `worker` modulo `workers`.
+        """
+        index = worker % workers
+        if not self.ends:
+            return Sample(index=index, of=workers)
+        firsts = (0, *self.ends[:-1])
+        counts = [end - first for first, end in zip(firsts, self.ends)]
+        return Stretch(take(firsts, index), take(counts, index))
 
 
 def is_by_worker(text: str) -> bool:
-    """Return whether a sample gives each worker examples of its own."""
-    return text in (OF_WORKER, OF_FILES) or ends_of_workers(text) is not None
-
-
-def sample_of_worker(
-    text: str, worker: Any, workers: int, take: Callable[[Sequence[int], Any], Any]
-) -> Sample | Stretch:
-    """Return the sample of one worker.
-
-    Args:
-      text: a setting for which `is_by_worker` is true.
-      worker: int, or int64 [] in a graph. A worker that `scale` has added shares the examples of another one.
-      take: returns the number of a sequence at an index, which is `worker` modulo `workers`.
-    """
-    ends = ends_of_workers(text)
-    if ends is None:
-        return Sample(index=worker % workers, of=workers)
-    firsts = (0, *ends[:-1])
-    counts = [end - first for first, end in zip(firsts, ends)]
-    return Stretch(take(firsts, worker % workers), take(counts, worker % workers))
+    """Return whether a text, which need not be valid otherwise, gives each worker examples of its own."""
+    return text in (OF_WORKER, OF_FILES) or _ROWS.fullmatch(text) is not None
 
 
 def ends_of_files(rows_of_files: Sequence[int], workers: int) -> tuple[int, ...]:
@@ -106,13 +110,17 @@ def ends_of_files(rows_of_files: Sequence[int], workers: int) -> tuple[int, ...]
     return (*chosen, ends[-1])
 
 
-def parse_sample(text: str) -> Sample | None:
-    """Parse "shard:0/4" or "bootstrap:7" (7 is the seed). Raises ValueError for any other text.
-
-    Return None if the run uses all examples: for "all", and where each worker makes its own sample (`is_by_worker`).
-    """
-    if text == ALL or is_by_worker(text):
+def parse_sample(text: str) -> Sample | WorkerParts | None:
+    """Parse the setting `training.sample`. Return None for "all". Raises ValueError for a text that is no sample."""
+    if text == ALL:
         return None
+    if text in (OF_WORKER, OF_FILES):
+        return WorkerParts()
+    if found := _ROWS.fullmatch(text):
+        ends = tuple(map(int, found[1].split(",")))
+        if any(later <= end for end, later in pairwise(ends)):
+            raise ValueError(f"{text!r:.80}: the numbers have to ascend: each says where the examples of a worker end")
+        return WorkerParts(ends)
     if found := _BOOTSTRAP.fullmatch(text):
         return Sample(seed=int(found[1]), copies=COPIES)
     found = _SHARD.fullmatch(text)

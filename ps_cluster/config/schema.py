@@ -15,7 +15,7 @@ from ps_cluster.config.isolation import Isolation
 from ps_cluster.config.modes import MODES, Mode, ModeSettings, Waits
 from ps_cluster.config.networks import NetworkSettings
 from ps_cluster.config.optimizer_rules import RULES, RuleSettings
-from ps_cluster.config.samples import ALL, Sample, ends_of_workers, is_by_worker, parse_sample
+from ps_cluster.config.samples import ALL, Sample, WorkerParts, parse_sample
 from ps_cluster.config.schedules import ScheduleSettings
 from ps_cluster.config.sections import Layer, adapted_to_choices, check_switches, chosen_kinds, flat, merged, nested
 from ps_cluster.config.setting_types import AUTO, LARGEST_FACTOR, Fraction, Section
@@ -305,15 +305,17 @@ class RunConfig(Section):
         return self
 
     def _check_sample(self) -> None:
-        text, ends = self.training.sample, ends_of_workers(self.training.sample)
-        if is_by_worker(text) and (self.mode_kind.shares_steps or not self.mode_kind.has_workers):
+        text, sample = self.training.sample, self.sample
+        if not isinstance(sample, WorkerParts):
+            return
+        if self.mode_kind.shares_steps or not self.mode_kind.has_workers:
             raise ValueError(
                 f"training.sample: got '{text:.80}': mode {self.mode.name} has no workers with batches of their own: "
                 "leave it out"
             )
-        if ends is not None and len(ends) != self.cluster.workers:
+        if sample.ends and len(sample.ends) != self.cluster.workers:
             raise ValueError(
-                f"training.sample: got '{text:.80}': it says where the examples of {len(ends)} workers end, and "
+                f"training.sample: got '{text:.80}': it says where the examples of {len(sample.ends)} workers end, and "
                 f"cluster.workers is {self.cluster.workers}"
             )
 
@@ -454,15 +456,12 @@ class RunConfig(Section):
         return grace_s + self.updates_at_once * longest_s
 
     @property
-    def sample(self) -> Sample | None:
-        """The sample of the training examples that the run uses; None if the workers together use all of them."""
+    def sample(self) -> Sample | WorkerParts | None:
+        """The examples that the run uses, or the parts of its workers; None if all workers use all examples."""
         return parse_sample(self.training.sample)
 
     def examples_seen(self, train_examples: int) -> int:
         """Return the number of examples in an epoch."""
-        ends = ends_of_workers(self.training.sample)
-        if ends is not None:
-            return ends[-1]
         return train_examples if self.sample is None else self.sample.size(train_examples)
 
     def total_updates(self, train_examples: int) -> int:

@@ -9,7 +9,7 @@ import zipfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import BinaryIO, Literal, NamedTuple
+from typing import IO, BinaryIO, Literal, NamedTuple
 
 import numpy as np
 
@@ -38,7 +38,7 @@ def form_of(path: Path, name: str) -> ArrayForm | None:
             with open_regular(path / f"{name}.npy") as file:
                 return _form(name, file)
         with open_regular(path) as file, zipfile.ZipFile(file) as archive, archive.open(f"{name}.npy") as member:
-            return _form(name, member)  # type: ignore[arg-type]  # it is a file for reading
+            return _form(name, member)
     except (OSError, KeyError, ValueError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError):
         return None
 
@@ -84,7 +84,7 @@ def _member(path: Path, file: BinaryIO, archive: zipfile.ZipFile, info: zipfile.
         file.seek(begin)
         return _mapped(path, name, _form(name, file), begin + info.file_size)
     with archive.open(info) as member:
-        found = _form(name, member)  # type: ignore[arg-type]  # it is a file for reading
+        found = _form(name, member)
         content = bytearray()
         while piece := member.read(_PIECE_BYTES):  # read at once, the array would be in memory twice
             content += piece
@@ -106,7 +106,7 @@ def _check_size(name: str, form: ArrayForm, size: int) -> None:
         raise Malformed(f"{name} ends after {max(0, size):,} of {needed:,} bytes")
 
 
-def _form(name: str, file: BinaryIO) -> ArrayForm:
+def _form(name: str, file: IO[bytes]) -> ArrayForm:
     """Read the header of an array, and leave the file at its first value. Raises Malformed for an array of Python objects."""
     start, beginning = file.tell(), io.BytesIO(file.read(_HEADER_BYTES))
     try:

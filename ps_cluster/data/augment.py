@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from ps_cluster.config.augmentation import Augmentation
 from ps_cluster.config.datasets import ImageSettings, Inputs, NetworkOutputs
-from ps_cluster.config.objectives import ExampleSpec, Field
+from ps_cluster.config.objectives import ArrayField, ExampleSpec
 from ps_cluster.config.schedules import ImageScale
 from ps_cluster.data.batches import Batch
 
@@ -43,7 +43,7 @@ def augment(
     }
 
 
-def augment_images(field: Field, images: tf.Tensor, batch: Batch, settings: Augmentation) -> tf.Tensor:
+def augment_images(field: ArrayField, images: tf.Tensor, batch: Batch, settings: Augmentation) -> tf.Tensor:
     """Crop and flip images, vary their hue, saturation, brightness and contrast, then cut out a square, in this order.
 
     `images`: uint8 [B, H, W, C], B static. `field`: has their shape and mean colour. The result has pixels 0..255: uint8,

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from ps_cluster.config.objectives import WEIGHT, ExampleSpec, Field
+from ps_cluster.config.objectives import WEIGHT, ArrayField, ExampleSpec
 from ps_cluster.config.samples import Sample, Stretch
 from ps_cluster.data.packed import fields_of, file_name, targets_in
 from ps_cluster.private_names import keep_from_folding
@@ -128,7 +128,7 @@ def rows_of(batch: Batch, spec: ExampleSpec, examples: int) -> BatchRows:
     return BatchRows(inputs, targets_in(rows, spec), rows.get(WEIGHT))
 
 
-def map_rows(path: str, field: Field, examples: int) -> tf.Tensor:
+def map_rows(path: str, field: ArrayField, examples: int) -> tf.Tensor:
     """Map a file of a packed data set, raw rows in C order, read-only: return [examples, *field.shape].
 
     All processes of a machine share one copy of it, in the page cache. `tf.gather` reads only the rows that it is asked

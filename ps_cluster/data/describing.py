@@ -9,9 +9,9 @@ from itertools import islice
 
 import numpy as np
 
-from ps_cluster.config.objectives import TEXT, Field
+from ps_cluster.config.objectives import TEXT, ArrayField
 from ps_cluster.data.moments import Moments
-from ps_cluster.data.packed import PackedDataset, fields_of, pieces
+from ps_cluster.data.packed import PackedDataset, PackedSplit, fields_of, pieces
 from ps_cluster.data.text_rows import texts_of
 from ps_cluster.files.values import number_text
 
@@ -54,7 +54,7 @@ def describe(dataset: PackedDataset, most_bytes: int = MOST_BYTES) -> list[Descr
     return found
 
 
-def _described(columns: Sequence[_Column], field: Field, rows: np.ndarray, most_bytes: int) -> list[Described]:
+def _described(columns: Sequence[_Column], field: ArrayField, rows: np.ndarray, most_bytes: int) -> list[Described]:
     """Return the statistics of each column of the rows. A field that is described as a whole is a single column."""
     mean, std = (np.array(of) for of in zip(*((column.mean, column.std) for column in columns)))
     moments, low, high, read = Moments(), np.full(len(columns), np.inf), np.full(len(columns), -np.inf), 0
@@ -77,14 +77,15 @@ def _described(columns: Sequence[_Column], field: Field, rows: np.ndarray, most_
         if column.missing is not None:
             missing = column.missing
             if count and not column.values:  # the means that fill the gaps would make the deviation too small
-                middle, width = column.mean, column.std if highest != lowest else 0.0
+                middle = column.mean
+                width = column.std if highest != lowest else 0.0
         name = f"{column.name} (code, of {len(column.values)})" if column.values else column.name
         found.append(Described(name, field.dtype, field.shape, lowest, middle, width, highest, missing, read))
     return found
 
 
 def example_rows(
-    dataset: PackedDataset, which: slice | np.ndarray, split: str = "train"
+    dataset: PackedDataset, which: slice | np.ndarray, split: PackedSplit = "train"
 ) -> tuple[list[str], list[list[str]]]:
     """Return the names of fields or columns, and some examples as text. `which`: a slice, or indices [M]."""
     encoded = _encoded_columns(dataset)

@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import http.client
+import io
 import os
 import queue
 import re
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from email.message import Message
 from pathlib import Path
-from typing import BinaryIO
+from typing import NamedTuple
 
 from ps_cluster.errors import UserError
 from ps_cluster.files.locks import InUse, Lock
@@ -33,16 +34,29 @@ class DownloadError(UserError):
     """The file could not be downloaded. The message says from where and why."""
 
 
+class Patience(NamedTuple):
+    """The limits of a download.
+
+    Attributes:
+      timeout_s: the longest silence of the server during the transfer.
+      connect_timeout_s: the longest wait for the answer to a request, including name resolution.
+      attempts: how many attempts in a row may bring no new bytes.
+      deadline_s: the longest duration of all attempts together.
+    """
+
+    timeout_s: float = 30.0
+    connect_timeout_s: float = 30.0
+    attempts: int = 5
+    deadline_s: float = 7200.0
+
+
 def download(
     url: str,
     destination: Path,
     sha256: str,
     progress: Progress,
-    timeout_s: float = 30.0,
+    patience: Patience = Patience(),
     *,
-    connect_timeout_s: float = 30.0,
-    attempts: int = 5,
-    deadline_s: float = 7200.0,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Download `url` into `destination`, which appears only when complete and verified.
@@ -50,10 +64,7 @@ def download(
     Received bytes stay in `<destination>.part`; the next attempt or call continues from there.
 
     Args:
-      timeout_s: the longest silence of the server during the transfer.
-      connect_timeout_s: the longest wait for the answer to a request, including name resolution.
-      attempts: how many attempts in a row may bring no new bytes.
-      deadline_s: the longest duration of all attempts together.
+      patience: when to give up.
       sleep: waits for some seconds between attempts (1, 2, 4, then 8).
     Raises:
       DownloadError: the server did not answer or refused, or the transfer was interrupted too often, was too slow, or
@@ -63,7 +74,7 @@ def download(
     destination.parent.mkdir(parents=True, exist_ok=True)
     part = destination.with_name(destination.name + ".part")
     with _locked(part) as file:
-        transfer = _Transfer(url, file, progress, timeout_s, connect_timeout_s, time.monotonic() + deadline_s)
+        transfer = _Transfer(url, file, progress, patience, time.monotonic() + patience.deadline_s)
         failures, most = 0, transfer.size
         while True:
             try:
@@ -73,11 +84,11 @@ def download(
                 # Only more bytes than ever before count as progress. Else this could start over without end.
                 failures = 1 if transfer.size > most else failures + 1
                 most = max(most, transfer.size)
-                if failures >= attempts:
+                if failures >= patience.attempts:
                     raise DownloadError(f"url: '{url}' cannot be fetched ({error}; attempt {failures})") from error
                 sleep(_BACKOFF_S[min(failures, len(_BACKOFF_S)) - 1])
         file.seek(0)
-        found = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]  # it is a file
+        found = hashlib.file_digest(file, "sha256").hexdigest()
         if found != sha256:
             part.unlink()
             raise DownloadError(f"url: '{url}' is not the expected file (SHA-256 {found} instead of {sha256})")
@@ -93,10 +104,9 @@ class _Transfer:
     """The transfer of one file. Each `attempt` continues where the last one stopped."""
 
     url: str
-    file: BinaryIO
+    file: io.BufferedRandom
     progress: Progress
-    timeout_s: float
-    connect_timeout_s: float
+    patience: Patience
     deadline: float  # by time.monotonic
 
     @property
@@ -110,7 +120,7 @@ class _Transfer:
             request = urllib.request.Request(self.url, headers={"User-Agent": "ps_cluster"})
             if self.size:
                 request.add_header("Range", f"bytes={self.size}-")
-            response = _open(request, self.timeout_s, self.connect_timeout_s)
+            response = _open(request, self.patience)
         except urllib.error.HTTPError as error:
             error.close()
             return self._refused(error)
@@ -163,7 +173,7 @@ def _read(response: http.client.HTTPResponse) -> bytes:
         raise _Interrupted(reason(getattr(error, "reason", error))) from error
 
 
-def _open(request: urllib.request.Request, timeout_s: float, connect_timeout_s: float) -> http.client.HTTPResponse:
+def _open(request: urllib.request.Request, patience: Patience) -> http.client.HTTPResponse:
     """Call urlopen in a thread, with a limit on the total time.
 
     The timeout of urlopen itself covers neither the resolution of a name nor the several addresses that it may have.
@@ -172,15 +182,15 @@ def _open(request: urllib.request.Request, timeout_s: float, connect_timeout_s: 
 
     def ask() -> None:
         try:
-            answer.put(urllib.request.urlopen(request, timeout=timeout_s))
+            answer.put(urllib.request.urlopen(request, timeout=patience.timeout_s))
         except Exception as error:
             answer.put(error)
 
     threading.Thread(target=ask, name="download", daemon=True).start()
     try:
-        result = answer.get(timeout=connect_timeout_s)
+        result = answer.get(timeout=patience.connect_timeout_s)
     except queue.Empty:
-        raise TimeoutError(f"no answer within {connect_timeout_s:g} s") from None
+        raise TimeoutError(f"no answer within {patience.connect_timeout_s:g} s") from None
     if isinstance(result, Exception):
         raise result
     return result
@@ -193,7 +203,7 @@ def _whole_size(headers: Message) -> int | None:
 
 
 @contextlib.contextmanager
-def _locked(part: Path) -> Iterator[BinaryIO]:
+def _locked(part: Path) -> Iterator[io.BufferedRandom]:
     """Open and lock the partial file, because two writers would spoil it."""
     try:
         lock = Lock(part.with_name(f"{part.name}.lock"), f"download '{part}'")

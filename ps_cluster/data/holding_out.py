@@ -5,29 +5,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from ps_cluster.config.datasets import Contents, TargetKind
 from ps_cluster.config.objectives import TARGET, Rows, target_array
-from ps_cluster.data.lazy_rows import SelectedRows
+from ps_cluster.data.lazy_rows import IndexableRows, SelectedRows
 from ps_cluster.data.targets import Targets
 from ps_cluster.files.values import Malformed
 
 _SEED = 0
 
 
-class Split(NamedTuple):
-    """A split of the examples."""
+class HeldOut(NamedTuple):
+    """Which examples are trained on, and which are held out to test on."""
 
     train: np.ndarray  # sorted ids
     test: np.ndarray  # sorted ids
     note: str  # says what was held out
 
 
-def split_of(targets: Targets, share: float) -> Split | None:
-    """Return a random split, always by the same seed; None if there are test targets already.
+def hold_out(targets: Targets, share: float) -> HeldOut | None:
+    """Choose examples at random, always by the same seed; return None if there are test targets already.
 
     In a classification, the same share of each class is held out. Raises Malformed if there are too few examples.
     """
@@ -47,13 +47,13 @@ def split_of(targets: Targets, share: float) -> Split | None:
         f"held out {len(test):,} of {examples:,} examples for testing (data.held_out={share:g}{of_each}, by seed "
         f"{_SEED}), because no test examples were given"
     )
-    return Split(train, test, note)
+    return HeldOut(train, test, note)
 
 
 def contents_of(
     targets: Targets,
-    split: Split | None,
-    train: Mapping[str, Rows],
+    held_out: HeldOut | None,
+    train: Mapping[str, IndexableRows],
     test: Mapping[str, Rows] | None = None,
     *,
     output: str = "",
@@ -62,20 +62,21 @@ def contents_of(
     """Return the contents of a data set from its inputs, weights (name → [N, ...]) and targets.
 
     Args:
-      split: what `split_of` returned. The rows of its two parts are made from those of `train` when they are packed.
+      held_out: what `hold_out` returned. The rows of its two parts are made from those of `train` when they are packed.
       output: the name of the output that predicts `targets`, if there are other outputs.
       others: name of another output → its targets.
     """
-    whole: dict[str, Any] = {**train, TARGET: targets.train}
-    whole |= {target_array(name): one.train for name, one in others.items()}
-    if split is None:
-        of_others = {target_array(name): one.test for name, one in others.items()}
-        parts = [whole, {**(test or {}), TARGET: targets.test, **of_others}]
+    of_outputs = {TARGET: targets, **{target_array(name): one for name, one in others.items()}}
+    whole: Mapping[str, IndexableRows] = {**train, **{name: one.train for name, one in of_outputs.items()}}
+    if held_out is None:
+        tests = {name: one.test for name, one in of_outputs.items() if one.test is not None}
+        parts: tuple[Mapping[str, Rows], ...] = whole, {**(test or {}), **tests}
     else:
-        parts = [{name: SelectedRows(rows, ids) for name, rows in whole.items()} for ids in (split.train, split.test)]
+        ids_of_parts = held_out.train, held_out.test
+        parts = tuple({name: SelectedRows(rows, ids) for name, rows in whole.items()} for ids in ids_of_parts)
     kinds = {name: TargetKind(one.objective, one.classes) for name, one in others.items()}
     contents = Contents.of(*parts, objective=targets.objective, classes=targets.classes, output=output, others=kinds)
-    return contents if split is None else replace(contents, notes=(split.note,))
+    return contents if held_out is None else replace(contents, notes=(held_out.note,))
 
 
 def _held_out_of_each_class(share: float, order: np.ndarray, labels: np.ndarray) -> np.ndarray:

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from ps_cluster.config.objectives import Rows
 
 
-class LazyRows:
-    """Rows [N, ...] of a dtype and shape. A subclass defines `__getitem__`, which returns some of them."""
+@runtime_checkable
+class IndexableRows(Rows, Protocol):
+    """Rows of which some can also be read by their indices, int64 [M], as from a numpy array."""
+
+    @property
+    def dtype(self) -> np.dtype: ...
+
+    def __getitem__(self, part: slice | np.ndarray, /) -> np.ndarray: ...
+
+
+class LazyRows(ABC):
+    """Rows [N, ...] of a dtype and shape."""
 
     def __init__(self, dtype: np.dtype, shape: tuple[int, ...]):
         self.dtype, self.shape = dtype, shape
@@ -18,28 +30,32 @@ class LazyRows:
     def __len__(self) -> int:
         return self.shape[0]
 
+    @abstractmethod
+    def __getitem__(self, part: slice | np.ndarray, /) -> np.ndarray:
+        """Return some rows. `part`: a slice, or indices int64 [M] in ascending order."""
+
 
 class SelectedRows(LazyRows):
     """Some rows of another object: those with the indices `ids` [N], in this order."""
 
-    def __init__(self, rows: Rows, ids: np.ndarray):
+    def __init__(self, rows: IndexableRows, ids: np.ndarray):
         super().__init__(rows.dtype, (len(ids), *rows.shape[1:]))
         self._rows, self._ids = rows, ids
 
-    def __getitem__(self, part: slice | np.ndarray) -> np.ndarray:
-        return self._rows[self._ids[part]]  # type: ignore[index]  # the rows of users take an array of ids
+    def __getitem__(self, part: slice | np.ndarray, /) -> np.ndarray:
+        return self._rows[self._ids[part]]
 
 
 class ChangedRows(LazyRows):
     """The rows of another object, which `change` converts to another dtype or shape, piece by piece."""
 
-    def __init__(self, rows: Rows, change: Callable[[np.ndarray], np.ndarray]):
+    def __init__(self, rows: IndexableRows, change: Callable[[np.ndarray], np.ndarray]):
         first = change(np.asarray(rows[:1]))
         super().__init__(first.dtype, (len(rows), *first.shape[1:]))
         self._rows, self._change = rows, change
 
-    def __getitem__(self, part: slice | np.ndarray) -> np.ndarray:
-        return self._change(np.asarray(self._rows[part]))  # type: ignore[index]  # an array of ids, if the rows take one
+    def __getitem__(self, part: slice | np.ndarray, /) -> np.ndarray:
+        return self._change(np.asarray(self._rows[part]))
 
 
 class StreamedRows(LazyRows):
@@ -55,8 +71,7 @@ class StreamedRows(LazyRows):
         self._read = read
         self._start_again()
 
-    def __getitem__(self, part: slice | np.ndarray) -> np.ndarray:
-        """Return some rows. `part`: a slice, or indices int64 [M] in ascending order."""
+    def __getitem__(self, part: slice | np.ndarray, /) -> np.ndarray:
         places = np.arange(*part.indices(len(self))) if isinstance(part, slice) else part
         if len(places) and places[0] < self._first:
             self._start_again()

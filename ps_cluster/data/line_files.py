@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 
-from ps_cluster.config.objectives import Field
+from ps_cluster.config.objectives import ArrayField
 from ps_cluster.files.reading import open_regular
 from ps_cluster.files.values import Malformed, one_line
 
@@ -44,7 +44,7 @@ def lines_of(file: Path) -> Iterator[bytes]:
 
 
 def arrays_of_lines(
-    file: Path, fields: Mapping[str, Field], parse: Callable[[bytes], Sequence[Any]], *, heading: bool = False
+    file: Path, fields: Mapping[str, ArrayField], parse: Callable[[bytes], Sequence[object]], *, heading: bool = False
 ) -> dict[str, np.ndarray]:
     """Return the rows of each field, [lines, ...], mapped from temporary files, which vanish when no array uses them.
 
@@ -64,7 +64,7 @@ def arrays_of_lines(
     }
 
 
-def _parsed(file: Path, parse: Callable[[bytes], Sequence[Any]], heading: bool) -> Iterator[Sequence[Any]]:
+def _parsed(file: Path, parse: Callable[[bytes], Sequence[object]], heading: bool) -> Iterator[Sequence[object]]:
     for number, line in enumerate(lines_of(file), 1):
         if heading and number == 1:
             continue

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ps_cluster.config.objectives import Field
+from ps_cluster.config.objectives import ArrayField
 from ps_cluster.files.values import Malformed
 
 _MOST_CHANNELS = 4096  # a longer last axis is taken for a signal, not for channels, and gets no statistics
@@ -56,7 +56,7 @@ class RunningStatistics:
     axis is longer than `_MOST_CHANNELS`.
     """
 
-    def __init__(self, field: Field):
+    def __init__(self, field: ArrayField):
         self._field = field
         has_statistics = field.is_image or field.dtype.startswith("float")
         long = bool(field.shape) and field.shape[-1] > _MOST_CHANNELS
@@ -73,7 +73,7 @@ class RunningStatistics:
             self._moments.add(np.asarray(flat[start : start + at_once], np.float64))
 
     @property
-    def field(self) -> Field:
+    def field(self) -> ArrayField:
         """The field with the mean and standard deviation of all rows so far. Raises Malformed if they are not finite."""
         if not np.any(self._moments.count):
             return self._field

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import replace
-from typing import Any, TypeVar, get_args
+from typing import TypeVar, get_args
 
 import numpy as np
 
 from ps_cluster.config.datasets import SPLITS, Contents, DataSettings, OwnDataSettings
-from ps_cluster.config.objectives import TARGET, WEIGHT, Field, Rows, output_by_place, refuse_sparse
-from ps_cluster.data.holding_out import contents_of, split_of
-from ps_cluster.data.lazy_rows import ChangedRows
+from ps_cluster.config.objectives import TARGET, WEIGHT, ArrayField, output_by_place, refuse_sparse
+from ps_cluster.data.holding_out import contents_of, hold_out
+from ps_cluster.data.lazy_rows import ChangedRows, IndexableRows
 from ps_cluster.data.targets import Targets, targets_of
 from ps_cluster.data.text_rows import TextRows, is_text, text_field, text_pieces, width_of
 from ps_cluster.files.values import Malformed, one_line
@@ -26,8 +26,8 @@ OUTPUT_NAME = r"[a-z][a-z0-9_]{0,39}"  # it is part of the name of a file
 _SAMPLED_EXAMPLES = 100  # that are looked at to recognise numbers as pixels
 
 
-def as_contents(found: Any, settings: DataSettings) -> Contents:
-    """Return the contents of a data set from what a user's function returned. Raises Malformed if they can't be made of it.
+def as_contents(found: object, settings: DataSettings) -> Contents:
+    """Return the contents of a data set from what a user's code or file holds. Raises Malformed if that is impossible.
 
     Args:
       found: one of these:
@@ -61,7 +61,7 @@ def as_contents(found: Any, settings: DataSettings) -> Contents:
     _check_same("x", "inputs", inputs)
     inputs = _with_texts(inputs)
     rows = [inputs[split] | _weights(weights, split, len(outputs[split][first])) for split in outputs]
-    held_out = split_of(targets, own.held_out)
+    held_out = hold_out(targets, own.held_out)
     contents = contents_of(targets, held_out, *rows, output=first if others else "", others=others)
     fields = dict(contents.spec.inputs)
     fields |= {name: text_field(fields[name]) for name, rows in inputs["train"].items() if isinstance(rows, TextRows)}
@@ -72,12 +72,12 @@ def as_contents(found: Any, settings: DataSettings) -> Contents:
     return replace(contents, notes=(*notes, *_notes_on_pixels(inputs["train"]), *of_labels, *contents.notes))
 
 
-def is_image(dtype: Any, shape: tuple[int, ...]) -> bool:
+def is_image(dtype: np.dtype | str, shape: tuple[int, ...]) -> bool:
     """Return whether rows of this form are images: uint8 of [height, width], with 1 or 3 channels."""
-    return Field(str(dtype), shape if len(shape) == 3 else (*shape, 1)).is_image
+    return ArrayField(str(dtype), shape if len(shape) == 3 else (*shape, 1)).is_image
 
 
-def _arrays_by_name(found: Any) -> Mapping[str, Any]:
+def _arrays_by_name(found: object) -> Mapping[str, object]:
     if isinstance(found, Mapping):
         return found
     if isinstance(found, tuple | list) and len(found) == 2:
@@ -91,20 +91,22 @@ def _arrays_by_name(found: Any) -> Mapping[str, Any]:
     )
 
 
-def _by_split(given: Mapping[str, Any], what: str, read: Callable[[str, Any], T]) -> dict[str, T]:
+def _by_split(given: Mapping[str, object], what: str, read: Callable[[str, object], T]) -> dict[str, T]:
     """Return split → what `read` makes of the name and value of e.g. y_train, for the splits that are given."""
     names = {split: f"{what}_{split}" for split in SPLITS}
     return {split: read(name, given[name]) for split, name in names.items() if name in given}
 
 
-def _checked_rows(name: str, value: Any) -> Any:
+def _checked_rows(name: str, value: object) -> IndexableRows:
     """Return an array unchanged, and anything else as an array. Raises Malformed if that is impossible."""
     refuse_sparse(name, value)
     if isinstance(value, np.ma.MaskedArray):
         raise Malformed(f"{name} is a masked array, and masks are not used: give its values, e.g. {name}.filled(0)")
-    by_place = not hasattr(value, "iloc")  # pandas looks rows up by label
-    usable = by_place and isinstance(value, Rows) and isinstance(value.dtype, np.dtype)
-    rows = value if usable else _as_array(name, value)
+    rows: IndexableRows
+    if isinstance(value, IndexableRows) and isinstance(value.dtype, np.dtype) and not hasattr(value, "iloc"):
+        rows = value
+    else:  # pandas has `iloc`, and looks rows up by label
+        rows = _as_array(name, value)
     if not rows.shape:
         raise Malformed(f"{name} is {type(value).__name__}, which has no rows: give an array")
     if not len(rows):
@@ -112,7 +114,7 @@ def _checked_rows(name: str, value: Any) -> Any:
     return rows
 
 
-def _as_array(name: str, value: Any) -> np.ndarray:
+def _as_array(name: str, value: object) -> np.ndarray:
     is_text = isinstance(value, list | tuple) and value and isinstance(value[0], str)
     try:  # texts as objects, because numpy's own texts all take the width of the longest one
         return np.asarray(value, object if is_text else None)
@@ -123,7 +125,7 @@ def _as_array(name: str, value: Any) -> np.ndarray:
         ) from error
 
 
-def _by_output(name: str, value: Any) -> dict[str, Any]:
+def _by_output(name: str, value: object) -> dict[str, IndexableRows]:
     """Return name of an output → its targets, from a mapping or a tuple of arrays. For an array, the name is ""."""
     if isinstance(value, tuple) and len(value) > 1 and all(getattr(one, "shape", None) for one in value):
         value = {output_by_place(place): one for place, one in enumerate(value)}
@@ -137,7 +139,7 @@ def _by_output(name: str, value: Any) -> dict[str, Any]:
     return _arrays_of_one_length(name, "target", value)
 
 
-def _arrays_of_one_length(name: str, what: str, value: Mapping[str, Any]) -> dict[str, Any]:
+def _arrays_of_one_length(name: str, what: str, value: Mapping[str, object]) -> dict[str, IndexableRows]:
     """Return the arrays of a mapping. `what`: what each of them is, for messages."""
     if not value:
         raise Malformed(f"{name} has no {what}")
@@ -148,7 +150,7 @@ def _arrays_of_one_length(name: str, what: str, value: Mapping[str, Any]) -> dic
     return found
 
 
-def _targets(outputs: Mapping[str, Mapping[str, Any]], name: str, objective: str) -> Targets:
+def _targets(outputs: Mapping[str, Mapping[str, IndexableRows]], name: str, objective: str) -> Targets:
     """Return the targets of an output. Raises Malformed, with the name of the output, if they can't be trained on."""
     test = _without_objects(outputs["test"][name][:]) if "test" in outputs else None
     try:
@@ -163,7 +165,7 @@ def _without_objects(targets: np.ndarray) -> np.ndarray:
     return targets.astype(str) if is_text else targets
 
 
-def _with_texts(inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+def _with_texts(inputs: Mapping[str, Mapping[str, IndexableRows]]) -> dict[str, dict[str, IndexableRows]]:
     """Return inputs by split, with texts as rows of code points that have the same form in all splits."""
     found = {split: dict(rows) for split, rows in inputs.items()}
     for name in found["train"]:
@@ -177,7 +179,7 @@ def _with_texts(inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, 
     return found
 
 
-def _check_lengths(inputs: Mapping[str, Mapping[str, Any]], what: str, found: Mapping[str, Any]) -> None:
+def _check_lengths(inputs: Mapping[str, Mapping[str, Sized]], what: str, found: Mapping[str, Sized]) -> None:
     """Raise Malformed if a split of `found` has no inputs, or another number of rows than they have."""
     for split, rows in found.items():
         if split not in inputs:
@@ -187,7 +189,7 @@ def _check_lengths(inputs: Mapping[str, Mapping[str, Any]], what: str, found: Ma
             raise Malformed(f"x_{split} has {examples:,} rows, and {what}_{split} has {len(rows):,}")
 
 
-def _inputs(name: str, value: Any) -> dict[str, Any]:
+def _inputs(name: str, value: object) -> dict[str, IndexableRows]:
     """Return the inputs in a form that can be packed. A single one is called "image" or "x"; others keep their names."""
     if not isinstance(value, Mapping):
         rows = _checked_rows(name, value)
@@ -205,7 +207,7 @@ def _inputs(name: str, value: Any) -> dict[str, Any]:
     return {key: _packable(f"{name}['{key}']", rows) for key, rows in found.items()}
 
 
-def _packable(name: str, rows: Any) -> Any:
+def _packable(name: str, rows: IndexableRows) -> IndexableRows:
     """Return rows in a dtype that can be packed, in the byte order of this machine, with an axis for values.
 
     Texts stay as they are, because `_with_texts` turns them into numbers.
@@ -220,7 +222,7 @@ def _packable(name: str, rows: Any) -> Any:
     return rows if rows.dtype.isnative else ChangedRows(rows, lambda piece: piece.astype(dtype))
 
 
-def _check_same(axis: str, what: str, found: Mapping[str, Mapping[str, Any]]) -> None:
+def _check_same(axis: str, what: str, found: Mapping[str, Mapping[str, object]]) -> None:
     """Raise Malformed if the test examples have other inputs or outputs than the training examples."""
     for split, fields in found.items():
         if different := sorted(set(fields) ^ set(found["train"])):
@@ -228,7 +230,7 @@ def _check_same(axis: str, what: str, found: Mapping[str, Mapping[str, Any]]) ->
             raise Malformed(f"{axis}_train has the {what} {named}, but {axis}_{split} differs in '{different[0]}'")
 
 
-def _notes_on_pixels(inputs: Mapping[str, Any]) -> tuple[str, ...]:
+def _notes_on_pixels(inputs: Mapping[str, IndexableRows]) -> tuple[str, ...]:
     """Return a line about an input that looks like images, but is not uint8, which networks for images need."""
     ((name, rows), *others) = inputs.items()
     is_shaped = name == "x" and not others and is_image("uint8", rows.shape[1:]) and min(rows.shape[1:3]) >= 8
@@ -242,7 +244,7 @@ def _notes_on_pixels(inputs: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _weights(given: Mapping[str, Any], split: str, examples: int) -> dict[str, Any]:
+def _weights(given: Mapping[str, IndexableRows], split: str, examples: int) -> dict[str, np.ndarray]:
     """Return the weights float32 [N] of a split by name, if any are given. If only the other split has them, they are 1."""
     if not given:
         return {}

@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from itertools import accumulate
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 from pydantic import TypeAdapter
 
 from ps_cluster.config.datasets import SPLITS
-from ps_cluster.config.objectives import OBJECTIVES, TARGET, WEIGHT, ExampleSpec, Field, Rows
+from ps_cluster.config.objectives import OBJECTIVES, TARGET, WEIGHT, ArrayField, ExampleSpec, Rows
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.values import Malformed
@@ -26,6 +26,9 @@ from ps_cluster.runs.rows import DatasetPointer, Kind, Manifest, TableEncoding
 MANIFEST, ENCODING = "dataset.json", "encoding.json"
 FORMAT = 2
 MOST_MANIFEST_BYTES, MOST_ENCODING_BYTES = 2**24, 2**30
+
+PackedSplit = Literal["train", "validation", "test"]
+"""The examples to train on, the training examples that are held out, or the test examples."""
 
 T = TypeVar("T")
 _PIECE_BYTES = 2**26  # that are written or checked together
@@ -90,15 +93,15 @@ class PackedDataset:
         starts = [0, *accumulate(self.file_rows)]
         return tuple(max(0, min(rows, self.train_examples - start)) for rows, start in zip(self.file_rows, starts))
 
-    def inputs(self, split: str) -> dict[str, np.ndarray]:
-        """Return the inputs of `split` ("train", "validation" or "test"): name → read-only array [N, ...], mapped."""
+    def inputs(self, split: PackedSplit) -> dict[str, np.ndarray]:
+        """Return the inputs of `split`: name → read-only array [N, ...], mapped."""
         return {name: self.rows(split, name, field) for name, field in self.spec.inputs.items()}
 
-    def target(self, split: str) -> np.ndarray:
-        """Return the targets of `split` ("train", "validation" or "test"): a read-only array [N, ...], mapped."""
+    def target(self, split: PackedSplit) -> np.ndarray:
+        """Return the targets of `split`: a read-only array [N, ...], mapped."""
         return self.rows(split, TARGET, self.spec.target)
 
-    def weight(self, split: str) -> np.ndarray | None:
+    def weight(self, split: PackedSplit) -> np.ndarray | None:
         """Return the weights of `split`: a read-only array [N], mapped; None if the data set has none."""
         return None if self.spec.weight is None else self.rows(split, WEIGHT, self.spec.weight)
 
@@ -109,7 +112,7 @@ class PackedDataset:
         except FileNotFoundError:
             return None
 
-    def rows(self, split: str, name: str, field: Field) -> np.ndarray:
+    def rows(self, split: PackedSplit, name: str, field: ArrayField) -> np.ndarray:
         """Return the rows of a field: a read-only array [N, ...], mapped."""
         path = self.directory / file_name("test" if split == "test" else "train", name, field)
         rows = np.memmap(path, field.packed.dtype, mode="r").reshape(-1, *field.packed.shape)
@@ -117,12 +120,12 @@ class PackedDataset:
         return rows[{"train": first, "validation": slice(self.train_examples, None), "test": slice(None)}[split]]
 
 
-def file_name(split: str, name: str, field: Field) -> str:
+def file_name(split: str, name: str, field: ArrayField) -> str:
     """Return the name of the file with a field of a split ("train" or "test"): raw rows in C order."""
     return f"{split}_{name}.{field.packed.dtype}"
 
 
-def fields_of(spec: ExampleSpec) -> dict[str, Field]:
+def fields_of(spec: ExampleSpec) -> dict[str, ArrayField]:
     """Return name → field, for all inputs, all targets, and the weight if there is one."""
     weight = {WEIGHT: spec.weight} if spec.weight else {}
     return {**spec.inputs, **{name: one.target for name, one in spec.targets.items()}, **weight}

@@ -26,7 +26,7 @@ from ps_cluster.files import locks
 from ps_cluster.files.values import Malformed, first_error
 from ps_cluster.files.writing import write_whole
 from ps_cluster.notices import Notify, ignore
-from ps_cluster.runs.rows import Kind, Manifest, TableEncoding
+from ps_cluster.runs.rows import Kind, Manifest
 
 
 def write_packed(
@@ -125,7 +125,7 @@ def check_contents(contents: Contents) -> None:
 
 
 def _manifest_of(name: str, kind: Kind, contents: Contents, source: str) -> Manifest:
-    examples = {split: len(contents.arrays[split][TARGET]) for split in SPLITS}
+    examples: dict[str, int] = {split: len(contents.arrays[split][TARGET]) for split in SPLITS}
     about = {
         "format": packed.FORMAT,
         "name": name,
@@ -156,7 +156,7 @@ def _write_files(directory: Path, contents: Contents, manifest: Manifest, progre
     spec = replace(contents.spec, inputs=inputs, target=fields[TARGET], weight=fields.get(WEIGHT), others=others)
     whole = _manifest_of(manifest.name, manifest.kind, replace(contents, spec=spec), manifest.source)
     if contents.encoding is not None:
-        encoding = TableEncoding.model_validate(contents.encoding).model_dump_json().encode() + b"\n"
+        encoding = contents.encoding.model_dump_json().encode() + b"\n"
         checksums[packed.ENCODING] = hashlib.sha256(encoding).hexdigest()
         write_whole(directory / packed.ENCODING, encoding)
     whole = whole.model_copy(update={"sha256": checksums})

@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from ps_cluster.config.datasets import MOST_CLASSES, Contents, OwnImageSettings
-from ps_cluster.data.holding_out import contents_of, split_of
+from ps_cluster.data.holding_out import contents_of, hold_out
 from ps_cluster.data.pictures import Images, Picture, PictureInfo, common_size, inspect_pictures, unreadable_message
 from ps_cluster.data.targets import Targets, label_dtype
 from ps_cluster.files.values import Malformed
@@ -77,7 +77,7 @@ def contents_of_pictures(
     labels = {split: np.array([picture.label for picture in pictures], dtype) for split, pictures in sound.items()}
     images = {split: {"image": Images(pictures, size)} for split, pictures in sound.items()}
     targets = Targets(labels["train"], labels.get("test"), "classification", tuple(classes))
-    contents = contents_of(targets, split_of(targets, settings.held_out), images["train"], images.get("test"))
+    contents = contents_of(targets, hold_out(targets, settings.held_out), images["train"], images.get("test"))
     return replace(contents, notes=(*notes, *contents.notes))
 
 

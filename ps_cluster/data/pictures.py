@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from ps_cluster.files.values import Malformed, reason
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+T = TypeVar("T")
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")  # of the names of files
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF")
 _GREY_MODES = ("1", "L", "LA", "I", "I;16", "I;16B", "I;16L")
@@ -63,7 +64,7 @@ class Images(LazyRows):
         super().__init__(np.dtype(np.uint8), (len(pictures), *size))
         self._pictures, self._size = pictures, size
 
-    def __getitem__(self, part: slice | np.ndarray) -> np.ndarray:
+    def __getitem__(self, part: slice | np.ndarray, /) -> np.ndarray:
         pictures = [self._pictures[place] for place in np.arange(len(self))[part]]
         images = np.empty((len(pictures), *self._size), np.uint8)
         for place, image in enumerate(_in_threads(self._decoded, pictures)):
@@ -122,7 +123,7 @@ def decode_picture(picture: Picture, size: Size) -> np.ndarray:
         image.draft(
             "RGB" if size.channels == 3 else "L", (2 * max(size[:2]),) * 2
         )  # lets a JPEG be decoded at a smaller scale
-        shown: Any = ImageOps.exif_transpose(image)
+        shown: Image.Image = ImageOps.exif_transpose(image)
         if shown.mode.startswith("I"):  # 16 bits: `convert` would cut values off at 255
             shown = Image.fromarray((np.asarray(shown) >> 8).clip(0, 255).astype(np.uint8))
         plain = shown.convert("RGB" if size.channels == 3 else "L")
@@ -145,7 +146,7 @@ def _open_image(file: BinaryIO) -> Image:
     return image
 
 
-def _in_threads(work: Callable[[Picture], Any], pictures: Sequence[Picture]) -> Iterator[Any]:
+def _in_threads(work: Callable[[Picture], T], pictures: Sequence[Picture]) -> Iterator[T]:
     """Yield the result for each picture, in their order. Only some of the results are in memory at once."""
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for start in range(0, len(pictures), _AT_ONCE):

@@ -1,7 +1,7 @@
 """Recompute which examples each step trains on. The rows of the ledger are compared with the result.
 
 The workers' graphs compute the same in `data/batches.py`. This module shares with them TensorFlow's shuffle, the rule that
-divides the examples among workers (`sample_of_worker`), and the two constants of the checksum. Everything else is computed
+divides the examples among workers (`WorkerParts`), and the two constants of the checksum. Everything else is computed
 here once more, in numpy. So a mistake in one of the shared parts is not found by this comparison.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from ps_cluster.config import RunConfig
-from ps_cluster.config.samples import Sample, Stretch, is_by_worker, sample_of_worker
+from ps_cluster.config.samples import Sample, Stretch, WorkerParts
 from ps_cluster.data.batches import CHECKSUM_FACTOR, CHECKSUM_MASK
 
 # SplitMix64 (Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators", OOPSLA).
@@ -39,7 +39,7 @@ class RecomputedBatches:
     def __init__(self, config: RunConfig, train_examples: int):
         self._config, self._examples = config, train_examples
         self._batch_size, self._batches_per_step = config.training.batch_size_per_worker, config.batches_per_step
-        self._by_worker = is_by_worker(config.training.sample)
+        self._by_worker = isinstance(config.sample, WorkerParts)
 
     def of_batches(self, batches: np.ndarray, worker: int) -> ExampleIds:
         """Return the examples of some batches, int64 [...].
@@ -49,9 +49,9 @@ class RecomputedBatches:
           worker: the index of the worker that trains on them, which matters only if each worker has a part of the examples.
         """
         config, numbers = self._config, batches
-        sample: Sample | Stretch | None = config.sample
-        if self._by_worker:
-            sample = sample_of_worker(config.training.sample, worker, config.cluster.workers, getitem)
+        sample: Sample | Stretch | WorkerParts | None = config.sample
+        if isinstance(sample, WorkerParts):
+            sample = sample.part(worker, config.cluster.workers, getitem)
             # The number of the batch among those of this worker: each update takes one step of every worker.
             step, within = np.divmod(batches, self._batches_per_step)
             numbers = step // config.steps_per_update * self._batches_per_step + within

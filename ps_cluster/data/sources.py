@@ -8,29 +8,30 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from pydantic import ValidationError
 
 from ps_cluster.config import user_code
 from ps_cluster.config.datasets import DATASETS, Contents, DataSet, DataSettings, NotThisDataSet
 from ps_cluster.data import own_arrays, packed, packing
 from ps_cluster.data.cache import archive_folders, fingerprint, packed_at, packed_folder, size_of
-from ps_cluster.data.download import DownloadError, Progress, download
+from ps_cluster.data.download import DownloadError, Patience, Progress, download
 from ps_cluster.data.packed import MANIFEST, PackedDataset, load_packed
 from ps_cluster.data.packing import write_packed
 from ps_cluster.errors import UserError
 from ps_cluster.files import untrusted
 from ps_cluster.files.patterns import is_pattern, matches
 from ps_cluster.files.reading import bounded_memory
-from ps_cluster.files.values import Malformed, one_line
+from ps_cluster.files.values import Malformed, first_error, one_line
 from ps_cluster.notices import Notify
 
 _OWN_DATA_HINT = "for data of your own, set dataset to a path or to code (docs/extending.md#your-own-data)"
 _CACHE_NAME = "cache (PS_CLUSTER_CACHE)"
 # `auto` has to start at once without a network. A user who names CIFAR-10 prefers to wait.
-_AUTO_NETWORK = {"connect_timeout_s": 5.0, "attempts": 1}
+_PATIENCE_OF_AUTO = Patience(connect_timeout_s=5.0, attempts=1)
 
 
 def resolve(
@@ -67,7 +68,7 @@ def resolve(
         if found := search.find_on_this_machine(kind):
             return found
         try:
-            return search.downloaded(kind, progress, url, _AUTO_NETWORK if following else {})
+            return search.download_and_pack(kind, progress, url, _PATIENCE_OF_AUTO if following else Patience())
         except DownloadError as error:
             if following is None:
                 raise UserError(
@@ -122,7 +123,7 @@ class _Search:
     cache_dir: Path
     notify: Notify
 
-    def find_in_data_dir(self, kind: DataSet, data_dir: Path) -> PackedDataset:
+    def find_in_data_dir(self, kind: DataSet[Any], data_dir: Path) -> PackedDataset:
         if not kind.is_on_disk:
             how = "generated" if kind.generated else "read from its own path" if kind.path else "read by its own code"
             raise UserError(
@@ -147,7 +148,7 @@ class _Search:
             f"set); correct it, or leave it out to use the cache or a download; {_OWN_DATA_HINT}"
         )
 
-    def find_on_this_machine(self, kind: DataSet) -> PackedDataset | None:
+    def find_on_this_machine(self, kind: DataSet[Any]) -> PackedDataset | None:
         if dataset := self._find_packed(kind):
             return dataset
         for place in archive_folders(self.cache_dir):
@@ -159,7 +160,7 @@ class _Search:
                     self.notify(f"passed over: {error}")
         return None
 
-    def _find_packed(self, kind: DataSet) -> PackedDataset | None:
+    def _find_packed(self, kind: DataSet[Any]) -> PackedDataset | None:
         """Return a sound packed copy of a data set on disk: the one packed without --data-dir, else the newest one."""
         folder = self._packed_path(kind)
         copies = sorted(folder.parent.glob(f"{folder.name}-*"), key=packed_at, reverse=True)
@@ -176,8 +177,8 @@ class _Search:
             return dataset
         return None
 
-    def downloaded(
-        self, kind: DataSet, progress: Progress, url: str | None, patience: Mapping[str, Any]
+    def download_and_pack(
+        self, kind: DataSet[Any], progress: Progress, url: str | None, patience: Patience
     ) -> PackedDataset:
         """Download a data set, pack it, and remove the downloaded files. Raises DownloadError."""
         if not kind.downloads:
@@ -188,7 +189,7 @@ class _Search:
             place = one.url if url is None else url if len(files) == 1 else f"{url.rstrip('/')}/{one.file}"
             self.notify(f"downloading {kind.full_name} from {place}")
             try:
-                download(place, file, one.sha256, progress, **patience)
+                download(place, file, one.sha256, progress, patience)
             except OSError as error:
                 raise packing.cannot_write(file, error) from error
         source = files[0] if len(files) == 1 else folder
@@ -199,7 +200,7 @@ class _Search:
             shutil.rmtree(folder, ignore_errors=True)
         return dataset
 
-    def generate_or_read(self, kind: DataSet) -> PackedDataset:
+    def generate_or_read(self, kind: DataSet[Any]) -> PackedDataset:
         """Return the packed copy of a data set that code generates or reads, or that is at a path of the user."""
         if kind.path is not None and not _is_there(kind.path):
             raise UserError(f"dataset: there is no '{kind.path}': correct the path")
@@ -209,7 +210,7 @@ class _Search:
             self.notify(note)
         return dataset
 
-    def _pack(self, kind: DataSet, source: Path | None, folder: Path) -> PackedDataset:
+    def _pack(self, kind: DataSet[Any], source: Path | None, folder: Path) -> PackedDataset:
         """Read a data set and pack it. Memory is bounded for files of users, because they may come from anybody."""
         what = f"{kind.full_name} from '{source}'" if source else f"the data set '{kind.name}'"
         self.notify(f"{'generating' if kind.generated else 'packing'} {what}, once")
@@ -232,7 +233,7 @@ class _Search:
             self.notify(f"{otherwise}: {error}")
             return None
 
-    def _packed_path(self, kind: DataSet, *parts: str) -> Path:
+    def _packed_path(self, kind: DataSet[Any], *parts: str) -> Path:
         """Return the folder of a packed copy. Its name ends with `parts`, and changes with all that the copy depends on."""
         slug = kind.name
         if kind.path is not None:
@@ -246,16 +247,20 @@ class _Search:
         return packed_folder(self.cache_dir) / "-".join((f"{slug}.{kind.version}", *parts))
 
 
-def _read_contents(kind: DataSet, settings: DataSettings, source: Path | None) -> Contents:
+def _read_contents(kind: DataSet[Any], settings: DataSettings, source: Path | None) -> Contents:
     """Return the contents that a data set reads. Raises UserError, in one line, for any error in a user's code."""
     try:
-        contents = own_arrays.as_contents(kind.read(source, settings), settings)
+        contents = kind.read(source, settings)
+        if not isinstance(contents, Contents):  # a user's class may return arrays, as a function may
+            contents = own_arrays.as_contents(contents, settings)
     except (UserError, MemoryError):
         raise
     except Malformed as error:
         raise UserError(
             f"dataset: '{kind.path or kind.name}': {error}: {kind.page} shows the form it must have"
         ) from error
+    except ValidationError as error:  # e.g. the name of a column is too long to be stored
+        raise UserError(first_error(error, f"dataset '{kind.name}'")) from error
     except Exception as error:
         if kind.name in DATASETS.own:
             raise

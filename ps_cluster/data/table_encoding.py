@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
+from ps_cluster.data.arrow import Column, RecordBatch, compute, kinds, pyarrow
 from ps_cluster.data.lazy_rows import StreamedRows
 from ps_cluster.data.moments import Moments
-from ps_cluster.data.table_files import PiecewiseTable, compute, kinds, pyarrow
+from ps_cluster.data.table_files import PiecewiseTable
 from ps_cluster.data.text_rows import Width, codes_of
 from ps_cluster.files.values import Malformed
+from ps_cluster.runs.rows import CategoryColumn, NumberColumn, TableEncoding
 
 MOST_CATEGORIES = 100_000  # of one column
 
@@ -29,24 +31,27 @@ class Roles(NamedTuple):
 class Encoding:
     """The encoding of columns as numbers."""
 
-    def __init__(self, content: Mapping[str, Any]):
-        """Keep the fields of `TableEncoding` (runs/rows.py), which is stored with a packed table."""
+    def __init__(self, content: TableEncoding):
+        """Prepare an encoding that was learned from a table, or stored with a packed one."""
         self.content = content
-        numbers, categories = content["numbers"], content["categories"]
-        self.numbers, self.categories = ([column["name"] for column in part] for part in (numbers, categories))
+        self.numbers = [column.name for column in content.numbers]
+        self.categories = [column.name for column in content.categories]
         # The values of each column of categories. The code of a value is its place, counted from 1.
-        self.values: list[list[str]] = [column["values"] for column in categories]
+        self.values = [column.values for column in content.categories]
         self._values = [pyarrow.array(values, pyarrow.string()) for values in self.values]
-        self.texts: list[str] = content["texts"]
-        self._mean, self._std = (np.array([column[of] for column in numbers]) for of in ("mean", "std"))
+        self.texts = content.texts
+        self._mean = np.array([column.mean for column in content.numbers])
+        self._std = np.array([column.std for column in content.numbers])
 
     def arrays(self, table: PiecewiseTable, rows: int, width: Width) -> dict[str, StreamedRows]:
         """Return the inputs of a table of N rows: numbers float32 [N, k], categories int32 [N, m], codes of texts [N, t, c]."""
 
-        def streamed(columns: list[str], dtype: str, encode: Callable[[Any], np.ndarray], *more: int) -> StreamedRows:
+        def streamed(
+            columns: list[str], dtype: str, encode: Callable[[RecordBatch], np.ndarray], *more: int
+        ) -> StreamedRows:
             return StreamedRows(dtype, (rows, len(columns), *more), lambda: map(encode, table.batches(columns)))
 
-        def codes(batch: Any) -> np.ndarray:
+        def codes(batch: RecordBatch) -> np.ndarray:
             return codes_of(self._as_texts(batch), width.characters).astype(width.code)
 
         found = {}
@@ -66,11 +71,13 @@ class Encoding:
         columns = [*self.numbers, *self.categories, *self.texts]
         if missing := [name for name in columns if name not in table.columns]:
             raise Malformed(f"there is no column '{missing[0]}', which the network was trained on")
-        for column in self.content["numbers"]:
-            name, kind = column["name"], table.columns[column["name"]]
-            if kinds.is_temporal(kind) != column["is_time"] and not kinds.is_string(kind):
-                was = "dates or times" if column["is_time"] else "numbers"
-                raise Malformed(f"the column '{name}' is {kind}, but the network was trained on {was}: give those")
+        for column in self.content.numbers:
+            kind = table.columns[column.name]
+            if kinds.is_temporal(kind) != column.is_time and not kinds.is_string(kind):
+                was = "dates or times" if column.is_time else "numbers"
+                raise Malformed(
+                    f"the column '{column.name}' is {kind}, but the network was trained on {was}: give those"
+                )
         for batch in table.batches(columns):
             numbers = {"numbers": self._as_numbers(batch)} if self.numbers else {}
             texts = {"texts": self._as_texts(batch)} if self.texts else {}
@@ -80,12 +87,12 @@ class Encoding:
         """Yield the columns of texts in pieces, [B, t] of Python's texts."""
         yield from map(self._as_texts, table.batches(self.texts)) if self.texts else ()
 
-    def _as_texts(self, batch: Any) -> np.ndarray:
+    def _as_texts(self, batch: RecordBatch) -> np.ndarray:
         """Return the columns of texts, [B, t] of Python's texts. A missing text is ""."""
         columns = (batch.column(name).cast(pyarrow.string()).fill_null("") for name in self.texts)
         return np.stack([column.to_numpy(zero_copy_only=False).astype(object) for column in columns], 1)
 
-    def _as_numbers(self, batch: Any) -> np.ndarray:
+    def _as_numbers(self, batch: RecordBatch) -> np.ndarray:
         """Return the columns of numbers, standardised, float32 [B, k]. A missing number becomes 0, the mean."""
         with np.errstate(over="ignore"):  # reported below
             values = ((_floats(batch, self.numbers) - self._mean) / self._std).astype(np.float32)
@@ -93,7 +100,7 @@ class Encoding:
         without_gaps: np.ndarray = np.nan_to_num(values, nan=0.0)
         return without_gaps
 
-    def _as_codes(self, batch: Any) -> np.ndarray:
+    def _as_codes(self, batch: RecordBatch) -> np.ndarray:
         """Return the columns of categories as codes, int32 [B, m]. A missing or unknown value has the code 0."""
         codes = []
         for name, values in zip(self.categories, self._values):
@@ -132,18 +139,18 @@ def learn_encoding(table: PiecewiseTable, kept: np.ndarray | None, roles: Roles)
     times = [kinds.is_temporal(table.columns[name]) for name in numbers]
     columns = zip(numbers, mean.tolist(), np.where(std == 0, 1, std).tolist(), times)
     return Encoding(
-        {
-            "target": roles.target,
-            "numbers": [
-                {"name": name, "mean": middle, "std": width, "is_time": is_time, "missing": missing[name]}
+        TableEncoding(
+            target=roles.target,
+            numbers=[
+                NumberColumn(name=name, mean=middle, std=width, is_time=is_time, missing=missing[name])
                 for name, middle, width, is_time in columns
             ],
-            "categories": [
-                {"name": name, "values": sorted(values), "missing": missing[name]}
+            categories=[
+                CategoryColumn(name=name, values=sorted(values), missing=missing[name])
                 for name, values in zip(categories, seen)
             ],
-            "texts": roles.texts,
-        }
+            texts=roles.texts,
+        )
     )
 
 
@@ -153,7 +160,7 @@ def _check_finite(columns: Sequence[str], finite: np.ndarray) -> None:
         raise Malformed(f"the column '{columns[int(np.argmin(finite))]}' has infinite or too large values")
 
 
-def _floats(batch: Any, names: Sequence[str]) -> np.ndarray:
+def _floats(batch: RecordBatch, names: Sequence[str]) -> np.ndarray:
     """Return columns as float64 [B, k]. A missing value is NaN."""
     found = np.empty((batch.num_rows, len(names)))
     for place, name in enumerate(names):
@@ -164,8 +171,8 @@ def _floats(batch: Any, names: Sequence[str]) -> np.ndarray:
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 
-def as_floats(column: Any) -> np.ndarray:
-    """Return an array of pyarrow as float64 [B]. Dates and times are in seconds, and a missing value is NaN."""
+def as_floats(column: Column) -> np.ndarray:
+    """Return a column as float64 [B]. Dates and times are in seconds, and a missing value is NaN."""
     seconds = 1.0
     if kinds.is_temporal(kind := column.type):
         days = kinds.is_date32(kind)

@@ -12,26 +12,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
-from ps_cluster.config.lazy import Lazy
+from ps_cluster.data.arrow import BatchReader, Column, DataType, RecordBatch, arrow_csv, arrow_parquet, kinds, pyarrow
 from ps_cluster.data.line_files import is_compressed, opened
 from ps_cluster.files.reading import open_regular
 from ps_cluster.files.values import Malformed, one_line, reason
 
-pyarrow, compute, kinds = Lazy("pyarrow"), Lazy("pyarrow.compute"), Lazy("pyarrow.types")
-arrow_csv, arrow_parquet = Lazy("pyarrow.csv"), Lazy("pyarrow.parquet")
-
-Types = Mapping[str, Any]
-"""Name of a column → type of pyarrow."""
+Types = Mapping[str, DataType]
+"""Name of a column → its type."""
 
 
-def widened(kind: Any) -> Any:
+def widened(kind: DataType) -> DataType:
     """Return a type for all rows of a column: floats for whole numbers, since later rows may have fractions."""
     return pyarrow.float64() if kinds.is_integer(kind) else kind
 
 
-def _value_type(kind: Any) -> Any:
+def _value_type(kind: DataType) -> DataType:
     """Return the type of the values of a column: text of any kind, and a column without values, are strings."""
     if kinds.is_dictionary(kind):
         return _value_type(kind.value_type)
@@ -39,14 +35,14 @@ def _value_type(kind: Any) -> Any:
     return pyarrow.string() if any(test(kind) for test in texts) else kind
 
 
-def _is_compatible(own: Any, wanted: Any) -> bool:
+def _is_compatible(own: DataType, wanted: DataType) -> bool:
     """Return whether a column of type `own` can be read as `wanted`. Numbers in one table can't be dates in another."""
     if _value_type(own) == wanted or kinds.is_null(own) or kinds.is_string(wanted):  # any value can be a name
         return True
     return are_numbers(own, wanted) or (kinds.is_temporal(own) and kinds.is_temporal(wanted))
 
 
-def are_numbers(*found: Any) -> bool:
+def are_numbers(*found: DataType) -> bool:
     """Return whether all of these types are types of numbers."""
     return all(kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_decimal(kind) for kind in found)
 
@@ -65,7 +61,7 @@ class PiecewiseTable(ABC):
     """A table that is read in pieces."""
 
     what: str  # its name, for messages
-    columns: dict[str, Any]  # name → type of pyarrow
+    columns: dict[str, DataType]  # by name
     declared: Types = MappingProxyType({})  # name → type, as the file itself declares it; empty if it declares none
     untyped: frozenset[str]  # the columns whose type is not known, because all values that were looked at are missing
     guesses_types = False  # whether types are guessed from values, because the file does not declare them
@@ -81,8 +77,8 @@ class PiecewiseTable(ABC):
         """Return the first place at which a column has this text, for messages, e.g. "line 34 of 'cars.csv'"."""
 
     @abstractmethod
-    def batches(self, columns: Sequence[str]) -> Iterator[Any]:
-        """Yield record batches of pyarrow, with these columns in this order, from the first row to the last."""
+    def batches(self, columns: Sequence[str]) -> Iterator[RecordBatch]:
+        """Yield batches with these columns in this order, from the first row to the last."""
 
 
 class CsvTable(PiecewiseTable):
@@ -120,7 +116,7 @@ class CsvTable(PiecewiseTable):
         plain = {pyarrow.null(): pyarrow.string()}
         self.columns = {field.name: plain.get(field.type, field.type) for field in found}
 
-    def batches(self, columns: Sequence[str]) -> Iterator[Any]:
+    def batches(self, columns: Sequence[str]) -> Iterator[RecordBatch]:
         with self._open({name: self.columns[name] for name in columns}, columns) as reader:
             yield from reader
 
@@ -135,7 +131,7 @@ class CsvTable(PiecewiseTable):
         return self.what
 
     @contextmanager
-    def _open(self, types: Mapping[str, Any], columns: Sequence[str] = ()) -> Iterator[Any]:
+    def _open(self, types: Types, columns: Sequence[str] = ()) -> Iterator[BatchReader]:
         with (
             arrow_errors(self.what, self._of_another_type),
             _arrow_file(self._path) as file,
@@ -187,14 +183,14 @@ def _has_decimal_commas(lines: bytes) -> bool:
 class ArrowTable(PiecewiseTable):
     """A table whose source declares the types of its columns."""
 
-    def __init__(self, own: Types, wanted: Types, what: str, read: Callable[[list[str]], Iterator[Any]]):
+    def __init__(self, own: Types, wanted: Types, what: str, read: Callable[[list[str]], Iterator[RecordBatch]]):
         """Choose the types of the columns. Raises Malformed if a column can't have the type that is wanted.
 
         Args:
           own: the types that the source declares.
           wanted: the types that some columns must have.
           what: the name of the table, for messages.
-          read: returns record batches of some columns, in the types of the source.
+          read: returns batches of some columns, in the types of the source.
         """
         self.what, self._read = what, read
         self.columns = {name: wanted.get(name, _value_type(kind)) for name, kind in own.items()}
@@ -213,12 +209,12 @@ class ArrowTable(PiecewiseTable):
             row += len(values)
         return self.what
 
-    def batches(self, columns: Sequence[str]) -> Iterator[Any]:
+    def batches(self, columns: Sequence[str]) -> Iterator[RecordBatch]:
         """Yield the rows. Raises Malformed for a value that can't have the type of its column."""
         for batch in self._read(list(columns)):
             yield pyarrow.RecordBatch.from_arrays([self._typed(batch, name) for name in columns], list(columns))
 
-    def _typed(self, batch: Any, name: str) -> Any:
+    def _typed(self, batch: RecordBatch, name: str) -> Column:
         column, kind = batch.column(name), self.columns[name]
         try:
             return column if column.type == kind else column.cast(widened(kind))
@@ -253,7 +249,7 @@ class JoinedTables(PiecewiseTable):
         places = ((part, part.place(column, value)) for part in self.parts)
         return next((place for part, place in places if place != part.what), self.what)
 
-    def batches(self, columns: Sequence[str]) -> Iterator[Any]:
+    def batches(self, columns: Sequence[str]) -> Iterator[RecordBatch]:
         for part in self.parts:
             yield from part.batches(columns)
 
@@ -262,7 +258,7 @@ def _parquet_table(path: Path, types: Types) -> ArrowTable:
     """Open a Parquet file. `types`: the types that some columns must have."""
     what = f"'{path.name}'"
 
-    def read(columns: list[str]) -> Iterator[Any]:
+    def read(columns: list[str]) -> Iterator[RecordBatch]:
         with arrow_errors(what), _arrow_file(path) as file:
             yield from arrow_parquet.ParquetFile(file).iter_batches(BATCH_ROWS, columns=columns)
 
@@ -274,7 +270,7 @@ def _parquet_table(path: Path, types: Types) -> ArrowTable:
 
 
 @contextmanager
-def _arrow_file(path: Path) -> Iterator[Any]:
+def _arrow_file(path: Path) -> Iterator[object]:
     """Open a file as a file object of Arrow.
 
     Arrow's threads may still read when Python ends. With a file object of Python, that would abort the process or keep
@@ -301,26 +297,32 @@ def open_tables(files: Mapping[str, Sequence[Path]], text: Sequence[str]) -> dic
 
     `text`: columns that are read as text, even if they look like numbers.
     """
-    types: dict[str, Any] = {name: pyarrow.string() for name in text}
+    types: dict[str, DataType] = {name: pyarrow.string() for name in text}
     tables: dict[str, PiecewiseTable] = {}
     for split, parts in files.items():
-        opened: list[PiecewiseTable] = []
-        for file in parts:
-            table = _open(file, types)
-            if opened:
-                _check_alike(opened[0], table, text)
-            typed = {name: kind for name, kind in table.columns.items() if name not in table.untyped}
-            types = {**typed, **types}
-            opened.append(table)
-        # A column may have its first value, and so its type, in a later file.
-        opened = [
-            table if types.keys().isdisjoint(table.untyped) else _open(file, types)
-            for file, table in zip(parts, opened, strict=True)
-        ]
+        opened = _open_parts(parts, types, text)
         what = f"{opened[0].what} and {len(opened) - 1:,} more"
         tables[split] = opened[0] if len(opened) == 1 else JoinedTables(what, opened)
-        types = {**tables[split].columns, **types}
+        for name, kind in tables[split].columns.items():
+            types.setdefault(name, kind)
     return tables
+
+
+def _open_parts(files: Sequence[Path], types: dict[str, DataType], text: Sequence[str]) -> list[PiecewiseTable]:
+    """Open the files of one table. `types`: the types that are known already. Those of other columns are added to it."""
+    opened: list[PiecewiseTable] = []
+    for file in files:
+        table = _open(file, types)
+        if opened:
+            _check_alike(opened[0], table, text)
+        for name in table.columns.keys() - table.untyped:
+            types.setdefault(name, table.columns[name])
+        opened.append(table)
+    # A column may have its first value, and so its type, in a later file.
+    return [
+        table if types.keys().isdisjoint(table.untyped) else _open(file, types)
+        for file, table in zip(files, opened, strict=True)
+    ]
 
 
 def _check_alike(first: PiecewiseTable, later: PiecewiseTable, text: Sequence[str]) -> None:
@@ -334,7 +336,7 @@ def _check_alike(first: PiecewiseTable, later: PiecewiseTable, text: Sequence[st
             raise Malformed(_other_type_message(name, later.what, kind, before))
 
 
-def _other_type_message(column: str, what: str, kind: Any, before: Any) -> str:
+def _other_type_message(column: str, what: str, kind: DataType, before: DataType) -> str:
     return f"the column '{column}' of {what} is {kind}, but {before} in the table before it: save both as one type"
 
 

@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from pydantic import Field
 
 from ps_cluster.config.datasets import Contents, OwnDataSettings
 from ps_cluster.config.objectives import WEIGHT
-from ps_cluster.data.holding_out import contents_of, split_of
+from ps_cluster.data.arrow import Column, DataType, compute, kinds, pyarrow
+from ps_cluster.data.holding_out import contents_of, hold_out
+from ps_cluster.data.lazy_rows import IndexableRows
 from ps_cluster.data.table_encoding import Encoding, Roles, as_floats, learn_encoding
 from ps_cluster.data.table_files import (
     ADVICE_FOR_INPUT,
     ADVICE_FOR_TARGET,
     PiecewiseTable,
+    Types,
     are_numbers,
-    compute,
-    kinds,
-    pyarrow,
     wrong_value_message,
 )  # fmt: skip
 from ps_cluster.data.targets import MOST_CLASSES_WITH_GAPS, Targets, classes_by_name, is_binary, targets_of
@@ -63,20 +63,20 @@ def contents_of_tables(tables: Mapping[str, PiecewiseTable], settings: TableSett
     roles = _choose_roles(tables["train"].columns, settings)
     _check_same_columns(tables, roles)
     targets, rows_of_parts = _target_columns(tables, roles.target, settings)
-    split, examples = split_of(targets, settings.held_out), len(targets.train)
-    kept = None if split is None else np.isin(np.arange(examples), split.train)
+    held_out, examples = hold_out(targets, settings.held_out), len(targets.train)
+    kept = None if held_out is None else np.isin(np.arange(examples), held_out.train)
     encoding = learn_encoding(tables["train"], kept, roles)
-    rows_to_train_on = examples if split is None else len(split.train)
+    rows_to_train_on = examples if held_out is None else len(held_out.train)
     for name, texts in zip(encoding.categories, encoding.values):
         _check_not_numbers(tables["train"], name, texts, rows_to_train_on, settings)
     _check_free_text(encoding, rows_to_train_on, settings)
     width = width_of("a column of data.text", chain.from_iterable(map(encoding.text_pieces, tables.values())))
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, IndexableRows]] = []
     for table, target in zip(tables.values(), (targets.train, targets.test)):
         assert target is not None  # it was read above
         weights = {WEIGHT: _number_column(table, roles.weight)} if roles.weight else {}
-        rows.append(encoding.arrays(table, len(target), width) | weights)
-    contents = contents_of(targets, split, *rows)
+        rows.append({**encoding.arrays(table, len(target), width), **weights})
+    contents = contents_of(targets, held_out, *rows)
     inputs = dict(contents.spec.inputs)
     if "categories" in inputs:
         inputs["categories"] = replace(inputs["categories"], codes=tuple(len(one) + 1 for one in encoding.values))
@@ -112,7 +112,7 @@ def _identifier_notes(table: PiecewiseTable, roles: Roles, settings: TableSettin
 
 def columns_without_repeats(table: PiecewiseTable, names: Sequence[str]) -> list[str]:
     """Return the columns that have no value twice and none missing, in the first rows. A short table has no such columns."""
-    parts: dict[str, list[Any]] = {name: [] for name in names}
+    parts: dict[str, list[Column]] = {name: [] for name in names}
     rows = 0
     for batch in table.batches(names) if names else ():
         rows += batch.num_rows
@@ -161,7 +161,7 @@ def _check_free_text(encoding: Encoding, rows: int, settings: TableSettings) -> 
         )
 
 
-def _choose_roles(columns: Mapping[str, Any], settings: TableSettings) -> Roles:
+def _choose_roles(columns: Types, settings: TableSettings) -> Roles:
     known = one_line(", ".join(columns), 600)
     if settings.target is None:
         raise Malformed(f"data.target is missing: name the column to predict by --target: {known}")
@@ -189,7 +189,7 @@ def _choose_roles(columns: Mapping[str, Any], settings: TableSettings) -> Roles:
     )
 
 
-def _is_category(name: str, kind: Any) -> bool:
+def _is_category(name: str, kind: DataType) -> bool:
     """Return whether a column holds names. Raises Malformed if it holds neither names nor numbers."""
     if kinds.is_dictionary(kind):
         kind = kind.value_type

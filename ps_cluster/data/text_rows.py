@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from ps_cluster.config.lazy import tf
-from ps_cluster.config.objectives import TEXT, ExampleSpec, Field, Rows
-from ps_cluster.data.lazy_rows import LazyRows
+from ps_cluster.config.objectives import TEXT, ArrayField, ExampleSpec, Rows
+from ps_cluster.data.lazy_rows import IndexableRows, LazyRows
 from ps_cluster.files.values import Malformed, one_line
 
 MOST_CHARACTERS = 2**16  # of one text
@@ -26,25 +26,25 @@ class Width(NamedTuple):
 class TextRows(LazyRows):
     """Texts as code points [N, ..., characters], padded with 0."""
 
-    def __init__(self, texts: Rows, width: Width):
+    def __init__(self, texts: IndexableRows, width: Width):
         super().__init__(np.dtype(width.code), (len(texts), *(texts.shape[1:] or (1,)), width.characters))
         self._texts = texts
 
-    def __getitem__(self, part: slice | np.ndarray) -> np.ndarray:
-        return codes_of(np.asarray(self._texts[part]), self.shape[-1]).reshape(-1, *self.shape[1:]).astype(self.dtype)  # type: ignore[index]
+    def __getitem__(self, part: slice | np.ndarray, /) -> np.ndarray:
+        return codes_of(np.asarray(self._texts[part]), self.shape[-1]).reshape(-1, *self.shape[1:]).astype(self.dtype)
 
 
-def is_text(rows: Any) -> bool:
+def is_text(rows: Rows) -> bool:
     """Return whether rows are texts, of numpy or of Python. Only the first row is looked at."""
     if rows.dtype.kind == "O":  # a tensor of texts has this dtype too, and its texts are bytes
         return isinstance(next(iter(np.asarray(rows[:1]).flat), None), str | bytes)
     return rows.dtype.kind in "UST"
 
 
-def text_field(codes: Field) -> Field:
+def text_field(codes: ArrayField) -> ArrayField:
     """Return the field of texts whose code points are packed as `codes`."""
     *shape, characters = codes.shape
-    return Field(TEXT, tuple(shape), characters=characters, code=codes.dtype)
+    return ArrayField(TEXT, tuple(shape), characters=characters, code=codes.dtype)
 
 
 def width_of(name: str, pieces: Iterable[np.ndarray]) -> Width:
@@ -93,7 +93,7 @@ def network_inputs(rows: Mapping[str, tf.Tensor], spec: ExampleSpec) -> dict[str
     return {name: network_input(one, spec.inputs[name]) for name, one in rows.items()}
 
 
-def network_input(rows: tf.Tensor, field: Field) -> tf.Tensor:
+def network_input(rows: tf.Tensor, field: ArrayField) -> tf.Tensor:
     """Return the packed rows [B, ...] of one input, of any kind, as networks take them.
 
     Texts become strings, unless they are strings already. Other rows are cast: pixels to float32, all others to

@@ -16,8 +16,7 @@ import numpy as np
 from pydantic import Field
 
 from ps_cluster.config.datasets import Contents, DataSettings
-from ps_cluster.config.objectives import BYTES, TARGET, ExampleSpec
-from ps_cluster.config.objectives import Field as ArrayField
+from ps_cluster.config.objectives import BYTES, TARGET, ArrayField, ExampleSpec
 from ps_cluster.data.folders import files_below
 from ps_cluster.files.reading import open_regular
 from ps_cluster.files.values import Malformed

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ps_cluster.config.objectives import TEXT, ExampleSpec, Field
+from ps_cluster.config.objectives import TEXT, ArrayField, ExampleSpec
 from ps_cluster.data.array_files import open_npy, open_npz
 from ps_cluster.data.folders import files_below, not_read
 from ps_cluster.data.pictures import ENDINGS, Images, Picture, Size, inspect_pictures, is_picture
@@ -72,7 +72,7 @@ def _read_tables(files: Sequence[Path], run: TrainedRun) -> Iterator[NamedExampl
     known = run.dataset.encoding()
     if known is None:
         raise UserError(f"'{files[0]}' is a table, and the run was not trained on one: the network takes {run.spec}")
-    encoding = Encoding(known.model_dump())
+    encoding = Encoding(known)
     columns = zip(encoding.categories, encoding.values)
     text = [name for name, values in columns if not {"true", "false"} >= set(values)] + encoding.texts
     for file in files:
@@ -155,7 +155,7 @@ def _by_input(found: Mapping[str, np.ndarray], spec: ExampleSpec) -> dict[str, n
     return arrays
 
 
-def _fitting_rows(name: str, given: np.ndarray, field: Field) -> np.ndarray:
+def _fitting_rows(name: str, given: np.ndarray, field: ArrayField) -> np.ndarray:
     """Return an array with a row for each example. Add missing axes to a single example and to grey images."""
     rows = given
     if field.is_image and field.shape[-1] == 1 and rows.shape[-2:] == field.shape[:2]:

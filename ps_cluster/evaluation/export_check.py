@@ -75,7 +75,7 @@ class CheckedModel:
 
 def print_checked(rows: list[CheckedModel], spec: ExampleSpec, console: Console) -> None:
     """Print the table of all files."""
-    field = OBJECTIVES[spec.objective].field
+    field = OBJECTIVES[spec.objective].metric_name
     table = plain_table(
         format=FOLD, **dict.fromkeys(("size", field, "same", "max diff", "mean diff", "allowed"), RIGHT)
     )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ps_cluster.config.objectives import OBJECTIVES
-from ps_cluster.data.packed import PackedDataset
+from ps_cluster.data.packed import PackedDataset, PackedSplit
 
 # The largest number of pairs that are scored. MovieLens 100K has 1.5 million, which take two_tower 2.2 s of a
 # processor.
@@ -78,17 +78,17 @@ class Recall:
         pairs = [self._pairs(split) for split in ("train", "validation", "test")]
         self._items = np.unique(np.concatenate([some[:, 1] for some in pairs]))
 
-    def of(self, split: str) -> float | None:
+    def of(self, split: PackedSplit) -> float | None:
         """Return recall@k for the test examples, or for those that were held out for validation.
 
         Every item of the data set is ranked, except those that the user has in the examples that were trained on. The
-        pairs to be found are those of the split that the objective wants (`Objective.wanted`).
+        pairs to be found are those of the split that the objective wants (`Objective.pairs_to_find`).
         """
-        wanted = OBJECTIVES[self._dataset.spec.objective].wanted(self._dataset.target(split), self._dataset.spec)
+        wanted = OBJECTIVES[self._dataset.spec.objective].pairs_to_find(self._dataset.target(split), self._dataset.spec)
         held_out = self._pairs(split)[wanted]
         return recall_at(self.k, self._scores, self._items, self._pairs("train"), held_out)
 
-    def _pairs(self, split: str) -> np.ndarray:
+    def _pairs(self, split: PackedSplit) -> np.ndarray:
         inputs, fields = self._dataset.inputs(split), self._dataset.spec.inputs
         columns = [rows.reshape(len(rows), len(fields[name].codes)) for name, rows in inputs.items()]
         return np.concatenate(columns, axis=1).astype(np.int64)

@@ -21,7 +21,7 @@ from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.objectives import OBJECTIVES, TARGET, WEIGHT, ExampleSpec
 from ps_cluster.data import sources
 from ps_cluster.data.cache import default_cache_dir
-from ps_cluster.data.packed import PackedDataset, fields_of, load_form, targets_in
+from ps_cluster.data.packed import PackedDataset, PackedSplit, fields_of, load_form, targets_in
 from ps_cluster.data.text_rows import network_inputs
 from ps_cluster.errors import UserError
 from ps_cluster.evaluation.recall import Recall
@@ -152,7 +152,7 @@ class Scorer:
         predictions = Predictions(*about, kept) if kept else None
         return Scored(metric, loss, *held_out, by_views, metrics, compiled, *validation, predictions)
 
-    def _take_metrics(self, split: str, loss: float | None) -> tuple[dict[str, float], dict[str, float]]:
+    def _take_metrics(self, split: PackedSplit, loss: float | None) -> tuple[dict[str, float], dict[str, float]]:
         """Return the further metrics and those of compile() of the split that was scored last, and reset them.
 
         Args:
@@ -258,7 +258,7 @@ class Scorer:
             raise UserError(f"checkpoint of step {checkpoint.step} belongs to another network: {error}") from error
 
     def _score_split(
-        self, split: str, sums: SumBatch, spec: ExampleSpec
+        self, split: PackedSplit, sums: SumBatch, spec: ExampleSpec
     ) -> tuple[float | None, float | None, dict[str, np.ndarray]]:
         """Return the means of metric and loss over a split (None if not finite), and the arrays that the judge keeps.
 

@@ -16,7 +16,7 @@ from ps_cluster.config.datasets import DATASETS, DataSettings
 from ps_cluster.config.merging import resolve_resumed
 from ps_cluster.config.networks import NETWORKS, check_examples
 from ps_cluster.config.objectives import OBJECTIVES, SMOOTHING
-from ps_cluster.config.samples import OF_FILES, OF_WORKER, ends_of_files, ends_of_workers
+from ps_cluster.config.samples import OF_FILES, OF_WORKER, ends_of_files
 from ps_cluster.config.setting_types import AUTO
 from ps_cluster.data import sources
 from ps_cluster.data.cache import default_cache_dir
@@ -233,8 +233,7 @@ def _with_rows_of_workers(config: RunConfig, dataset: PackedDataset) -> RunConfi
         except ValueError as error:
             raise UserError(f"training.sample: got '{text}': {error}: take fewer workers, or {OF_WORKER}") from error
         return config.with_values({"training.sample": f"rows:{','.join(map(str, ends))}"})
-    ends_asked = ends_of_workers(text)
-    if ends_asked is not None and ends_asked[-1] > dataset.train_examples:
+    if config.examples_seen(dataset.train_examples) > dataset.train_examples:
         raise UserError(f"training.sample: got '{text:.80}': there are {dataset.train_examples:,} training examples")
     return config
 

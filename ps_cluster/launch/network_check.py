@@ -88,8 +88,8 @@ def check_network(config: RunConfig, dataset: PackedDataset, notify: Notify = ig
 
 def described_objective(dataset: PackedDataset, facts: NetworkFacts) -> str:
     """Return what the network is to predict, in words, and how its outputs or the targets are interpreted."""
-    task = OBJECTIVES[dataset.spec.objective].task(dataset.spec.outputs)
-    return ", ".join(filter(None, (task, facts.reading)))
+    described = OBJECTIVES[dataset.spec.objective].described(dataset.spec.outputs)
+    return ", ".join(filter(None, (described, facts.reading)))
 
 
 def _key(config: RunConfig, dataset: PackedDataset) -> tuple[str, str]:

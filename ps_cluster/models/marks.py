@@ -10,7 +10,7 @@ from typing import Any
 
 import keras
 
-from ps_cluster.config.objectives import Field
+from ps_cluster.config.objectives import ArrayField
 from ps_cluster.models.flat import as_arguments
 from ps_cluster.models.keras_losses import is_of_keras
 from ps_cluster.private_names import copy_compiled, layers_of, made_by
@@ -33,7 +33,7 @@ def is_marked(model: keras.Model, mark: str) -> bool:
     return any(layer.name == mark for layer in layers_of(model))
 
 
-def followed_by(model: keras.Model, layer: keras.Layer, inputs: Mapping[str, Field]) -> keras.Model:
+def followed_by(model: keras.Model, layer: keras.Layer, inputs: Mapping[str, ArrayField]) -> keras.Model:
     """Return a model whose outputs go through one more layer. `inputs`: for a subclassed model, which does not know them."""
     if not symbolic_inputs_of(model):
         given = {name: keras.Input(field.shape, name=name, dtype=field.network_dtype) for name, field in inputs.items()}
@@ -43,7 +43,7 @@ def followed_by(model: keras.Model, layer: keras.Layer, inputs: Mapping[str, Fie
     return keras.Model(start, keras.tree.map_structure(layer, outputs), name=model.name)
 
 
-def with_mark(model: keras.Model, name: str, inputs: Mapping[str, Field]) -> keras.Model:
+def with_mark(model: keras.Model, name: str, inputs: Mapping[str, ArrayField]) -> keras.Model:
     """Return a model whose last layer says what its outputs are. A Sequential stays a Sequential."""
     mark = keras.layers.Activation("linear", dtype="float32", name=name)
     if not isinstance(model, keras.Sequential):

@@ -131,12 +131,12 @@ def check_outputs(model: keras.Model, spec: ExampleSpec, outputs: Outputs) -> No
         _check_each_output(model, spec, outputs)
         return
     shapes = [tuple(output.shape) for output in flat]
-    fitting = [(None, count) for count in OBJECTIVES[spec.objective].numbers(spec)]
+    fitting = [(None, count) for count in OBJECTIVES[spec.objective].output_counts(spec)]
     if len(set(shapes)) != 1 or shapes[0] not in fitting:
         returned = " and ".join(map(_numbers_in_words, shapes)) or "nothing"
         raise ValueError(
             f"it returns {returned} for each example, and the data set asks for "
-            f"{_numbers_in_words((None, spec.outputs))} ({OBJECTIVES[spec.objective].task(spec.outputs)}): "
+            f"{_numbers_in_words((None, spec.outputs))} ({OBJECTIVES[spec.objective].described(spec.outputs)}): "
             f"{_advice(spec, shapes)}"
         )
     if len(flat) > 1 and not has_loss(model):
@@ -157,7 +157,7 @@ def _check_each_output(model: keras.Model, spec: ExampleSpec, outputs: Outputs) 
 
 def _advice(spec: ExampleSpec, shapes: Sequence[tuple[int | None, ...]]) -> str:
     """Return advice for outputs of these shapes, which do not fit the data set."""
-    end = "end it with " + " or ".join(f"Dense({count})" for count in OBJECTIVES[spec.objective].numbers(spec))
+    end = "end it with " + " or ".join(f"Dense({count})" for count in OBJECTIVES[spec.objective].output_counts(spec))
     if OBJECTIVES[spec.objective].has_units and spec.outputs == 1 and any(shape[-1:] > (1,) for shape in shapes):
         # Targets are floats. With Keras's losses, floats may be classes too.
         return f"if the targets are classes, set data.objective=classification; if they are numbers to predict, {end}"

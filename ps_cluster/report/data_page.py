@@ -7,8 +7,8 @@ from pathlib import Path
 
 from ps_cluster.config.augmentation import Augmentation
 from ps_cluster.config.datasets import DATASETS, DataSettings, ImageSettings
+from ps_cluster.data.class_examples import groups_of, image_variation, with_samples
 from ps_cluster.data.packed import PackedDataset
-from ps_cluster.data.samples import groups_of, image_variation, with_samples
 from ps_cluster.errors import UserError
 from ps_cluster.files.writing import write_whole
 from ps_cluster.quiet_import import without_first_lines
@@ -76,8 +76,8 @@ def _about_variations(settings: DataSettings, varied: bool, seed: int) -> str:
     if not varied:
         return f"training does not vary them · seed {seed}"
     usual = Augmentation().model_dump()
-    given = getattr(settings, "augmentation", None)
-    chosen = {} if given is None else {key: value for key, value in given.model_dump().items() if value != usual[key]}
+    given = settings.augmentation.model_dump() if isinstance(settings, ImageSettings) else {}
+    chosen = {key: value for key, value in given.items() if value != usual[key]}
     texts = (
         f"{key} {' to '.join(map(str, value)) if isinstance(value, tuple) else value}" for key, value in chosen.items()
     )

@@ -9,10 +9,10 @@ from rich.table import Table
 from rich.text import Text
 
 from ps_cluster.config.objectives import ExampleSpec
+from ps_cluster.data.class_examples import groups_of
 from ps_cluster.data.describing import Described, describe, example_rows
 from ps_cluster.data.inventory import Copy, Entry
 from ps_cluster.data.packed import PackedDataset
-from ps_cluster.data.samples import groups_of
 from ps_cluster.files.json_files import Json
 from ps_cluster.files.values import number_text
 from ps_cluster.report.terminal import FOLD, LEFT, RIGHT, megabytes, plain_table

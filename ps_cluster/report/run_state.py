@@ -106,7 +106,7 @@ class RunState:
         config, spec, training = self.config, self.dataset.spec, self.config.training
         rate = f"{config.optimizer.rule}, learning rate {config.optimizer.learning_rate:g} ({config.schedule.kind})"
         length = counted(training.epochs, "epoch") if training.steps is None else counted(self.total, "update")
-        parts = [self.predicts or OBJECTIVES[spec.objective].task(spec.outputs), rate]
+        parts = [self.predicts or OBJECTIVES[spec.objective].described(spec.outputs), rate]
         parts += [f"batch {training.batch_size_per_worker}", length]
         if training.label_smoothing:
             parts.append(f"label smoothing {training.label_smoothing:g}")

@@ -97,7 +97,7 @@ def checked_mode(
     objective = OBJECTIVES[spec.objective]
     if of_network is None:
         of_network = {name: MODES[name] for name in objective.further_metrics(spec)}
-    own: dict[str, Mode | None] = {name: MODES[name] for name in (objective.field, "loss")}
+    own: dict[str, Mode | None] = {name: MODES[name] for name in (objective.metric_name, "loss")}
     of_ranking: dict[str, Mode | None] = {settings.recall_name: "max"} if settings.recall_name else {}
     known = own | dict(of_network) | of_ranking
     if settings.monitor not in known:

@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from ps_cluster.config import fitted
-from ps_cluster.config.samples import is_by_worker
+from ps_cluster.config.samples import WorkerParts
 from ps_cluster.config.schema import RunConfig
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
@@ -152,7 +152,7 @@ def _are_rows(table: np.ndarray) -> bool:
 
 def _work(config: RunConfig) -> dict[str, Any]:
     """Return name → value of all settings that decide which gradient belongs to a step id, and how it is applied."""
-    training, shards = config.training, is_by_worker(config.training.sample)
+    training, shards = config.training, isinstance(config.sample, WorkerParts)
     return {
         # The first difference is reported, so settings on which others depend come first: another network may also have
         # a recipe with another label smoothing.

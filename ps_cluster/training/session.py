@@ -51,7 +51,7 @@ class SessionStart:
 
     def __init__(self, job: TrainingJob, *, leads: bool = True, build: Build = build):
         self.config, self.run_dir, self.dataset = job.config, job.run_dir, job.dataset
-        metric, self._life = OBJECTIVES[self.dataset.spec.objective].field, job.leading.life
+        metric, self._life = OBJECTIVES[self.dataset.spec.objective].metric_name, job.leading.life
         self.progress = RunProgress(self.config, self.dataset.train_examples, metric=metric, life=self._life)
         self.leads = leads
         self.term = job.leading.term

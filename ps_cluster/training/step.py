@@ -15,7 +15,7 @@ from ps_cluster.config.datasets import DATASETS
 from ps_cluster.config.lazy import tf
 from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.config.optimizer_rules import RuleSettings
-from ps_cluster.config.samples import Sample, Stretch, is_by_worker, sample_of_worker
+from ps_cluster.config.samples import Sample, Stretch, WholeNumber, WorkerParts
 from ps_cluster.models.failures import COMPUTATION
 from ps_cluster.models.rows import NO_ROWS, Rows
 from ps_cluster.runs.run_dir import IDENTITY
@@ -188,15 +188,15 @@ class TrainStep:
 
     def _part(self, batch: tf.Tensor) -> tuple[Sample | Stretch | None, tf.Tensor | None]:
         """Return the part of the examples that this process walks through, and the batch's number in it: see `batch_of`."""
-        text, workers = self._config.training.sample, self._config.cluster.workers
-        if not is_by_worker(text):
-            return self._config.sample, None
+        sample = self._config.sample
+        if not isinstance(sample, WorkerParts):
+            return sample, None
 
-        def take(numbers: Sequence[int], index: tf.Tensor) -> tf.Tensor:
+        def take(numbers: Sequence[int], index: WholeNumber) -> tf.Tensor:
             return tf.constant(numbers, tf.int64)[index]
 
-        sample = sample_of_worker(text, WorkerIdentity.read().worker, workers, take)
-        return sample, number_in_lockstep(self._config, batch)
+        mine = sample.part(WorkerIdentity.read().worker, self._config.cluster.workers, take)
+        return mine, number_in_lockstep(self._config, batch)
 
     def learning_rate(self, batch: tf.Tensor) -> tf.Tensor:
         """Return the learning rate, float32 [], of the batch's update. All steps of an update have the same rate."""

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ps_cluster.config.objectives import ExampleSpec, Field
+from ps_cluster.config.objectives import ArrayField, ExampleSpec
 from ps_cluster.config.samples import parse_sample
 from ps_cluster.data.batches import batch_of, map_rows, rows_of, splitmix64
 from tests.bad_files.damage import peak_of_memory
@@ -78,7 +78,7 @@ def split(tmp_path, monkeypatch):
     return images, labels, floats
 
 
-IMAGE, LABEL, FLOATS = Field("uint8", (32, 32, 3)), Field("uint8", ()), Field("float32", (5,))
+IMAGE, LABEL, FLOATS = ArrayField("uint8", (32, 32, 3)), ArrayField("uint8", ()), ArrayField("float32", (5,))
 FILES = {"images.u8": IMAGE, "labels.u8": LABEL, "floats.f4": FLOATS}
 
 
@@ -132,7 +132,7 @@ def test_a_batch_has_its_weights_beside_inputs_and_target(tmp_path, monkeypatch)
     (np.arange(12, dtype=np.float32)).tofile("train_x.float32")
     np.arange(4, dtype=np.uint8).tofile("train_target.uint8")
     np.array([0, 1, 4, 9], np.float32).tofile("train_weight.float32")
-    spec = ExampleSpec({"x": Field("float32", (3,))}, Field("uint8", ()), weight=Field("float32", ()))
+    spec = ExampleSpec({"x": ArrayField("float32", (3,))}, ArrayField("uint8", ()), weight=ArrayField("float32", ()))
     batch = batch_of(tf.constant(0, tf.int64), batch_size=4, examples=4, seed=0)
     rows = rows_of(batch, spec, 4)
     np.testing.assert_array_equal(rows.weight, batch.ids.numpy() ** 2)

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from ps_cluster.config.datasets import DATASETS
-from ps_cluster.data.download import DownloadError, download
+from ps_cluster.data.download import DownloadError, Patience, download
 
 CONTENT = bytes(range(256)) * 4096  # 1 MiB
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -106,10 +106,10 @@ def server(monkeypatch):
 def fetch(server, tmp_path):
     """fetch() downloads from the server and records the waits and the progress; time does not pass while waiting."""
 
-    def call(url=None, sha256=SHA256, **options):
+    def call(url=None, sha256=SHA256, **limits):
         call.waits, call.progress = [], []
         report = lambda done, total: call.progress.append((done, total))  # noqa: E731
-        download(url or server.url, call.destination, sha256, report, sleep=call.waits.append, **options)
+        download(url or server.url, call.destination, sha256, report, Patience(**limits), sleep=call.waits.append)
         assert call.destination.read_bytes() == CONTENT
         assert not call.part.exists()
 

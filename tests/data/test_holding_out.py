@@ -1,14 +1,14 @@
 import numpy as np
 import pytest
 
-from ps_cluster.data.holding_out import split_of
+from ps_cluster.data import holding_out
 from ps_cluster.data.targets import Targets
 from ps_cluster.files.values import Malformed
 
 
 def hold_out(share, examples, labels=None):
     train, objective = (np.zeros(examples), "regression") if labels is None else (labels, "classification")
-    return split_of(Targets(train, None, objective), share)
+    return holding_out.hold_out(Targets(train, None, objective), share)
 
 
 @pytest.mark.parametrize("labels", [None, np.arange(1000) % 4])

@@ -189,7 +189,7 @@ def test_all_files_of_a_data_set_are_downloaded_then_packed_and_removed(four_fil
     name, folder = four_files
     asked = []
 
-    def fake_download(url, destination, sha256, progress, **patience):
+    def fake_download(url, destination, sha256, progress, patience):
         asked.append((url, sha256))
         destination.parent.mkdir(parents=True, exist_ok=True)
         os.link(folder / destination.name, destination)

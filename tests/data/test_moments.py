@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from ps_cluster.config.objectives import Field
+from ps_cluster.config.objectives import ArrayField
 from ps_cluster.data.moments import RunningStatistics
 
 
 def statistics(array):
     """The mean and deviation that are kept of an input."""
-    gathered = RunningStatistics(Field(str(array.dtype), array.shape[1:]))
+    gathered = RunningStatistics(ArrayField(str(array.dtype), array.shape[1:]))
     for piece in np.array_split(array, 3):
         gathered.add(piece)
     return gathered.field

@@ -9,7 +9,7 @@ import pytest
 from ps_cluster.config.datasets import DATASETS
 from ps_cluster.data import sources
 from ps_cluster.data.cache import default_cache_dir, fingerprint
-from ps_cluster.data.download import DownloadError
+from ps_cluster.data.download import DownloadError, Patience
 from ps_cluster.data.sets import synthetic
 from ps_cluster.errors import UserError
 from tests.helpers.data import CIFAR_ROWS, pack_images
@@ -168,8 +168,8 @@ def test_keras_cache_is_used_and_its_broken_parts_are_passed_over(resolve, archi
 
 
 def test_downloaded_archive_is_packed_and_then_removed(resolve, archive, monkeypatch):
-    def fake_download(url, destination, sha256, progress, **patience):
-        assert (url, patience) == (UNREACHABLE, {"connect_timeout_s": 5.0, "attempts": 1})
+    def fake_download(url, destination, sha256, progress, patience):
+        assert (url, patience) == (UNREACHABLE, Patience(connect_timeout_s=5.0, attempts=1))
         assert sha256 == DATASETS["cifar10"].downloads[0].sha256
         destination.parent.mkdir(parents=True)
         os.link(archive, destination)
@@ -249,7 +249,7 @@ def test_what_another_user_put_into_a_common_cache_is_not_trained_on(resolve, co
     def no_network(*_):
         raise DownloadError("no network")
 
-    monkeypatch.setattr(sources._Search, "downloaded", no_network)
+    monkeypatch.setattr(sources._Search, "download_and_pack", no_network)
     resolve.cache = common
     with as_user(SOMEBODY):
         (common / archive.name).touch()

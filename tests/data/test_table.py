@@ -38,6 +38,12 @@ def test_a_column_without_a_name_is_refused_before_anything_is_packed(table):
     assert "a column has the name '', which can't be used: rename it" in refused(path, target="price")
 
 
+def test_a_name_that_is_too_long_to_be_stored_is_told_in_one_line(table):
+    path = table(f"price,{'x' * 5000}\n1.5,2\n2.5,3\n", test=None)
+    assert "name: got 'xxx" in (told := refused(path, target="price")) and told.count("\n") == 0
+    assert told.endswith("String should have at most 4096 characters")
+
+
 def test_numbers_are_standardised_by_the_training_rows_alone(table):
     dataset, _ = packed(table(), target="price")
     sizes, rooms = np.array([1, 1, 1, 3, 3, 3, np.nan, np.nan]), np.array([2, 2, 2, 3, 3, 3, 4, 5.0])
@@ -242,7 +248,7 @@ def test_a_later_table_is_read_in_the_types_of_the_first(tmp_path):
 def test_new_rows_may_have_times_in_any_unit_but_no_numbers_in_their_place(tmp_path):
     path = tmp_path / "train.parquet"
     pq.write_table(pa.table({"when": days("s"), "y": np.arange(8) / 2}), path)
-    encoding = Encoding(packed(path, target="y")[0].encoding().model_dump())
+    encoding = Encoding(packed(path, target="y")[0].encoding())
 
     def encoded(content):
         file = tmp_path / ("new.csv" if isinstance(content, str) else "new.parquet")

@@ -8,7 +8,7 @@ import tensorflow as tf
 from ps_cluster.config import build_config
 from ps_cluster.config.datasets import OwnDataSettings
 from ps_cluster.config.networks import check_examples
-from ps_cluster.config.objectives import Field
+from ps_cluster.config.objectives import ArrayField
 from ps_cluster.data.own_arrays import as_contents
 from ps_cluster.data.packing import write_packed
 from ps_cluster.data.text_rows import MOST_CHARACTERS, network_input
@@ -35,7 +35,7 @@ def contents_of(x):
 def test_a_network_gets_the_texts_that_were_given(tmp_path, make, texts, code, longest):
     data = write_packed(tmp_path / "packed", "mine", "real", contents_of(make(texts)))
     field = data.spec.inputs["x"]
-    assert field == Field("string", (1,), characters=longest, code=code)
+    assert field == ArrayField("string", (1,), characters=longest, code=code)
     found = network_input(data.inputs("train")["x"], field).numpy()
     assert [text.decode() for text in found[:, 0]] == texts
 
@@ -73,7 +73,7 @@ def test_a_column_of_free_text_of_a_table_is_an_input_beside_the_others(tmp_path
     rows = "".join(f'{place},"{text}, \u00fcber {place}",{place % 2}\n' for place, text in enumerate(PLAIN * 10))
     (tmp_path / "reviews.csv").write_text(f"stars,review,label\n{rows},,1\n")
     data, _ = packed(tmp_path / "reviews.csv", target="label", text=("review",))
-    assert data.spec.inputs["texts"] == Field("string", (1,), characters=17, code="uint8")
+    assert data.spec.inputs["texts"] == ArrayField("string", (1,), characters=17, code="uint8")
     assert [*data.spec.inputs] == ["numbers", "texts"]
     field, found = data.spec.inputs["texts"], []
     for split in ("train", "test"):

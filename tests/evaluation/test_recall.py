@@ -5,7 +5,7 @@ import pytest
 
 from ps_cluster.config import build_config
 from ps_cluster.config.datasets import DATASETS
-from ps_cluster.config.objectives import ExampleSpec, Field
+from ps_cluster.config.objectives import ArrayField, ExampleSpec
 from ps_cluster.evaluation import recall
 from ps_cluster.evaluation.recall import Recall, recall_at
 
@@ -60,8 +60,8 @@ class Pairs:
     """A data set of pairs in two inputs, as far as `Recall` needs it. The first half of the held-out pairs is validation."""
 
     def __init__(self, objective, classes=(), validation=110):
-        keys = {"user": Field("int32", (), codes=(USERS,)), "item": Field("int64", (1,), codes=(ITEMS,))}
-        self.spec = ExampleSpec(keys, Field("float32", ()), objective, classes)
+        keys = {"user": ArrayField("int32", (), codes=(USERS,)), "item": ArrayField("int64", (1,), codes=(ITEMS,))}
+        self.spec = ExampleSpec(keys, ArrayField("float32", ()), objective, classes)
         self.splits = {"train": KNOWN, "validation": HELD_OUT[:validation], "test": HELD_OUT[validation:]}
 
     def inputs(self, split):
@@ -106,7 +106,7 @@ def test_without_examples_for_validation_all_held_out_ones_are_test_examples():
     ],
 )
 def test_a_ranking_of_other_examples_is_refused(codes, objective, classes, fits):
-    spec = ExampleSpec({"keys": Field("int32", (2,), codes=codes)}, Field("int64", ()), objective, classes)
+    spec = ExampleSpec({"keys": ArrayField("int32", (2,), codes=codes)}, ArrayField("int64", ()), objective, classes)
     config = build_config(None, {"data.dataset": "clicks", "evaluation.recall_at": 5})
     if fits:
         DATASETS["clicks"].check_examples(config, spec)

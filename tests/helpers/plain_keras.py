@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from ps_cluster.config.objectives import ExampleSpec, Field
+from ps_cluster.config.objectives import ArrayField, ExampleSpec
 from ps_cluster.models.flat import flatten, statistics_of
 from ps_cluster.models.pure import seed_states, seeds_of
 from ps_cluster.models.user_networks import check_network
@@ -28,8 +28,10 @@ SCORES = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
 def spec_of(*inputs, weighted=False):
-    fields = {name: Field(str(ROWS[name].dtype), SHAPES[name]) for name in inputs}
-    return ExampleSpec(fields, Field("uint8", ()), classes=CLASSES, weight=Field("float32", ()) if weighted else None)
+    fields = {name: ArrayField(str(ROWS[name].dtype), SHAPES[name]) for name in inputs}
+    return ExampleSpec(
+        fields, ArrayField("uint8", ()), classes=CLASSES, weight=ArrayField("float32", ()) if weighted else None
+    )
 
 
 def stack(*layers, of="row"):

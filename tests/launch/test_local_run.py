@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from ps_cluster.cli.main import main
 from ps_cluster.config import build_config, load_config, recipe, resolve
-from ps_cluster.config.objectives import Field
+from ps_cluster.config.objectives import ArrayField
 from ps_cluster.config.tasks import Task
 from ps_cluster.data.packed import write_pointer
 from ps_cluster.errors import UserError
@@ -261,13 +261,17 @@ def test_a_new_run_is_a_folder_in_runs_whatever_code_is_chosen():
             {"training.label_smoothing": 0.1},
             "training.label_smoothing: got 0.1: a regression has no labels",
         ),
-        ({"inputs": {"image": Field("uint8", (28, 28, 1))}}, {"data.augmentation.hue_delta": 0.1}, "need 3 channels"),
         (
-            {"inputs": {"image": Field("uint8", (8, 9, 3))}},
+            {"inputs": {"image": ArrayField("uint8", (28, 28, 1))}},
+            {"data.augmentation.hue_delta": 0.1},
+            "need 3 channels",
+        ),
+        (
+            {"inputs": {"image": ArrayField("uint8", (8, 9, 3))}},
             {"data.augmentation.crop_padding_pixels": 8},
             "data.augmentation.crop_padding_pixels: got 8: images of 8x9 have at most 7 to mirror",
         ),
-        ({"inputs": {"row": Field("float32", (7,))}}, {}, "'airbench' takes images"),
+        ({"inputs": {"row": ArrayField("float32", (7,))}}, {}, "'airbench' takes images"),
     ],
 )
 def test_settings_that_do_not_fit_the_examples_are_refused_and_leave_nothing(

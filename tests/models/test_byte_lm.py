@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from ps_cluster.config.networks import NETWORKS
-from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec, Field
+from ps_cluster.config.objectives import OBJECTIVES, ArrayField, ExampleSpec
 from ps_cluster.errors import UserError
 from ps_cluster.evaluation.continuing import _bytes_after
 from ps_cluster.evaluation.text_sampling import Sampling
@@ -17,7 +17,7 @@ from tests.helpers.one_worker import Alone
 from tests.helpers.plain_keras import SCORES
 
 WINDOW = 6
-PLACES = Field("uint8", (WINDOW,), codes=(256,) * WINDOW)
+PLACES = ArrayField("uint8", (WINDOW,), codes=(256,) * WINDOW)
 SPEC = ExampleSpec({"text": PLACES}, PLACES, "next-byte")
 SMALL = {"blocks": 1, "units": 16, "heads": 2}
 
@@ -51,7 +51,7 @@ def test_the_same_byte_at_another_place_is_something_else(model):
 
 
 def test_other_examples_and_heads_that_do_not_divide_the_units_are_refused():
-    images = ExampleSpec({"image": Field("uint8", (32, 32, 3))}, Field("uint8", ()), classes=("a", "b"))
+    images = ExampleSpec({"image": ArrayField("uint8", (32, 32, 3))}, ArrayField("uint8", ()), classes=("a", "b"))
     with pytest.raises(UserError, match="'byte_lm' takes text, such as data set python_source; got image"):
         build(settings(), images, seed=0)
     with pytest.raises(UserError, match="model.heads: got 3"):

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from ps_cluster.config import build_config
-from ps_cluster.config.objectives import ExampleSpec, Field
+from ps_cluster.config.objectives import ArrayField, ExampleSpec
 from ps_cluster.errors import UserError
 from ps_cluster.layers import DynamicEmbedding
 from ps_cluster.models.embedding_tables import TableCall, Tables
@@ -15,7 +15,7 @@ from ps_cluster.models.keyed_rows import EMPTY, KeyedRows
 from ps_cluster.training.table_limits import check_keyed
 
 KEYS = np.array([[3, -(2**62)], [2**63 - 1, 3]])
-SPEC = ExampleSpec({"ids": Field("int64", (2,))}, Field("uint8", ()), classes=("0", "1"))
+SPEC = ExampleSpec({"ids": ArrayField("int64", (2,))}, ArrayField("uint8", ()), classes=("0", "1"))
 
 
 def network(*, ids_of=lambda ids: ids, **options):

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from ps_cluster.config import build_config
-from ps_cluster.config.objectives import ExampleSpec, Field
+from ps_cluster.config.objectives import ArrayField, ExampleSpec
 from ps_cluster.models.finding_tables import find_tables
 from ps_cluster.models.flat import FlatNetwork, flatten, statistics_of
 from ps_cluster.training.building import arrangement_of
@@ -16,9 +16,9 @@ LAYERS, OPS = keras.layers, keras.ops
 BATCH, STATE = 5, tf.constant([3, 7])
 WORDS = ["the", "film", "was", "good"]
 FIELDS = {
-    "ids": Field("int32", (4,)),
-    "text": Field("string", (1,), characters=9, code="uint8"),
-    "row": Field("float32", (6,)),
+    "ids": ArrayField("int32", (4,)),
+    "text": ArrayField("string", (1,), characters=9, code="uint8"),
+    "row": ArrayField("float32", (6,)),
 }
 DRAW = np.random.default_rng(0)
 EXAMPLES = {
@@ -29,7 +29,7 @@ EXAMPLES = {
 
 
 def spec_of(*names):
-    return ExampleSpec({name: FIELDS[name] for name in names}, Field("uint8", ()), classes=("0", "1"))
+    return ExampleSpec({name: FIELDS[name] for name in names}, ArrayField("uint8", ()), classes=("0", "1"))
 
 
 def inputs_of(*names):

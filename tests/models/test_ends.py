@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from ps_cluster.config import build_config
 from ps_cluster.config.networks import NETWORKS
-from ps_cluster.config.objectives import IN_DEVIATIONS, ExampleSpec, Field
+from ps_cluster.config.objectives import IN_DEVIATIONS, ArrayField, ExampleSpec
 from ps_cluster.models.compiled import CompiledMetrics
 from ps_cluster.models.judges import judge_of
 from ps_cluster.models.saved import load_finished, predicting
@@ -18,9 +18,9 @@ from tests.helpers.exhaustive import mostly
 from tests.helpers.plain_keras import BATCH, RNG, UPDATES, differences
 
 LAYERS = keras.layers
-ROW = {"row": Field("float32", (6,))}
-REGRESSION = ExampleSpec(ROW, Field("float32", (), (10.0,), (4.0,)), "regression")
-TWO = ExampleSpec(ROW, Field("uint8", ()), "classification", ("no", "yes"))
+ROW = {"row": ArrayField("float32", (6,))}
+REGRESSION = ExampleSpec(ROW, ArrayField("float32", (), (10.0,), (4.0,)), "regression")
+TWO = ExampleSpec(ROW, ArrayField("uint8", ()), "classification", ("no", "yes"))
 
 
 @pytest.fixture(autouse=True)
@@ -156,7 +156,7 @@ def test_losses_that_are_weighed_against_each_other_keep_their_units():
     assert reading(model) == IN_DEVIATIONS
 
 
-IMAGES = ExampleSpec({"image": Field("uint8", (32, 32, 3))}, REGRESSION.target, "regression")
+IMAGES = ExampleSpec({"image": ArrayField("uint8", (32, 32, 3))}, REGRESSION.target, "regression")
 
 
 @pytest.mark.parametrize("name", ["airbench", "tutorial_cnn"])
@@ -168,9 +168,9 @@ def test_the_packages_own_networks_are_trained_in_standard_deviations(name):
 
 REAL = RNG.normal(size=[UPDATES, BATCH]).astype(np.float32)
 COUNTS = RNG.poisson(3.0, [UPDATES, BATCH]).astype(np.float32)
-NUMBERS = {"objective": "regression", "classes": (), "target": Field("float32", (), (3.0,), (1.7,))}
+NUMBERS = {"objective": "regression", "classes": (), "target": ArrayField("float32", (), (3.0,), (1.7,))}
 LABELS = {"classes": ("no", "yes")}
-FLOATS = {**NUMBERS, "target": Field("float32", (), (0.4,), (0.5,))}
+FLOATS = {**NUMBERS, "target": ArrayField("float32", (), (0.4,), (0.5,))}
 BINARY = RNG.integers(0, 2, [UPDATES, BATCH])
 SATURATED = LAYERS.Dense(1, "sigmoid", kernel_initializer=keras.initializers.Constant(20.0))
 

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from ps_cluster.config.networks import NETWORKS
-from ps_cluster.config.objectives import ExampleSpec, Field
+from ps_cluster.config.objectives import ArrayField, ExampleSpec
 from ps_cluster.models.build import build
 from ps_cluster.models.flat import FlatLayout, statistics_of
 from ps_cluster.models.fused_layers import (
@@ -26,8 +26,8 @@ IMAGES = np.random.default_rng(0).integers(0, 256, [3, 32, 32, 3], np.uint8)
 
 def made(name, precision, activation):
     settings = NETWORKS[name].Settings(name=name, precision=precision, activation=activation)
-    image = Field("uint8", (32, 32, 3), (125.0,) * 3, (63.0,) * 3)
-    return build(settings, ExampleSpec({"image": image}, Field("uint8", ()), classes=tuple("abcdefghij")), seed=0)
+    image = ArrayField("uint8", (32, 32, 3), (125.0,) * 3, (63.0,) * 3)
+    return build(settings, ExampleSpec({"image": image}, ArrayField("uint8", ()), classes=tuple("abcdefghij")), seed=0)
 
 
 def gradients(model, images):

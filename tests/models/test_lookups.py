@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ps_cluster.config.objectives import ExampleSpec, Field
+from ps_cluster.config.objectives import ArrayField, ExampleSpec
 from ps_cluster.models.flat import FlatNetwork, flatten
 from ps_cluster.models.user_networks import check_network
 
@@ -13,8 +13,8 @@ LAYERS = keras.layers
 TEXTS = np.array([["the film was good"], ["a bad one"], ["really great plot"], [""]])
 NUMBERS = np.array([[7], [-2], [10**12], [0]])
 SPEC = ExampleSpec(
-    {"text": Field("string", (1,), characters=20, code="uint8"), "number": Field("int64", (1,))},
-    Field("uint8", ()),
+    {"text": ArrayField("string", (1,), characters=20, code="uint8"), "number": ArrayField("int64", (1,))},
+    ArrayField("uint8", ()),
     classes=("0", "1"),
 )
 

@@ -6,17 +6,20 @@ import pytest
 import tensorflow as tf
 
 from ps_cluster.config.networks import NETWORKS
-from ps_cluster.config.objectives import ExampleSpec, Field
+from ps_cluster.config.objectives import ArrayField, ExampleSpec
 from ps_cluster.models.build import build
 from ps_cluster.models.flat import FlatNetwork, flatten, statistics_of
 
 DRAW = np.random.default_rng(0)
-TABLE = {"numbers": Field("float32", (3,), (0.0,) * 3, (1.0,) * 3), "categories": Field("int32", (2,), codes=(4, 30))}
+TABLE = {
+    "numbers": ArrayField("float32", (3,), (0.0,) * 3, (1.0,) * 3),
+    "categories": ArrayField("int32", (2,), codes=(4, 30)),
+}
 ROWS = {"numbers": DRAW.normal(size=(5, 3)).astype(np.float32), "categories": DRAW.integers(0, 4, (5, 2), np.int32)}
 
 
 def made(inputs, classes=("a", "b", "c"), **settings):
-    spec = ExampleSpec(inputs, Field("uint8", ()), classes=classes)
+    spec = ExampleSpec(inputs, ArrayField("uint8", ()), classes=classes)
     chosen = NETWORKS["mlp"].Settings(name="mlp", precision="float32", **settings)
     return build(chosen, spec, seed=0)
 
@@ -24,11 +27,11 @@ def made(inputs, classes=("a", "b", "c"), **settings):
 @pytest.mark.parametrize(
     ("field", "rows"),
     [
-        (Field("float64", (4,), (5.0,) * 4, (2.0,) * 4), DRAW.normal(5, 2, (6, 4))),
-        (Field("int64", (4,)), DRAW.integers(0, 9, (6, 4))),
-        (Field("bool", (4, 2)), DRAW.integers(0, 2, (6, 4, 2)) == 1),
-        (Field("uint8", (5, 4, 3), (9.0,) * 3, (0.0, 1.0, 1.0)), DRAW.integers(0, 255, (6, 5, 4, 3), np.uint8)),
-        (Field("float32", (), (1.0,), (2.0,)), DRAW.normal(size=6).astype(np.float32)),
+        (ArrayField("float64", (4,), (5.0,) * 4, (2.0,) * 4), DRAW.normal(5, 2, (6, 4))),
+        (ArrayField("int64", (4,)), DRAW.integers(0, 9, (6, 4))),
+        (ArrayField("bool", (4, 2)), DRAW.integers(0, 2, (6, 4, 2)) == 1),
+        (ArrayField("uint8", (5, 4, 3), (9.0,) * 3, (0.0, 1.0, 1.0)), DRAW.integers(0, 255, (6, 5, 4, 3), np.uint8)),
+        (ArrayField("float32", (), (1.0,), (2.0,)), DRAW.normal(size=6).astype(np.float32)),
     ],
 )
 def test_it_takes_one_input_of_any_form(field, rows):
@@ -37,7 +40,7 @@ def test_it_takes_one_input_of_any_form(field, rows):
 
 
 def test_numbers_are_standardised_inside():
-    model = made({"x": Field("float32", (2,), (5.0, -1.0), (2.0, 0.0))})
+    model = made({"x": ArrayField("float32", (2,), (5.0, -1.0), (2.0, 0.0))})
     inner = keras.Model(model.input, model.get_layer("x_norm").output)
     np.testing.assert_allclose(inner(np.array([[7.0, 3.0]], np.float32)), [[1, 4]], rtol=1e-6)
 

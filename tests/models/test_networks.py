@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from ps_cluster.config.networks import NETWORKS, Network
-from ps_cluster.config.objectives import ExampleSpec, Field
+from ps_cluster.config.objectives import ArrayField, ExampleSpec
 from ps_cluster.data.sets.cifar import PIXEL_MEAN, PIXEL_STD
 from ps_cluster.errors import UserError
 from ps_cluster.models.build import build
@@ -23,8 +23,8 @@ FOR_IMAGES = [name for name in NETWORKS.names if name not in OTHERS]
 
 
 def spec_of(shape=(32, 32, 3), mean=PIXEL_MEAN, std=PIXEL_STD, dtype="uint8", classes=10):
-    image = Field(dtype, shape, mean, std)
-    return ExampleSpec({"image": image}, target=Field("uint8", ()), classes=tuple(map(str, range(classes))))
+    image = ArrayField(dtype, shape, mean, std)
+    return ExampleSpec({"image": image}, target=ArrayField("uint8", ()), classes=tuple(map(str, range(classes))))
 
 
 def make(name="tutorial_cnn", *, seed=0, spec=spec_of(), images=None, **settings):

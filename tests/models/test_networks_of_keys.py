@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from ps_cluster.config.networks import NETWORKS
-from ps_cluster.config.objectives import ExampleSpec, Field
+from ps_cluster.config.objectives import ArrayField, ExampleSpec
 from ps_cluster.errors import UserError
 from ps_cluster.models.build import build
 from ps_cluster.models.flat import FlatNetwork, flatten, statistics_of
@@ -14,7 +14,7 @@ from ps_cluster.models.flat import FlatNetwork, flatten, statistics_of
 pytestmark = pytest.mark.slow
 
 DRAW = np.random.default_rng(0)
-KEYS, NUMBERS = Field("int32", (3,), codes=(5, 40, 7)), Field("float32", (4,), (1.0,) * 4, (2.0,) * 4)
+KEYS, NUMBERS = ArrayField("int32", (3,), codes=(5, 40, 7)), ArrayField("float32", (4,), (1.0,) * 4, (2.0,) * 4)
 BOTH = {"categories": KEYS, "numbers": NUMBERS}
 ROWS = {
     "categories": np.stack([DRAW.integers(0, rows, 6) for rows in KEYS.codes], 1).astype(np.int32),
@@ -22,7 +22,9 @@ ROWS = {
 }
 
 
-def made(name, inputs=BOTH, classes=("no", "yes"), objective="classification", target=Field("uint8", ()), **settings):
+def made(
+    name, inputs=BOTH, classes=("no", "yes"), objective="classification", target=ArrayField("uint8", ()), **settings
+):
     spec = ExampleSpec(inputs, target, objective, classes)
     return build(NETWORKS[name].Settings(name=name, precision="float32", **settings), spec, seed=0)
 
@@ -109,7 +111,7 @@ def test_half_of_the_columns_are_of_the_first_tower_by_default():
     ("given", "told"),
     [
         ({"first_columns": 3}, "there are 3: lower model.first_columns"),
-        ({"inputs": {"user": Field("int32", (1,), codes=(9,))}}, "there is only one"),
+        ({"inputs": {"user": ArrayField("int32", (1,), codes=(9,))}}, "there is only one"),
         ({"classes": ("a", "b", "c")}, "a dot product is one number"),
     ],
 )
@@ -121,7 +123,10 @@ def test_examples_that_two_towers_cant_take_are_refused(given, told):
 def test_dlrm_has_a_score_for_each_class_one_for_two_classes_and_numbers_for_a_regression():
     assert made("dlrm").output_shape == (None, 1)
     assert made("dlrm", classes=("a", "b", "c")).output_shape == (None, 3)
-    assert made("dlrm", classes=(), objective="regression", target=Field("float32", (2,))).output_shape == (None, 2)
+    assert made("dlrm", classes=(), objective="regression", target=ArrayField("float32", (2,))).output_shape == (
+        None,
+        2,
+    )
 
 
 @pytest.mark.parametrize("name", ["dlrm", "two_tower"])

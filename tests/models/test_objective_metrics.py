@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec, Field
+from ps_cluster.config.objectives import OBJECTIVES, ArrayField, ExampleSpec
 from ps_cluster.models.compiled import CompiledMetrics
 from ps_cluster.models.judges import judge_of
 from ps_cluster.models.objective_metrics import ObjectiveMetrics, scored_metrics
@@ -18,7 +18,7 @@ BATCH = 50
 def spec_of(objective, classes=0, shape=(), **field):
     dtype = "int64" if objective == "classification" else "float32"
     names = tuple(f"c{index}" for index in range(classes))
-    return ExampleSpec({"x": Field("float32", (4,))}, Field(dtype, shape, **field), objective, names)
+    return ExampleSpec({"x": ArrayField("float32", (4,))}, ArrayField(dtype, shape, **field), objective, names)
 
 
 TWO, FIVE = spec_of("classification", 2), spec_of("classification", 5)

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from ps_cluster.config import build_config, user_code
 from ps_cluster.config.networks import NETWORKS, NetworkSettings
-from ps_cluster.config.objectives import ExampleSpec, Field
+from ps_cluster.config.objectives import ArrayField, ExampleSpec
 from ps_cluster.errors import UserError
 from ps_cluster.models.build import build
 from ps_cluster.models.compiled import CompiledMetrics
@@ -28,8 +28,8 @@ pytestmark = pytest.mark.slow
 PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
 TOY = Path(__file__).parents[1] / "doors" / "toy_subclassed.py"
 SNIPPETS = re.findall(r"```python\n(# python cli.py run --model my.py:build\n.*?)```", PAGE.read_text(), re.DOTALL)
-SPEC = ExampleSpec({"image": Field("uint8", (8, 8, 1))}, Field("uint8", ()), classes=("a", "b", "c"))
-REGRESSION = ExampleSpec({"row": Field("float32", (2,))}, Field("float32", (), (10.0,), (4.0,)), "regression")
+SPEC = ExampleSpec({"image": ArrayField("uint8", (8, 8, 1))}, ArrayField("uint8", ()), classes=("a", "b", "c"))
+REGRESSION = ExampleSpec({"row": ArrayField("float32", (2,))}, ArrayField("float32", (), (10.0,), (4.0,)), "regression")
 RNG = np.random.default_rng(0)
 ROWS = {
     "image": RNG.uniform(0, 255, [1, 4, 8, 8, 1]).astype(np.float32),
@@ -157,7 +157,7 @@ def test_a_regression_that_was_saved_elsewhere_goes_on_in_the_targets_units_and_
 
 
 def test_a_class_of_ones_own_on_images_is_saved_with_the_inputs_that_it_was_built_for():
-    spec = ExampleSpec({"image": Field("uint8", (4, 4, 1))}, REGRESSION.target, "regression")
+    spec = ExampleSpec({"image": ArrayField("uint8", (4, 4, 1))}, REGRESSION.target, "regression")
     model = Line()
     assert [one.dtype for one in judge_of(spec).finished(model).inputs] == ["float32"]
 
@@ -206,7 +206,7 @@ def test_metrics_and_losses_of_keras_that_compare_places_get_rows_for_labels_and
         metric.reset_state()
         metric.update_state(rows, outputs)
         assert found[metric.name] == pytest.approx(float(metric.result()), rel=1e-5)
-    spec = replace(SPEC, inputs={"row": Field("float32", (2,))})
+    spec = replace(SPEC, inputs={"row": ArrayField("float32", (2,))})
     loss = judge_of(spec, model=model).loss(tf.constant(labels, tf.int32), tf.constant(outputs))
     assert float(loss) == pytest.approx(((rows - outputs) ** 2).mean(), rel=1e-5)
 

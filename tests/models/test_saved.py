@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ps_cluster.config import user_code
-from ps_cluster.config.objectives import ExampleSpec, Field
+from ps_cluster.config.objectives import ArrayField, ExampleSpec
 from ps_cluster.errors import UserError
 from ps_cluster.models.saved import in_float32, load_finished, predicting
 from ps_cluster.process_variables import TRUSTED_FILES
@@ -18,9 +18,9 @@ ROWS = np.random.default_rng(0).normal(size=[5, 6]).astype(np.float32)
 
 
 def spec(objective="classification"):
-    target = Field("float32", (3,)) if objective == "regression" else Field("uint8", ())
+    target = ArrayField("float32", (3,)) if objective == "regression" else ArrayField("uint8", ())
     classes = () if objective == "regression" else ("a", "b", "c")
-    return ExampleSpec({"row": Field("float32", (6,))}, target, objective, classes)
+    return ExampleSpec({"row": ArrayField("float32", (6,))}, target, objective, classes)
 
 
 def several():

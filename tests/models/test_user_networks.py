@@ -10,7 +10,7 @@ import tensorflow as tf
 from ps_cluster.api.networks import write_network
 from ps_cluster.config import user_code
 from ps_cluster.config.networks import NETWORKS, NetworkSettings
-from ps_cluster.config.objectives import ExampleSpec, Field
+from ps_cluster.config.objectives import ArrayField, ExampleSpec
 from ps_cluster.errors import UserError
 from ps_cluster.models.build import build
 from ps_cluster.models.flat import FlatNetwork
@@ -19,7 +19,7 @@ from ps_cluster.models.judges import judge_of
 from ps_cluster.models.user_networks import check_network
 
 LAYERS = keras.layers
-SPEC = ExampleSpec({"row": Field("float32", (6,))}, Field("uint8", ()), classes=("a", "b", "c"))
+SPEC = ExampleSpec({"row": ArrayField("float32", (6,))}, ArrayField("uint8", ()), classes=("a", "b", "c"))
 
 
 def stack(*layers):
@@ -148,7 +148,7 @@ def test_what_would_be_lost_in_training_is_refused_by_name(made, told):
 
 
 def test_a_multi_label_network_returns_probabilities_only_with_a_loss_that_takes_them():
-    labels = ExampleSpec(SPEC.inputs, Field("uint8", (3,)), "multi-label", SPEC.classes)
+    labels = ExampleSpec(SPEC.inputs, ArrayField("uint8", (3,)), "multi-label", SPEC.classes)
     model = stack(LAYERS.Dense(3), LAYERS.Activation("sigmoid"))
     check_network(model, labels)
     ends = keras.Sequential([model, LAYERS.Activation("sigmoid")])

@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ps_cluster.config import build_config
-from ps_cluster.config.objectives import ExampleSpec, Field
+from ps_cluster.config.objectives import ArrayField, ExampleSpec
 from ps_cluster.errors import UserError
 from ps_cluster.runs.monitor import EarlyStopping, Monitor, checked_mode
 from ps_cluster.runs.result_rows import EarlyStop, EvaluationRow
 
-TWO = ExampleSpec({"x": Field("float32", (3,))}, Field("int64", ()), classes=("no", "yes"))
-NUMBERS = ExampleSpec({"x": Field("float32", (3,))}, Field("float32", ()), "regression")
+TWO = ExampleSpec({"x": ArrayField("float32", (3,))}, ArrayField("int64", ()), classes=("no", "yes"))
+NUMBERS = ExampleSpec({"x": ArrayField("float32", (3,))}, ArrayField("float32", ()), "regression")
 
 
 def settings(**values):

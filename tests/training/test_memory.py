@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from ps_cluster.config import build_config
-from ps_cluster.config.objectives import ExampleSpec, Field
+from ps_cluster.config.objectives import ArrayField, ExampleSpec
 from ps_cluster.errors import UserError
 from ps_cluster.models.coming_embeddings import before_each_embedding
 from ps_cluster.models.embedding_tables import Tables
@@ -14,7 +14,7 @@ from ps_cluster.system.limits import FreeMemory
 from ps_cluster.training import memory
 from tests.helpers.stores import LENGTH, make_store
 
-SPEC = ExampleSpec({"row": Field("float32", (6,))}, Field("uint8", ()), classes=("a", "b", "c"))
+SPEC = ExampleSpec({"row": ArrayField("float32", (6,))}, ArrayField("uint8", ()), classes=("a", "b", "c"))
 GB = 10**9
 FRAGMENTS = {"mode.name": "diloco", "mode.fragments": True, "cluster.parameter_servers": 2}
 
@@ -79,7 +79,9 @@ def test_tables_take_copies_with_their_slots_and_the_advice_is_about_them():
     layers = keras.layers
     model = keras.Model(keys, layers.Dense(3)(layers.Flatten()(layers.Embedding(10**5, 4, name="table")(keys))))
     tables = Tables([model.get_layer("table")])
-    spec = ExampleSpec({"keys": Field("int32", (1,), codes=(10**5,))}, Field("uint8", ()), classes=("a", "b", "c"))
+    spec = ExampleSpec(
+        {"keys": ArrayField("int32", (1,), codes=(10**5,))}, ArrayField("uint8", ()), classes=("a", "b", "c")
+    )
     of_values, bytes_of_table = {}, 4 * 4 * 10**5
     for rule, slots in (("sgd", 0), ("adagrad", 1), ("adam", 2)):
         for evaluator, recomputes in ((False, True), (True, False), (True, True)):

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from ps_cluster.config import build_config
-from ps_cluster.config.objectives import ExampleSpec, Field
+from ps_cluster.config.objectives import ArrayField, ExampleSpec
 from ps_cluster.models.flat import FlatNetwork, flatten, kept_shares, statistics_of
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.training.modes.elastic import LocalSteps
@@ -134,7 +134,7 @@ def test_a_statistic_that_was_adapted_before_and_that_no_batch_changes_is_kept_a
     adapted = keras.layers.Normalization()
     adapted.adapt(np.arange(12.0, dtype=np.float32).reshape(6, 2))
     model = keras.Sequential([keras.Input([2]), adapted, keras.layers.Dense(3)])
-    spec = ExampleSpec({"row": Field("float32", (2,))}, Field("uint8", ()), classes=("a", "b", "c"))
+    spec = ExampleSpec({"row": ArrayField("float32", (2,))}, ArrayField("uint8", ()), classes=("a", "b", "c"))
     network = FlatNetwork(model)
     assert network.has_changing_statistics, "only its graph tells that no batch changes them"
     network.count_calls(spec)

@@ -5,14 +5,14 @@ import pytest
 import tensorflow as tf
 
 from ps_cluster.config import build_config
-from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec, Field, class_weights
+from ps_cluster.config.objectives import OBJECTIVES, ArrayField, ExampleSpec, class_weights
 from ps_cluster.errors import UserError
 from ps_cluster.models.flat import FlatLayout
 from ps_cluster.models.judges import judge_of
 from ps_cluster.training.step import clipping_of
 
 CLASSES = ("cat", "dog", "7")
-SPEC = ExampleSpec({}, Field("uint8", ()), classes=CLASSES)
+SPEC = ExampleSpec({}, ArrayField("uint8", ()), classes=CLASSES)
 LAYOUT = FlatLayout(("one", "two"), ((2,), (1, 2)))
 GRADIENT = np.array([3.0, 4.0, 0.3, -0.4], np.float32)
 

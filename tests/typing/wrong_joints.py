@@ -3,12 +3,14 @@
 mypy reports a `type: ignore` that silences nothing. So this file passes only while each line below is an error.
 """
 
+from pathlib import Path
 from typing import Any
 
 import ps_cluster
 from ps_cluster.cli.command_line import OUTPUT, option
 from ps_cluster.cli.options import config_options
 from ps_cluster.config import RunConfig
+from ps_cluster.config.datasets import Contents, DataSet, DataSettings
 from ps_cluster.config.equations import Slots, UpdateParts
 from ps_cluster.config.keras_schedules import KerasSettings
 from ps_cluster.config.modes import Mode
@@ -18,6 +20,7 @@ from ps_cluster.config.optimizer_rules import OptimizerRule, RuleSettings
 from ps_cluster.config.schedules import Schedule, ScheduleSettings
 from ps_cluster.config.sections import NETWORK
 from ps_cluster.config.staleness_methods import StalenessMethod, StalenessSettings
+from ps_cluster.data.table_sets import TableSettings
 from ps_cluster.models.judges import ObjectiveJudge
 from ps_cluster.models.networks.mlp import MlpSettings
 from ps_cluster.server.shard import ParameterShard
@@ -77,6 +80,12 @@ class OfAnotherSchedule(Schedule[ScheduleSettings]):
 class OfAnotherNetwork(Network[NetworkSettings]):
     def build(self, examples: ExampleSpec, settings: MlpSettings) -> Any:  # type: ignore[override]
         """Take the settings of another network."""
+
+
+class OfAnotherDataSet(DataSet[DataSettings]):
+    def read(self, source: Path | None, settings: TableSettings) -> Contents:  # type: ignore[override]
+        """Take the settings of another data set."""
+        raise NotImplementedError
 
 
 class WrongJudge(Objective):

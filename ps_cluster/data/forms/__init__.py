@@ -7,24 +7,24 @@ from copy import copy
 from pathlib import Path
 from typing import Any
 
-from ps_cluster.config.datasets import NO_IMAGES, DataSet, Form, ImageDataSet
+from ps_cluster.config.datasets import NO_IMAGES, DataSet, Form, ImageDataSet, OwnSettings
 from ps_cluster.data.picture_sets import PictureSettings
 
 
-class PathForm(Form, DataSet):
+class PathForm(Form, DataSet[OwnSettings]):
     """A form and its data sets, which are copies of it that have a path. They hold no images unless a subclass says so."""
 
     recipe: Mapping[str, Any] = NO_IMAGES
     version = 2
     path: Path
 
-    def dataset(self, path: Path) -> DataSet:
+    def dataset(self, path: Path) -> DataSet[OwnSettings]:
         made = copy(self)
         made.path = path
         return made
 
 
-class PictureForm(PathForm, ImageDataSet):
+class PictureForm(PathForm[PictureSettings], ImageDataSet[PictureSettings]):
     """A form of pictures that have to be decoded."""
 
     Settings: type[PictureSettings] = PictureSettings

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
-from ps_cluster.config.datasets import DataSettings, ImageDataSet, OwnDataSettings, OwnImageSettings
+from ps_cluster.config.datasets import Contents, DataSettings, ImageDataSet, OwnDataSettings, OwnImageSettings
 from ps_cluster.data.array_files import form_of, open_folder, open_npz
 from ps_cluster.data.forms import PathForm
-from ps_cluster.data.own_arrays import NAMES, is_image
+from ps_cluster.data.own_arrays import NAMES, as_contents, is_image
 from ps_cluster.data.sets.packed_arrays import PackedImages
 from ps_cluster.files.values import Malformed
 
 
-class Arrays(PathForm):
+class Arrays(PathForm[OwnDataSettings]):
     name = "arrays"
     looks_for = "an .npz file, or a folder of .npy files, with x_train, y_train and perhaps x_test, y_test"
     endings = (".npz", ".npy")
@@ -26,16 +25,15 @@ class Arrays(PathForm):
         form = form_of(path, "x_train")
         return isinstance(self, ImageDataSet) == (form is not None and is_image(form.dtype, form.shape[1:]))
 
-    def read(self, source: Path | None, settings: DataSettings) -> Any:
-        """Return the arrays by name."""
+    def read(self, source: Path | None, settings: OwnDataSettings) -> Contents:
         if self.path.is_dir():
-            return open_folder(self.path)
+            return as_contents(open_folder(self.path), settings)
         if self.path.suffix.lower() == ".npz":
-            return open_npz(self.path)
+            return as_contents(open_npz(self.path), settings)
         raise Malformed("it is a single array, and y_train is missing: put x_train.npy and y_train.npy into a folder")
 
 
-class ImageArrays(Arrays, ImageDataSet):
+class ImageArrays(Arrays, ImageDataSet[OwnImageSettings]):
     name = "image_arrays"
     looks_for = "such arrays whose x_train is uint8 of [N, height, width], or of [N, height, width, 1 or 3]"
     Settings = OwnImageSettings

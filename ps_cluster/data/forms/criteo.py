@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import Field
 
 from ps_cluster.config.datasets import Contents, DataSettings
-from ps_cluster.config.objectives import Field as ArrayField
+from ps_cluster.config.objectives import ArrayField
 from ps_cluster.data.forms import PathForm
 from ps_cluster.data.line_files import arrays_of_lines, lines_of
 from ps_cluster.data.sets.clicks import CLASSES, COLUMNS, NUMBERS
@@ -44,7 +44,7 @@ def number_of(value: bytes) -> float:
     return math.log1p(max(int(value), 0)) if value else 0.0
 
 
-class Criteo(PathForm):
+class Criteo(PathForm[CriteoSettings]):
     """Lines of a label, 13 whole numbers and 26 hexadecimal values, separated by tabs. There is no heading.
 
     The published lines are in the order of time, so the last ones are held out to test on.
@@ -64,8 +64,7 @@ class Criteo(PathForm):
             return False
         return True
 
-    def read(self, source: Path | None, settings: DataSettings) -> Contents:
-        assert isinstance(settings, CriteoSettings)
+    def read(self, source: Path | None, settings: CriteoSettings) -> Contents:
         fields = {
             "target": ArrayField("uint8", ()),
             "numbers": ArrayField("float32", (NUMBERS,)),

@@ -17,12 +17,13 @@ from typing import Any, BinaryIO, NamedTuple
 
 from pydantic import BaseModel, Field
 
-from ps_cluster.config.datasets import Contents, DataSettings, ImageDataSet
+from ps_cluster.config.datasets import Contents, ImageDataSet, OwnSettings
 from ps_cluster.data import library_splits
+from ps_cluster.data.arrow import Column, RecordBatch, Table, pyarrow
 from ps_cluster.data.forms import PathForm
 from ps_cluster.data.picture_sets import PictureSettings, contents_of_pictures
 from ps_cluster.data.pictures import Picture
-from ps_cluster.data.table_files import BATCH_ROWS, ArrowTable, Types, arrow_errors, pyarrow
+from ps_cluster.data.table_files import BATCH_ROWS, ArrowTable, Types, arrow_errors
 from ps_cluster.data.table_sets import TableSettings, contents_of_tables
 from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files.json_files import read_json
@@ -37,18 +38,21 @@ class HuggingFaceImageSettings(PictureSettings):
     target: str | None = Field(default=None, description="The column with the classes; null: the column label.")
 
 
-class HuggingFace(PathForm):
-    name = "hugging_face"
-    looks_for = "a folder that save_to_disk of Hugging Face's datasets has written"
-    Settings: type[DataSettings] = TableSettings
+class HuggingFaceForm(PathForm[OwnSettings]):
+    """A form of such a folder. One form takes those with a column of pictures, and the other takes the rest."""
 
     def recognises(self, path: Path) -> bool:
         is_one = any(os.path.isfile(path / name) for name in (_SPLITS_FILE, "state.json"))
         return is_one and isinstance(self, ImageDataSet) == ("Image" in _types_of_columns(path))
 
-    def read(self, source: Path | None, settings: DataSettings) -> Contents:
+
+class HuggingFace(HuggingFaceForm[TableSettings]):
+    name = "hugging_face"
+    looks_for = "a folder that save_to_disk of Hugging Face's datasets has written"
+    Settings = TableSettings
+
+    def read(self, source: Path | None, settings: TableSettings) -> Contents:
         """Return the columns of numbers and of names as a table."""
-        assert isinstance(settings, TableSettings)
         found = _open_splits(self.path, settings.target)
         names = found.rows["train"].names(found.target)
         objective = "classification" if names and settings.objective == "auto" else settings.objective
@@ -63,15 +67,14 @@ class HuggingFace(PathForm):
         return replace(contents, spec=spec, notes=(*found.notes, *contents.notes))
 
 
-class HuggingFaceImages(HuggingFace, ImageDataSet):
+class HuggingFaceImages(HuggingFaceForm[HuggingFaceImageSettings], ImageDataSet[HuggingFaceImageSettings]):
     name = "hugging_face_images"
     looks_for = "such a folder with a column of pictures"
     Settings = HuggingFaceImageSettings
     recipe = ImageDataSet.recipe
 
-    def read(self, source: Path | None, settings: DataSettings) -> Contents:
+    def read(self, source: Path | None, settings: HuggingFaceImageSettings) -> Contents:
         """Return the pictures."""
-        assert isinstance(settings, HuggingFaceImageSettings)
         found = _open_splits(self.path, settings.target)
         train, target = found.rows["train"], found.target or "label"
         if target not in train.types:
@@ -108,28 +111,28 @@ class _State(BaseModel):
 
 
 class _Info(BaseModel):
-    features: dict[str, Any]
+    features: dict[str, object]
 
 
 @dataclass(frozen=True)
 class _SplitRows:
     """The rows of a split."""
 
-    features: Mapping[str, Mapping[str, Any]]  # column → its description by the library
-    table: Any  # a table of pyarrow
+    features: Mapping[str, Mapping[str, object]]  # column → its description by the library
+    table: Table
 
     def __len__(self) -> int:
-        return int(self.table.num_rows)
+        return self.table.num_rows
 
     @property
     def types(self) -> Types:
         return {field.name: field.type for field in self.table.schema}
 
-    def batches(self, columns: list[str]) -> Iterator[Any]:
+    def batches(self, columns: list[str]) -> Iterator[RecordBatch]:
         return iter(self.table.select(columns).to_batches(BATCH_ROWS))
 
     def values(self, column: str) -> list[Any]:
-        return list(self.table.column(column).to_pylist())
+        return self.table.column(column).to_pylist()
 
     def names(self, column: str | None) -> list[str] | None:
         """Return the names of the classes of a column; None if the library does not know them."""
@@ -223,7 +226,7 @@ def _labelled_pictures(
     return found
 
 
-def _open_picture(pictures: Any, place: int) -> BinaryIO:
+def _open_picture(pictures: Column, place: int) -> BinaryIO:
     content = (pictures[place].as_py() or {}).get("bytes")
     if not isinstance(content, bytes):
         raise Malformed(

@@ -9,7 +9,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from ps_cluster.config.datasets import Contents, DataSettings
+from ps_cluster.config.datasets import Contents
 from ps_cluster.data.folders import (
     SplitNames,
     endings_of,
@@ -70,8 +70,7 @@ class ImageFolder(PictureForm):
             f"has pictures in {', '.join(unknown)}, which are not read: convert them to .png or .jpg" if unknown else ""
         )
 
-    def read(self, source: Path | None, settings: DataSettings) -> Contents:
-        assert isinstance(settings, PictureSettings)
+    def read(self, source: Path | None, settings: PictureSettings) -> Contents:
         splits = _split_folders(self.path)
         train = _ClassFolders(self.path, self.path / splits.train)
         folders = {"train": train}

@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import Field
 
 from ps_cluster.config.datasets import Contents, DataSettings
-from ps_cluster.config.objectives import Field as ArrayField
+from ps_cluster.config.objectives import ArrayField
 from ps_cluster.data.forms import PathForm
 from ps_cluster.data.line_files import arrays_of_lines, lines_of
 from ps_cluster.files.values import Malformed
@@ -49,7 +49,7 @@ class MovieLensSettings(DataSettings):
     )
 
 
-class MovieLens(PathForm):
+class MovieLens(PathForm[MovieLensSettings]):
     """Ratings of films: users and films are keys, and the rating is the number to predict.
 
     A key is the identifier as it is published, so that you can ask for predictions by it. The tables therefore have a
@@ -66,8 +66,7 @@ class MovieLens(PathForm):
     def recognises(self, path: Path) -> bool:
         return _ratings_of(path) is not None
 
-    def read(self, source: Path | None, settings: DataSettings) -> Contents:
-        assert isinstance(settings, MovieLensSettings)
+    def read(self, source: Path | None, settings: MovieLensSettings) -> Contents:
         if (file := _ratings_of(self.path)) is None:
             raise Malformed(f"it is not {self.looks_for}")
         form = _FORMS[file.name]

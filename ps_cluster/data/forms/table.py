@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ps_cluster.config.datasets import Contents, DataSettings
+from ps_cluster.config.datasets import Contents
 from ps_cluster.data.folders import files_in, folders_in, is_split, not_read, splits_in
 from ps_cluster.data.forms import PathForm
 from ps_cluster.data.library_splits import TRAIN
@@ -18,7 +18,7 @@ from ps_cluster.files.patterns import folder_of, is_pattern, matches
 from ps_cluster.files.values import Malformed
 
 
-class TableForm(PathForm):
+class TableForm(PathForm[TableSettings]):
     name = "table"
     version = 4
     looks_for = (
@@ -42,8 +42,7 @@ class TableForm(PathForm):
         inner = [name for name in folders_in(path) if _table_files(path / name)] if os.path.isdir(path) else []
         return f"has tables in its folder '{inner[0]}': give that folder" if inner else ""
 
-    def read(self, source: Path | None, settings: DataSettings) -> Contents:
-        assert isinstance(settings, TableSettings)
+    def read(self, source: Path | None, settings: TableSettings) -> Contents:
         notes: tuple[str, ...] = ()
         files = {"train": [self.path]}
         if is_pattern(self.path):

@@ -6,14 +6,14 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from ps_cluster.config.datasets import Contents, DataSettings
+from ps_cluster.config.datasets import Contents
 from ps_cluster.data import texts
 from ps_cluster.data.folders import files_below, files_in, not_read
 from ps_cluster.data.forms import PathForm
 from ps_cluster.files.values import Malformed
 
 
-class TextForm(PathForm):
+class TextForm(PathForm[texts.OwnTextSettings]):
     name = "text"
     looks_for = f"a file of text ({', '.join(texts.TEXTS)}), or a folder of such files"
     endings = texts.TEXTS
@@ -27,8 +27,7 @@ class TextForm(PathForm):
         """
         return holds_only_texts(path) if os.path.isdir(path) else super().recognises(path)
 
-    def read(self, source: Path | None, settings: DataSettings) -> Contents:
-        assert isinstance(settings, texts.OwnTextSettings)
+    def read(self, source: Path | None, settings: texts.OwnTextSettings) -> Contents:
         if not os.path.isdir(self.path):
             return texts.contents_of_texts(texts.read_texts(self.path.parent, [self.path]), settings)
         below = list(files_below(self.path))

@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from ps_cluster.config.datasets import Contents, DataSettings
+from ps_cluster.config.datasets import Contents
 from ps_cluster.data import tfds_reader
 from ps_cluster.data.forms import PictureForm
 from ps_cluster.data.library_splits import TRAIN
@@ -38,8 +38,7 @@ class Tfds(PictureForm):
     def recognises(self, path: Path) -> bool:
         return os.path.isfile(path / "dataset_info.json") and os.path.isfile(path / "features.json")
 
-    def read(self, source: Path | None, settings: DataSettings) -> Contents:
-        assert isinstance(settings, PictureSettings)
+    def read(self, source: Path | None, settings: PictureSettings) -> Contents:
         if importlib.util.find_spec("tensorflow_datasets") is None:
             raise UserError(
                 f"dataset: '{self.path}' is a folder of TensorFlow Datasets, which is not installed: "

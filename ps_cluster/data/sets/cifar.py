@@ -19,8 +19,8 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from ps_cluster.config.datasets import Contents, DataSettings, Download, ImageDataSet, NotThisDataSet
-from ps_cluster.config.objectives import ExampleSpec, Field
+from ps_cluster.config.datasets import Contents, Download, ImageDataSet, ImageSettings, NotThisDataSet
+from ps_cluster.config.objectives import ArrayField, ExampleSpec
 from ps_cluster.data.plain_pickles import PickledArray, load_plain
 from ps_cluster.files.reading import open_regular, read_bytes
 from ps_cluster.files.values import reason
@@ -39,7 +39,7 @@ class BatchFile(NamedTuple):
     rows: int
 
 
-class Cifar(ImageDataSet):
+class Cifar(ImageDataSet[ImageSettings]):
     """A data set in the form of CIFAR.
 
     Attributes:
@@ -69,7 +69,7 @@ class Cifar(ImageDataSet):
             if os.path.isfile(place / name):
                 yield place / name
 
-    def read(self, source: Path | None, settings: DataSettings) -> Contents:
+    def read(self, source: Path | None, settings: ImageSettings) -> Contents:
         """Return images uint8 [N, 32, 32, 3] and labels uint8 [N] from an archive or a folder, in the order of batches.
 
         Raises:
@@ -90,7 +90,9 @@ class Cifar(ImageDataSet):
 PIXEL_MEAN = (0.4914 * 255, 0.4822 * 255, 0.4465 * 255)
 PIXEL_STD = (0.2470 * 255, 0.2435 * 255, 0.2616 * 255)
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-SPEC = ExampleSpec({"image": Field("uint8", (32, 32, 3), PIXEL_MEAN, PIXEL_STD)}, Field("uint8", ()), classes=CLASSES)
+SPEC = ExampleSpec(
+    {"image": ArrayField("uint8", (32, 32, 3), PIXEL_MEAN, PIXEL_STD)}, ArrayField("uint8", ()), classes=CLASSES
+)
 
 
 class Cifar10(Cifar):
@@ -121,7 +123,7 @@ class Cifar10(Cifar):
 def _numbered(count: int) -> ExampleSpec:
     """Return the form of the examples, for a copy without the names of its classes."""
     return ExampleSpec(
-        {"image": Field("uint8", (32, 32, 3))}, Field("uint8", ()), classes=tuple(str(label) for label in range(count))
+        {"image": ArrayField("uint8", (32, 32, 3))}, ArrayField("uint8", ()), classes=tuple(map(str, range(count)))
     )
 
 

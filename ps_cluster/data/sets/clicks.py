@@ -15,8 +15,7 @@ import numpy as np
 from pydantic import Field
 
 from ps_cluster.config.datasets import Contents, DataSet, DataSettings
-from ps_cluster.config.objectives import ExampleSpec
-from ps_cluster.config.objectives import Field as ArrayField
+from ps_cluster.config.objectives import ArrayField, ExampleSpec
 
 COLUMNS = 26
 NUMBERS = 13
@@ -137,7 +136,7 @@ def _logits(rng: np.random.Generator, rows: int, arrays: dict[str, dict[str, np.
     return logits
 
 
-class Clicks(DataSet):
+class Clicks(DataSet[ClickSettings]):
     """The generated click data."""
 
     name = "clicks"
@@ -146,7 +145,6 @@ class Clicks(DataSet):
     Settings = ClickSettings
     recipe = {"model": {"name": "dlrm"}}
 
-    def read(self, source: Path | None, settings: DataSettings) -> Contents:
-        assert isinstance(settings, ClickSettings)
+    def read(self, source: Path | None, settings: ClickSettings) -> Contents:
         contents, _ = generate(settings)
         return contents

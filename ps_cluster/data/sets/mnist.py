@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ps_cluster.config.datasets import Contents, DataSettings, Download, ImageDataSet, NotThisDataSet
+from ps_cluster.config.datasets import Contents, Download, ImageDataSet, ImageSettings, NotThisDataSet
 from ps_cluster.data.array_files import open_npz
 from ps_cluster.files.reading import open_regular
 from ps_cluster.files.values import reason
@@ -24,7 +24,7 @@ MNIST_ROWS = {"train": 60_000, "test": 10_000}
 IDX_BEGINNING = {"train": "train", "test": "t10k"}  # the beginnings of the names of files
 
 
-class MnistForm(ImageDataSet):
+class MnistForm(ImageDataSet[ImageSettings]):
     """A data set in the form of MNIST."""
 
     keras_archive = ""  # the name of its archive in Keras, if there is one
@@ -43,7 +43,7 @@ class MnistForm(ImageDataSet):
             if any(idx_file(place / name, split, "images", 3) for split in MNIST_ROWS):
                 yield place / name
 
-    def read(self, source: Path | None, settings: DataSettings) -> Contents:
+    def read(self, source: Path | None, settings: ImageSettings) -> Contents:
         """Return images uint8 [N, 28, 28, 1] and labels uint8 [N] from four IDX files in a folder, or Keras's archive."""
         assert source is not None  # it is always read from files
         try:
@@ -119,12 +119,14 @@ class Mnist(MnistForm):
 def _from_folder(folder: Path) -> dict[str, dict[str, np.ndarray]]:
     arrays: dict[str, dict[str, np.ndarray]] = {}
     for split, rows in MNIST_ROWS.items():
-        files = idx_file(folder, split, "images", 3), idx_file(folder, split, "labels", 1)
-        if None in files:
-            kind = "images-idx3" if files[0] is None else "labels-idx1"
+        images, labels = idx_file(folder, split, "images", 3), idx_file(folder, split, "labels", 1)
+        if images is None or labels is None:
+            kind = "images-idx3" if images is None else "labels-idx1"
             raise ValueError(f"it lacks {IDX_BEGINNING[split]}-{kind}-ubyte")
-        images, labels = (read_idx(file, shape) for file, shape in zip(files, ((rows, 28, 28), (rows,))))  # type: ignore[arg-type]
-        arrays[split] = {"image": images[..., None], "target": labels}
+        arrays[split] = {
+            "image": read_idx(images, (rows, 28, 28))[..., None],
+            "target": read_idx(labels, (rows,)),
+        }
     return arrays
 
 

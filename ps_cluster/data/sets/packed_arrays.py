@@ -8,7 +8,7 @@ from __future__ import annotations
 from ps_cluster.config.datasets import NO_IMAGES, DataSet, ImageDataSet, OwnDataSettings, OwnImageSettings
 
 
-class PackedArrays(DataSet):
+class PackedArrays(DataSet[OwnDataSettings]):
     name = "packed_arrays"
     title = "arrays of your own"
     wanted = "a folder that ps_cluster.train has packed"
@@ -17,7 +17,7 @@ class PackedArrays(DataSet):
     recipe = NO_IMAGES
 
 
-class PackedImages(ImageDataSet):
+class PackedImages(ImageDataSet[OwnImageSettings]):
     """Images in arrays. They are varied only if the settings say so: a mirrored picture may mean something else."""
 
     name = "packed_images"

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ps_cluster.config.datasets import Contents, DataSettings, ImageDataSet
+from ps_cluster.config.datasets import Contents, ImageDataSet, ImageSettings
 from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.data.sets.cifar import SPEC
 
@@ -140,11 +140,11 @@ def _uniform(rng: np.random.Generator, low: float, high: float, shape: tuple[int
     return rng.uniform(low, high, shape).astype(np.float32)
 
 
-class Synthetic(ImageDataSet):
+class Synthetic(ImageDataSet[ImageSettings]):
     name = "synthetic"
     title = "the generated set"
     generated = True
     version = 2
 
-    def read(self, source: Path | None, settings: DataSettings) -> Contents:
+    def read(self, source: Path | None, settings: ImageSettings) -> Contents:
         return generate()

@@ -11,8 +11,7 @@ from typing import Any
 
 from ps_cluster.config.lazy import keras
 from ps_cluster.config.networks import Network, OwnSettings
-from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec
-from ps_cluster.config.objectives import Field as ArrayField
+from ps_cluster.config.objectives import OBJECTIVES, ArrayField, ExampleSpec
 
 UNKNOWN = 127.5  # mean and deviation of pixels for which they are not known, so that values go from -1 to 1
 ADAM: Mapping[str, Any] = {"rule": "adam", "momentum": 0.9, "weight_decay": 0.0, "learning_rate_factors": []}
@@ -126,7 +125,7 @@ def network_of(inputs: Mapping[str, keras.KerasTensor], outputs: keras.KerasTens
 
 def fewest_outputs(examples: ExampleSpec) -> int:
     """Return the fewest outputs that the objective allows. For two classes it is 1: the score of the second class."""
-    return min(OBJECTIVES[examples.objective].numbers(examples))
+    return min(OBJECTIVES[examples.objective].output_counts(examples))
 
 
 class NetworkOfKeys(Network[OwnSettings]):

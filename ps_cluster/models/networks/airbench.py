@@ -10,8 +10,7 @@ from pydantic import Field
 
 from ps_cluster.config.lazy import keras
 from ps_cluster.config.networks import ActivationSettings, UsualScore
-from ps_cluster.config.objectives import ExampleSpec
-from ps_cluster.config.objectives import Field as ArrayField
+from ps_cluster.config.objectives import ArrayField, ExampleSpec
 from ps_cluster.models.networks import ImageNetwork, mean_and_std, pixels
 
 PATCHES = 2_100_000  # the largest number of patches from which whitening is computed

@@ -63,7 +63,7 @@ def train_all(
     complete = [complete_config(run.config, dataset) for run in runs]  # refuses settings that do not fit the examples
     if comparison.target_score is not None:
         monitor = Monitor.of(complete[0].evaluation)
-        noun = OBJECTIVES[dataset.spec.objective].field if monitor.name == AUTO else monitor.name
+        noun = OBJECTIVES[dataset.spec.objective].metric_name if monitor.name == AUTO else monitor.name
         metric_named(noun, monitor.mode, "test").check_target(comparison.target_score)
     baseline_of(labels(complete), baseline)
     _claim(output, comparison, training_order(runs))

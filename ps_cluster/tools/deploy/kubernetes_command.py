@@ -25,8 +25,8 @@ from ps_cluster.cli.options import (
     waiting_options,
     waiting_words,
 )
-from ps_cluster.config import RunConfig, datasets
-from ps_cluster.config.datasets import DATASETS
+from ps_cluster.config import RunConfig
+from ps_cluster.config.datasets import DATASETS, parse_form_path
 from ps_cluster.errors import UserError
 from ps_cluster.report.terminal import print_note
 from ps_cluster.tools.deploy.kubernetes import DATA, KINDS, Deployment
@@ -135,7 +135,7 @@ def _with_data(config: RunConfig, claim: str | None) -> RunConfig:
     Raises UserError for a volume that nothing would read, because the data set is generated, and for data that no pod
     can read.
     """
-    kind, own = DATASETS[config.data.dataset], datasets.parse(config.data.dataset)
+    kind, own = DATASETS[config.data.dataset], parse_form_path(config.data.dataset)
     place = own.path if own else config.data.data_dir
     if claim is None:
         if place is not None:

@@ -90,7 +90,7 @@ def score(names: Sequence[str], members: Sequence[keras.Model], dataset: PackedD
             confidence = tf.reduce_max(prediction, axis=-1) if calibrated else tf.zeros_like(metric)
             of_one.append(np.stack([metric, losses, confidence]))
     *of_members, of_ensemble = (_scores(np.concatenate(of_one, axis=1), calibrated=calibrated) for of_one in found)
-    return ScoreTable(tuple(names), tuple(of_members), of_ensemble, objective.field)
+    return ScoreTable(tuple(names), tuple(of_members), of_ensemble, objective.metric_name)
 
 
 def _scores(found: np.ndarray, *, calibrated: bool) -> Scores:

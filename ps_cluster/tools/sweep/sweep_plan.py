@@ -144,7 +144,7 @@ class SweepPlan:
     def monitor(self) -> Monitor:
         """The metric that judges the trials. It is the same for all of them."""
         monitor = Monitor.of(self.config(next(iter(self.space.samples()))).evaluation)
-        metric = OBJECTIVES[self.dataset.spec.objective].field if monitor.name == AUTO else monitor.name
+        metric = OBJECTIVES[self.dataset.spec.objective].metric_name if monitor.name == AUTO else monitor.name
         return Monitor(metric, monitor.mode or MODES[metric])
 
     @property

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from ps_cluster.config import build_config
-from ps_cluster.config.objectives import ExampleSpec, Field
+from ps_cluster.config.objectives import ArrayField, ExampleSpec
 from ps_cluster.errors import UserError
 from ps_cluster.tools.bench import arms
 from tests.helpers.data import only_named
@@ -81,7 +81,7 @@ def test_the_ideal_of_an_arm_with_a_number_of_workers_counts_those():
 )
 def test_pytorch_refuses_by_name_what_it_does_not_know(model, shape, classes, message):
     names = tuple(map(str, range(classes)))
-    spec = ExampleSpec({"image": Field("uint8", shape)}, Field("uint8", ()), classes=names)
+    spec = ExampleSpec({"image": ArrayField("uint8", shape)}, ArrayField("uint8", ()), classes=names)
     with pytest.raises(UserError, match=message):
         arms.DDP.check(model, spec)
     arms.CLUSTER.check(model, spec)

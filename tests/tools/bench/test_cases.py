@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ps_cluster.config import build_config
-from ps_cluster.config.objectives import ExampleSpec, Field
+from ps_cluster.config.objectives import ArrayField, ExampleSpec
 from ps_cluster.errors import UserError
 from ps_cluster.launch import network_check
 from ps_cluster.launch.network_check import NetworkFacts
@@ -33,7 +33,7 @@ def test_the_packages_networks_keep_their_number_of_images_on_images_like_those_
 def test_other_networks_and_other_examples_are_left_to_a_short_run_unless_their_updates_are_given(monkeypatch):
     # There are no examples to build it for.
     monkeypatch.setattr(network_check, "check_network", lambda *_: NetworkFacts())
-    spec = ExampleSpec({"image": Field("uint8", (28, 28, 1))}, Field("uint8", ()))
+    spec = ExampleSpec({"image": ArrayField("uint8", (28, 28, 1))}, ArrayField("uint8", ()))
     network = f"{TOYS}/toy_network.py:build"
     for model, packed in ((network, IMAGES), ("tutorial_cnn", replace(IMAGES, name="mnist", spec=spec))):
         assert cases.case(model, "float32", packed).training.steps is None

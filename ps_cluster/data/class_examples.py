@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import Any
 
 import numpy as np
 
 from ps_cluster.config.augmentation import Augmentation
-from ps_cluster.config.datasets import DataSet, DataSettings
+from ps_cluster.config.datasets import DataSet, DataSettings, ImageSettings
 from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.data.packed import PackedDataset
 
@@ -69,9 +70,10 @@ def with_samples(
     return [replace(group, samples=tuple(islice(drawn, len(mine)))) for group, mine in zip(groups, chosen)]
 
 
-def image_variation(kind: DataSet, settings: DataSettings, dataset: PackedDataset, seed: int) -> VaryImages | None:
+def image_variation(kind: DataSet[Any], settings: DataSettings, dataset: PackedDataset, seed: int) -> VaryImages | None:
     """Return how training varies images; None if it takes them as they are. Imports TensorFlow if it varies them."""
-    if getattr(settings, "augmentation", None) == Augmentation() or (augment := kind.augmentation()) is None:
+    varies_nothing = isinstance(settings, ImageSettings) and settings.augmentation == Augmentation()
+    if varies_nothing or (augment := kind.augmentation()) is None:
         return None
     import tensorflow as tf
 

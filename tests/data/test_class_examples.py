@@ -8,8 +8,8 @@ import pytest
 from ps_cluster.config import build_config
 from ps_cluster.config.augmentation import Augmentation
 from ps_cluster.config.datasets import DATASETS, Contents
+from ps_cluster.data.class_examples import groups_of, image_variation, with_samples
 from ps_cluster.data.packing import write_packed
-from ps_cluster.data.samples import groups_of, image_variation, with_samples
 from tests.helpers.data import LETTERS, pack_images
 
 LABELS = np.array([3, 0, 3, 9, 3, 0], np.uint8)
