@@ -10,7 +10,7 @@ import pytest
 import ps_cluster
 from ps_cluster.api.compare_arms import CompareOptions
 from ps_cluster.api.keywords import KEYWORDS, FitOptions, RunOptions
-from ps_cluster.config.schema import sections
+from ps_cluster.config.schema import section_classes
 from ps_cluster.config.sections import CHOSEN
 from ps_cluster.tools.compare.comparison_plan import Batch, Comparison
 
@@ -26,7 +26,7 @@ OTHER_TYPES = {
 def type_of(key):
     """The type of a setting, or None: that of the first of the modes, data sets, … that have it."""
     section, name = key.split(".")
-    settings = [sections()[section]]
+    settings = [section_classes()[section]]
     if section in CHOSEN:
         settings += [kind.Settings for kind in CHOSEN[section].kinds.with_settings]
     found = next(one.model_fields[name].annotation for one in settings if name in one.model_fields)
