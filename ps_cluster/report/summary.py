@@ -23,6 +23,7 @@ from ps_cluster.runs.result_rows import (
     EarlyStop,
     EvaluationRow,
     EvaluationSummary,
+    MachineRow,
     MeasuredMetric,
     NetworkSummary,
     Outcome,
@@ -34,6 +35,7 @@ from ps_cluster.runs.result_rows import (
     Summary,
     TrainingResult,
     Updates,
+    UsageRow,
     WorkerRow,
     WorkerSummary,
     with_work,
@@ -70,9 +72,7 @@ class EndedRun:
       restarts: how often each task was started again. A task that never was may be left out.
       silences: worker processes that were ended because they did nothing (launch/silence.py).
       scaled: the changes of the number of workers during this command.
-      usage: "cpu_seconds", "peak_memory_bytes" and "processes" of this command (system/usage.py).
-      machine: the machine of this command (system/machine.py).
-      network: "private", and "notice", the message if it is not private (system/private_network.py).
+      machine, usage, network: of this command.
       early_stop: why the training was stopped early; None if it was not.
       leaders: how many leaders the training had, one after the other, if its tasks are started one by one; else None.
     """
@@ -81,12 +81,12 @@ class EndedRun:
     wall_seconds: float
     began: float
     life: str | None
-    machine: Json
+    machine: MachineRow
     restarts: Mapping[tuple[str, int], int] = field(default_factory=dict)
     silences: Sequence[SilenceRow] = ()
     scaled: Sequence[ScalingRow] = ()
-    usage: Json = field(default_factory=dict)
-    network: Json = field(default_factory=dict)
+    usage: UsageRow = UsageRow()
+    network: NetworkSummary = NetworkSummary()
     leaders: int | None = None
     early_stop: EarlyStop | None = None
 
@@ -144,7 +144,10 @@ def write_summary(run_dir: RunDir, ended: EndedRun, notify: Notify = ignore) -> 
         session_train_seconds=0.0 if totals.before is None else max(0.0, training.train_seconds - totals.before),
         startup_seconds=None if totals.begun is None else totals.begun - ended.began,
         machine=ended.machine,
-        network=NetworkSummary(**ended.network),
+        cpu_seconds=ended.usage.cpu_seconds,
+        peak_memory_bytes=ended.usage.peak_memory_bytes,
+        processes=ended.usage.processes,
+        network=ended.network,
         evaluation=evaluation,
         updates=training.updates,
         tables=training.tables,
@@ -158,7 +161,6 @@ def write_summary(run_dir: RunDir, ended: EndedRun, notify: Notify = ignore) -> 
         rolled_back_seconds=training.rolled_back_seconds,
         interrupted_seconds=training.interrupted_seconds,
         bad_losses=training.bad_losses,
-        **ended.usage,
     )
     return _write(run_dir, summary)
 

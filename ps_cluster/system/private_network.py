@@ -23,6 +23,7 @@ from ps_cluster.config.isolation import WORDS, interface_of
 from ps_cluster.errors import UserError
 from ps_cluster.notices import Notify, ignore
 from ps_cluster.runs.logs import PORTS_OPEN
+from ps_cluster.runs.result_rows import NetworkSummary
 
 REQUIRE, OFF = "require", "off"  # and "auto": where the system allows it
 NAMESPACE_ARGV = (sys.executable, "-I", "-S", str(Path(__file__).with_name("namespace.py")))
@@ -46,8 +47,9 @@ class RunNetwork:
     def isolated(self) -> bool:
         return bool(self.descriptors)
 
-    def to_json(self) -> dict[str, Any]:
-        return {"private": self.isolated, "notice": self.notice}
+    def summary(self) -> NetworkSummary:
+        """Return the network's entry in summary.json."""
+        return NetworkSummary(private=self.isolated, notice=self.notice)
 
     def inside(self, argv: tuple[str, ...]) -> tuple[str, ...]:
         """Return a command that runs `argv` in this network. Its process must inherit the descriptors."""

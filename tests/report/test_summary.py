@@ -24,7 +24,7 @@ from ps_cluster.report.facts import histogram_bars
 from ps_cluster.report.summary import EndedRun, refresh_evaluation, write_summary
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.leaders import Claim
-from ps_cluster.runs.result_rows import EarlyStop, ProgressRow, Summary
+from ps_cluster.runs.result_rows import EarlyStop, MachineRow, NetworkSummary, ProgressRow, Summary, UsageRow
 from ps_cluster.runs.rows import ScalingRow
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.update_samples import RecomputedRow
@@ -124,7 +124,11 @@ def score(run_dir: RunDir, step: int, accuracy: float | None, **more) -> None:
 
 def write(run_dir: RunDir, **changes) -> dict:
     told = {"outcome": "completed", "wall_seconds": 27.0, "began": BEGAN, "life": LIFE, "restarts": {("worker", 1): 1}}
-    told |= {"usage": USAGE, "machine": MACHINE, "network": {"private": True}}
+    told |= {
+        "usage": UsageRow.model_validate(USAGE),
+        "machine": MachineRow(**MACHINE),
+        "network": NetworkSummary(private=True),
+    }
     return write_summary(run_dir, EndedRun(**told | changes)).model_dump(mode="json")
 
 
@@ -490,7 +494,7 @@ OPEN = "not isolated: whoever reaches the ports runs code as you"
     ("changes", "says", "word"),
     [
         ({"dataset": "synthetic", "dataset_kind": "synthetic"}, "SYNTHETIC", "SYNTHETIC"),
-        ({"network": {"private": False, "notice": OPEN}}, OPEN, "isolated"),
+        ({"network": NetworkSummary(private=False, notice=OPEN)}, OPEN, "isolated"),
         (
             {"gradients": {"scheduled": 1173, "applied": 782, "dropped": 391, "per_update": 2}},
             "1,173 scheduled · 782 applied · 391 dropped, because they came too late · 2 in an update on average",

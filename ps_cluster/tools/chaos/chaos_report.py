@@ -60,7 +60,7 @@ def make_report(evidence: Evidence, problems: Sequence[str]) -> Report:
         "passed": not problems,
         "problems": problems,
         "settings": dict(evidence.settings),
-        "machine": machine.describe(),
+        "machine": machine.describe().model_dump(),
         "seconds": evidence.seconds,
         "faults": [asdict(fault) for fault in evidence.injected],
         "by_kind": by_kind(evidence.injected),
