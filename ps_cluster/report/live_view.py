@@ -39,7 +39,7 @@ def draw(state: RunState, width: int, seconds: float) -> Group:
         others = [score for score in last.scores if score != chosen_by]
         text = Text(chosen_by, "bold green").append(f" at step {last.step:,}", "default")
         if best is not last:
-            text.append(f" · best {monitor.words(best).split(' ', 1)[1]} at step {best.step:,}", "default")
+            text.append(f" · best {monitor.text(best)} at step {best.step:,}", "default")
         parts += [Text(), text.append("".join(f" · {other}" for other in others), "default")]
     elif state.applied:
         parts += [Text(), Text("no checkpoint is scored on the test set yet", "dim")]

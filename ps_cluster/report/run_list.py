@@ -23,7 +23,7 @@ from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.installation import PROGRAM
 from ps_cluster.notices import Notify
 from ps_cluster.report.terminal import FOLD, LEFT, RIGHT, facts_table, plain_table
-from ps_cluster.runs.result_rows import EvaluationRow, MeasuredMetric, ProgressRow, Summary, metric_text
+from ps_cluster.runs.result_rows import EvaluationRow, MetricValues, ProgressRow, Summary, metric_text
 from ps_cluster.runs.rows import DatasetPointer
 from ps_cluster.runs.run_dir import RunDir
 
@@ -74,9 +74,11 @@ class ListedRun:
 
     @property
     def score(self) -> str:
-        """The last score in words."""
-        words = metric_text(self.test_accuracy, self.test_error) or "–"
-        return words.removeprefix("accuracy ")
+        """The last score in words. An accuracy is without its name, because its unit tells it."""
+        text = metric_text(self.test_accuracy, self.test_error)
+        if text is None:
+            return "–"
+        return text.value if text.name == "accuracy" else str(text)
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,7 @@ def _with_rows(one: ListedRun, run_dir: RunDir) -> ListedRun:
     return _with_score(one, score) if score else one
 
 
-def _with_score(one: ListedRun, score: MeasuredMetric) -> ListedRun:
+def _with_score(one: ListedRun, score: MetricValues) -> ListedRun:
     """Return the entry with the values of a score."""
     return replace(
         one,

@@ -15,7 +15,7 @@ from ps_cluster.files.values import counted
 from ps_cluster.notices import Notify
 from ps_cluster.runs import logs
 from ps_cluster.runs.logs import GENERATED_DATA
-from ps_cluster.runs.monitor import Monitor, value_text
+from ps_cluster.runs.monitor import Monitor
 from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.training_phases import Phase
@@ -159,7 +159,7 @@ def score_line(row: EvaluationRow, monitor: Monitor) -> str:
     losses = [row.test_loss] if row.validation is None else [row.validation_loss, row.test_loss]
     parts = [f"{score}{'' if loss is None else f', loss {loss:.3f}'}" for score, loss in zip(row.scores, losses)]
     if monitor.name not in (AUTO, "accuracy", "error", "loss"):
-        parts[0] += f", {value_text(monitor.name, monitor.value(row))}"
+        parts[0] += f", {monitor.text(row)}"
     parts[0] += monitor.best_so_far(row) * row.best
     return f"step {row.step:,}: {' · '.join(parts)}"
 

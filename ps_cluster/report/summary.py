@@ -24,7 +24,7 @@ from ps_cluster.runs.result_rows import (
     EvaluationRow,
     EvaluationSummary,
     MachineRow,
-    MeasuredMetric,
+    MetricValues,
     NetworkSummary,
     Outcome,
     ProgressRow,
@@ -289,17 +289,16 @@ def _evaluation(run_dir: RunDir, config: RunConfig, dataset: PackedDataset | Non
     Without scores, all values are null.
     """
     rows = read_rows(run_dir.evaluation, EvaluationRow, notify)
-    by_step = {row.step: ScoreRow(**{name: getattr(row, name) for name in ScoreRow.model_fields}) for row in rows}
+    by_step = {row.step: ScoreRow.model_validate(row.model_dump()) for row in rows}
     history = [by_step[step] for step in sorted(by_step)]
     if not history:
         return EvaluationSummary()
     last = history[-1]
     monitor = Monitor.of(config.evaluation)
     sound = [row for row in history if math.isfinite(monitor.merit(row))]
-    best = max(sound, key=monitor.merit) if sound else EvaluationSummary()
+    best: MetricValues = max(sound, key=monitor.merit) if sound else MetricValues()
     return EvaluationSummary(
-        **{name: getattr(last, name) for name in MeasuredMetric.model_fields},
-        augmented_test_accuracy=last.augmented_test_accuracy,
+        **last.model_dump(include=set(EvaluationSummary.model_fields)),
         best_test_accuracy=best.test_accuracy,
         best_test_error=best.test_error,
         best_validation_accuracy=best.validation_accuracy,
@@ -307,8 +306,8 @@ def _evaluation(run_dir: RunDir, config: RunConfig, dataset: PackedDataset | Non
         best_step=best.step,
         best_chosen_on=last.deciding,
         monitor=monitor.metric(last),
-        monitor_mode=monitor.mode_of(last),
-        best_value=monitor.value(best) if sound else None,
+        monitor_mode=monitor.better_of(last),
+        best_value=monitor.value(best),
         best_metrics=best.metrics,
         best_compiled=best.compiled,
         epochs_not_scored=_epochs_not_scored(config, dataset, history) if dataset else [],
