@@ -77,7 +77,7 @@ class Monitor:
         return f", best so far{'' if self.name == AUTO else f' by {row.deciding} {self.name}'}"
 
 
-def checked_mode(
+def checked_monitor_mode(
     settings: EvaluationSettings, spec: ExampleSpec, of_network: Mapping[str, Better | None] | None = None
 ) -> Better | Literal["auto"]:
     """Return `evaluation.monitor_mode` for the metric of a run, after checking that the run has this metric.
