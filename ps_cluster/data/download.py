@@ -21,7 +21,7 @@ from ps_cluster.files.locks import InUse, Lock
 from ps_cluster.files.values import reason
 from ps_cluster.files.writing import open_to_write
 
-Progress = Callable[[int, int | None], None]
+BytesDone = Callable[[int, int | None], None]
 """Called with the number of bytes so far, and with the total, or None if the server does not tell it."""
 
 _BLOCK_BYTES = 2**18
@@ -37,7 +37,7 @@ def download(
     url: str,
     destination: Path,
     sha256: str,
-    progress: Progress,
+    progress: BytesDone,
     timeout_s: float = 30.0,
     *,
     connect_timeout_s: float = 30.0,
@@ -94,7 +94,7 @@ class _Transfer:
 
     url: str
     file: BinaryIO
-    progress: Progress
+    progress: BytesDone
     timeout_s: float
     connect_timeout_s: float
     deadline: float  # by time.monotonic

@@ -11,7 +11,7 @@ import numpy as np
 from rich.text import Text
 
 from ps_cluster.files.values import cell, finite
-from ps_cluster.report.terminal import FOLD, Output, SafeConsole, plain_table
+from ps_cluster.report.terminal import FOLD, ColumnOptions, Output, SafeConsole, plain_table
 
 
 class ClassFormatter:
@@ -93,7 +93,7 @@ def _write_json(stream: Any, rows: Iterable[tuple[str, Any]], formatter: Predict
 
 def _write_table(stream: Any, rows: Iterable[tuple[str, Any]], formatter: PredictionFormatter) -> None:
     """Write a table for people. It is written at the end, because the widths of its columns are not known before."""
-    table = plain_table(example=FOLD, **{heading: {} for heading in formatter.headings})
+    table = plain_table(example=FOLD, **{heading: ColumnOptions() for heading in formatter.headings})
     for name, prediction in rows:
         table.add_row(*map(Text, (name, *formatter.shown(prediction))))
     output = stream if isinstance(stream, Output) else Output(stream)

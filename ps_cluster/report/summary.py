@@ -6,13 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
 
 from ps_cluster.config import RunConfig, changed, load_config
 from ps_cluster.config.datasets import DATASETS
 from ps_cluster.data.packed import PackedDataset, load_pointed
 from ps_cluster.errors import UserError
-from ps_cluster.files.json_files import Json, read_json
+from ps_cluster.files.json_files import Json, Model, read_json
 from ps_cluster.files.json_rows import read_rows
 from ps_cluster.files.writing import write_json
 from ps_cluster.notices import Notify, ignore
@@ -40,7 +39,7 @@ from ps_cluster.runs.result_rows import (
     WorkerSummary,
     with_work,
 )
-from ps_cluster.runs.rows import ClusterFile, DatasetPointer, Row, ScalingRow, TaskRow
+from ps_cluster.runs.rows import ClusterFile, DatasetPointer, ScalingRow, TaskRow
 from ps_cluster.runs.run_dir import RunDir
 
 # In schema 1, train_seconds and examples_per_second began again with each chief, and startup_seconds was that of the
@@ -55,7 +54,6 @@ Restarts = Mapping[tuple[str, int], int]
 """(task type, index) → how often the task was started again. A task that never was may be left out."""
 Tasks = Mapping[tuple[str, int], TaskRow]
 """(task type, index) → its row in cluster.json, which is that of the newest process."""
-Model = TypeVar("Model", bound=Row)
 
 
 @dataclass(frozen=True, kw_only=True)

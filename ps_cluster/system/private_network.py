@@ -24,6 +24,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.notices import Notify, ignore
 from ps_cluster.runs.logs import PORTS_OPEN
 from ps_cluster.runs.result_rows import NetworkSummary
+from ps_cluster.system.last_words import last_error_line
 
 REQUIRE, OFF = "require", "off"  # and "auto": where the system allows it
 NAMESPACE_ARGV = (sys.executable, "-I", "-S", str(Path(__file__).with_name("namespace.py")))
@@ -131,8 +132,7 @@ def new_namespaces(command: str, *arguments: str, namespace_argv: tuple[str, ...
         except (OSError, subprocess.TimeoutExpired) as error:
             raise Unavailable(f"private network: {error}") from error
         if helper.returncode:
-            said = helper.stderr.strip().splitlines() or [f"exit code {helper.returncode}"]
-            raise Unavailable(said[-1])
+            raise Unavailable(last_error_line(helper))
         return _received(receiver)
 
 
