@@ -13,7 +13,7 @@ from rich.text import Text
 
 from ps_cluster.config.tasks import PS, WORKER
 from ps_cluster.files.values import counted
-from ps_cluster.report.run_state import RunState, clock, synthetic_notice
+from ps_cluster.report.run_state import RunState, clock_text, synthetic_notice
 from ps_cluster.report.terminal import LEFT, RIGHT, plain_table
 
 _STATE_COLOURS = {"running": "green", "starting": "cyan", "restarting": "yellow", "ended": "dim", "failed": "bold red"}
@@ -52,7 +52,7 @@ def _bar(state: RunState, seconds: float) -> Table:
         grid.add_column(no_wrap=True)
     grid.columns[1].ratio = 1
     bar = ProgressBar(total=state.total, completed=state.applied, pulse=state.row is None, animation_time=seconds)
-    after = f"{state.applied:,}/{state.total:,}  {state.applied / state.total:4.0%}  {clock(seconds)}"
+    after = f"{state.applied:,}/{state.total:,}  {state.applied / state.total:4.0%}  {clock_text(seconds)}"
     grid.add_row(Text(state.phase, "bold cyan"), bar, Text(" · ".join((after, *state.time_left))))
     return grid
 

@@ -145,7 +145,7 @@ class RunState:
     def time_left(self) -> list[str]:
         """A list whose only item is the time left, in words; an empty list while the time left is unknown."""
         left = self.seconds_left
-        return [f"{clock(left)} left"] if left is not None and self.phase == "training" else []
+        return [f"{clock_text(left)} left"] if left is not None and self.phase == "training" else []
 
     @property
     def progress_line(self) -> str:
@@ -164,7 +164,7 @@ def score_line(row: EvaluationRow, monitor: Monitor) -> str:
     return f"step {row.step:,}: {' · '.join(parts)}"
 
 
-def clock(seconds: float) -> str:
+def clock_text(seconds: float) -> str:
     """Return seconds as `m:ss` or `h:mm:ss`."""
     minutes, second = divmod(max(0, round(seconds)), 60)
     hours, minute = divmod(minutes, 60)

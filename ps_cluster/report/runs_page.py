@@ -24,7 +24,7 @@ from ps_cluster.report.colours import PALETTE
 from ps_cluster.report.pages import rendered
 from ps_cluster.report.points import Point
 from ps_cluster.report.run_list import RUNNING, age, read_each, run_dirs, short_name, state_text
-from ps_cluster.report.run_state import clock
+from ps_cluster.report.run_state import clock_text
 from ps_cluster.report.shown_runs import ShownRun, read_shown
 from ps_cluster.runs.result_rows import Measure
 from ps_cluster.runs.run_dir import RunDir
@@ -169,7 +169,7 @@ def cells(run: ShownRun, now: float) -> list[TableCell]:
         TableCell(one.score, merit),
         _number(one.test_loss, number_text),
         _number(one.updates, "{:,}".format),
-        _number(one.train_seconds, clock),
+        _number(one.train_seconds, clock_text),
         _number(one.examples_per_second, "{:,.0f}".format),
         _number(one.staleness_mean, "{:.2f}".format),
         _number(one.staleness_p95, "{:,}".format),
