@@ -30,7 +30,7 @@ from ps_cluster.files.json_files import read_json
 from ps_cluster.files.writing import write_json, write_whole
 from ps_cluster.installation import IMPORT_FOLDER
 from ps_cluster.report.terminal import print_line
-from ps_cluster.runs.result_rows import MachineRow
+from ps_cluster.runs.machine_rows import MachineRow
 from ps_cluster.system import machine
 from ps_cluster.tools.compare.estimates import t_quantile
 

@@ -119,7 +119,7 @@ def run_local(
             wall_seconds=time.monotonic() - began,
             began=began,
             life=life_of(os.getpid()),
-            restarts={(one.type, one.index): count for one, count in cluster.restarts.items()},
+            restarts=cluster.restarts,
             silences=loop.decisions.silences,
             scaled=loop.scalings,
             early_stop=loop.decisions.early_stop,

@@ -236,9 +236,9 @@ class OneTask:
         # No launcher has counted the restarts, so they are counted from the processes that have done some work.
         (newest,) = with_work(self.run_dir.work, [ProgressRow(phase="starting")])  # of each worker all processes
         kind, leaders = self.config.mode_kind.trainer_type, self.claim.term if self.claim else 0
-        restarts = Counter((kind, worker.index) for worker in newest.workers)
+        restarts = Counter(Task(kind, worker.index) for worker in newest.workers)
         restarts.subtract(set(restarts))  # the first process of each is no restart
-        restarts[self.topology.leader.type, self.topology.leader.index] = leaders - 1
+        restarts[self.topology.leader] = leaders - 1
         ended = EndedRun(
             outcome=outcome,
             wall_seconds=time.monotonic() - self.began_s,

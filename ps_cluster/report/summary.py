@@ -9,22 +9,22 @@ from pathlib import Path
 
 from ps_cluster.config import RunConfig, changed, load_config
 from ps_cluster.config.datasets import DATASETS
+from ps_cluster.config.tasks import PS, Task
 from ps_cluster.data.packed import PackedDataset, load_pointed
 from ps_cluster.errors import UserError
-from ps_cluster.files.json_files import Json, Model, read_json
+from ps_cluster.files.json_files import Model, read_json
 from ps_cluster.files.json_rows import read_rows
 from ps_cluster.files.writing import write_json
 from ps_cluster.notices import Notify, ignore
 from ps_cluster.report.guess import guess_for
+from ps_cluster.runs.machine_rows import MachineRow, NetworkSummary, UsageRow
 from ps_cluster.runs.monitor import Monitor
 from ps_cluster.runs.proof import with_recomputed
 from ps_cluster.runs.result_rows import (
     EarlyStop,
     EvaluationRow,
     EvaluationSummary,
-    MachineRow,
     MetricValues,
-    NetworkSummary,
     Outcome,
     ProgressRow,
     ScoreRow,
@@ -34,7 +34,6 @@ from ps_cluster.runs.result_rows import (
     Summary,
     TrainingResult,
     Updates,
-    UsageRow,
     WorkerRow,
     WorkerSummary,
     with_work,
@@ -50,10 +49,8 @@ MOST_EPOCHS_LISTED = 10_000  # without a score, because `checkpoints.every_epoch
 
 UPDATES = tuple(Updates.model_fields)  # the names of the counts
 
-Restarts = Mapping[tuple[str, int], int]
-"""(task type, index) → how often the task was started again. A task that never was may be left out."""
-Tasks = Mapping[tuple[str, int], TaskRow]
-"""(task type, index) → its row in cluster.json, which is that of the newest process."""
+Tasks = Mapping[Task, TaskRow]
+"""Task → its row in cluster.json, which is that of the newest process."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +77,7 @@ class EndedRun:
     began: float
     life: str | None
     machine: MachineRow
-    restarts: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    restarts: Mapping[Task, int] = field(default_factory=dict)
     silences: Sequence[SilenceRow] = ()
     scaled: Sequence[ScalingRow] = ()
     usage: UsageRow = UsageRow()
@@ -103,7 +100,7 @@ def write_summary(run_dir: RunDir, ended: EndedRun, notify: Notify = ignore) -> 
     training = _training(run_dir, totals, notify)
     proof = training.proof and with_recomputed(training.proof, run_dir, training.updates.applied, notify)
     cluster = _read(run_dir.cluster, ClusterFile, notify)
-    tasks: Tasks = {(task.type, task.index): task for task in cluster.tasks} if cluster else {}
+    tasks: Tasks = {Task(task.type, task.index): task for task in cluster.tasks} if cluster else {}
     pointer = _read(run_dir.dataset, DatasetPointer, notify) or DatasetPointer(directory=".")
     dataset = _dataset(run_dir, config)
     evaluation, guess = _evaluation(run_dir, config, dataset, notify), guess_for(dataset)
@@ -131,9 +128,7 @@ def write_summary(run_dir: RunDir, ended: EndedRun, notify: Notify = ignore) -> 
         workers=workers,
         worker_processes=len({p.pid for worker in workers for p in worker.processes if p.updates}),
         parameter_servers=_parameter_servers(training.parameter_servers, tasks, ended.restarts),
-        restarts={
-            f"{task_type}-{index}": count for (task_type, index), count in sorted(ended.restarts.items()) if count
-        },
+        restarts={str(task): count for task, count in sorted(ended.restarts.items()) if count},
         silences=list(ended.silences),
         scaled=list(ended.scaled),
         wall_seconds=ended.wall_seconds,
@@ -172,12 +167,13 @@ def refresh_evaluation(run_dir: RunDir, notify: Notify = ignore) -> Summary:
     summary, config = read_json(run_dir.summary, Summary), load_config(run_dir.config)
     dataset = _dataset(run_dir, config)
     evaluation, guess = _evaluation(run_dir, config, dataset, notify), guess_for(dataset)
-    found: Json = {"evaluation": evaluation}
+    learned, few = summary.learned, summary.too_few_examples
     if guess:
+        learned = guess.is_beaten_by(evaluation)
         few = guess.examples if guess.is_too_uncertain_for(evaluation) else None
-        found |= {"learned": guess.is_beaten_by(evaluation), "too_few_examples": few}
     proof = summary.proof and with_recomputed(summary.proof, run_dir, summary.updates.applied, notify)
-    found |= {"proof": proof} | ({"outcome": "failed"} if proof and not proof.holds else {})
+    outcome = "failed" if proof and not proof.holds else summary.outcome
+    found = {"evaluation": evaluation, "learned": learned, "too_few_examples": few, "proof": proof, "outcome": outcome}
     return _write(run_dir, summary.model_copy(update=found))
 
 
@@ -244,14 +240,14 @@ def _training(run_dir: RunDir, totals: _ProgressTotals, notify: Notify) -> Train
     return training.model_copy(update={"updates": updates})
 
 
-def _workers(rows: list[WorkerRow], task_type: str, tasks: Tasks, restarts: Restarts) -> list[WorkerSummary]:
+def _workers(rows: list[WorkerRow], task_type: str, tasks: Tasks, restarts: Mapping[Task, int]) -> list[WorkerSummary]:
     """Return a row for each worker, with the work of all its processes and the pid of the newest one."""
     indices = {row.index for row in rows} | {
-        index for (kind, index), task in tasks.items() if kind == task_type and task.pid
+        one.index for one, row in tasks.items() if one.type == task_type and row.pid
     }
     summaries = []
     for index in sorted(indices):
-        mine, task = [row for row in rows if row.index == index], tasks.get((task_type, index))
+        mine, task = [row for row in rows if row.index == index], tasks.get(Task(task_type, index))
         summaries.append(
             WorkerSummary(
                 index=index,
@@ -259,22 +255,22 @@ def _workers(rows: list[WorkerRow], task_type: str, tasks: Tasks, restarts: Rest
                 address=task.address if task else None,
                 updates=sum(row.updates for row in mine),
                 examples=sum(row.examples for row in mine),
-                restarts=restarts.get((task_type, index), 0),
+                restarts=restarts.get(Task(task_type, index), 0),
                 processes=mine,
             )
         )
     return summaries
 
 
-def _parameter_servers(rows: list[ServerSize], tasks: Tasks, restarts: Restarts) -> list[ServerSummary]:
+def _parameter_servers(rows: list[ServerSize], tasks: Tasks, restarts: Mapping[Task, int]) -> list[ServerSummary]:
     sizes = {row.index: row.model_dump(exclude={"index"}) for row in rows}
-    servers = {index: task for (task_type, index), task in tasks.items() if task_type == "ps"}
+    servers = {task.index: row for task, row in tasks.items() if task.type == PS}
     return [
         ServerSummary(
             index=index,
             pid=servers[index].pid if index in servers else None,
             address=servers[index].address if index in servers else None,
-            restarts=restarts.get(("ps", index), 0),
+            restarts=restarts.get(Task(PS, index), 0),
             **sizes.get(index, {}),
         )
         for index in sorted(sizes.keys() | servers)

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 
 from ps_cluster.installation import tensorflow_version
-from ps_cluster.runs.result_rows import MachineRow
+from ps_cluster.runs.machine_rows import MachineRow
 from ps_cluster.system.limits import Allowance, allowance
 
 _BFLOAT16_FLAGS = ("avx512_bf16", "amx_bf16")

@@ -23,7 +23,7 @@ from ps_cluster.config.isolation import WORDS, interface_of
 from ps_cluster.errors import UserError
 from ps_cluster.notices import Notify, ignore
 from ps_cluster.runs.logs import PORTS_OPEN
-from ps_cluster.runs.result_rows import NetworkSummary
+from ps_cluster.runs.machine_rows import NetworkSummary
 from ps_cluster.system.last_words import last_error_line
 
 REQUIRE, OFF = "require", "off"  # and "auto": where the system allows it

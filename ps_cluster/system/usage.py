@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 import psutil
 
 from ps_cluster.config.tasks import TRAINING_TYPES, Task
-from ps_cluster.runs.result_rows import ProcessUsage, UsageRow
+from ps_cluster.runs.machine_rows import ProcessUsage, UsageRow
 
 # The kernel walks all pages of a process to compute its share: 33 ms for all processes of a default run.
 MEMORY_EVERY_S = 5.0

@@ -8,7 +8,7 @@ import pytest
 
 from ps_cluster.launch.endings import training_result
 from ps_cluster.report.summary import EndedRun, write_summary
-from ps_cluster.runs.result_rows import MachineRow
+from ps_cluster.runs.machine_rows import MachineRow
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.tools.compare.records import read_record
 from tests.bad_files.damage import (

@@ -24,7 +24,8 @@ from ps_cluster.report.facts import histogram_bars
 from ps_cluster.report.summary import EndedRun, refresh_evaluation, write_summary
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.leaders import Claim
-from ps_cluster.runs.result_rows import EarlyStop, MachineRow, NetworkSummary, ProgressRow, Summary, UsageRow
+from ps_cluster.runs.machine_rows import MachineRow, NetworkSummary, UsageRow
+from ps_cluster.runs.result_rows import EarlyStop, ProgressRow, Summary
 from ps_cluster.runs.rows import ScalingRow
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.update_samples import RecomputedRow
@@ -123,7 +124,13 @@ def score(run_dir: RunDir, step: int, accuracy: float | None, **more) -> None:
 
 
 def write(run_dir: RunDir, **changes) -> dict:
-    told = {"outcome": "completed", "wall_seconds": 27.0, "began": BEGAN, "life": LIFE, "restarts": {("worker", 1): 1}}
+    told = {
+        "outcome": "completed",
+        "wall_seconds": 27.0,
+        "began": BEGAN,
+        "life": LIFE,
+        "restarts": {Task("worker", 1): 1},
+    }
     told |= {
         "usage": UsageRow.model_validate(USAGE),
         "machine": MachineRow(**MACHINE),
@@ -528,7 +535,7 @@ def test_synchronous_run_has_workers_and_no_parameter_servers(run_dir):
 def test_single_process_is_the_one_worker_of_its_summary(run_dir):
     workers = [{"index": 0, "pid": pid, "updates": 195, "examples": 24960} for pid in (300, 301)]
     reshape(run_dir, "single", {"chief": [301], "evaluator": [302]}, workers=workers)
-    summary = write(run_dir, restarts={("chief", 0): 1})
+    summary = write(run_dir, restarts={Task("chief", 0): 1})
     (worker,) = summary["workers"]
     assert {name: worker[name] for name in ("index", "pid", "updates", "restarts", "address")} == {
         "index": 0, "pid": 301, "updates": 390, "restarts": 1, "address": "127.0.0.1:40301"

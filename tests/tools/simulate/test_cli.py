@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from ps_cluster.cli.main import main
 from ps_cluster.errors import UserError
 from ps_cluster.files.yaml_files import dump_yaml, parse_yaml
-from ps_cluster.runs.result_rows import MachineRow
+from ps_cluster.runs.machine_rows import MachineRow
 from ps_cluster.tools.simulate import training
 from ps_cluster.tools.simulate.costs import costs_of, known_costs, read_costs
 from tests.tools.simulate.fake_run import write_run
