@@ -16,7 +16,7 @@ from ps_cluster.notices import Notify
 from ps_cluster.runs import logs
 from ps_cluster.runs.logs import GENERATED_DATA
 from ps_cluster.runs.monitor import Monitor
-from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow
+from ps_cluster.runs.result_rows import MEASURES, EvaluationRow, ProgressRow
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.training_phases import Phase
 
@@ -158,7 +158,7 @@ def score_line(row: EvaluationRow, monitor: Monitor) -> str:
     """Return a score as a line for logs. It begins with the examples on which the best model is chosen."""
     losses = [row.test_loss] if row.validation is None else [row.validation_loss, row.test_loss]
     parts = [f"{score}{'' if loss is None else f', loss {loss:.3f}'}" for score, loss in zip(row.scores, losses)]
-    if monitor.name not in (AUTO, "accuracy", "error", "loss"):
+    if monitor.name not in (AUTO, *MEASURES):
         parts[0] += f", {monitor.text(row)}"
     parts[0] += monitor.best_so_far(row) * row.best
     return f"step {row.step:,}: {' · '.join(parts)}"
