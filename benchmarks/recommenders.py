@@ -141,7 +141,7 @@ def scores_of_fit(name: str, seed: int, assignments: Mapping[str, Any]) -> dict[
     rule: Any = config.optimizer
     if rule.rule != "adam" or config.schedule.kind != "constant":
         raise UserError("--set: fit trains by rule adam at a constant rate: leave optimizer.rule and schedule.kind out")
-    judge = judge_of(spec, config.training, model)
+    judge = judge_of(spec, config.training, model).of_prediction
     target = judge.scaled(judge.targets(dataset.target("train"))).numpy()  # in the units in which a run trains
     model.compile(
         keras.optimizers.Adam(rule.learning_rate, rule.momentum, rule.beta_2, rule.epsilon),

@@ -171,7 +171,7 @@ def keep_from_folding(tensor: tf.Tensor) -> None:
     tensor.op._set_attr("_scoped_allocator", empty)
 
 
-def frozen(graph: Any) -> Any:
+def frozen(graph: tf.types.experimental.ConcreteFunction) -> tf.types.experimental.ConcreteFunction:
     """Return a concrete function with constants for its variables. The public one, of version 1, needs a session."""
     return convert_to_constants.convert_variables_to_constants_v2(graph)
 
@@ -202,7 +202,7 @@ def takes_training(model: keras.Model) -> bool:
     return bool(model._call_has_training_arg)
 
 
-def made_by(tensor: keras.KerasTensor) -> tuple[Any, list[keras.KerasTensor]]:
+def made_by(tensor: keras.KerasTensor) -> tuple[keras.Operation, list[keras.KerasTensor]]:
     """Return the layer or operation that made a symbolic tensor, and the inputs of that call.
 
     The public `input` of a layer is that of its first call.
@@ -211,12 +211,12 @@ def made_by(tensor: keras.KerasTensor) -> tuple[Any, list[keras.KerasTensor]]:
     return history.operation, history.operation._inbound_nodes[history.node_index].input_tensors
 
 
-def functional_of(model: keras.Sequential) -> Any:
+def functional_of(model: keras.Sequential) -> keras.Model | None:
     """Return the functional model that makes the calls of a Sequential; None if it is not built."""
     return model._functional
 
 
-def calls_of(graph: Any) -> list[Any] | None:
+def calls_of(graph: keras.Model | None) -> list[LayerCall] | None:
     """Return the nodes (calls of layers) of a functional model, beginning at its inputs; None for any other model.
 
     The public `layers` lists a layer once, however often it is called.
@@ -228,14 +228,16 @@ def calls_of(graph: Any) -> list[Any] | None:
 # Keras's compile(). The public methods compute losses and metrics with variables of this process.
 
 
-def compiled_loss_of(model: keras.Model) -> Any:
+def compiled_loss_of(model: keras.Model) -> KerasLosses | None:
     """Return one object with all losses of a compiled model; None if it has no loss."""
-    return model._compile_loss
+    found: KerasLosses | None = model._compile_loss
+    return found
 
 
-def compiled_metrics_of(model: keras.Model) -> Any:
+def compiled_metrics_of(model: keras.Model) -> KerasMetrics | None:
     """Return one object with all metrics of a compiled model; None if it has no metrics."""
-    return model._compile_metrics
+    found: KerasMetrics | None = model._compile_metrics
+    return found
 
 
 def given_to_compile(model: keras.Model) -> list[Any]:
@@ -251,10 +253,9 @@ def copy_compiled(model: keras.Model, to: keras.Model) -> None:
         object.__setattr__(to, name, getattr(model, name, None))
 
 
-def losses_of(compiled: Any) -> list[Any]:
-    """Return the loss of each output, with attributes `path`, `loss` and `loss_weights`. `compiled` must be built."""
-    found: list[Any] = compiled._flat_losses
-    return found
+def losses_of(compiled: KerasLosses) -> list[OutputLoss]:
+    """Return the loss of each output that has one. `compiled` must be built."""
+    return compiled._flat_losses
 
 
 def metrics_of(compiled: Any, outputs: Any) -> Iterator[tuple[keras.Metric, tf.Tensor]]:
@@ -317,3 +318,50 @@ def with_notes(output: tf.Tensor, notes: Sequence[tf.Tensor | None]) -> tf.Tenso
         if note is not None:
             setattr(output, name, note)
     return output
+
+
+# The form of private objects that the functions above return.
+
+
+class LayerCall(Protocol):
+    """A call of a layer or of another operation in a functional model."""
+
+    operation: keras.Operation
+    is_input: bool  # whether it is no call, but an input of the model
+    input_tensors: list[keras.KerasTensor]
+    output_tensors: list[keras.KerasTensor]
+
+
+class OutputLoss(Protocol):
+    """The loss of one output, as it was passed to `compile`."""
+
+    path: tuple[int | str, ...]  # the keys and indices that lead to the output in the structure of all outputs
+    loss: keras.Loss
+    loss_weights: float | None
+
+
+class CompiledPart(Protocol):
+    """All losses, or all metrics, of a compiled model."""
+
+    built: bool  # whether they have been matched to the outputs
+
+    def build(self, targets: object, outputs: object, /) -> None:
+        """Match them to the outputs. Both arguments are tensors in the structure of the outputs."""
+
+
+class KerasLosses(CompiledPart, Protocol):
+    """All losses of a compiled model."""
+
+    _flat_losses: list[OutputLoss]
+
+
+class KerasMetrics(CompiledPart, Protocol):
+    """All metrics of a compiled model."""
+
+    metrics: list[keras.Metric]
+
+    def result(self) -> dict[str, tf.Tensor]:
+        """Return name → value of all metrics, in the order of `metrics`."""
+
+    def reset_state(self) -> None:
+        """Begin again without any example."""

@@ -37,8 +37,8 @@ def test_nothing_the_launcher_imports_pulls_in_tensorflow():
 def test_the_objects_of_every_kind_are_read_without_tensorflow():
     """Most of them are in one file with their graph code."""
     loaded = imported_by(
-        "from ps_cluster.config.sections import CHOSEN; from ps_cluster.tools.chaos.kinds import FAULTS; "
-        "[kinds.own for kinds in (FAULTS, *(choice.kinds for choice in CHOSEN.values()))]"
+        "from ps_cluster.config.sections import CHOICES; from ps_cluster.tools.chaos.kinds import FAULTS; "
+        "[kinds.own for kinds in (FAULTS, *(choice.kinds for choice in CHOICES))]"
     )
     homes = ("models.networks", "training.modes.waiting", "server.staleness", "server.update_rules", "training.step")
     assert {f"ps_cluster.{home}" for home in (*homes, "tools.chaos.kinds.disks")} <= loaded

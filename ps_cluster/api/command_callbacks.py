@@ -31,7 +31,7 @@ def run_with_callbacks(name: str, words: Sequence[str], config: RunConfig, root:
       config: the settings of the run.
       root: the directory of the run.
     """
-    reference = user_code.parse(user_code.named_by_user(name, Path.cwd()))
+    reference = user_code.parse(user_code.trust_reference(name, Path.cwd()))
     if reference is None:
         raise UserError(
             f"{_OPTION}: got '{one_line(name, 100)}': give FILE.py:NAME, the name of a list of callbacks in a file"

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ps_cluster.cli.options import CONFIG_OPTIONS, overrides
+from ps_cluster.cli.options import CONFIG_OPTIONS, settings_of
 from ps_cluster.config.sections import flat
 from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files.values import Malformed, one_line
@@ -37,8 +37,8 @@ def values_of(options: Mapping[str, Any], settings: Mapping[str, Any] | None) ->
         raise UserError(
             f"settings: got {one_line(repr(settings), 100)}: give a mapping, e.g. {{'optimizer.rule': 'adam'}}"
         )
-    named = {KEYWORDS[name].replace(".", "__"): plain(value) for name, value in options.items()}
-    return flat(plain(settings or {})) | overrides((), named)
+    named = {KEYWORDS[name]: plain(value) for name, value in options.items() if value is not None}
+    return flat(plain(settings or {})) | settings_of(named)
 
 
 # Arguments of Keras's `compile` and `fit`, and what does the same in `train`. (`ps_cluster.fit` takes those of `fit`.)

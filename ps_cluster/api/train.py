@@ -22,7 +22,7 @@ from ps_cluster.api.result import Result
 from ps_cluster.config import build_config
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.sections import flat, nested
-from ps_cluster.config.user_layers import trusted
+from ps_cluster.config.user_layers import trust_names
 from ps_cluster.errors import UserError
 from ps_cluster.files import untrusted
 from ps_cluster.files.json_rows import RowTail
@@ -138,7 +138,7 @@ def train_new(
         if model is not None:
             values["model.name"] = write_network(model, run.code)
         # Relative paths of code start at the current folder, and this code may be run from now on.
-        write_whole(run.code / SETTINGS, dump_yaml(trusted(nested(values), Path.cwd())))
+        write_whole(run.code / SETTINGS, dump_yaml(trust_names(nested(values), Path.cwd())))
     argv = (*command, "run", "--config", str(run.code / SETTINGS), "--run-dir", str(run.root))
     try:
         _attend(argv, run, [listener(run) for listener in listeners], say)
@@ -196,7 +196,7 @@ def _code_to_resume(run: RunDir, model: Any) -> Path | None:
     with untrusted.writing_alone(), tempfile.TemporaryDirectory(prefix="ps-cluster-resume-") as temporary:
         name = write_network(model, Path(temporary))
         written = Path(name.rpartition(":")[0] or name)
-        name = NETWORKS.named_by_user(name, Path.cwd()).replace(f"{temporary}{os.sep}", f"{run.code}{os.sep}")
+        name = NETWORKS.trust_name(name, Path.cwd()).replace(f"{temporary}{os.sep}", f"{run.code}{os.sep}")
         if name != begun:
             raise UserError(
                 f"model: the run in '{run.root}' was begun with another network, '{begun}': give that one, or start a new run"

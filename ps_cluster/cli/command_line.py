@@ -9,9 +9,8 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypedDict, TypeVar, Unpack, cast
 
 import click
 from click.core import ParameterSource
@@ -25,6 +24,7 @@ from ps_cluster.installation import PROGRAM
 
 if TYPE_CHECKING:
     from ps_cluster.config.registry import Named, Registry
+    from ps_cluster.files.json_files import Json
 
 COMPLETE = "_PS_CLUSTER_COMPLETE"  # environment variable: set by a shell that asks for completions
 EXAMPLE_WIDTH = 95  # with two more for a backslash, click indents them by two in a terminal of 100 columns
@@ -40,7 +40,7 @@ class HelpByGroups(click.Command):
 
     def __init__(self, *args: Any, **more: Any):
         super().__init__(*args, **more)
-        if any(getattr(one, "rare", False) for one in self.params):
+        if any(_is_rare(one) for one in self.params):
             self.params.append(_HELP_ALL)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -52,14 +52,16 @@ class HelpByGroups(click.Command):
 
         A command without options gets a list of the settings that are used most.
         """
-        options = [one for one in self.get_params(ctx) if ctx.meta.get(_ALL) or not getattr(one, "rare", False)]
-        has_own = any(isinstance(one, OneValue) and one.group == OWN and not one.rare for one in options)
-        has_settings = any(getattr(one, "group", OUTPUT) in OF_SETTINGS for one in options)
+        options = [one for one in self.get_params(ctx) if ctx.meta.get(_ALL) or not _is_rare(one)]
+        ours = [one for one in options if isinstance(one, OneValue)]  # all but click's, such as --help
+        has_own = any(one.group == OWN and not one.rare for one in ours)
+        has_settings = any(one.group in OF_SETTINGS for one in ours)
         groups: dict[str, list[tuple[str, str]]] = {name: [] for name in (OWN, *OF_SETTINGS, OUTPUT)}
         for one in options:
             if record := one.get_help_record(ctx):
-                usual = (not has_own and getattr(one, "usual", False)) or not has_settings
-                groups[OWN if usual else getattr(one, "group", OUTPUT)].append(record)
+                group, usual = (one.group, one.usual) if isinstance(one, OneValue) else (OUTPUT, False)
+                comes_first = not has_settings or (usual and not has_own)
+                groups[OWN if comes_first else group].append(record)
         for name, records in groups.items():
             if records:
                 with formatter.section(name):
@@ -160,6 +162,10 @@ class OneValue(click.Option):
         return super().consume_value(ctx, opts)
 
 
+def _is_rare(one: click.Parameter) -> bool:
+    return isinstance(one, OneValue) and one.rare
+
+
 class _Collecting:
     """Passes options on to click's parser, so that it collects all values of each instead of storing the last."""
 
@@ -170,8 +176,37 @@ class _Collecting:
         self._parser.add_option(action=action.replace("store", "append"), **more)
 
 
-option = partial(click.option, cls=OneValue)
-"""Add an option to a command; all options of all commands are made by it."""
+OptionType: TypeAlias = click.ParamType[Any] | type
+Body = TypeVar("Body", bound=Callable[..., object])  # the function of a command
+
+
+class OptionArguments(TypedDict, total=False):
+    """The arguments of `click.Option` that the options here use."""
+
+    type: OptionType
+    default: object
+    help: str
+    metavar: str
+    required: bool
+    multiple: bool
+    is_flag: bool
+    flag_value: str
+    is_eager: bool
+    expose_value: bool
+    show_default: bool
+    callback: Callable[[click.Context, click.Parameter, Any], object]
+
+
+def option(
+    *names: str, group: str = OWN, rare: bool = False, usual: bool = False, **more: Unpack[OptionArguments]
+) -> Callable[[Body], Body]:
+    """Add an option to a command. All options of all commands are made by this function.
+
+    Args:
+      names: the option, and the name of the parameter that gets its value if that has another name.
+      group, rare, usual: as in `OneValue`.
+    """
+    return click.option(*names, cls=OneValue, group=group, rare=rare, usual=usual, **more)
 
 
 def command(*, epilog: str) -> Callable[[Callable[..., object]], click.Command]:
@@ -267,13 +302,13 @@ class NameOf(click.ParamType[str]):
 
     def choices(self, *, explained: bool) -> str:
         """Return the names for a help text. `explained`: also with the sentence `says` of each object that has one."""
-        says = {name: getattr(self._kinds[name], "says", "") if explained else "" for name in self._kinds.names}
+        says = {name: self._kinds[name].says if explained else "" for name in self._kinds.names}
         names = ", ".join(f"{name} ({text})" if text else name for name, text in says.items())
         return f"Choose from {names}, or your own as FILE.py:NAME."
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> str:
         try:
-            return self._kinds.check_name(self._kinds.named_by_user(value, Path.cwd()))
+            return self._kinds.check_name(self._kinds.trust_name(value, Path.cwd()))
         except ValueError as error:
             self.fail(f"{value!r:.80}: {error}.", parameter, context)
 
@@ -346,7 +381,7 @@ def examples(*commands: str) -> str:
     return "\n".join(["\b", "Examples:", *(" \\\n".join(wrapper.wrap(f"{PROGRAM} {one}")) for one in commands)])
 
 
-def write_json_to(file: Path, content: Any) -> bool:
+def write_json_to(file: Path, content: Json) -> bool:
     """Write content to a file of `PRINTED_FILE`. Return whether it was standard output."""
     if file == STDOUT:
         print(json.dumps(content, indent=1))
@@ -381,7 +416,7 @@ def confirmed(count: int, what: str) -> bool:
     return answer
 
 
-def json_option(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def json_option(what: str) -> Callable[[Body], Body]:
     """Return the option --json of a command, which writes `what` by `write_json_to`."""
     text = f"Write the {what} to this file as JSON; -: print it."
     return option("--json", "json_file", type=PRINTED_FILE, metavar="FILE", help=text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -22,8 +22,9 @@ from ps_cluster.cli.command_line import (
     write_json_to,
     yes_option,
 )
-from ps_cluster.cli.options import config_layers, config_options, configured, parameter_of
+from ps_cluster.cli.options import GivenSettings, config_layers, config_options
 from ps_cluster.config.datasets import DATASETS, DataSettings
+from ps_cluster.config.sections import DATA_SET
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.installation import PROGRAM
 from ps_cluster.report.terminal import make_console, print_line
@@ -73,12 +74,12 @@ def list_(data_dir: Path | None, json_file: Path | None) -> None:
 @_data_set
 @config_options(*_OPTIONS)
 @config_layers
-def fetch(name: str, file: Path | None, assignments: tuple[str, ...], **options: Any) -> None:
+def fetch(given: GivenSettings, name: str) -> None:
     """Find or download a data set, pack it, and print where it is."""
-    dataset = _found(configured(file, assignments, options | {parameter_of("data.dataset"): name}).config.data)
-    examples = f"{dataset.train_examples} + {dataset.test_examples} examples"
+    dataset = _found(given.with_values({DATA_SET.setting: name}).resolve().config.data)
+    count = f"{dataset.train_examples} + {dataset.test_examples} examples"
     origin = f", packed from {dataset.source}" if dataset.source else ""
-    print_line(f"{dataset.name} ({dataset.kind}), {examples}: {dataset.directory}{origin}")
+    print_line(f"{dataset.name} ({dataset.kind}), {count}: {dataset.directory}{origin}")
 
 
 def _found(settings: DataSettings) -> PackedDataset:
@@ -168,16 +169,14 @@ def rm(names: tuple[str, ...], yes: bool) -> None:
     default=0,
     help="Seed that decides which examples are shown, and how they are varied.",
 )
-def show(
-    name: str, output: Path | None, seed: int, file: Path | None, assignments: tuple[str, ...], **options: Any
-) -> None:
+def show(given: GivenSettings, name: str, output: Path | None, seed: int) -> None:
     """Show examples of each class on a page, or print columns.
 
     Images are shown on a page, as they are and as training varies them. For all other data, columns and rows are printed.
     """
     from ps_cluster.report.data_tables import print_table_of
 
-    settings = configured(file, assignments, options | {parameter_of("data.dataset"): name}).config.data
+    settings = given.with_values({DATA_SET.setting: name}).resolve().config.data
     dataset = _found(settings)
     if dataset.spec.unit == "images":
         from ps_cluster.report.data_page import write_data_page

@@ -5,28 +5,44 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import wraps
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Concatenate, Literal, ParamSpec, TypeVar, get_args, get_origin
 
 import click
+from annotated_types import Ge, Gt, Le, Lt
 from click.shell_completion import CompletionItem
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from ps_cluster.cli.command_line import INPUT_PATH, OUTPUT, NameOf, Number, OneOf, Whole, completions, is_given, option
+from ps_cluster.cli.command_line import (
+    INPUT_PATH,
+    OUTPUT,
+    Body,
+    NameOf,
+    Number,
+    OneOf,
+    OptionType,
+    Whole,
+    completions,
+    is_given,
+    option,
+)
 from ps_cluster.config import LONGEST_SECONDS, Resolved, parse_assignment, resolve, user_code
 from ps_cluster.config.augmentation import NO_VARIATION, VARIATIONS, read_variations
 from ps_cluster.config.known_keys import known_keys
 from ps_cluster.config.modes import MODES
-from ps_cluster.config.schema import PAGE, sections
-from ps_cluster.config.sections import CHOSEN, flat, joined, own_settings
+from ps_cluster.config.schema import PAGE, section_classes
+from ps_cluster.config.sections import CHOOSING, CHOSEN, flat, joined, own_settings
 from ps_cluster.config.tasks import EVALUATOR, TRAINING_TYPES
 from ps_cluster.config.user_layers import NamedLayer, settings_of_environment
 from ps_cluster.errors import UserError
 from ps_cluster.process_variables import set_log_format
 from ps_cluster.runs.logs import FORMATS, TEXT
 
-Body = TypeVar("Body", bound=Callable[..., Any])  # the function of a command
+Parameters = ParamSpec("Parameters")
+Returned = TypeVar("Returned")
 
 # The options for settings: name and dotted key. Text, type and range are those of the setting.
 
@@ -133,27 +149,27 @@ class Assignment(click.ParamType[str]):
 _TASK_TYPE = OneOf((*TRAINING_TYPES, EVALUATOR))
 
 
-def type_of_setting(key: str) -> click.ParamType[Any] | type:
+def type_of_setting(key: str) -> OptionType:
     """Return the type of an option for the setting of a dotted key: its choices and range are those of the setting."""
-    section, name = key.split(".")
-    if section in CHOSEN and name == CHOSEN[section].key:
-        return NameOf(CHOSEN[section].kinds)
-    field = _field(section, name)
+    if key in CHOOSING:
+        return NameOf(CHOOSING[key].kinds)
+    field = _field(*key.split("."))
     if get_origin(field.annotation) is Literal:
         return OneOf(get_args(field.annotation))
     kind = next(kind for kind in (*get_args(field.annotation), field.annotation) if kind is not type(None))
     if get_origin(kind) is Literal:
         return OneOf(get_args(kind))  # a setting that also takes a text has an option of its own for it
-    kind = getattr(kind, "__origin__", kind)  # removes the checks of a type such as PathFromText
-    kinds_of_bound = ("ge", "gt", "le", "lt")
-    bounds = {name: getattr(bound, name) for bound in field.metadata for name in kinds_of_bound if hasattr(bound, name)}
+    if get_origin(kind) is Annotated:
+        kind = get_args(kind)[0]  # without the checks of a type such as PathFromText
     if kind in (int, float):
-        return (Whole if kind is int else Number)(
-            min=bounds.get("ge", bounds.get("gt")),
-            max=bounds.get("le", bounds.get("lt")),
-            min_open="gt" in bounds,
-            max_open="lt" in bounds,
-        )
+        limits: dict[str, Any] = {}
+        for bound in field.metadata:
+            match bound:
+                case Ge(low) | Gt(low):
+                    limits |= {"min": low, "min_open": isinstance(bound, Gt)}
+                case Le(high) | Lt(high):
+                    limits |= {"max": high, "max_open": isinstance(bound, Lt)}
+        return (Whole if kind is int else Number)(**limits)
     if issubclass(kind, BaseModel):
         return click.STRING  # a short form of several settings (`settings_of`)
     return click.Path(path_type=Path) if kind is Path else kind
@@ -165,7 +181,7 @@ def _text(key: str) -> str:
         forms = ", ".join(one.form for one in VARIATIONS.values())
         return f"Vary images in these ways only, joined by commas: {forms}. {NO_VARIATION}: do not vary them."
     section, name = key.split(".")
-    if section != "mode" or name in sections()[section].model_fields:
+    if section != "mode" or name in section_classes()[section].model_fields:
         return _field(section, name).description or ""
     modes_of: dict[str, list[str]] = {}  # description → the modes whose setting has it
     for mode in MODES:
@@ -175,7 +191,7 @@ def _text(key: str) -> str:
 
 
 def _field(section: str, name: str) -> FieldInfo:
-    fields = sections()[section].model_fields
+    fields = section_classes()[section].model_fields
     if name in fields:
         return fields[name]
     known = (kind.Settings.model_fields for kind in CHOSEN[section].kinds.with_settings)
@@ -200,20 +216,65 @@ tensorboard_option = option(
 )
 
 
-def config_options(*names: str) -> Callable[[Body], Body]:
-    """Add these options, or all of CONFIG_OPTIONS, to a command, which passes them to `overrides` as `options`.
+@dataclass(frozen=True)
+class GivenSettings:
+    """The settings that the user has given to a command.
 
-    Their choices and ranges come from the configuration.
+    Attributes:
+      file: the file of --config; None: there is none.
+      assignments: the texts of --set.
+      values: dotted key → value, of the command's options for single settings (`CONFIG_OPTIONS`).
     """
 
-    def add(command: Body) -> Body:
+    file: Path | None
+    assignments: tuple[str, ...]
+    values: Mapping[str, Any]
+
+    def with_values(self, more: Mapping[str, Any]) -> GivenSettings:
+        """Return these settings with `more` values, as if the user had given these by options."""
+        return replace(self, values={**self.values, **more})
+
+    def overrides(self) -> dict[str, Any]:
+        """Return dotted key → value of `--set` and of the command's options, which win. Raises UserError for bad input."""
+        return _assigned(self.assignments) | settings_of(self.values)
+
+    def overrides_of_all(self) -> dict[str, Any]:
+        """Return the environment's settings and the `overrides`, which win, for commands that start several runs."""
+        return joined([settings_of_environment(os.environ), self.overrides()])
+
+    def resolve(self, size: NamedLayer | None = None) -> Resolved:
+        """Merge the file, the environment and the `overrides`. Raises UserError for bad input.
+
+        Args:
+          size: as for `config.resolve`.
+        """
+        return resolve(self.file, self.overrides(), size, os.environ)
+
+
+def config_options(
+    *names: str,
+) -> Callable[[Callable[Concatenate[GivenSettings, Parameters], Returned]], Callable[Parameters, Returned]]:
+    """Add these options, or all of CONFIG_OPTIONS, to a command. Their choices and ranges come from the configuration.
+
+    The first argument of the command is what the user has given by them, and by --config and --set.
+    """
+
+    def add(body: Callable[Concatenate[GivenSettings, Parameters], Returned]) -> Callable[Parameters, Returned]:
+        @wraps(body)
+        def command(*args: Parameters.args, **values: Parameters.kwargs) -> Returned:
+            file, assignments = values.pop("file", None), values.pop("assignments", ())
+            assert file is None or isinstance(file, Path)
+            assert isinstance(assignments, tuple)
+            options = {key: values.pop(parameter_of(key), None) for key in CONFIG_OPTIONS.values()}
+            by_key = {key: value for key, value in options.items() if value is not None}
+            return body(GivenSettings(file, assignments, by_key), *args, **values)
+
         for name in reversed(names or tuple(CONFIG_OPTIONS)):
             key = CONFIG_OPTIONS[name]
-            place = GROUPS[key.partition(".")[0]]
-            about: dict[str, Any] = {"group": place, "rare": name in RARE, "usual": name in USUAL}
-            command = option(
-                name, parameter_of(key), default=None, type=type_of_setting(key), help=_text(key), **about
-            )(command)
+            option(
+                name, parameter_of(key), default=None, type=type_of_setting(key), help=_text(key),
+                group=GROUPS[key.partition(".")[0]], rare=name in RARE, usual=name in USUAL,
+            )(command)  # fmt: skip
         return command
 
     return add
@@ -226,7 +287,7 @@ set_option = option(
 
 
 def config_layers(command: Body) -> Body:
-    """Add --config and --set to a command, for `configured`."""
+    """Add --config and --set to a command that has `config_options`."""
     add = option("--config", "file", type=INPUT_PATH, group=OUTPUT, help="A YAML file of settings.")
     return add(set_option(command))
 
@@ -278,29 +339,6 @@ def metrics_options(command: Body) -> Body:
     return option("--metrics-port", type=Whole(0, LARGEST_PORT), group=OUTPUT, rare=True, help=text)(add(command))
 
 
-def configured(
-    file: Path | None, assignments: tuple[str, ...], options: dict[str, Any], size: NamedLayer | None = None
-) -> Resolved:
-    """Merge a file, the environment, `--set` and the command's own options. Raises UserError for bad input.
-
-    Args:
-      size: as for `resolve`.
-    """
-    return resolve(file, overrides(assignments, options), size, os.environ)
-
-
-def overrides(assignments: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:
-    """Return dotted key → value of `--set` and of the command's options, which win. Raises UserError for bad input."""
-    given = {name: value for name, value in options.items() if value is not None}
-    values = {key: given[parameter_of(key)] for key in CONFIG_OPTIONS.values() if parameter_of(key) in given}
-    return _assigned(assignments) | settings_of(values)
-
-
-def overrides_of_all(assignments: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:
-    """Return the environment's settings and those of `overrides`, which win, for commands that start several runs."""
-    return joined([settings_of_environment(os.environ), overrides(assignments, options)])
-
-
 def _assigned(assignments: tuple[str, ...]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for key, value in map(parse_assignment, assignments):
@@ -315,9 +353,18 @@ def _assigned(assignments: tuple[str, ...]) -> dict[str, Any]:
 
 
 def refuse_others(context: click.Context, *allowed: str, because: str) -> None:
-    """Raise UserError for an option that is given and not in `allowed`. `because`: the message's beginning."""
-    for parameter in context.command.params:
-        if parameter.name not in (*allowed, "code") and is_given(context, parameter.name):
+    """Raise UserError for an option that is given and not in `allowed`.
+
+    Options whose values the command does not get, such as --code and --log-format, are always allowed.
+
+    Args:
+      allowed: names of parameters of the command.
+      because: the beginning of the message.
+    """
+    parameters = {one.name: one for one in context.command.params if one.expose_value}
+    assert parameters.keys() >= {*allowed}, f"{context.command.name} has no {sorted({*allowed} - parameters.keys())}"
+    for name, parameter in parameters.items():
+        if name not in allowed and is_given(context, name):
             raise UserError(f"{because}: leave {parameter.opts[0]} out")
 
 

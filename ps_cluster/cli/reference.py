@@ -16,8 +16,9 @@ from pydantic import BaseModel
 
 from ps_cluster.cli.options import CONFIG_OPTIONS
 from ps_cluster.config.augmentation import VARIATIONS
-from ps_cluster.config.schema import sections
-from ps_cluster.config.sections import CHOSEN, Choice, flat, own_settings
+from ps_cluster.config.registry import Named
+from ps_cluster.config.schema import section_classes
+from ps_cluster.config.sections import CHOOSING, CHOSEN, Choice, flat, own_settings
 from ps_cluster.config.user_layers import EXTENDS
 from ps_cluster.files.values import in_words
 from ps_cluster.files.writing import write_whole
@@ -48,7 +49,7 @@ def run_schema() -> Schema:
 def sections_schema() -> dict[str, Schema]:
     """Return the schema of each section, with defaults, by its name."""
     defaults = flat(read_yaml(CONFIG_FOLDER / "default.yaml"))
-    return {name: _with_defaults(name, _section(name, model), defaults) for name, model in sections().items()}
+    return {name: _with_defaults(name, _section(name, model), defaults) for name, model in section_classes().items()}
 
 
 def one_object(properties: Mapping[str, Schema]) -> Schema:
@@ -72,7 +73,7 @@ def leaves(properties: Mapping[str, Schema], prefix: str = "") -> Iterator[tuple
             yield f"{prefix}{name}", found
 
 
-def own_names(choice: Choice) -> list[str]:
+def own_names(choice: Choice[Named]) -> list[str]:
     """Return the names of this package's objects that users may choose."""
     return [name for name in choice.kinds.names if name in choice.kinds.own]
 
@@ -90,13 +91,13 @@ def _section(name: str, model: type[BaseModel]) -> Schema:
     return {**one_object(properties), "allOf": list(_only_own(choice))}
 
 
-def names_schema(choice: Choice, found: Schema) -> Schema:
+def names_schema(choice: Choice[Named], found: Schema) -> Schema:
     """Return the schema of the key that chooses a section's further settings."""
     described = {key: value for key, value in found.items() if key == "description"}
     return {"anyOf": [{"enum": own_names(choice)}, {"type": "string", "pattern": _PATH}], **described}
 
 
-def _only_own(choice: Choice) -> Iterator[Schema]:
+def _only_own(choice: Choice[Named]) -> Iterator[Schema]:
     """Yield a condition for each name: if it is chosen, the section must not have settings of the other choices."""
     for name in own_names(choice):
         chosen = {"properties": {choice.key: {"const": name}}, "required": [choice.key]}
@@ -154,7 +155,7 @@ def page(text: str) -> str:
     """Return the text of a page with a new table. The table is at the end of the page."""
     defaults = flat(read_yaml(CONFIG_FOLDER / "default.yaml"))
     rows: list[Setting] = []
-    for section, settings in sections().items():
+    for section, settings in section_classes().items():
         rows += [*_settings(section, settings, defaults), *_of_choices(section, defaults)]
     table = "".join(  # no text here holds a |, which would end a cell
         f"| `{key}`{_options(key)} | {values} | {'' if default is None else f'`{default}`'} | {meaning} |\n"
@@ -198,10 +199,9 @@ def _options(key: str) -> str:
 
 def _choices(key: str) -> str | None:
     """Return the names that may be chosen, for the key that chooses a section's further settings; None for other keys."""
-    section, _, name = key.partition(".")
-    if section not in CHOSEN or name != CHOSEN[section].key:
+    if key not in CHOOSING:
         return None
-    return ", ".join([*own_names(CHOSEN[section]), "or yours as path/to/file.py:name"])
+    return ", ".join([*own_names(CHOOSING[key]), "or yours as path/to/file.py:name"])
 
 
 def _values(schema: Schema) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,27 +15,28 @@ import click
 from ps_cluster.cli.command_line import INPUT_PATH, OUTPUT, WORDS, OneOf, command, examples, option
 from ps_cluster.cli.options import (
     METRICS_OPTIONS,
+    GivenSettings,
     config_layers,
     config_options,
-    configured,
     log_format_option,
     metrics_options,
-    overrides,
     parameter_of,
     refuse_others,
     tensorboard_option,
     trusted_code,
 )
 from ps_cluster.config import Resolved
-from ps_cluster.config.merging import loaded
+from ps_cluster.config.merging import resolve_resumed
 from ps_cluster.config.modes import MODES
-from ps_cluster.config.sections import ISOLATION_KEY
+from ps_cluster.config.sections import ISOLATION_KEY, MODE
 from ps_cluster.config.user_layers import variables, without_variables
 from ps_cluster.errors import UserError
 from ps_cluster.installation import PROGRAM
 from ps_cluster.report.terminal import print_line
 
 GRADIENTS = "evaluation.gradients"  # shown in TensorBoard
+# What --resume can change.
+CHANGEABLE = ("training.epochs", "training.steps", "cluster.parameter_servers", ISOLATION_KEY)
 
 
 @command(
@@ -91,9 +93,8 @@ GRADIENTS = "evaluation.gradients"  # shown in TensorBoard
 @click.pass_context
 def run(
     context: click.Context,
+    given: GivenSettings,
     /,
-    file: Path | None,
-    assignments: tuple[str, ...],
     run_dir: Path | None,
     resume: Path | None,
     split: str | None,
@@ -104,7 +105,6 @@ def run(
     tensorboard: bool,
     metrics_port: int | None,
     metrics_host: str,
-    **options: Any,
 ) -> int:
     """Train on a cluster of processes on this machine."""
     from ps_cluster.launch import local_run
@@ -117,50 +117,57 @@ def run(
     watched = partial(with_metrics, port=metrics_port, host=metrics_host, task=LAUNCHER)
     began = time.monotonic() - age_seconds(os.getpid())
     if resume:
-        may_change = map(
-            parameter_of, ("training.epochs", "training.steps", "cluster.parameter_servers", ISOLATION_KEY)
-        )
-        allowed = ("resume", "dry_run", "profile", "tensorboard", "log_format", *METRICS_OPTIONS, *may_change)
-        refuse_others(context, *allowed, because="--resume continues the run with its own settings")
-        for name in variables(os.environ.keys() - without_variables(os.environ)):
-            print_line(f"{name} is ignored: --resume continues the run with its own settings")
-        more = overrides((), options) | ({GRADIENTS: True} if tensorboard else {})
+        changes = _changes_to_resumed(context, given, tensorboard=tensorboard)
         if dry_run:
-            return _print_plan(loaded(RunDir.open(resume).config, more, os.environ))
-        root = resume
+            return _print_plan(resolve_resumed(RunDir.open(resume).config, changes, os.environ))
         with watched(make_view()) as view:
-            code = local_run.resume_run(resume, more, view=view, began=began, tensorboard=tensorboard)
-    else:
-        if tensorboard and not any(text.startswith(GRADIENTS) for text in assignments):
-            assignments = (*assignments, f"{GRADIENTS}=true")
-        resolved = configured(file, assignments, options | _mode_that_splits(split, options[parameter_of("mode.name")]))
-        config = resolved.config
-        if split and config.mode_kind.cluster.splits != split:
-            splits = f"mode {config.mode.name} splits the {config.mode_kind.cluster.splits}"
-            raise UserError(f"--split: got '{split}', but {splits}: leave one of them out")
-        if dry_run:
-            return _print_plan(resolved)
-        if tries:
-            from ps_cluster.api.command_try import try_run
+            code = local_run.resume_run(resume, changes, view=view, began=began, tensorboard=tensorboard)
+        _print_what_was_asked_for(resume, profile=profile and code == 0)
+        return code
+    resolved = _resolve_new(given, split, tensorboard=tensorboard)
+    config = resolved.config
+    if dry_run:
+        return _print_plan(resolved)
+    if tries:
+        from ps_cluster.api.command_try import try_run
 
-            return try_run(context.meta[WORDS], config)
-        root = run_dir or local_run.new_root(config.mode.name, config.model.name)
-        if callbacks:
-            from ps_cluster.api.command_callbacks import run_with_callbacks
+        return try_run(context.meta[WORDS], config)
+    root = run_dir or local_run.new_root(config.mode.name, config.model.name)
+    if callbacks:
+        from ps_cluster.api.command_callbacks import run_with_callbacks
 
-            return run_with_callbacks(callbacks, context.meta[WORDS], config, root)
-        with watched(make_view()) as view:
-            code = local_run.start_run(config, root, view=view, began=began, tensorboard=tensorboard)
-    if profile and code == 0:
-        _print_profile(root)
-    _print_placement(root)
+        return run_with_callbacks(callbacks, context.meta[WORDS], config, root)
+    with watched(make_view()) as view:
+        code = local_run.start_run(config, root, view=view, began=began, tensorboard=tensorboard)
+    _print_what_was_asked_for(root, profile=profile and code == 0)
     return code
 
 
+def _changes_to_resumed(context: click.Context, given: GivenSettings, *, tensorboard: bool) -> dict[str, Any]:
+    """Return dotted key → value of the settings that a resumed run changes. Raises UserError for any other option."""
+    allowed = ("resume", "dry_run", "profile", "tensorboard", *METRICS_OPTIONS, *map(parameter_of, CHANGEABLE))
+    refuse_others(context, *allowed, because="--resume continues the run with its own settings")
+    for name in variables(os.environ.keys() - without_variables(os.environ)):
+        print_line(f"{name} is ignored: --resume continues the run with its own settings")
+    return given.overrides() | ({GRADIENTS: True} if tensorboard else {})
+
+
+def _resolve_new(given: GivenSettings, split: str | None, *, tensorboard: bool) -> Resolved:
+    """Return the settings of a new run. `split`: the value of --split, from which the mode may follow."""
+    if tensorboard and not any(text.startswith(GRADIENTS) for text in given.assignments):
+        given = replace(given, assignments=(*given.assignments, f"{GRADIENTS}=true"))
+    resolved = given.with_values(_mode_that_splits(split, given.values.get(MODE.setting))).resolve()
+    config = resolved.config
+    if split and config.mode_kind.cluster.splits != split:
+        splits = f"mode {config.mode.name} splits the {config.mode_kind.cluster.splits}"
+        raise UserError(f"--split: got '{split}', but {splits}: leave one of them out")
+    return resolved
+
+
 def _mode_that_splits(what: str | None, mode: str | None) -> dict[str, str]:
-    """Return the option for the only mode that splits `what`; {} if several modes do, or if the user chose one."""
+    """Return the setting for the only mode that splits `what`; {} if several modes do, or if the user chose one."""
     found = [one.name for one in MODES if one.cluster.splits == what]
-    return {parameter_of("mode.name"): found[0]} if len(found) == 1 and mode is None else {}
+    return {MODE.setting: found[0]} if len(found) == 1 and mode is None else {}
 
 
 def _print_plan(resolved: Resolved) -> int:
@@ -170,6 +177,13 @@ def _print_plan(resolved: Resolved) -> int:
     for line in dry_run.lines(resolved, room()):
         print_line(line)
     return 0
+
+
+def _print_what_was_asked_for(root: Path, *, profile: bool) -> None:
+    """Print where the time of a run went, and where its operations ran, if the user asked for them."""
+    if profile:
+        _print_profile(root)
+    _print_placement(root)
 
 
 def _print_profile(root: Path) -> None:

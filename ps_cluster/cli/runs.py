@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import secrets
 import shutil
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -25,7 +26,7 @@ from ps_cluster.cli.command_line import (
     write_json_to,
     yes_option,
 )
-from ps_cluster.cli.options import config_options, configured, refuse_others, set_option, trusted_code
+from ps_cluster.cli.options import GivenSettings, config_options, refuse_others, set_option, trusted_code
 from ps_cluster.config import LONGEST_SECONDS, MOST_WORKERS
 from ps_cluster.config.tasks import EVALUATOR, TRAINING_TYPES, Task
 from ps_cluster.errors import FAILED, UserError, did_you_mean
@@ -291,13 +292,12 @@ def cluster() -> None:
 @click.pass_context
 def show_cluster(
     context: click.Context,
+    given: GivenSettings,
     /,
     what: Path | None,
     svg: Path | None,
     json_file: Path | None,
     tf_config: bool,
-    assignments: tuple[str, ...],
-    **options: Any,
 ) -> None:
     """Show jobs, tasks, addresses and devices.
 
@@ -313,7 +313,7 @@ def show_cluster(
         refuse_others(context, *shown, because=f"'{what}' is a run directory, and a run is shown with its own settings")
         view = overview.of_run(what)
     else:
-        view = overview.of_config(configured(what, assignments, options).config)
+        view = overview.of_config(replace(given, file=what).resolve().config)
     if svg:
         write_whole(svg, draw_cluster(view))
     if json_file and write_json_to(json_file, view.to_json()):

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from ps_cluster.cli.command_line import OUTPUT_FOLDER, OneOf, Whole, command, examples, option
 from ps_cluster.cli.options import (
+    GivenSettings,
     config_layers,
     config_options,
-    configured,
     log_format_option,
     metrics_options,
     parameter_of,
@@ -73,6 +73,7 @@ if TYPE_CHECKING:
 @metrics_options
 @log_format_option
 def task(
+    given: GivenSettings,
     run_dir: Path,
     cluster_file: Path | None,
     kind: str | None,
@@ -82,9 +83,6 @@ def task(
     min_workers: int | None,
     metrics_port: int | None,
     metrics_host: str,
-    file: Path | None,
-    assignments: tuple[str, ...],
-    **options: Any,
 ) -> int:
     """Run one task of a cluster on several machines, described by TF_CONFIG or --cluster.
 
@@ -96,7 +94,7 @@ def task(
 
     topology, own = _given_cluster(cluster_file, kind, index)
     set_log_task(str(own))
-    config = configured(file, assignments, options, topology.size).config
+    config = given.resolve(topology.size).config
     with with_metrics(make_lines(), metrics_port, metrics_host, str(own)) as view:
         options_of_task = one_task.TaskOptions(resume, wait_seconds, min_workers)
         return one_task.run_one_task(

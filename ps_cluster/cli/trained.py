@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -28,6 +27,7 @@ from ps_cluster.config import LONGEST_SECONDS
 from ps_cluster.config.tasks import EVALUATOR, Task
 from ps_cluster.errors import UserError
 from ps_cluster.evaluation.export_formats import EXPORT_FORMATS
+from ps_cluster.evaluation.text_sampling import Sampling
 from ps_cluster.process_variables import set_log_task
 from ps_cluster.report.terminal import make_console, print_line, print_note
 from ps_cluster.system.environment import not_used, prepare_for_tensorflow
@@ -96,13 +96,13 @@ def evaluate(checkpoint_dir: Path, once: bool, wait_seconds: float | None, data_
 @option("--output", type=PRINTED_FILE, metavar="FILE", help="The file to write; default, or -: standard output.")
 @option("--skip-bad", is_flag=True, help="Skip pictures that can't be read, and name them.")
 @option("--prompt", metavar="TEXT", help="A text that a network for text continues.")
-@option("--length", type=Whole(1, 100_000), help="Add at most this many bytes to a text; default: 200.")
+@option("--length", type=Whole(1, 100_000), help=f"Add at most this many bytes to a text; default: {Sampling.length}.")
 @option(
     "--temperature",
     type=Number(0, 100),
-    help="0: take the likeliest byte; 1: draw bytes by their probability; default: 0.7.",
+    help=f"0: take the likeliest byte; 1: draw bytes by their probability; default: {Sampling.temperature}.",
 )
-@option("--seed", type=Whole(0, 2**31), help="Seed with which bytes are drawn; default: 0.")
+@option("--seed", type=Whole(0, 2**31), help=f"Seed with which bytes are drawn; default: {Sampling.seed}.")
 @option(
     "--data-dir",
     type=INPUT_PATH,
@@ -135,16 +135,20 @@ def predict(
     from ps_cluster.evaluation.predictor import TrainedRun
 
     found = TrainedRun.open(run, data_dir, print_note, needs_examples=False)
-    sampling = {"length": length, "temperature": temperature, "seed": seed}
-    given: dict[str, Any] = {name: value for name, value in sampling.items() if value is not None}
     if found.spec.is_text:
-        from ps_cluster.evaluation.continuing import Sampling, continue_texts
+        from ps_cluster.evaluation.continuing import continue_texts
 
-        count = continue_texts(found, examples, prompt, Sampling(**given), writer=WRITERS[form], output=output)
-    elif prompt is not None or given:
-        name = "prompt" if prompt is not None else next(iter(given))
-        raise UserError(f"--{name}: the network of this run takes {found.spec}, no text: leave it out")
+        sampling = Sampling(
+            Sampling.length if length is None else length,
+            Sampling.temperature if temperature is None else temperature,
+            Sampling.seed if seed is None else seed,
+        )
+        count = continue_texts(found, examples, prompt, sampling, writer=WRITERS[form], output=output)
     else:
+        of_texts = {"--prompt": prompt, "--length": length, "--temperature": temperature, "--seed": seed}
+        for name, value in of_texts.items():
+            if value is not None:
+                raise UserError(f"{name}: the network of this run takes {found.spec}, no text: leave it out")
         count = write_predictions(
             found, examples, writer=WRITERS[form], top=top, output=output, skip_bad=skip_bad, notify=print_note
         )
@@ -154,7 +158,7 @@ def predict(
 
 def _check_output(context: click.Context, parameter: click.Parameter, path: Path | None) -> Path | None:
     """Return the path that `export` writes. Refuse it if `export` can't write the file, or the folder, there."""
-    kind = OUTPUT_FOLDER if context.params.get("changed_since") is None else OUTPUT_FILE
+    kind = OUTPUT_FOLDER if context.params["changed_since"] is None else OUTPUT_FILE
     return None if path is None else kind.convert(path, parameter, context)
 
 

@@ -10,15 +10,15 @@ from ps_cluster.config.merging import defaults_for
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.recipe import found_rates, has_rates, rated_as, rates_found
 from ps_cluster.config.schema import RunConfig
-from ps_cluster.config.sections import CHOSEN, flat, nested
+from ps_cluster.config.sections import CHOICES, DATA_SET, MODE, NETWORK, flat, nested
 
 # The defaults of later keys depend on the values of earlier keys. Network, data set and mode decide the default rule and
 # batch size, which decide the default learning rate.
-_DECIDE_RECIPES = ("model.name", "data.dataset", "mode.name")
+_DECIDE_RECIPES = (NETWORK.setting, DATA_SET.setting, MODE.setting)
 _DECIDE_RATES = (
     "cluster.workers",
     "training.batch_size_per_worker",
-    *(key for section, choice in CHOSEN.items() if (key := f"{section}.{choice.key}") not in _DECIDE_RECIPES),
+    *(choice.setting for choice in CHOICES if choice.setting not in _DECIDE_RECIPES),
 )
 
 _ALWAYS_SHOWN = (

@@ -454,10 +454,10 @@ class _DataSets(Registry[DataSet]):
     def names(self) -> tuple[str, ...]:
         return tuple(name for name in super().names if name not in self.own or self.own[name].offered)
 
-    def named_by_user(self, name: str, folder: Path) -> str:
-        """Return a name that the user has written, with an absolute path for code, and with form and path for data."""
+    def trust_name(self, name: str, folder: Path) -> str:
+        """Allow code that the user has named to be run. Return the name with an absolute path, for data also with its form."""
         if super().__contains__(name):
-            return super().named_by_user(name, folder)
+            return super().trust_name(name, folder)
         return named_by_user(name, folder)
 
     def __contains__(self, name: object) -> bool:

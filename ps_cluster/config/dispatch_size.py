@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from ps_cluster.config.setting_types import AUTO
+
 # A dispatch takes time of the chief (measured in docs/results.md), and its worker waits for a round trip. But the more
 # steps a dispatch has, the more steps are computed twice when a worker dies.
 DISPATCH_S, FEWEST, MOST = 0.5, 4, 64
@@ -20,7 +22,7 @@ def dispatch_size(setting: int | Literal["auto"], *, workers: int, per_second: f
       per_second: the steps (or rounds) of one worker per second; 0 while unknown.
       left: the steps (or rounds) that are left for each worker.
     """
-    if setting != "auto":
+    if setting != AUTO:
         return setting
     wanted = min(max(FEWEST, per_second * max(DISPATCH_S, workers / CHIEF_PER_S)), MOST)
     return int(max(1, min(wanted, left / 2)))

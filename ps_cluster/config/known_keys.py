@@ -7,15 +7,15 @@ from functools import lru_cache
 
 from pydantic import BaseModel
 
-from ps_cluster.config.schema import sections
+from ps_cluster.config.schema import section_classes
 from ps_cluster.config.sections import CHOSEN
 
 
 @lru_cache
 def known_keys() -> tuple[str, ...]:
     """Return the dotted keys of all settings, including those of single modes, networks, …, and the section names."""
-    found = dict.fromkeys(sections())
-    for section, model in sections().items():
+    found = dict.fromkeys(section_classes())
+    for section, model in section_classes().items():
         kinds = CHOSEN[section].kinds.with_settings if section in CHOSEN else ()
         for settings in (model, *(kind.Settings for kind in kinds)):
             found |= dict.fromkeys(_keys(settings, f"{section}."))

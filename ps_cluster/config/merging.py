@@ -29,12 +29,11 @@ from ps_cluster.config.sections import (
     Layer,
     adapted_to_choices,
     check_used,
+    choices_with,
     flat,
-    listed,
     merged,
     nested,
     strictest,
-    users,
 )
 from ps_cluster.config.user_layers import (
     ISOLATION_VARIABLE,
@@ -45,7 +44,7 @@ from ps_cluster.config.user_layers import (
     of_options,
 )
 from ps_cluster.errors import UserError, did_you_mean
-from ps_cluster.files.values import first_error
+from ps_cluster.files.values import first_error, listed
 from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.installation import CONFIG_FOLDER
 
@@ -71,8 +70,8 @@ class Resolved:
         section = key.partition(".")[0]
         if section not in CHOSEN:
             return "default"
-        key_of_choice, kinds = CHOSEN[section]
-        return f"default of {kinds.noun} {values[f'{section}.{key_of_choice}']}"
+        choice = CHOSEN[section]
+        return f"default of {choice.kinds.noun} {values[choice.setting]}"
 
 
 def build_config(file: Path | None = None, overrides: Layer | None = None) -> RunConfig:
@@ -140,8 +139,8 @@ def load_mode_and_cluster(file: Path) -> tuple[Mode, ClusterSettings]:
         ) from error
 
 
-def loaded(file: Path, changes: Layer, environment: Mapping[str, str]) -> Resolved:
-    """Return a run's config.yaml with other values for some dotted keys, and the strictest isolation of all layers.
+def resolve_resumed(file: Path, changes: Layer, environment: Mapping[str, str]) -> Resolved:
+    """Merge the settings of a resumed run: its config.yaml, other values for some dotted keys, and the strictest isolation.
 
     Args:
       environment: environment variables. Only the variable of the isolation counts: a resumed run keeps its settings.
@@ -167,8 +166,8 @@ def _setting_of_another_choice(error: ValidationError, tree: Layer, origin: str)
     section, name = map(str, first["loc"])
     if section not in CHOSEN:
         return None
-    key, kinds = CHOSEN[section]
-    having, chosen = users(section, name), tree[section][key]
+    kinds = CHOSEN[section].kinds
+    having, chosen = choices_with(section, name), tree[section][CHOSEN[section].key]
     if not having:
         known = list(kinds[chosen].Settings.model_fields)
         hint = did_you_mean(f"{section}.{name}", [*known_keys(), *(f"{section}.{one}" for one in known)])

@@ -97,16 +97,6 @@ class Promise:
     takes_local_steps: bool = False
 
 
-@dataclass(frozen=True)
-class UsedSettings:
-    """Which settings a mode uses."""
-
-    # The settings (dotted keys) and whole sections that it does not use, except those of task types that it does not have.
-    # A set that a mode gives replaces this default.
-    unused: frozenset[str] = frozenset({"staleness"})
-    own_rule: str | None = None  # the only optimizer rule that the mode works with; None: any rule
-
-
 class Mode(Named, ABC):
     """A way to turn the workers' gradients into updates.
 
@@ -115,22 +105,23 @@ class Mode(Named, ABC):
 
     Attributes:
       name: the name by which users choose the mode.
-      says: one sentence for --help that says what the mode does.
       Settings: the class of the section `mode`, with this mode's own settings.
       cluster: the cluster that the mode runs on.
       promise: what the mode promises about its updates.
-      uses: the settings that the mode uses.
+      unused_settings: the settings (dotted keys) and whole sections that the mode does not use. The settings of task types
+        that its cluster does not have need not be listed.
+      own_rule: the only optimizer rule that the mode works with; None: any rule.
       has_tables: whether the mode has embedding tables whose rows travel one by one (training/table_limits.py).
       shard: the class of what each parameter server (or each worker of a split network) holds.
       step_source: the class that decides which step ids the chief hands out, and when.
     """
 
     name = ""
-    says = ""
     Settings: type[ModeSettings] = ModeSettings
     cluster = ClusterShape()
     promise = Promise()
-    uses = UsedSettings()
+    unused_settings: frozenset[str] = frozenset({"staleness"})
+    own_rule: str | None = None
     has_tables = False
     shard: type[ParameterShard]
     step_source: type[StepSource]
@@ -199,9 +190,10 @@ class Mode(Named, ABC):
         return WORKER if self.has_workers else CHIEF
 
     @property
-    def cannot_scale(self) -> str:
-        """A clause for messages that says why the number of workers can't change."""
-        return f"mode {self.name} keeps its number of workers: {self.cluster.fixed_workers}"
+    def why_fixed(self) -> str | None:
+        """A clause for messages that says why the number of workers can't change during a run; None: it can."""
+        reason = self.cluster.fixed_workers
+        return f"mode {self.name} keeps its number of workers: {reason}" if reason else None
 
     @property
     def shares_steps(self) -> bool:
@@ -241,7 +233,7 @@ class Mode(Named, ABC):
             raise ValueError(f"cluster.parameter_servers: got {servers}: mode {self.name} works only with {most}")
         if config.loses_of_pushes and not self.has_parameter_servers:
             raise ValueError(f"cluster.wire: got '{config.cluster.wire}': mode {self.name} sends no pushes")
-        rule = self.uses.own_rule
+        rule = self.own_rule
         if rule is not None and config.optimizer.rule != rule:
             raise ValueError(f"optimizer.rule: got '{config.optimizer.rule}': mode {self.name} needs {rule}")
 

@@ -193,10 +193,10 @@ class Networks(Registry[Network[Any]]):
     def __contains__(self, name: object) -> bool:
         return _is_saved(name) or super().__contains__(name)
 
-    def named_by_user(self, name: str, folder: Path) -> str:
-        """Return a name that the user has written, with the absolute path of a file. The file may be read from now on."""
+    def trust_name(self, name: str, folder: Path) -> str:
+        """Allow the file that the user has named to be run or read. Return the name with the file's absolute path."""
         if not _is_saved(name):
-            return super().named_by_user(name, folder)
+            return super().trust_name(name, folder)
         file = user_code.absolute_path(name, folder)
         user_code.trust(file)
         return str(file)

@@ -17,7 +17,7 @@ from ps_cluster.files.values import Malformed, number_text
 
 if TYPE_CHECKING:
     from ps_cluster.config import RunConfig
-    from ps_cluster.models.judges import LossAndMetric
+    from ps_cluster.models.judges import ObjectiveJudge
     from ps_cluster.report.analysis import Analysis
 
 TARGET, WEIGHT = "target", "weight"  # the names of the arrays that are not inputs
@@ -187,7 +187,7 @@ class ExampleSpec:
 
 # The objectives: what a network is trained for, with loss and metric of its outputs.
 #
-# The TensorFlow part of each objective is a subclass of `ps_cluster.models.judges.LossAndMetric`.
+# The TensorFlow part of each objective is a subclass of `ps_cluster.models.judges.ObjectiveJudge`.
 
 SMOOTHING = "training.label_smoothing"
 IN_DEVIATIONS = "targets in standard deviations"
@@ -215,12 +215,12 @@ class Objective(Named):
     activation = "linear"
     reading = ""
 
-    def judge(self) -> type[LossAndMetric]:
+    def judge(self) -> type[ObjectiveJudge]:
         """Return the class that computes loss, metric and predictions."""
         raise NotImplementedError
 
     def results(self) -> type[Analysis] | None:
-        """Return the class that analyses the arrays of `LossAndMetric.kept`; None: there is no analysis."""
+        """Return the class that analyses the arrays of `Judge.kept`; None: there is no analysis."""
         return None
 
     @property
@@ -308,7 +308,7 @@ class Classification(Objective):
     weighs_classes = True
     activation = "softmax"
 
-    def judge(self) -> type[LossAndMetric]:
+    def judge(self) -> type[ObjectiveJudge]:
         from ps_cluster.models.judges import ClassificationJudge
 
         return ClassificationJudge
@@ -384,7 +384,7 @@ class MultiLabel(Objective):
     name = "multi-label"
     activation = "sigmoid"
 
-    def judge(self) -> type[LossAndMetric]:
+    def judge(self) -> type[ObjectiveJudge]:
         from ps_cluster.models.judges import MultiLabelJudge
 
         return MultiLabelJudge
@@ -439,7 +439,7 @@ class Regression(Objective):
     reading = IN_DEVIATIONS
     smooths_labels = False
 
-    def judge(self) -> type[LossAndMetric]:
+    def judge(self) -> type[ObjectiveJudge]:
         from ps_cluster.models.judges import RegressionJudge
 
         return RegressionJudge
@@ -506,7 +506,7 @@ class NextByte(Objective):
     has_accuracy = False
     smooths_labels = False
 
-    def judge(self) -> type[LossAndMetric]:
+    def judge(self) -> type[ObjectiveJudge]:
         from ps_cluster.models.judges import NextByteJudge
 
         return NextByteJudge

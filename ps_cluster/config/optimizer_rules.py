@@ -124,10 +124,11 @@ class OptimizerRule(Named, Generic[OwnSettings]):
     update: type[UpdateRule[OwnSettings]]
     row_update: type[RowRule[OwnSettings]] | None = None
 
-    def parts(self) -> Mapping[str, type]:
+    def class_attributes(self) -> Mapping[str, type]:
+        from ps_cluster.server.update_rules.row_rule import RowRule
         from ps_cluster.server.update_rules.rule import UpdateRule
 
-        return {"update": UpdateRule}
+        return {"update": UpdateRule} if self.row_update is None else {"update": UpdateRule, "row_update": RowRule}
 
     def check(self, config: RunConfig) -> None:
         """Raise ValueError, with the setting and its value, for settings that do not fit together."""

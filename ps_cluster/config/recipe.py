@@ -7,28 +7,38 @@ examples. An entry suits one mode, number of workers and batch size. It is used 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from ps_cluster.config.datasets import DATASETS, DataSet
-from ps_cluster.config.modes import MODES, Mode
+from ps_cluster.config.datasets import DataSet
+from ps_cluster.config.modes import Mode
 from ps_cluster.config.networks import NETWORKS, Network
 from ps_cluster.config.optimizer_rules import RULES
-from ps_cluster.config.registry import Named, Registry
 from ps_cluster.config.schedules import CONSTANT
 from ps_cluster.config.schema import RunConfig
-from ps_cluster.config.sections import CHOSEN, Layer, adapted_to_choices, flat, merged, of_choices, uses, value_in
+from ps_cluster.config.sections import (
+    DATA_SET,
+    MODE,
+    NETWORK,
+    RULE,
+    STALENESS_METHOD,
+    Layer,
+    adapted_to_choices,
+    flat,
+    merged,
+    of_choices,
+    uses,
+    value_in,
+)
 from ps_cluster.config.setting_types import Section
 from ps_cluster.config.user_layers import NamedLayer
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import first_error
 
-T = TypeVar("T", bound=Named)
-
 OF_MODES = "modes"  # the table in a recipe
 COMPILED = "compiled"  # the rule that stands for the optimizer of a network's compile()
-METHOD = "staleness.method"
+METHOD = STALENESS_METHOD.setting
 # These settings belong together: if the user sets one of them, none is taken from the table.
 BELONG_TOGETHER = (
     "optimizer.rule",
@@ -111,7 +121,7 @@ def rated_as(mode: Mode, workers: object) -> tuple[str, object]:
     Args:
       workers: `cluster.workers`, which is not validated yet.
     """
-    steps_alone = mode.promise.takes_local_steps and mode.uses.own_rule is None
+    steps_alone = mode.promise.takes_local_steps and mode.own_rule is None
     if steps_alone or mode.shares_steps:
         return "single", 1
     return mode.name, workers if mode.has_workers else 1
@@ -125,17 +135,17 @@ def found_for(table: Sequence[FoundRates], settings: Mapping[str, Any], user: Ma
       user: the user's layer. If it sets one of `BELONG_TOGETHER`, the table is not used. The exception is a staleness
         method that is the default of the rule anyway.
     """
-    mode, rule = value_in(settings, "mode", "name"), value_in(settings, "optimizer", "rule")
-    if mode not in MODES:
+    mode, rule = MODE.chosen_in(settings), RULE.chosen_in(settings)
+    if mode is None:
         return {}  # the validation refuses it later
     # With local steps the method belongs to the outer step, and the table to the local steps.
-    is_usual = MODES[mode].promise.takes_local_steps or (
-        rule in RULES and value_in(settings, "staleness", "method") == RULES[rule].staleness_method
+    is_usual = mode.promise.takes_local_steps or (
+        rule is not None and STALENESS_METHOD.name_in(settings) == rule.staleness_method
     )
     if {key for key in BELONG_TOGETHER if not (key == METHOD and is_usual)} & flat(user).keys():
         return {}
     batch_size = value_in(settings, "training", "batch_size_per_worker")
-    place = (*rated_as(MODES[mode], value_in(settings, "cluster", "workers")), batch_size)
+    place = (*rated_as(mode, value_in(settings, "cluster", "workers")), batch_size)
     return next((found.layer() for found in table if found.place == place), {})
 
 
@@ -147,11 +157,11 @@ def recipe_for(base: Layer, user: Layer) -> tuple[Layer, NamedLayer]:
       user: the user's settings. They choose network, data set, mode, workers and batch size.
     """
     # An unknown name, which the validation refuses, has no recipe.
-    data_set = _chosen(DATASETS, "data", merged(base, user)) or DataSet()
-    network = _chosen(NETWORKS, "model", merged(base, data_set.recipe, user)) or Network()
+    data_set = DATA_SET.chosen_in(merged(base, user)) or DataSet()
+    network = NETWORK.chosen_in(merged(base, data_set.recipe, user)) or Network()
     of_network = {key: value for key, value in network.recipe.items() if key != OF_MODES}
     is_own = not network.name or network.name in NETWORKS.own
-    rule = value_in(merged(of_network, data_set.recipe, user), "optimizer", "rule")
+    rule = RULE.name_in(merged(of_network, data_set.recipe, user))
     safe = {} if is_own else of_users_network(rule)
     of_both = data_set.recipes.get(network.name, {})
     parts: list[NamedLayer] = []
@@ -177,17 +187,9 @@ def recipe_for(base: Layer, user: Layer) -> tuple[Layer, NamedLayer]:
     return base, NamedLayer("recipe", merged(*(part.settings for part in parts)), parts=tuple(parts))
 
 
-def _chosen(kinds: Registry[T], section: str, settings: Layer) -> T | None:
-    """Return the object that is chosen in a section; None if it names no existing object."""
-    name = value_in(settings, section, CHOSEN[section].key)
-    if name not in kinds:
-        return None
-    return kinds[name]
-
-
 def _staleness_method(settings: Layer) -> NamedLayer:
     """Return a layer with the chosen rule's staleness method; empty if the parameter servers do not use the rule."""
-    rule, mode = _chosen(RULES, "optimizer", settings), _chosen(MODES, "mode", settings)
+    rule, mode = RULE.chosen_in(settings), MODE.chosen_in(settings)
     if not (rule and mode) or mode.promise.takes_local_steps or not uses(mode.name, METHOD):
         return NamedLayer("", {})
     return NamedLayer(f"default of rule {rule.name}", {"staleness": {"method": rule.staleness_method}})

@@ -17,8 +17,8 @@ from ps_cluster.config.user_code import (
     is_trusted,
     load,
     load_entry_point,
-    named_by_user,
     parse,
+    trust_reference,
 )
 from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files.values import one_line
@@ -29,15 +29,17 @@ class Named:
 
     Attributes:
       name: the name.
+      says: a sentence for --help that describes the object; "": there is none.
       page: the page of the documentation that shows how to write such an object.
       Settings: if a section of a configuration names the object, the class of this section.
     """
 
     name: str = ""
+    says: str = ""
     page = "docs/extending.md"
     Settings: type[Section] = Section
 
-    def parts(self) -> Mapping[str, type]:
+    def class_attributes(self) -> Mapping[str, type]:
         """Return the attributes that have to name a class, each with the base class of that class."""
         return {}
 
@@ -92,18 +94,7 @@ class Registry(Generic[T]):
         home = self._home()
         inner = (one.name for one in pkgutil.iter_modules(getattr(home, "__path__", ())))
         for module in (home, *(importlib.import_module(f"{home.__name__}.{name}") for name in inner)):
-            things = [thing for thing in vars(module).values() if isinstance(thing, self._base)]
-            made = {type(thing) for thing in things}
-            things += [
-                kind()
-                for kind in vars(module).values()
-                if isinstance(kind, type)
-                and issubclass(kind, self._base)
-                and vars(kind).get("name")
-                and kind not in made
-                if kind.__module__ == module.__name__
-            ]
-            for thing in things:
+            for thing in self._objects_of(module):
                 first = found.setdefault(thing.name, thing)
                 if first is not thing:
                     raise UserError(
@@ -111,6 +102,17 @@ class Registry(Generic[T]):
                         f"{_full_name(type(thing))}: give one of them another name"
                     )
         return found
+
+    def _objects_of(self, module: ModuleType) -> Iterator[T]:
+        """Yield the objects in a module, then an object of each class with a name there that has none."""
+        objects = [thing for thing in vars(module).values() if isinstance(thing, self._base)]
+        yield from objects
+        with_objects = {type(one) for one in objects}
+        classes = (kind for kind in vars(module).values() if isinstance(kind, type) and issubclass(kind, self._base))
+        for kind in classes:
+            is_imported = kind.__module__ != module.__name__
+            if not is_imported and kind not in with_objects and vars(kind).get("name"):
+                yield kind()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -126,13 +128,13 @@ class Registry(Generic[T]):
         """Yield the objects that may have settings which other objects do not have."""
         return iter(self)
 
-    def named_by_user(self, name: str, folder: Path) -> str:
-        """Return a name that the user has written, with the absolute path of a file of code. The file may be run from now on.
+    def trust_name(self, name: str, folder: Path) -> str:
+        """Allow the file of code that the user has named to be run. Return the name with the file's absolute path.
 
         Args:
           folder: the folder to which paths are relative.
         """
-        return named_by_user(name, folder)
+        return trust_reference(name, folder)
 
     def __contains__(self, name: object) -> bool:
         if not isinstance(name, str):
@@ -214,12 +216,12 @@ class Registry(Generic[T]):
         if not isinstance(made.Settings, type) or not issubclass(made.Settings, self.settings):
             base = _full_name(self.settings)
             raise UserError(f"{self.noun} '{name}': its Settings has to be a subclass of {base}: {self.page}")
-        for part, base_of_part in made.parts().items():
-            given = getattr(made, part, None)  # a user's class may lack it
-            if not isinstance(given, type) or not issubclass(given, base_of_part):
+        for attribute, base_of_value in made.class_attributes().items():
+            given = getattr(made, attribute, None)  # a user's class may lack it
+            if not isinstance(given, type) or not issubclass(given, base_of_value):
                 raise UserError(
-                    f"{self.noun} '{name}': its {part} is {given!r:.200}, but has to be a subclass of "
-                    f"{_full_name(base_of_part)}: {self.page}"
+                    f"{self.noun} '{name}': its {attribute} is {given!r:.200}, but has to be a subclass of "
+                    f"{_full_name(base_of_value)}: {self.page}"
                 )
 
 

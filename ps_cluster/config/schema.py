@@ -18,7 +18,7 @@ from ps_cluster.config.optimizer_rules import RULES, RuleSettings
 from ps_cluster.config.samples import ALL, Sample, ends_of_workers, is_by_worker, parse_sample
 from ps_cluster.config.schedules import ScheduleSettings
 from ps_cluster.config.sections import Layer, adapted_to_choices, check_switches, chosen_kinds, flat, merged, nested
-from ps_cluster.config.setting_types import LARGEST_FACTOR, Fraction, Section
+from ps_cluster.config.setting_types import AUTO, LARGEST_FACTOR, Fraction, Section
 from ps_cluster.config.staleness_methods import METHODS, StalenessSettings
 from ps_cluster.config.stragglers import parse_stragglers
 from ps_cluster.errors import UserError
@@ -42,10 +42,8 @@ LEDGER_WINDOW, STEPS_IN_WINDOW_PER_WORKER = 2**16, 256
 # A network learns little in an epoch with fewer than FEW_UPDATES, unless the whole training has ENOUGH_UPDATES.
 FEW_UPDATES, ENOUGH_UPDATES = 10, 200
 LONGEST_SECONDS = 1e9  # far above any useful value
-AUTO = "auto"  # the value of a setting that is chosen when a run begins
 ClassWeight = Annotated[float, Field(gt=0, le=LARGEST_FACTOR)]
 LOSSY = ("int8", "top_k")  # values of cluster.wire
-GPUS_AUTO = "auto"  # the value of cluster.gpus with which workers compute on GPUs
 
 
 class ClusterSettings(Section):
@@ -109,6 +107,11 @@ class ClusterSettings(Section):
         description="Give the run a private network that no other program can reach; auto: if the system allows it. "
         "interface=NAME, for `task` only: close the task's port to all other interfaces."
     )
+
+    @property
+    def on_gpus(self) -> bool:
+        """True if the workers compute on GPUs."""
+        return self.gpus == AUTO
 
     @field_validator("straggler")
     @classmethod
@@ -216,6 +219,9 @@ class EvaluationSettings(Section):
         le=1e15,
         description="For the patience, a metric counts as better only if it is better by more than this.",
     )
+    recompute_updates: bool = Field(
+        description="Compute a sample of the updates again, outside the cluster, for the proof. Needs cluster.evaluator."
+    )
 
     @property
     def recall_name(self) -> str | None:
@@ -237,12 +243,8 @@ class EvaluationSettings(Section):
             )
         return self
 
-    recompute_updates: bool = Field(
-        description="Compute a sample of the updates again, outside the cluster, for the proof. Needs cluster.evaluator."
-    )
 
-
-class Checkpoints(Section):
+class CheckpointSettings(Section):
     every_seconds: Literal["auto"] | Annotated[float, Field(gt=0, le=LONGEST_SECONDS)] = Field(
         description="Write and score a checkpoint this often. auto: after 5 s of training, then whenever that time "
         "has doubled, at least once a minute."
@@ -282,7 +284,7 @@ class RunConfig(Section):
     optimizer: RuleSettings
     lookahead: LookaheadSettings
     schedule: ScheduleSettings
-    checkpoints: Checkpoints
+    checkpoints: CheckpointSettings
     evaluation: EvaluationSettings
 
     @model_validator(mode="after")
@@ -316,18 +318,18 @@ class RunConfig(Section):
             )
 
     def _check_scale(self) -> None:
-        workers, kind = self.cluster.workers, self.mode_kind
+        workers = self.cluster.workers
         for name, bound, allowed in (
             ("min_workers", self.cluster.min_workers, range(1, workers + 1)),
             ("max_workers", self.cluster.max_workers, range(workers, sys.maxsize)),
         ):
             if bound is None or bound == workers:
                 continue
-            if kind.cluster.fixed_workers:
-                raise ValueError(f"cluster.{name}: got {bound}: {kind.cannot_scale}: leave it out")
+            if why := self.mode_kind.why_fixed:
+                raise ValueError(f"cluster.{name}: got {bound}: {why}: leave it out")
             if bound not in allowed:
-                most = "at most" if name == "min_workers" else "at least"
-                raise ValueError(f"cluster.{name}: got {bound}: it has to be {most} cluster.workers, {workers}")
+                side = "at most" if name == "min_workers" else "at least"
+                raise ValueError(f"cluster.{name}: got {bound}: it has to be {side} cluster.workers, {workers}")
 
     def _check_patience(self) -> None:
         patience = self.evaluation.patience
@@ -444,7 +446,7 @@ class RunConfig(Section):
           step_s: the measured seconds of a step of the slowest worker.
         """
         grace_s, longest_s = self.mode_kind.grace_seconds(self), self.cluster.longest_step_seconds
-        if longest_s == "auto":
+        if longest_s == AUTO:
             own_s = self.examples_per_step / SLOWEST_EXAMPLES_PER_SECOND
             stragglers = parse_stragglers(self.cluster.straggler)
             expected_s = stragglers.longest_step_s(own_s, self.most_workers, self.training.seed)
@@ -496,7 +498,7 @@ class RunConfig(Section):
         """The dtype in which weights and complete gradients are sent: "bfloat16" or "float32"."""
         if self.loses_of_pushes:
             return "bfloat16"
-        return self.model.precision if self.cluster.wire == "auto" else self.cluster.wire
+        return self.model.precision if self.cluster.wire == AUTO else self.cluster.wire
 
     @property
     def loses_of_pushes(self) -> bool:
@@ -523,7 +525,7 @@ def fitted(tree: Layer | None) -> RunConfig:
     return _class_with(tuple((section, kind.Settings) for section, kind in kinds.items())).model_validate(tree)
 
 
-def sections() -> dict[str, type[Section]]:
+def section_classes() -> dict[str, type[Section]]:
     """Return section name → its class, which has only the settings that all choices of the section share."""
     classes = {name: field.annotation for name, field in RunConfig.model_fields.items()}
     return {name: kind for name, kind in classes.items() if isinstance(kind, type) and issubclass(kind, Section)}

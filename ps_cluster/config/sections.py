@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from ps_cluster.config.datasets import DATASETS
 from ps_cluster.config.modes import MODES
@@ -11,9 +12,11 @@ from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.optimizer_rules import RULES
 from ps_cluster.config.registry import Named, Registry
 from ps_cluster.config.schedules import SCHEDULES
+from ps_cluster.config.setting_types import Section
 from ps_cluster.config.staleness_methods import METHODS
 from ps_cluster.config.tasks import PS, WORKER
 from ps_cluster.errors import UserError
+from ps_cluster.files.values import listed
 
 Layer = dict[str, Any]
 
@@ -59,21 +62,47 @@ def merged(*layers: Mapping[str, Any]) -> Layer:
 # The sections of a configuration whose settings depend on what is chosen in them.
 
 
-class Choice(NamedTuple):
-    """The key that decides which other settings a section has, and the objects that this key may name."""
+Kind = TypeVar("Kind", bound=Named, covariant=True)
 
+
+@dataclass(frozen=True)
+class Choice(Generic[Kind]):
+    """A setting that decides which other settings its section has, and the objects that this setting may name."""
+
+    section: str
     key: str
-    kinds: Registry[Named]
+    kinds: Registry[Kind]
+
+    @property
+    def setting(self) -> str:
+        """The dotted key of the setting."""
+        return f"{self.section}.{self.key}"
+
+    def name_in(self, layer: Mapping[str, Any]) -> Any:
+        """Return the name that a layer chooses; None if it chooses none. The layer need not be valid."""
+        return value_in(layer, self.section, self.key)
+
+    def chosen_in(self, layer: Mapping[str, Any]) -> Kind | None:
+        """Return the object that a layer chooses; None if it names no existing object.
+
+        Raises:
+          UserError: the object can't be loaded.
+        """
+        name = self.name_in(layer)
+        if name not in self.kinds:
+            return None
+        return self.kinds[name]
 
 
-CHOSEN: dict[str, Choice] = {
-    "data": Choice("dataset", DATASETS),
-    "mode": Choice("name", MODES),
-    "staleness": Choice("method", METHODS),
-    "model": Choice("name", NETWORKS),
-    "optimizer": Choice("rule", RULES),
-    "schedule": Choice("kind", SCHEDULES),
-}
+DATA_SET = Choice("data", "dataset", DATASETS)
+MODE = Choice("mode", "name", MODES)
+STALENESS_METHOD = Choice("staleness", "method", METHODS)
+NETWORK = Choice("model", "name", NETWORKS)
+RULE = Choice("optimizer", "rule", RULES)
+SCHEDULE = Choice("schedule", "kind", SCHEDULES)
+CHOICES: tuple[Choice[Named], ...] = (DATA_SET, MODE, STALENESS_METHOD, NETWORK, RULE, SCHEDULE)
+CHOSEN = {choice.section: choice for choice in CHOICES}
+CHOOSING = {choice.setting: choice for choice in CHOICES}  # by dotted key
 
 
 def chosen_kinds(tree: Layer) -> dict[str, Named]:
@@ -82,8 +111,8 @@ def chosen_kinds(tree: Layer) -> dict[str, Named]:
     Raises:
       UserError: the chosen object can't be loaded.
     """
-    names = {section: value_in(tree, section, choice.key) for section, choice in CHOSEN.items()}
-    return {section: CHOSEN[section].kinds[name] for section, name in names.items() if name in CHOSEN[section].kinds}
+    kinds = {section: choice.chosen_in(tree) for section, choice in CHOSEN.items()}
+    return {section: kind for section, kind in kinds.items() if kind is not None}
 
 
 def adapted_to_choices(under: Layer, over: Mapping[str, Any]) -> Layer:
@@ -93,12 +122,12 @@ def adapted_to_choices(under: Layer, over: Mapping[str, Any]) -> Layer:
     `optimizer.learning_rate`, and all data sets of images share `data.augmentation`.
     """
     result = dict(under)
-    for section, (key, kinds) in CHOSEN.items():
-        before, now = value_in(under, section, key), value_in(over, section, key)
+    for section, choice in CHOSEN.items():
+        before, now = choice.name_in(under), choice.name_in(over)
         if now is not None and now != before and isinstance(under.get(section), dict):
-            shared = _shared_settings(kinds, before, now)
+            shared = _shared_settings(choice.kinds, before, now)
             kept = {name: value for name, value in under[section].items() if name in shared}
-            result[section] = kept | {key: now}
+            result[section] = kept | {choice.key: now}
     return result
 
 
@@ -112,15 +141,16 @@ def of_choices(recipe: Mapping[str, Any], chosen: Layer) -> Layer:
         if isinstance(recipe.get(section), dict):
             known = kind.Settings.model_fields
             given = recipe[section].items()
-            result[section] = {name: value for name, value in given if name in known or not users(section, name)}
+            result[section] = {name: value for name, value in given if name in known or not choices_with(section, name)}
     return result
 
 
-def _shared_settings(kinds: Registry[Any], *names: Any) -> set[str]:
+def _shared_settings(kinds: Registry[Named], *names: Any) -> set[str]:
     """Return the settings that two choices inherit from one class. An unknown choice has only those that all have."""
     known = [kinds[name].Settings for name in names if name in kinds]
     classes = known if len(known) == len(names) else [*known, kinds.settings]
-    nearest = next(base for base in classes[0].__mro__ if all(issubclass(one, base) for one in classes))
+    bases = (base for base in classes[0].__mro__ if issubclass(base, Section))
+    nearest = next(base for base in bases if all(issubclass(one, base) for one in classes))
     return set(nearest.model_fields)
 
 
@@ -130,7 +160,7 @@ def own_settings(section: str, kind: Named) -> list[str]:
     return [name for name in kind.Settings.model_fields if name not in shared]
 
 
-def users(section: str, name: str) -> list[str]:
+def choices_with(section: str, name: str) -> list[str]:
     """Return the names of the choices in a section that have a setting of this name."""
     return [kind.name for kind in CHOSEN[section].kinds.with_settings if name in kind.Settings.model_fields]
 
@@ -142,7 +172,7 @@ _TASK_OF_SETTING = {
     "cluster.intra_op_threads": WORKER, "cluster.parameter_servers": PS,
 }  # fmt: skip
 # Settings that switch on a feature that not all modes have → the value that switches it off.
-SWITCHES = {"staleness.method": "none", "lookahead.every_updates": 0}
+SWITCHES = {STALENESS_METHOD.setting: "none", "lookahead.every_updates": 0}
 
 
 def uses(mode: str, key: str) -> bool:
@@ -153,7 +183,7 @@ def uses(mode: str, key: str) -> bool:
         return name in kind.Settings.model_fields
     if key in _TASK_OF_SETTING:
         return _TASK_OF_SETTING[key] in kind.cluster.types
-    return section not in kind.uses.unused and key not in kind.uses.unused
+    return section not in kind.unused_settings and key not in kind.unused_settings
 
 
 def check_used(modes: Sequence[str], given: Mapping[str, Any]) -> None:
@@ -188,11 +218,6 @@ def without_unused(mode: str, layer: Mapping[str, Any], prefix: str = "") -> dic
         elif uses(mode, prefix + key) or not any(uses(name, prefix + key) for name in MODES.own):
             kept[key] = value
     return kept
-
-
-def listed(names: Sequence[str]) -> str:
-    """Join names with commas, and the last two with \"and\"."""
-    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
 
 
 # Join layers of settings. The strictest value of `cluster.isolation` wins, so that a request for protection is always met.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from ps_cluster.files.values import refuse_address
+
+AUTO: Final = "auto"  # the value of a setting that is chosen when a run begins
 
 # Far above any useful value, and far below the largest float32.
 LARGEST_FACTOR = 1e6

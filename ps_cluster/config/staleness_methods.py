@@ -44,7 +44,6 @@ class StalenessMethod(Named, Generic[OwnSettings]):
 
     Attributes:
       name: the name by which users choose it.
-      says: one sentence for --help that says what the method does.
       Settings: the class of the section `staleness`, with this method's own settings.
       correction: the class that corrects gradients in a shard; `server.staleness.correction.Correction` corrects nothing.
       gathers: whether an update applies several gradients at a time.
@@ -53,12 +52,11 @@ class StalenessMethod(Named, Generic[OwnSettings]):
     """
 
     name = ""
-    says = ""
     gathers = takes_periods = works_by_row = False
     Settings: type[StalenessSettings] = StalenessSettings
     correction: type[Correction[OwnSettings]]
 
-    def parts(self) -> Mapping[str, type]:
+    def class_attributes(self) -> Mapping[str, type]:
         from ps_cluster.server.staleness.correction import Correction
 
         return {"correction": Correction}

@@ -65,8 +65,8 @@ def trust(file: Path) -> None:
     set_trusted_files(dict.fromkeys([*trusted_files(), str(file.absolute())]))
 
 
-def named_by_user(text: str, folder: Path) -> str:
-    """Return a reference that the user has written, with an absolute path. Its file may be run from now on.
+def trust_reference(text: str, folder: Path) -> str:
+    """Allow the file of a reference that the user has written to be run. Return the reference with an absolute path.
 
     Any other text is returned unchanged. Relative paths start at `folder`.
     """
@@ -139,7 +139,7 @@ def load(reference: Reference) -> Any:
 
 
 class PickledFunction:
-    """A function from a script or notebook, in a trusted file that the Python API has written (`api/program.py`)."""
+    """A function from a script or notebook, in a trusted file that the Python API has written (`api/networks.py`)."""
 
     def __init__(self, reference: Reference):
         self._reference = reference

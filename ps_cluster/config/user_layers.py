@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ps_cluster.config.known_keys import known_keys
-from ps_cluster.config.sections import CHOSEN, ISOLATION_KEY, Layer, flat, merged, nested, value_in
+from ps_cluster.config.sections import CHOICES, ISOLATION_KEY, Layer, flat, merged, nested
 from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files.values import Malformed
 from ps_cluster.files.yaml_files import parse_yaml, read_yaml
@@ -65,7 +65,7 @@ def of_file(file: Path) -> list[NamedLayer]:
                 raise UserError(f"{path}: {EXTENDS}: at most {MOST_FILES} files extend each other: join some of them")
             following = _extended(path, settings.pop(EXTENDS), seen)
             where = f"{path}: {EXTENDS}: "
-        found.append(NamedLayer(str(path), trusted(settings, path.absolute().parent), may_repeat=True))
+        found.append(NamedLayer(str(path), trust_names(settings, path.absolute().parent), may_repeat=True))
     return found[::-1]
 
 
@@ -77,7 +77,7 @@ def settings_of_file(file: Path) -> Layer:
 def of_environment(environment: Mapping[str, str]) -> list[NamedLayer]:
     """Return a layer for each variable PS_CLUSTER__SECTION__KEY. Its value is read as YAML."""
     given = ((name, _of_variable(name, environment[name])) for name in variables(environment))
-    return [NamedLayer(name, trusted(nested({key: value}), Path.cwd())) for name, (key, value) in given]
+    return [NamedLayer(name, trust_names(nested({key: value}), Path.cwd())) for name, (key, value) in given]
 
 
 def settings_of_environment(environment: Mapping[str, str]) -> dict[str, Any]:
@@ -104,14 +104,14 @@ def without_variables(environment: Mapping[str, str]) -> dict[str, str]:
 
 def of_options(overrides: Mapping[str, Any]) -> NamedLayer:
     """Return the layer of the options: dotted key → value."""
-    return NamedLayer(OPTIONS, trusted(nested(overrides), Path.cwd()))
+    return NamedLayer(OPTIONS, trust_names(nested(overrides), Path.cwd()))
 
 
-def trusted(layer: Layer, folder: Path) -> Layer:
-    """Return a user's layer with absolute paths of the code and data that it names. This code may be run from now on."""
-    for section, (key, kinds) in CHOSEN.items():
-        if isinstance(name := value_in(layer, section, key), str):
-            layer = merged(layer, {section: {key: kinds.named_by_user(name, folder)}})
+def trust_names(layer: Layer, folder: Path) -> Layer:
+    """Allow the code that a user's layer names to be run. Return the layer with absolute paths of code and data."""
+    for choice in CHOICES:
+        if isinstance(name := choice.name_in(layer), str):
+            layer = merged(layer, {choice.section: {choice.key: choice.kinds.trust_name(name, folder)}})
     return layer
 
 

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from collections.abc import Iterable, Sequence
+from typing import IO, Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from rich.text import Text
 
 from ps_cluster.files.values import cell, finite
 from ps_cluster.report.terminal import FOLD, ColumnOptions, Output, SafeConsole, plain_table
+
+Prediction = TypeVar("Prediction")
+GivenPrediction = TypeVar("GivenPrediction", contravariant=True)
+Cell: TypeAlias = str | float | None
+"""A value of a CSV file, which is empty for None."""
 
 
 class ClassFormatter:
@@ -23,7 +28,7 @@ class ClassFormatter:
         self.columns = [f"{what}_{place}" for place in places for what in ("class", "probability")]
         self.headings = ["class", *(f"{place}." for place in places[1:])]
 
-    def cells(self, prediction: np.ndarray) -> list[Any]:
+    def cells(self, prediction: np.ndarray) -> list[Cell]:
         return [one for pair in self._best(prediction) for one in pair]
 
     def shown(self, prediction: np.ndarray) -> list[str]:
@@ -44,7 +49,7 @@ class ValueFormatter:
         self.columns = ["value"] if count == 1 else [f"value_{place}" for place in range(1, count + 1)]
         self.headings = self.columns
 
-    def cells(self, prediction: np.ndarray) -> list[Any]:
+    def cells(self, prediction: np.ndarray) -> list[Cell]:
         return [finite(value) for value in prediction]
 
     def shown(self, prediction: np.ndarray) -> list[str]:
@@ -54,27 +59,38 @@ class ValueFormatter:
         return {"values": self.cells(prediction)}
 
 
-class PredictionFormatter(Protocol):
-    """Converts a prediction, e.g. [outputs], to text."""
+class PredictionFormatter(Protocol[GivenPrediction]):
+    """Converts a prediction to text, e.g. probabilities, float [outputs], or the bytes that continue a text."""
 
     columns: list[str]  # the headings of a CSV file
     headings: list[str]  # the headings of a table for people
 
-    def cells(self, prediction: Any, /) -> list[Any]:
+    def cells(self, prediction: GivenPrediction, /) -> Sequence[Cell]:
         """Return the cells of a CSV file."""
 
-    def shown(self, prediction: Any, /) -> list[str]:
+    def shown(self, prediction: GivenPrediction, /) -> list[str]:
         """Return the cells of a table for people."""
 
-    def as_json(self, prediction: Any, /) -> dict[str, Any]:
+    def as_json(self, prediction: GivenPrediction, /) -> dict[str, Any]:
         """Return the keys and values of a JSON object, without the example's name."""
 
 
-WritePredictions = Callable[[Any, Iterable[tuple[str, Any]], PredictionFormatter], None]
-"""A function that writes the name and the prediction of each example to a text stream."""
+class WritePredictions(Protocol):
+    """A function that writes predictions in one format."""
+
+    def __call__(
+        self,
+        stream: IO[str] | Output,
+        rows: Iterable[tuple[str, Prediction]],
+        formatter: PredictionFormatter[Prediction],
+        /,
+    ) -> None:
+        """Write the name and the prediction of each example to a stream."""
 
 
-def _write_csv(stream: Any, rows: Iterable[tuple[str, Any]], formatter: PredictionFormatter) -> None:
+def _write_csv(
+    stream: IO[str] | Output, rows: Iterable[tuple[str, Prediction]], formatter: PredictionFormatter[Prediction]
+) -> None:
     """Write a line of headings, then a line for each example."""
     lines = csv.writer(stream, lineterminator="\n")
     lines.writerow(map(cell, ["example", *formatter.columns]))
@@ -82,7 +98,9 @@ def _write_csv(stream: Any, rows: Iterable[tuple[str, Any]], formatter: Predicti
         lines.writerow(map(cell, [name, *formatter.cells(prediction)]))
 
 
-def _write_json(stream: Any, rows: Iterable[tuple[str, Any]], formatter: PredictionFormatter) -> None:
+def _write_json(
+    stream: IO[str] | Output, rows: Iterable[tuple[str, Prediction]], formatter: PredictionFormatter[Prediction]
+) -> None:
     """Write a list with an object for each example, one per line."""
     before = "[\n"
     for name, prediction in rows:
@@ -91,7 +109,9 @@ def _write_json(stream: Any, rows: Iterable[tuple[str, Any]], formatter: Predict
     stream.write("\n]\n")
 
 
-def _write_table(stream: Any, rows: Iterable[tuple[str, Any]], formatter: PredictionFormatter) -> None:
+def _write_table(
+    stream: IO[str] | Output, rows: Iterable[tuple[str, Prediction]], formatter: PredictionFormatter[Prediction]
+) -> None:
     """Write a table for people. It is written at the end, because the widths of its columns are not known before."""
     table = plain_table(example=FOLD, **{heading: ColumnOptions() for heading in formatter.headings})
     for name, prediction in rows:

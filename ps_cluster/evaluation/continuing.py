@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +16,10 @@ from ps_cluster.evaluation.answers import WritePredictions
 from ps_cluster.evaluation.example_files import reading
 from ps_cluster.evaluation.predict import opened_output
 from ps_cluster.evaluation.predictor import Predictor, TrainedRun
+from ps_cluster.evaluation.text_sampling import Sampling
 from ps_cluster.files.reading import open_regular
 
 PROMPT = "the prompt"
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """Settings for the random choice of the next bytes."""
-
-    length: int = 200  # the largest number of bytes to add; fewer if the model predicts the end of the file
-    # It divides the scores. Below 1, likely bytes become likelier; at 0 the likeliest byte is always chosen.
-    temperature: float = 0.7
-    seed: int = 0
 
 
 class TextFormatter:
@@ -37,7 +27,7 @@ class TextFormatter:
 
     columns = headings = ["text"]
 
-    def cells(self, text: bytes) -> list[Any]:
+    def cells(self, text: bytes) -> list[str]:
         return self.shown(text)
 
     def shown(self, text: bytes) -> list[str]:

@@ -7,7 +7,6 @@ import os
 import time
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 from ps_cluster.clock import AwakeClock
 from ps_cluster.config import distinguishing_settings, load_config
@@ -235,12 +234,15 @@ class _Evaluator:
             self._scorer = Scorer(config, dataset_of(self._folder.run_dir, config, self._data_dir, self._notify))
         started = time.monotonic()
         score = self._scorer.score(checkpoint, augmented=augmented)
-        field = self._scorer.objective.field
-        metrics: dict[str, Any] = {f"test_{field}": score.metric, f"validation_{field}": score.validation_metric}
+        of_test, of_validation = score.metric, score.validation_metric
+        is_accuracy = self._scorer.objective.has_accuracy
         row = EvaluationRow(
             time=time.time(),
             step=checkpoint.step,
-            **metrics,
+            test_accuracy=of_test if is_accuracy else None,
+            test_error=None if is_accuracy else of_test,
+            validation_accuracy=of_validation if is_accuracy else None,
+            validation_error=None if is_accuracy else of_validation,
             augmented_test_accuracy=score.augmented_metric,
             test_loss=score.loss,
             validation_loss=score.validation_loss,
@@ -303,12 +305,10 @@ class _Evaluator:
             with locks.in_turn(self._folder.run_dir.summary_lock):
                 refresh_evaluation(self._folder.run_dir, self._notify)
 
-    def _signs_of_life(self) -> tuple[Any, ...]:
+    def _signs_of_life(self) -> tuple[tuple[int, ...], int]:
         """Return a value that changes when the training writes a checkpoint or a row of progress."""
-        progress = self._folder.run_dir.progress
-        return tuple(
-            checkpoints.steps(self._folder.checkpoints)
-        ), progress.stat().st_mtime_ns if progress.exists() else 0
+        progress, steps = self._folder.run_dir.progress, checkpoints.steps(self._folder.checkpoints)
+        return tuple(steps), progress.stat().st_mtime_ns if progress.exists() else 0
 
     def _out_of_patience(self, patience_s: float) -> OutOfPatience:
         if not checkpoints.steps(self._folder.checkpoints):

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -182,7 +182,9 @@ def _can_hold(rows: np.ndarray, dtype: str) -> bool:
     return np.can_cast(rows.dtype, dtype, "same_kind")
 
 
-def _in_batches(file: Path, arrays: Mapping[str, Any], spec: ExampleSpec, first: int = 0) -> Iterator[NamedExamples]:
+def _in_batches(
+    file: Path, arrays: Mapping[str, np.ndarray], spec: ExampleSpec, first: int = 0
+) -> Iterator[NamedExamples]:
     """Yield the rows of arrays in batches. `first`: the number of the first row in its file."""
     count = len(next(iter(arrays.values())))
     for start in range(0, count, BATCH_SIZE):

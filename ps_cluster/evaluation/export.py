@@ -7,10 +7,9 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from rich.console import Console
 
@@ -21,16 +20,55 @@ from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.evaluation.export_check import CheckedModel, compare, print_checked
 from ps_cluster.evaluation.export_formats import Exported, ExportFormat
 from ps_cluster.evaluation.predictor import Predictor, TrainedRun
-from ps_cluster.evaluation.raw_rows import RAW_DTYPES
+from ps_cluster.evaluation.raw_rows import RAW_DTYPES, Predictions
 from ps_cluster.evaluation.scorer import spaced
 from ps_cluster.files import untrusted
 from ps_cluster.files.values import Malformed, one_line
 from ps_cluster.files.writing import folder_beside, write_json
 from ps_cluster.notices import Notify
 from ps_cluster.quiet_import import STARTUP_LINES, without_lines
+from ps_cluster.runs.rows import CategoryColumn, Count, NumberColumn, Row
 
 REPORT = "export.json"
 T = TypeVar("T")
+
+
+class InputForm(Row):
+    """Dtype and shape of an example in an input of a model."""
+
+    dtype: str
+    shape: list[Count]
+
+
+class TableColumns(Row):
+    """How a table's columns became inputs, in the order in which the model takes them."""
+
+    numbers: list[NumberColumn]
+    categories: list[CategoryColumn]
+
+
+class ExportReport(Row):
+    """The content of export.json, besides the number of its schema.
+
+    Attributes:
+      inputs: the inputs of files that take encoded columns, or of all files if the data set is no table.
+      columns, raw_inputs, take_raw_rows: the encoding of a table, the inputs of files that take the table's rows as
+        they are, and the formats of these files. They are None, and left out of the file, if the data set is no table.
+      classes: the names of the classes, in the order of the outputs.
+    """
+
+    run: str
+    model: str
+    dataset: str
+    objective: str
+    inputs: dict[str, InputForm]
+    columns: TableColumns | None
+    raw_inputs: dict[str, InputForm] | None
+    take_raw_rows: list[str] | None
+    classes: list[str]
+    test_examples: Count
+    versions: dict[str, str]
+    compared: list[CheckedModel]
 
 
 def export(
@@ -73,7 +111,10 @@ def export(
                 f"{failed[0].name}: a prediction differs by {failed[0].compared.largest:.2g} from that of the "
                 f"original, more than the {failed[0].allowed or 0:.1g} allowed: nothing was written to '{output}'"
             )
-        write_json(folder / REPORT, _report_of(exported, formats, count, checked))
+        content = _report_of(exported, formats, count, checked).model_dump()
+        write_json(
+            folder / REPORT, {"schema": 1} | {name: value for name, value in content.items() if value is not None}
+        )
 
 
 def _check_files(
@@ -83,7 +124,7 @@ def _check_files(
     run = exported.run
     # A user's network is saved in the precision in which its function builds it.
     saved = run.config.model.precision if run.config.model.name in NETWORKS.own else "as saved"
-    functions: dict[str, Any] = {
+    functions: dict[str, Predictions] = {
         "best model, float32": original,
         f"best model, {saved}": Predictor(run, as_trained=True),
     }
@@ -116,31 +157,32 @@ def _convert(one: ExportFormat, what: str, work: Callable[[Exported, Path], T], 
 
 
 def _report_of(
-    exported: Exported, formats: Sequence[ExportFormat], count: int, checked: Sequence[CheckedModel]
-) -> dict[str, Any]:
+    exported: Exported, formats: Sequence[ExportFormat], count: int, checked: list[CheckedModel]
+) -> ExportReport:
     run, spec, encoding = exported.run, exported.spec, exported.encoding
-    of_table: dict[str, Any] = {}
+    columns = raw_inputs = take_raw_rows = None
     if encoding is not None:
-        of_table = {
-            "columns": encoding.model_dump(include={"numbers", "categories"}),
-            "raw_inputs": {
-                name: {"dtype": RAW_DTYPES[name], "shape": list(field.shape)} for name, field in spec.inputs.items()
-            },
-            "take_raw_rows": [one.name for one in formats if one.takes_raw_rows],
-        }
-    return {
-        "schema": 1,
-        "run": str(run.run_dir.root),
-        "model": run.config.model.name,
-        "dataset": run.dataset.name,
-        "objective": spec.objective,
-        "inputs": {name: {"dtype": field.dtype, "shape": list(field.shape)} for name, field in spec.inputs.items()},
-        **of_table,
-        "classes": list(spec.classes),
-        "test_examples": count,
-        "versions": {"ps-cluster": __version__, "keras": version("keras")},
-        "compared": [asdict(row) for row in checked],
-    }
+        columns = TableColumns(numbers=encoding.numbers, categories=encoding.categories)
+        raw_inputs = {name: _form(RAW_DTYPES[name], field.shape) for name, field in spec.inputs.items()}
+        take_raw_rows = [one.name for one in formats if one.takes_raw_rows]
+    return ExportReport(
+        run=str(run.run_dir.root),
+        model=run.config.model.name,
+        dataset=run.dataset.name,
+        objective=spec.objective,
+        inputs={name: _form(field.dtype, field.shape) for name, field in spec.inputs.items()},
+        columns=columns,
+        raw_inputs=raw_inputs,
+        take_raw_rows=take_raw_rows,
+        classes=list(spec.classes),
+        test_examples=count,
+        versions={"ps-cluster": __version__, "keras": version("keras")},
+        compared=checked,
+    )
+
+
+def _form(dtype: str, shape: tuple[int, ...]) -> InputForm:
+    return InputForm(dtype=dtype, shape=list(shape))
 
 
 _UNIMPORTANT_LINES = (*STARTUP_LINES, "Created TensorFlow Lite XNNPACK delegate")

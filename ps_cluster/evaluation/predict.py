@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import IO
 
 import numpy as np
 
 from ps_cluster.errors import UserError
-from ps_cluster.evaluation.answers import ClassFormatter, ValueFormatter, WritePredictions
+from ps_cluster.evaluation.answers import ClassFormatter, PredictionFormatter, ValueFormatter, WritePredictions
 from ps_cluster.evaluation.example_files import batches_of
 from ps_cluster.evaluation.predictor import Predictor, TrainedRun
 from ps_cluster.files.writing import create_text_beside
@@ -50,14 +50,16 @@ def predict(
             yield from zip(names, predictor(inputs), strict=True)
             count += len(names)
 
+    formatter: PredictionFormatter[np.ndarray] = ValueFormatter(run.spec.outputs)
+    if run.spec.classes:
+        formatter = ClassFormatter(run.spec.classes, top)
     with opened_output(output) as stream:
-        spec = run.spec
-        writer(stream, rows(), ClassFormatter(spec.classes, top) if spec.classes else ValueFormatter(spec.outputs))
+        writer(stream, rows(), formatter)
     return count
 
 
 @contextmanager
-def opened_output(output: Path | None) -> Iterator[Any]:
+def opened_output(output: Path | None) -> Iterator[IO[str] | Output]:
     """Open the file to write, which appears when it is complete; None: standard output."""
     if output is None:
         stream = Output(sys.stdout)

@@ -14,7 +14,7 @@ from ps_cluster.config import RunConfig, load_config
 from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
-from ps_cluster.evaluation.raw_graph import graph_of
+from ps_cluster.evaluation.raw_graph import prediction_graph
 from ps_cluster.evaluation.raw_rows import Inputs
 from ps_cluster.evaluation.scorer import dataset_of, form_of
 from ps_cluster.files.values import one_line
@@ -109,7 +109,7 @@ class Predictor:
                 "that data set by --data-dir"
             )
         self.model = found
-        self._predictions = graph_of(self.model, run.spec)
+        self._predictions = prediction_graph(self.model, run.spec)
 
     def __call__(self, inputs: Inputs) -> np.ndarray:
         """Return predictions float32 [B, outputs]: probabilities, or values in the target's units."""

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ps_cluster.config.lazy import keras, tf
 from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.data.text_rows import network_inputs
 
 
-def graph_of(model: keras.Model, spec: ExampleSpec) -> Any:
+def prediction_graph(model: keras.Model, spec: ExampleSpec) -> tf.types.experimental.ConcreteFunction:
     """Return a graph that takes raw inputs by name, for any number of examples, and returns the model's predictions.
 
     Args:

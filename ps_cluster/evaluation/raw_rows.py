@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -20,7 +19,7 @@ RAW_DTYPES = {NUMBERS: "float64", CATEGORIES: "string", TEXTS: "string"}
 NO_CATEGORY = "\ufffe"  # a text that no column contains, because it is no character
 
 
-def with_encoding(model: Any, encoding: TableEncoding) -> Any:
+def with_encoding(model: keras.Model, encoding: TableEncoding) -> keras.Model:
     """Return a Keras model that takes raw columns, and returns what `model` returns for the encoded columns.
 
     The inputs of the model are `numbers`, float64 [B, k], `categories`, text [B, m], and `texts`, text [B, n], without

@@ -280,7 +280,7 @@ class Recomputation:
         config, slots, steps = self._config, _as_float64(shard.before), self._steps
         weights, gradient, share = slots.pop("weights"), shard.gradient.astype(np.float64), None
         method, changed = METHODS[config.staleness.method], dict[str, np.ndarray]()
-        if "staleness" not in self._mode.uses.unused:
+        if "staleness" not in self._mode.unused_settings:
             arrived = ArrivedParts(
                 gradient, before - shard.version, before, self._mode.emulated_workers(config), weights, slots
             )

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -35,7 +35,8 @@ from ps_cluster.runs.run_dir import RunDir
 
 if TYPE_CHECKING:
     from ps_cluster.models.compiled import CompiledMetrics
-    from ps_cluster.models.judges import LossAndMetric
+    from ps_cluster.models.judges import Judge
+    from ps_cluster.models.pure import Outputs
     from ps_cluster.report.prediction_sheet import Answer
 
 GRADIENT_EXAMPLES = 50  # the number of examples for the histograms of gradients
@@ -73,7 +74,7 @@ class Scored:
     compiled: Mapping[str, float] = field(default_factory=dict)  # metrics of compile(), on the test examples
     validation_metrics: Mapping[str, float] = field(default_factory=dict)
     validation_compiled: Mapping[str, float] = field(default_factory=dict)
-    # The predictions for the test examples; None if they are not kept (`LossAndMetric.kept`).
+    # The predictions for the test examples; None if they are not kept (`Judge.kept`).
     predictions: Predictions | None = field(default=None, compare=False)
 
 
@@ -113,10 +114,10 @@ class Scorer:
         self._judge = judge_of(dataset.spec, model=self._model)
         self._fused = with_fused_layers(self._model)  # computes the same, but faster
 
-        def outputs(inputs: Mapping[str, Any]) -> Any:
+        def outputs(inputs: Mapping[str, tf.Tensor]) -> Outputs:
             return infer(self._fused, as_arguments(inputs))
 
-        def first(inputs: Mapping[str, Any]) -> Any:
+        def first(inputs: Mapping[str, tf.Tensor]) -> tf.Tensor:
             return self._judge.predicting(outputs(inputs))
 
         self._first = first
@@ -126,7 +127,7 @@ class Scorer:
         self._sums = _make_sums(outputs, self._judge, dataset.spec, self._compiled)
         # Only the prediction, which is the first of several outputs, is averaged over views.
         self._sums_of_views = views and _make_sums(
-            partial(views, first), self._judge.of_first, dataset.spec.targets[TARGET]
+            partial(views, first), self._judge.of_prediction, dataset.spec.targets[TARGET]
         )
 
     def score(self, checkpoint: Checkpoint, *, augmented: bool = False) -> Scored:
@@ -177,7 +178,7 @@ class Scorer:
         assert k is not None, "recall is scored only if it is asked for"
         return Recall(k, self._dataset, lambda inputs: outputs(inputs).numpy())
 
-    def model_of(self, checkpoint: Checkpoint) -> Any:
+    def model_of(self, checkpoint: Checkpoint) -> keras.Model:
         """Return the network with the weights of a checkpoint, as it is saved."""
         self._assign(checkpoint)
         return self._judge.finished(self._saved)
@@ -289,7 +290,7 @@ class Scorer:
         return finite(metric / examples), finite(loss / examples), kept
 
 
-def arrays_to_keep(batch: Mapping[str, Any], examples: int) -> dict[str, np.ndarray]:
+def arrays_to_keep(batch: Mapping[str, tf.Tensor], examples: int) -> dict[str, np.ndarray]:
     """Create arrays [N, ...] for what the judge keeps of all examples; none if they would be too large.
 
     Args:
@@ -301,14 +302,14 @@ def arrays_to_keep(batch: Mapping[str, Any], examples: int) -> dict[str, np.ndar
     return {name: np.zeros((examples, *rows.shape[1:]), rows.dtype) for name, rows in first.items()}
 
 
-def _floats(output: Any) -> tf.Tensor:
+def _floats(output: tf.Tensor) -> tf.Tensor:
     return tf.cast(output, tf.float32)
 
 
 class BatchSums(NamedTuple):
     """The sums of metrics and losses over a batch, float32 [], and the arrays that the judge keeps: name → [B, ...].
 
-    `compared`: truth and prediction for the further metrics (`LossAndMetric.compared`); None where there are none.
+    `compared`: truth and prediction for the further metrics (`Judge.compared`); None where there are none.
     """
 
     metric: tf.Tensor
@@ -322,8 +323,8 @@ SumBatch = Callable[[dict[str, np.ndarray]], BatchSums]
 
 
 def _make_sums(
-    outputs: Callable[[dict[str, tf.Tensor]], Any],
-    judge: LossAndMetric,
+    outputs: Callable[[dict[str, tf.Tensor]], Outputs],
+    judge: Judge,
     spec: ExampleSpec,
     compiled: CompiledMetrics | None = None,
 ) -> SumBatch:

@@ -7,7 +7,7 @@ import math
 import re
 import reprlib
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ps_cluster.errors import did_you_mean
@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 def in_words(value: object) -> str:
     """Return a value in YAML's flow style: plain words without quotes, anything else as JSON, which is YAML."""
     return value if isinstance(value, str) else json.dumps(value)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Join names with commas, and the last two with "and"."""
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
 
 
 class Malformed(ValueError):

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ps_cluster.config import RunConfig
-from ps_cluster.config.sections import listed
 from ps_cluster.config.tasks import CHIEF, EVALUATOR, PS, TRAINING_TYPES, WORKER, Task
+from ps_cluster.files.values import listed
 from ps_cluster.installation import PROGRAM
 from ps_cluster.launch.actions import (
     Action,

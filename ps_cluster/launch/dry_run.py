@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ps_cluster.config import Resolved
+from ps_cluster.config.setting_types import AUTO
 from ps_cluster.files.yaml_files import parse_yaml
 from ps_cluster.launch import memory
 from ps_cluster.launch.topology import ClusterTopology
@@ -30,7 +31,7 @@ def lines(resolved: Resolved, room: FreeMemory) -> Iterator[str]:
     topology = ClusterTopology.local(kind.cluster.types, *counts, evaluator=cluster.evaluator, pick_port=lambda: 1)
     yield from _settings(config.model_dump(mode="json"), resolved)
     yield f"# tasks: {', '.join(map(str, topology.tasks))}"
-    if config.model.precision == "auto":
+    if config.model.precision == AUTO:
         yield f"# precision: {fastest_precision()} on this machine"
     needed, network = memory.needed_bytes(config), config.model.name
     not_known = f"unknown: network {network} was not measured; the run estimates its memory when it builds it"

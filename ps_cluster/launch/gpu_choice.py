@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping, Sequence
 
 from ps_cluster.config import RunConfig
-from ps_cluster.config.schema import GPUS_AUTO
 from ps_cluster.config.tasks import Task
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.notices import Notify
@@ -17,7 +16,7 @@ def is_on_gpus(
     config: RunConfig, topology: ClusterTopology, task: Task, environment: Mapping[str, str] = os.environ
 ) -> bool:
     """Return whether a task sees GPUs: it computes gradients, the user asked for GPUs, and this machine has some."""
-    asked = config.cluster.gpus == GPUS_AUTO and topology.computes_gradients(task)
+    asked = config.cluster.on_gpus and topology.computes_gradients(task)
     return asked and bool(usable_gpus(environment))
 
 
@@ -26,7 +25,7 @@ def with_gpus_found(config: RunConfig, gpus: Sequence[str], notify: Notify, *, r
 
     `replaces`: whether to replace the setting if this machine has no GPU. Not for a task on one of several machines.
     """
-    if config.cluster.gpus != GPUS_AUTO:
+    if not config.cluster.on_gpus:
         if gpus:
             count = f"{len(gpus)} GPUs, which are" if len(gpus) > 1 else "a GPU, which is"
             notify(f"this machine has {count} not used: --gpus auto lets the workers use what there is")

@@ -13,10 +13,11 @@ from typing import Any, NoReturn
 
 from ps_cluster.config import RunConfig, changed, load_config, user_code
 from ps_cluster.config.datasets import DATASETS, DataSettings
-from ps_cluster.config.merging import loaded
+from ps_cluster.config.merging import resolve_resumed
 from ps_cluster.config.networks import NETWORKS, check_examples
 from ps_cluster.config.objectives import OBJECTIVES, SMOOTHING
 from ps_cluster.config.samples import OF_FILES, OF_WORKER, ends_of_files, ends_of_workers
+from ps_cluster.config.setting_types import AUTO
 from ps_cluster.data import sources
 from ps_cluster.data.cache import default_cache_dir
 from ps_cluster.data.packed import PackedDataset
@@ -91,7 +92,8 @@ def resume_run(
     with locks.sole_use(root, RUN_DIRECTORY, view.notice):
         untrusted.refuse_foreign(run_dir.config)
         run_dir.make_folders()
-        before, config = load_config(run_dir.config), loaded(run_dir.config, dict(more or {}), os.environ).config
+        before = load_config(run_dir.config)
+        config = resolve_resumed(run_dir.config, dict(more or {}), os.environ).config
         config.check_fits_one_machine()
         private_network.check_isolation(config.cluster.isolation, run_dir.root)
         for line in not_used(os.environ):
@@ -179,7 +181,7 @@ def complete_config(config: RunConfig, dataset: PackedDataset, notify: Notify = 
         {
             "data.dataset": dataset.name,
             "data.data_dir": os.path.realpath(os.path.expanduser(data_dir)) if data_dir else None,
-            "model.precision": fastest_precision() if precision == "auto" else precision,
+            "model.precision": fastest_precision() if precision == AUTO else precision,
             "evaluation.monitor_mode": checked_monitor_mode(config.evaluation, dataset.spec, facts.metrics),
         }
     )
@@ -193,7 +195,7 @@ def slow_line(asked: RunConfig, complete: RunConfig, dataset: PackedDataset) -> 
     """
     network = NETWORKS[complete.model.name]
     usual = network.usual_scores.get(dataset.name)
-    if (asked.model.precision, complete.model.precision) != ("auto", "float32") or not (
+    if (asked.model.precision, complete.model.precision) != (AUTO, "float32") or not (
         usual and usual.minutes_in_float32
     ):
         return None

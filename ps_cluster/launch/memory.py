@@ -9,7 +9,6 @@ from collections.abc import Iterable
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.networks import NETWORKS
-from ps_cluster.config.schema import GPUS_AUTO
 from ps_cluster.config.tasks import CHIEF
 from ps_cluster.system.limits import FreeMemory
 
@@ -31,7 +30,7 @@ def needed_bytes(config: RunConfig) -> int | None:
         return None
     images = config.training.batch_size_per_worker / MEASURED_BATCH
     worker = EMPTY_WORKER_MB + (measured_mb - EMPTY_WORKER_MB) * images
-    if config.cluster.gpus == GPUS_AUTO:
+    if config.cluster.on_gpus:
         worker += UNSHARED_MB
     kind = config.mode_kind
     serving = int(config.cluster.evaluator) + (kind.trainer_type != CHIEF and CHIEF in kind.cluster.types)

@@ -348,5 +348,5 @@ def check_min_workers(min_workers: int | None, workers: int, mode: Mode) -> None
         return
     if min_workers > workers:
         raise UserError(f"--min-workers: got {min_workers}; the cluster has {workers} of type {WORKER}")
-    if mode.cluster.fixed_workers:
-        raise UserError(f"--min-workers: got {min_workers}: {mode.cannot_scale}: leave it out")
+    if why := mode.why_fixed:
+        raise UserError(f"--min-workers: got {min_workers}: {why}: leave it out")

@@ -16,7 +16,6 @@ from rich.text import Text
 from ps_cluster.config import RunConfig
 from ps_cluster.config.merging import load_mode_and_cluster
 from ps_cluster.config.modes import Flow, Mode
-from ps_cluster.config.schema import GPUS_AUTO
 from ps_cluster.config.tasks import CHIEF, EVALUATOR, Task
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import Json, read_json
@@ -94,9 +93,14 @@ def of_run(root: Path) -> ClusterView:
     except FileNotFoundError as error:
         raise UserError(f"run directory '{root}' has no {run_dir.cluster.name}: no task has started yet") from error
     topology = ClusterTopology.of_run(written.tasks)
-    on_gpus = cluster.gpus == GPUS_AUTO
     views = tuple(
-        _view(topology, task, _state(row, written, run_dir), row.pid, on_gpus and topology.computes_gradients(task))
+        _view(
+            topology,
+            task,
+            _state(row, written, run_dir),
+            row.pid,
+            cluster.on_gpus and topology.computes_gradients(task),
+        )
         for row in written.tasks
         for task in (Task(row.type, row.index),)
     )

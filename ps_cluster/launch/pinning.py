@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ps_cluster.config import RunConfig
+from ps_cluster.config.setting_types import AUTO
 
 
 def cores_of(worker: int, config: RunConfig, cores: Sequence[int], *, usable: int) -> Sequence[int]:
@@ -25,7 +26,7 @@ def cores_of(worker: int, config: RunConfig, cores: Sequence[int], *, usable: in
 
 def keeps_to_cores(config: RunConfig) -> bool:
     chosen = config.cluster.pin_workers
-    return config.mode_kind.cluster.pins_workers if chosen == "auto" else chosen
+    return config.mode_kind.cluster.pins_workers if chosen == AUTO else chosen
 
 
 def own_cores(worker: int, workers: int, cores: Sequence[int]) -> Sequence[int]:

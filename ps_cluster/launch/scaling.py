@@ -10,7 +10,7 @@ from ps_cluster.launch.topology import ClusterTopology
 
 def refusal(config: RunConfig, workers: int) -> str | None:
     """Return why a run can't have this number of workers, on one line; None if it can."""
-    if why := config.mode_kind.cluster.fixed_workers and config.mode_kind.cannot_scale:
+    if why := config.mode_kind.why_fixed:
         return f"--workers: got {workers}: {why}"
     least, most = config.least_workers, config.most_workers
     if least <= workers <= most:

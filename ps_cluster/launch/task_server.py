@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from ps_cluster.config.datasets import FORMS
 from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.config.registry import Named, Registry
-from ps_cluster.config.sections import CHOSEN
+from ps_cluster.config.sections import CHOICES
 from ps_cluster.quiet_import import import_tensorflow
 from ps_cluster.system.fork_server import serve
 from ps_cluster.system.lifetime import die_with_launcher
@@ -31,7 +31,7 @@ def import_tasks() -> None:
     from ps_cluster.training.agreement import digest_of_this_package
 
     digest_of_this_package()
-    registries: Iterable[Registry[Named]] = (*(choice.kinds for choice in CHOSEN.values()), FORMS, OBJECTIVES)
+    registries: Iterable[Registry[Named]] = (*(choice.kinds for choice in CHOICES), FORMS, OBJECTIVES)
     for registry in registries:
         tuple(registry)
 

@@ -9,8 +9,7 @@ import keras
 
 from ps_cluster.config.networks import NETWORKS, NetworkSettings, SavedNetwork
 from ps_cluster.config.objectives import ExampleSpec
-from ps_cluster.config.sections import listed
-from ps_cluster.files.values import one_line
+from ps_cluster.files.values import listed, one_line
 from ps_cluster.models.build import build
 from ps_cluster.models.judges import judge_of
 from ps_cluster.models.saved import load_finished

@@ -12,24 +12,27 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from types import FunctionType
-from typing import Any
+from typing import Any, TypeAlias, TypeGuard
 
 import keras
 
 from ps_cluster.config.objectives import ExampleSpec
+from ps_cluster.models.compiled_optimizer import optimizer_of
 from ps_cluster.models.saved import in_own_units
 from ps_cluster.private_names import given_to_compile, layers_of, wrapped_by
 
 _FOLDERS_OF_KERAS = ("keras.", "tensorflow.", "numpy", "builtins", "functools")
+OwnObjects: TypeAlias = Mapping[str, type | FunctionType]
+"""Classes and functions by the names under which a saved model refers to them."""
 
 
-def own_objects(model: keras.Model) -> dict[str, Any]:
+def own_objects(model: keras.Model) -> OwnObjects:
     """Return, by name, the classes and functions that a saved model refers to and that Keras does not define.
 
     They are classes of layers, losses, metrics, optimizers, initialisers and so on, and functions that are used in
     their place. Those that the script has registered with Keras also appear under their registered names.
     """
-    found = {}
+    found: dict[str, type | FunctionType] = {}
     for thing in _parts_of(model):
         kind = thing if isinstance(thing, type | FunctionType) else type(thing)
         if not (kind.__module__ or "").startswith(_FOLDERS_OF_KERAS):
@@ -38,7 +41,7 @@ def own_objects(model: keras.Model) -> dict[str, Any]:
     return found
 
 
-def by_value(content: bytes, objects: Mapping[str, Any]) -> Callable[[ExampleSpec], keras.Model]:
+def by_value(content: bytes, objects: OwnObjects) -> Callable[[ExampleSpec], keras.Model]:
     """Return a function that builds a model, compiled and with its weights, in any process.
 
     `content`: the .keras file of the model. `objects`: the `own_objects` of the model.
@@ -46,7 +49,7 @@ def by_value(content: bytes, objects: Mapping[str, Any]) -> Callable[[ExampleSpe
     return partial(_copy, content=content, objects=dict(objects))
 
 
-def _copy(examples: ExampleSpec, *, content: bytes, objects: Mapping[str, Any]) -> keras.Model:
+def _copy(examples: ExampleSpec, *, content: bytes, objects: OwnObjects) -> keras.Model:
     with tempfile.TemporaryDirectory(prefix="ps-cluster-model-") as folder:
         file = Path(folder, "model.keras")
         file.write_bytes(content)
@@ -57,7 +60,7 @@ def _copy(examples: ExampleSpec, *, content: bytes, objects: Mapping[str, Any]) 
     return in_own_units(model, examples)
 
 
-def _lacks_config(kind: Any) -> bool:
+def _lacks_config(kind: type | FunctionType) -> TypeGuard[type[keras.Layer]]:
     """Return whether `kind` is a layer class without a `get_config`, whose `__init__` takes no `**kwargs`."""
     if not (isinstance(kind, type) and issubclass(kind, keras.Layer)):
         return False
@@ -88,7 +91,7 @@ class _LayerByArguments:
         return layer
 
 
-def _parts_of(model: keras.Model) -> Iterator[Any]:
+def _parts_of(model: keras.Model) -> Iterator[object]:
     """Yield all parts of a model whose class or function may be defined in a script."""
     for layer in layers_of(model):
         yield layer
@@ -99,11 +102,11 @@ def _parts_of(model: keras.Model) -> Iterator[Any]:
     for judging in keras.tree.flatten(given_to_compile(model)):
         yield from _with_config(judging)
         yield from _with_config(wrapped_by(judging))
-    if getattr(model, "optimizer", None) is not None:
-        yield model.optimizer
+    if (optimizer := optimizer_of(model)) is not None:
+        yield optimizer
 
 
-def _with_config(value: Any) -> Iterator[Any]:
+def _with_config(value: object) -> Iterator[object]:
     """Yield those objects in an attribute that Keras saves by name: functions, and objects with a configuration."""
     for one in value if isinstance(value, list | tuple) else (value,):
         if isinstance(one, FunctionType) or (hasattr(one, "get_config") and not isinstance(one, keras.Layer)):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import keras
 
@@ -14,7 +13,7 @@ def before_each_embedding(call: Callable[[keras.layers.Embedding], None]) -> Ite
     """Call `call` with each Embedding layer that is built within the block, before Keras creates its weights."""
     build = keras.layers.Embedding.build
 
-    def build_after_call(layer: keras.layers.Embedding, input_shape: Any = None) -> None:
+    def build_after_call(layer: keras.layers.Embedding, input_shape: tuple[int | None, ...] | None = None) -> None:
         call(layer)
         build(layer, input_shape)
 

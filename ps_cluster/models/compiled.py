@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
 from operator import getitem
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import keras
 import tensorflow as tf
 
 from ps_cluster.models.keras_losses import metric_takes_probabilities, target_for
-from ps_cluster.private_names import compiled_loss_of, compiled_metrics_of, losses_of, metrics_of, notes_of, with_notes
+from ps_cluster.models.pure import Outputs
+from ps_cluster.private_names import (
+    CompiledPart,
+    OutputLoss,
+    compiled_loss_of,
+    compiled_metrics_of,
+    losses_of,
+    metrics_of,
+    notes_of,
+    with_notes,
+)
 
 Targets: TypeAlias = tf.Tensor | tuple[tf.Tensor, ...]
 """Targets [B, ...] for all outputs of a model, or a tuple with those of each, in the order of `keras.tree.flatten`."""
@@ -43,11 +53,14 @@ class CompiledLoss:
     """
 
     def __init__(self, model: keras.Model):
-        """Take the losses of a model."""
-        self._compiled = compiled_loss_of(model)
+        """Take the losses of a model. Raises ValueError if it was compiled without a loss."""
+        compiled = compiled_loss_of(model)
+        if compiled is None:
+            raise ValueError("it has no loss: compile() it with one")
+        self._compiled = compiled
         self._graph = tf.function(self._sum_of_step, autograph=False)
 
-    def by_output(self, targets: Targets, outputs: Any) -> dict[int, keras.Loss]:
+    def by_output(self, targets: Targets, outputs: Outputs) -> dict[int, keras.Loss]:
         """Return the losses by the indices of their outputs. Raises ValueError if Keras can't match them.
 
         `targets`: those of one example, in the form that losses take. `outputs`: tensors of the shapes of the outputs.
@@ -57,19 +70,18 @@ class CompiledLoss:
                 _build(self._compiled, targets, outputs)
         except Exception as error:
             raise ValueError(f"the loss of its compile() fails: {_as_text(error)}") from error
-        places = keras.tree.pack_sequence_as(outputs, list(range(len(keras.tree.flatten(outputs)))))
-        return {reduce(getitem, one.path, places): one.loss for one in losses_of(self._compiled)}
+        return {_place_of(one, outputs): one.loss for one in losses_of(self._compiled)}
 
     def __call__(
-        self, targets: Targets, outputs: Any, weights: tf.Tensor | None, part: MicroBatch | None = None
+        self, targets: Targets, outputs: Outputs, weights: tf.Tensor | None, part: MicroBatch | None = None
     ) -> tf.Tensor:
-        """Return the loss of a batch, float32 []. `part`: as for `LossAndMetric.loss`."""
+        """Return the loss of a batch, float32 []. `part`: as for `Judge.loss`."""
         # Keras's losses use the score behind a probability, if it is noted on the tensor, because a probability of 0 or
         # 1 has no gradient. A graph loses these notes, so they are passed to it.
         given = (targets, outputs, weights, [notes_of(output) for output in keras.tree.flatten(outputs)])
         of_part = part and MicroBatch(*map(tf.TensorSpec.from_tensor, part))
 
-        def trace() -> Any:
+        def trace() -> tf.types.experimental.ConcreteFunction:
             _build(self._compiled, targets, outputs)
             return self._graph.get_concrete_function(*keras.tree.map_structure(_spec_of, given), of_part)
 
@@ -81,7 +93,7 @@ class CompiledLoss:
             raise ValueError("its loss reads a variable, which workers don't have: make it a constant")
         return graph(*given, part)
 
-    def mean(self, targets: Targets, outputs: Any) -> tf.Tensor:
+    def mean(self, targets: Targets, outputs: Outputs) -> tf.Tensor:
         """Return the loss of a batch as a mean over its examples, float32 []: a loss that is a sum is divided by B."""
         with tf.init_scope():
             _build(self._compiled, targets, outputs)
@@ -89,7 +101,7 @@ class CompiledLoss:
         parts = self._losses(targets, outputs, None)
         return tf.add_n([value / size if loss.reduction == "sum" else value for loss, value in parts])
 
-    def check_on(self, targets: Targets, outputs: Any, weights: tf.Tensor | None) -> None:
+    def check_on(self, targets: Targets, outputs: Outputs, weights: tf.Tensor | None) -> None:
         """Check the loss on a batch. Raises ValueError if it fails, or if nothing could be learned from it."""
         try:
             with tf.GradientTape() as tape:
@@ -106,13 +118,18 @@ class CompiledLoss:
             raise ValueError("the loss of its compile() has no gradient: nothing can be learned from it")
 
     def _sum_of_step(
-        self, targets: Targets, outputs: Any, weights: tf.Tensor | None, notes: Any, part: MicroBatch | None = None
+        self,
+        targets: Targets,
+        outputs: Outputs,
+        weights: tf.Tensor | None,
+        notes: Sequence[Sequence[tf.Tensor | None]],
+        part: MicroBatch | None = None,
     ) -> tf.Tensor:
         noted = [with_notes(output, one) for output, one in zip(keras.tree.flatten(outputs), notes, strict=True)]
         return self._sum(targets, keras.tree.pack_sequence_as(outputs, noted), weights, part)
 
     def _sum(
-        self, targets: Targets, outputs: Any, weights: tf.Tensor | None, part: MicroBatch | None = None
+        self, targets: Targets, outputs: Outputs, weights: tf.Tensor | None, part: MicroBatch | None = None
     ) -> tf.Tensor:
         losses = self._losses(targets, outputs, weights)
         return tf.add_n(
@@ -120,12 +137,13 @@ class CompiledLoss:
         )
 
     def _losses(
-        self, targets: Targets, outputs: Any, weights: tf.Tensor | None
+        self, targets: Targets, outputs: Outputs, weights: tf.Tensor | None
     ) -> Iterator[tuple[keras.Loss, tf.Tensor]]:
         """Yield each loss and its value, weighted."""
-        of_outputs = _in_place_of(outputs, targets)
+        flat_targets, flat_outputs = _of_each(outputs, targets), keras.tree.flatten(outputs)
         for one in losses_of(self._compiled):
-            target, output = (reduce(getitem, one.path, whole) for whole in (of_outputs, outputs))
+            place = _place_of(one, outputs)
+            target, output = flat_targets[place], flat_outputs[place]
             value = one.loss(target_for(one.loss, target, output), output, weights)
             yield one.loss, tf.cast(value if one.loss_weights is None else value * one.loss_weights, tf.float32)
 
@@ -151,7 +169,7 @@ class CompiledMetrics:
             return {}
         return dict(zip(self._metrics.result(), self._metrics.metrics, strict=True))
 
-    def update(self, targets: Targets, outputs: Any, probabilities: Any) -> None:
+    def update(self, targets: Targets, outputs: Outputs, probabilities: Outputs) -> None:
         """Update the metrics with a batch. If this runs in a graph, their variables are created outside of it.
 
         `probabilities`: the outputs as probabilities, in the same structure.
@@ -166,7 +184,7 @@ class CompiledMetrics:
                 self._metrics.reset_state()
         self._update(targets, outputs, probabilities)
 
-    def check_on(self, targets: Targets, outputs: Any) -> None:
+    def check_on(self, targets: Targets, outputs: Outputs) -> None:
         """Check the metrics on a batch, and reset them. Raises ValueError if one fails, or does not return a number."""
         if self._metrics is None:
             return
@@ -183,7 +201,7 @@ class CompiledMetrics:
                 )
         self._metrics.reset_state()
 
-    def _update(self, targets: Targets, outputs: Any, probabilities: Any) -> None:
+    def _update(self, targets: Targets, outputs: Outputs, probabilities: Outputs) -> None:
         of_outputs = _in_place_of(outputs, targets)
         found = zip(*(metrics_of(self._metrics, one) for one in (of_outputs, outputs, probabilities)))
         for (metric, target), (_, as_returned), (_, as_probability) in found:
@@ -214,13 +232,25 @@ def _zeros_like(tensor: tf.Tensor) -> tf.Tensor:
     return tf.zeros([1, *tensor.shape[1:]], tensor.dtype)
 
 
-def _in_place_of(outputs: Any, targets: Targets) -> Any:
+def _place_of(one: OutputLoss, outputs: Outputs) -> int:
+    """Return the index of the output that a loss judges, in the order of `keras.tree.flatten`."""
+    places = keras.tree.pack_sequence_as(outputs, list(range(len(keras.tree.flatten(outputs)))))
+    found: int = reduce(getitem, one.path, places)
+    return found
+
+
+def _of_each(outputs: Outputs, targets: Targets) -> list[tf.Tensor]:
+    """Return the targets of each output, in the order of `keras.tree.flatten`."""
+    return list(targets) if isinstance(targets, tuple) else [targets] * len(keras.tree.flatten(outputs))
+
+
+def _in_place_of(outputs: Outputs, targets: Targets) -> Outputs:
     """Return the targets of each output in the structure of the outputs."""
-    flat = targets if isinstance(targets, tuple) else [targets] * len(keras.tree.flatten(outputs))
-    return keras.tree.pack_sequence_as(outputs, list(flat))
+    found: Outputs = keras.tree.pack_sequence_as(outputs, _of_each(outputs, targets))
+    return found
 
 
-def _build(compiled: Any, targets: Targets, outputs: Any) -> None:
+def _build(compiled: CompiledPart, targets: Targets, outputs: Outputs) -> None:
     """Let Keras match the losses or metrics to the outputs, unless it already has."""
     if not compiled.built:
         compiled.build(

@@ -15,12 +15,17 @@ from ps_cluster.config.setting_types import SMALLEST_EPSILON
 from ps_cluster.private_names import attributes_outside_config
 
 
+def optimizer_of(model: keras.Model) -> keras.Optimizer | None:
+    """Return the optimizer of a model's compile(); None without compile(), where Keras sets no such attribute."""
+    return getattr(model, "optimizer", None)
+
+
 def optimizer_settings(model: keras.Model) -> dict[str, Any]:
     """Return the section `optimizer` that is equivalent to the optimizer of a model's compile(); {} without compile().
 
     Raises ValueError if no rule of this package is equivalent. The message says what to set instead.
     """
-    optimizer = getattr(model, "optimizer", None)
+    optimizer = optimizer_of(model)
     if optimizer is None:
         return {}
     kind, values = type(optimizer), optimizer.get_config()
@@ -60,7 +65,8 @@ def schedule_settings(model: keras.Model) -> dict[str, Any]:
 
     Raises ValueError if the schedule is not one of Keras's.
     """
-    rate = getattr(model, "optimizer", None) and model.optimizer.get_config()["learning_rate"]
+    optimizer = optimizer_of(model)
+    rate = None if optimizer is None else optimizer.get_config()["learning_rate"]
     if not isinstance(rate, dict):
         return {}
     name, of_keras = rate["class_name"], rate.get("module") == keras.optimizers.schedules.__name__

@@ -6,16 +6,21 @@ pass of its part.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple, Protocol, TypeVar, TypeVarTuple
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from ps_cluster.models.flat import FlatLayout
+from ps_cluster.models.keras_losses import is_of_keras
+from ps_cluster.models.pure import Outputs
 from ps_cluster.private_names import calls_of, functional_of
+
+Tensors = TypeVarTuple("Tensors")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -29,33 +34,64 @@ class NetworkPart:
     layers: str  # the names of its layers, for the log
 
 
-def on_device(device: str, function: Callable[..., Any], *given: tf.Tensor) -> Any:
-    """Compute `function(*given)` on a device, and later its backward pass too. Return its tensors, in any structure.
+class PartedForward(NamedTuple):
+    """The result of a forward pass in training mode of a network in parts. Compare `flat.Forward`."""
+
+    outputs: Outputs
+    fresh: list[tf.Tensor]  # for each part float32 [m of the part], the fresh part of its statistics
+    losses: list[tf.Tensor]  # [] each
+
+
+class PartedNetwork(Protocol):
+    """A network in parts, each on its device, as a pure function of a vector of weights for each part."""
+
+    parts: list[NetworkPart]
+    output_device: str  # the device that returns the outputs
+
+    def forward(
+        self,
+        weights: Sequence[tf.Tensor],
+        statistics: Sequence[tf.Tensor],
+        inputs: Mapping[str, tf.Tensor],
+        random_state: tf.Tensor,
+    ) -> PartedForward:
+        """Run the forward pass in training mode. Inputs and random state are as in `flat.Arguments`.
+
+        Args:
+          weights: for each part, [n of the part].
+          statistics: for each part, float32 [m of the part].
+        """
+
+
+def compute_on(device: str, function: Callable[[*Tensors], Result], *given: *Tensors) -> Result:
+    """Return `function(*given)`, tensors in any structure. Compute it, and later its backward pass, on a device.
 
     With `tf.device` alone, TensorFlow would compute the gradient on the device of the caller.
     """
 
     @tf.custom_gradient
-    def forward(*arrived: tf.Tensor) -> tuple[Any, Callable[..., Any]]:
+    def forward(*arrived: *Tensors) -> tuple[Result, Callable[..., Sequence[tf.Tensor]]]:
         with tf.GradientTape() as tape:
             tape.watch(arrived)
             outputs = function(*arrived)
 
-        def backward(*upstream: tf.Tensor) -> Any:
+        def backward(*upstream: tf.Tensor) -> Sequence[tf.Tensor]:
+            zeros = tf.UnconnectedGradients.ZERO
             with tf.device(device):
-                return tape.gradient(outputs, arrived, upstream, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+                gradients: Sequence[tf.Tensor] = tape.gradient(outputs, arrived, upstream, unconnected_gradients=zeros)
+            return gradients
 
         return outputs, backward
 
     with tf.device(device):
-        return forward(*given)
+        found: Result = forward(*given)
+    return found
 
 
-def graph_of(model: keras.Model) -> Any:
+def functional_model_of(model: keras.Model) -> keras.Model:
     """Return the functional model of a network: the network itself, or that in a Sequential. Raises ValueError for a class."""
-    is_keras_class = type(model).__module__.startswith("keras.")
-    graph: Any = functional_of(model) if isinstance(model, keras.Sequential) else model
-    if not is_keras_class or calls_of(graph) is None:
+    graph = functional_of(model) if isinstance(model, keras.Sequential) else model
+    if not is_of_keras(model) or calls_of(graph) is None:
         raise ValueError(
             "only a keras.Sequential, or a keras.Model(inputs, outputs), can be cut; this one is a class of its own "
             f"({type(model).__name__}), and only its `call` knows how its layers are connected"

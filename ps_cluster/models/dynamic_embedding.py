@@ -68,7 +68,7 @@ class DynamicEmbedding(keras.Layer):
         ways = min(WAYS, budget)
         self.form = KeyedRows(self.name, budget // ways, ways, output_dim, seed, scale, admit_after, expire_after)
 
-    def build(self, input_shape: Any = None) -> None:
+    def build(self, input_shape: tuple[int | None, ...] | None = None) -> None:
         """Create the weights: the rows `embeddings`, float32 [places, output_dim], and their `keys`, int64 [places]."""
         self.embeddings = self.add_weight(
             shape=(self.form.places, self.output_dim),
@@ -110,7 +110,7 @@ class DynamicEmbedding(keras.Layer):
         rows = tf.reshape(rows, tf.concat([tf.shape(keys), [self.output_dim]], 0))
         return tf.cast(tf.ensure_shape(rows, [*keys.shape, self.output_dim]), self.compute_dtype)
 
-    def compute_output_spec(self, keys: Any, training: bool | None = None) -> keras.KerasTensor:
+    def compute_output_spec(self, keys: keras.KerasTensor, training: bool | None = None) -> keras.KerasTensor:
         """Return shape and dtype of the rows."""
         return keras.KerasTensor((*keys.shape, self.output_dim), dtype=self.compute_dtype)
 

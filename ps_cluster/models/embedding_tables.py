@@ -1,8 +1,8 @@
 """The embedding tables of a network that travel by rows: a step is computed with only the rows of its batch.
 
-    a step      ids of the batch ──►  distinct rows, in the order of the servers that have them       (`Tables.rows_of`)
+    a step      ids of the batch ──►  distinct rows, in the order of the servers that have them       (`Tables.table_rows_of`)
     forward     each lookup takes its vectors from the rows that were pulled, not from the layer
-    (`Tables.replaced`)
+                (`Tables.replaced`)
 
 A table is a large `keras.layers.Embedding` (see finding_tables.py). All tables of one width form a group: their rows
 follow each other, and are numbered within the group. So a step looks up, pulls and changes the rows of all of them at
@@ -139,7 +139,7 @@ class Tables:
 
         return look_up
 
-    def rows_of(self, calls: Sequence[TableCall], servers: int) -> Rows:
+    def table_rows_of(self, calls: Sequence[TableCall], servers: int) -> Rows:
         """Return the distinct rows that calls look up, for this number of servers. A step with an invalid id fails."""
         ids, places, sizes, counts = [], [], [], []
         for group in range(len(self.widths)):

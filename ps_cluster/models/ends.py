@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import keras
 import tensorflow as tf
 
 from ps_cluster.config.objectives import OBJECTIVES, TARGET, ExampleSpec, is_by_place
 from ps_cluster.models.end_graphs import activation_name, last_activation, reach_of
-from ps_cluster.models.flat import as_arguments
+from ps_cluster.models.flat import as_arguments, input_signature
 from ps_cluster.models.keras_losses import loss_takes_probabilities, takes_any_units
 from ps_cluster.models.marks import MARKS, OWN_UNITS, PROBABILITIES, is_marked
+from ps_cluster.models.pure import Outputs
 from ps_cluster.private_names import made_by, wrapped_by
 
 
@@ -57,7 +57,7 @@ class NetworkEnd:
         return self._graph.tensors[self.place]
 
     @property
-    def structure(self) -> Any:
+    def structure(self) -> Outputs:
         """The outputs, as symbolic tensors, in the structure that the model returns."""
         return self._graph.structure
 
@@ -126,28 +126,26 @@ class _OutputsGraph:
     """A network's outputs in a graph."""
 
     tensors: Sequence[tf.Tensor]  # float [B, outputs] each
-    structure: Any  # the same outputs in the structure that the model returns
+    structure: Outputs  # the same outputs in the structure that the model returns
     trainable: frozenset[str]  # names of the graph's placeholders of variables that are trained
     adds_losses: bool  # whether layers add losses, such as regularisers
 
     @classmethod
     def of(cls, model: keras.Model, spec: ExampleSpec) -> _OutputsGraph:
-        fields = spec.inputs.items()
-        inputs = {name: tf.TensorSpec([None, *field.shape], field.network_dtype) for name, field in fields}
         losses: list[tf.Tensor] = []
 
-        def outputs(given: Mapping[str, tf.Tensor]) -> Any:
+        def outputs(given: Mapping[str, tf.Tensor]) -> Outputs:
             found = model(as_arguments(given))
             losses.extend(model.losses)
             return found
 
-        graph = tf.function(outputs, autograph=False).get_concrete_function(inputs)
+        graph = tf.function(outputs, autograph=False).get_concrete_function(input_signature(spec))
         handles = {id(variable.value.handle) for variable in model.trainable_variables}
         trainable = {inner.name for outer, inner in graph.graph.captures if id(outer) in handles}
         return cls(graph.outputs, graph.structured_outputs, frozenset(trainable), bool(losses))
 
 
-def target_names(model: keras.Model, outputs: Any, spec: ExampleSpec) -> list[str]:
+def target_names(model: keras.Model, outputs: Outputs, spec: ExampleSpec) -> list[str]:
     """Return, for each output, the name of the array with its targets, in the order of `keras.tree.flatten`.
 
     Targets without names belong to the outputs in the order in which the model returns them. `outputs`: in the structure
@@ -166,7 +164,7 @@ def target_names(model: keras.Model, outputs: Any, spec: ExampleSpec) -> list[st
     return [arrays[name] for name in names]
 
 
-def _output_names(model: keras.Model, outputs: Any) -> list[str]:
+def _output_names(model: keras.Model, outputs: Outputs) -> list[str]:
     """Return the name of each output: its key, or the name of the layer that made it; "" if it has neither."""
     if isinstance(outputs, Mapping) and not any(keras.tree.is_nested(output) for output in outputs.values()):
         found: list[str] = keras.tree.flatten({name: name for name in outputs})

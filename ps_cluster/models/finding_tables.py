@@ -6,8 +6,7 @@ nothing between the inputs and the layer may depend on weights. The graph of a f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import keras
 import tensorflow as tf
@@ -16,7 +15,7 @@ from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.errors import UserError
 from ps_cluster.models.dynamic_embedding import DynamicEmbedding
 from ps_cluster.models.embedding_tables import NO_TABLES, TableCall, TableLayer, Tables
-from ps_cluster.models.flat import Arguments, FlatNetwork
+from ps_cluster.models.flat import Arguments, FlatNetwork, input_signature
 from ps_cluster.notices import Notify, ignore
 from ps_cluster.private_names import layers_of
 
@@ -72,20 +71,20 @@ def _why_unfit(layer: keras.layers.Embedding) -> str:
 
 def _unfit_tables(network: FlatNetwork, spec: ExampleSpec) -> list[tuple[TableLayer, str]]:
     """Return the layers of the network's tables that can't be tables, with the reasons."""
-    spec_of = tf.TensorSpec
-    inputs = {name: spec_of([None, *field.shape], field.network_dtype) for name, field in spec.inputs.items()}
-    vectors = spec_of([network.weights.length]), spec_of([network.statistics.length])
+    vectors = tf.TensorSpec([network.weights.length]), tf.TensorSpec([network.statistics.length])
     calls, unread, given = list[TableCall](), list[keras.Variable](), list[tf.Tensor]()
 
     @tf.function(autograph=False)
-    def forward(inputs: Any, *values: tf.Tensor) -> None:
+    def forward(inputs: Mapping[str, tf.Tensor], *values: tf.Tensor) -> None:
         weights, statistics, value = values
-        found, unknown = network.calls(Arguments(weights, statistics, inputs, tf.constant([0, 0])), value)
+        arguments = Arguments(network.weights.split(weights), statistics, inputs, tf.constant([0, 0]))
+        found, unknown = network.calls(arguments, value)
         calls.extend(found)
         unread.extend(unknown)
         given.extend(values)
 
-    graph = forward.get_concrete_function(inputs, *vectors, spec_of([])).graph  # the last one: see `calls`
+    signature = input_signature(spec), *vectors, tf.TensorSpec([])  # the last one: see `FlatNetwork.calls`
+    graph = forward.get_concrete_function(*signature).graph
     reasons = []
     for table in network.tables.tables:
         ids = [call.ids for call in calls if call.table is table]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import keras
 import numpy as np
@@ -17,10 +17,11 @@ from ps_cluster.models.dynamic_embedding import DynamicEmbedding
 from ps_cluster.models.embedding_tables import NO_TABLES, LookUp, TableCall, Tables
 from ps_cluster.models.fused_layers import with_fused_layers
 from ps_cluster.models.lookups import constant_tables
-from ps_cluster.models.pure import PureScope, seed_states, seeds_of
+from ps_cluster.models.pure import Outputs, PureScope, seed_states, seeds_of
 from ps_cluster.models.rows import NO_ROWS, Rows
 from ps_cluster.private_names import layers_of, notes_of, own_weights_of, takes_training, with_notes
 
+Input = TypeVar("Input")
 ATTENTION_INPUTS = ("query/kernel", "key/kernel", "value/kernel")  # ends of paths in Keras's attention layers
 
 
@@ -136,15 +137,20 @@ def assign(model: keras.Model, weights: np.ndarray, statistics: np.ndarray, keye
         layer.keys.assign(part.reshape(layer.form.buckets, -1)[:, : layer.form.ways].ravel())
 
 
-def as_arguments(inputs: Mapping[str, Any]) -> Any:
+def as_arguments(inputs: Mapping[str, Input]) -> Input | dict[str, Input]:
     """Return inputs as a Keras model takes them: a single input by itself, several inputs by name."""
     return next(iter(inputs.values())) if len(inputs) == 1 else dict(inputs)
+
+
+def input_signature(spec: ExampleSpec, batch_size: int | None = None) -> dict[str, tf.TensorSpec]:
+    """Return name → shape and dtype of each input of a network. `batch_size`: None leaves it open."""
+    return {name: tf.TensorSpec([batch_size, *field.shape], field.network_dtype) for name, field in spec.inputs.items()}
 
 
 class Arguments(NamedTuple):
     """The arguments of a forward pass. Its result depends on nothing else."""
 
-    weights: tf.Tensor  # [n] in any float dtype
+    values: Sequence[tf.Tensor]  # of the trainable variables that are no tables, in any float dtype
     statistics: tf.Tensor  # float32 [m]
     inputs: Mapping[str, tf.Tensor]  # name → raw examples [B, ...]
     # int32 [2], the random state of dropout and the like. Keras would keep it in a variable of the layer, which depends
@@ -155,7 +161,7 @@ class Arguments(NamedTuple):
 class Forward(NamedTuple):
     """The result of a forward pass in training mode."""
 
-    outputs: Any  # of a whole network: float32 [B, outputs], or several such tensors in the structure that it returns
+    outputs: Outputs  # of a whole network: float32 [B, outputs], or several such tensors
     fresh: tf.Tensor  # float32 [m], the new statistics minus `keep` times the given ones
     losses: list[tf.Tensor]  # [] each: the losses of regularisers, and those that layers have added
 
@@ -187,10 +193,9 @@ class FlatNetwork:
         self.all_weights = FlatLayout.of(model.trainable_variables)  # in a checkpoint
         self._trained = [v for v in self._computing.trainable_variables if not tables.is_table(v)]
         self.statistics = FlatLayout.of(statistics_of(model))  # [m]
-        self.keep = kept_shares(model)  # [m]. Before `trace` it takes each layer to be called once in a step
+        self.keep = kept_shares(model)  # [m]. Before `count_calls` it takes each layer to be called once in a step
         self._seeds = seeds_of(self._computing)
         self._statistics = statistics_of(self._computing)
-        self._calls = [1] * len(self._statistics)
         varying = {id(variable) for variable in (*self._seeds, *self._statistics)}
         self._constants = [
             (variable, keras.ops.convert_to_numpy(own))
@@ -198,34 +203,41 @@ class FlatNetwork:
             if id(variable) not in varying
         ]
 
-    def trace(self, spec: ExampleSpec, batch_size: int | None = None) -> Any:
-        """Return the graph of a step's forward pass, whose result is a `Forward`. Adapt `keep` to the layers' calls.
+    def graph(self, spec: ExampleSpec, batch_size: int | None = None) -> tf.types.experimental.ConcreteFunction:
+        """Return the graph of a step's forward pass, whose result is a `Forward`. `batch_size`: None leaves it open."""
+        return self._traced(spec, batch_size)[0]
+
+    def count_calls(self, spec: ExampleSpec) -> None:
+        """Count how often a step calls each layer, and set `keep` accordingly. Call this before the first step.
 
         A layer that is called n times in a step moves its statistics n times. The share of them that a step keeps is
-        then the n-th power of the layer's momentum. `batch_size`: None leaves it open.
+        then the n-th power of the layer's momentum.
         """
-        inputs = {
-            name: tf.TensorSpec([batch_size, *field.shape], field.network_dtype) for name, field in spec.inputs.items()
-        }
-        vectors = tf.TensorSpec([self.weights.length]), tf.TensorSpec([self.statistics.length])
-        any_rows = self.tables.recording([])
-
-        @tf.function(autograph=False)
-        def forward(weights: Any, statistics: Any, inputs: Any, random_state: Any) -> Forward:
-            return self._forward(Arguments(weights, statistics, inputs, random_state), any_rows)
-
-        graph = forward.get_concrete_function(*vectors, inputs, tf.TensorSpec([2], tf.int32))
-        self.keep = kept_shares(self.model) ** np.repeat(np.array(self._calls, np.float32), self.statistics.sizes)
-        return graph
+        calls = np.array(self._traced(spec)[1], np.float32)
+        self.keep = kept_shares(self.model) ** np.repeat(calls, self.statistics.sizes)
 
     @property
     def has_changing_statistics(self) -> bool:
-        """True if a batch may change a statistic. It is exact only after `trace`, which counts the changes."""
+        """True if a batch may change a statistic. It is exact only after `count_calls`."""
         return bool(np.any(self.keep < 1))
 
-    def values_of(self, weights: tf.Tensor) -> list[tf.Tensor]:
-        """Return the trainable variables' tensors from `weights [n]`, in its dtype."""
-        return self.weights.split(weights)
+    def _traced(
+        self, spec: ExampleSpec, batch_size: int | None = None
+    ) -> tuple[tf.types.experimental.ConcreteFunction, list[int]]:
+        """Return the graph of a step's forward pass, and how often it assigns each statistic."""
+        vectors = tf.TensorSpec([self.weights.length]), tf.TensorSpec([self.statistics.length])
+        any_rows, counts = self.tables.recording([]), list[int]()
+
+        @tf.function(autograph=False)
+        def forward(
+            weights: tf.Tensor, statistics: tf.Tensor, inputs: Mapping[str, tf.Tensor], random_state: tf.Tensor
+        ) -> Forward:
+            given = Arguments(self.weights.split(weights), statistics, inputs, random_state)
+            passed, counts[:] = self.run(given, any_rows)
+            return passed
+
+        inputs = input_signature(spec, batch_size)
+        return forward.get_concrete_function(*vectors, inputs, tf.TensorSpec([2], tf.int32)), counts
 
     def forward(
         self,
@@ -235,23 +247,31 @@ class FlatNetwork:
         random_state: tf.Tensor,
         rows: Rows = NO_ROWS,
     ) -> Forward:
-        """Run the forward pass in training mode with these `Arguments`.
+        """Run the forward pass in training mode, as a function of its arguments. Raises ValueError like `run`.
 
-        With tables, the weights are followed by the rows of each group, one after the other. `rows` says which rows
-        they are, see `rows_of`. Raises ValueError if the forward pass depends on something else, see `PureScope`.
+        Args:
+          weights: [n] in any float dtype. With tables, the rows of each group follow, one group after the other.
+          statistics, inputs, random_state: as in `Arguments`.
+          rows: which rows follow the weights, see `table_rows_of`.
         """
         dense, *of_groups = self.split_rows(weights, rows)
-        look_up = self.tables.reading(of_groups, rows)
-        return self._forward(Arguments(dense, statistics, inputs, random_state), look_up)
+        given = Arguments(self.weights.split(dense), statistics, inputs, random_state)
+        passed, _ = self.run(given, self.tables.reading(of_groups, rows))
+        return passed
 
-    def _forward(self, given: Arguments, look_up: LookUp) -> Forward:
-        scope, outputs, losses = self._run(given, look_up)
-        scope.check(self._computing)
-        self._calls = [scope.times(variable) for variable in self._statistics]
+    def run(self, given: Arguments, look_up: LookUp) -> tuple[Forward, list[int]]:
+        """Run the forward pass in training mode. Return its result, and how often it has assigned each statistic.
+
+        `look_up` answers the calls of tables. Raises ValueError if the forward pass depends on something that was not
+        given, see `PureScope`.
+        """
+        scope, outputs, losses = self._run_in_scope(given, look_up)
+        scope.check(self._computing, [*self._statistics, *self._seeds])
         if self._to_float32:
             outputs = keras.tree.map_structure(_in_float32, outputs)
         after = self.statistics.join([scope.after(variable) for variable in self._statistics])
-        return Forward(outputs, after - self.keep * given.statistics, losses)
+        counts = [scope.times(variable) for variable in self._statistics]
+        return Forward(outputs, after - self.keep * given.statistics, losses), counts
 
     def split_rows(self, vector: tf.Tensor, rows: Rows) -> list[tf.Tensor]:
         """Return the parts of a vector of weights and rows: [n], and [u, width] of each group."""
@@ -262,7 +282,7 @@ class FlatNetwork:
         shaped = [tf.reshape(part, [-1, width]) for part, width in zip(parts, self.tables.widths)]
         return [tf.ensure_shape(dense, [self.weights.length]), *shaped]
 
-    def rows_of(self, inputs: Mapping[str, tf.Tensor], random_state: tf.Tensor, servers: int) -> Rows:
+    def table_rows_of(self, inputs: Mapping[str, tf.Tensor], random_state: tf.Tensor, servers: int) -> Rows:
         """Return the rows that a step with these inputs looks up, for this number of parameter servers.
 
         The arguments are as for `forward`. The forward pass is traced with zeros as weights, and TensorFlow then
@@ -271,8 +291,9 @@ class FlatNetwork:
         if not self.tables:
             return NO_ROWS
         weights, statistics = tf.zeros([self.weights.length]), tf.zeros([self.statistics.length])
-        calls, _ = self.calls(Arguments(weights, statistics, inputs, random_state), tf.constant(0.0))
-        return self.tables.rows_of(calls, servers)
+        given = Arguments(self.weights.split(weights), statistics, inputs, random_state)
+        calls, _ = self.calls(given, tf.constant(0.0))
+        return self.tables.table_rows_of(calls, servers)
 
     def calls(self, given: Arguments, value: tf.Tensor) -> tuple[list[TableCall], list[keras.Variable]]:
         """Return the calls of tables in a forward pass, in order, and the variables that it reads but was not given.
@@ -280,15 +301,15 @@ class FlatNetwork:
         `value`: [], the value of all numbers that the calls return.
         """
         calls: list[TableCall] = []
-        scope, *_ = self._run(given, self.tables.recording(calls, value))
+        scope, *_ = self._run_in_scope(given, self.tables.recording(calls, value))
         return calls, scope.unknown
 
-    def _run(self, given: Arguments, look_up: LookUp) -> tuple[PureScope, Any, list[tf.Tensor]]:
+    def _run_in_scope(self, given: Arguments, look_up: LookUp) -> tuple[PureScope, Outputs, list[tf.Tensor]]:
         """Run the forward pass in a scope; return the scope, the outputs, and the losses of layers."""
         model = self._computing
         states = seed_states(given.random_state, self._seeds_before + len(self._seeds))
         values = [
-            *zip(self._trained, self.values_of(given.weights)),
+            *zip(self._trained, given.values),
             *zip(self._statistics, self.statistics.split(given.statistics)),
             *zip(self._seeds, states[self._seeds_before :]),
             *self._constants,

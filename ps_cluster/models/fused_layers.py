@@ -15,6 +15,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from ps_cluster.models.keras_losses import is_of_keras
+
 CHEAP_ACTIVATIONS = ("linear", "relu", "sigmoid", "softmax")  # one operation already
 WIDE = 256  # channels; with 64, the copies take as much time as the matrix products save
 
@@ -25,8 +27,7 @@ def with_fused_layers(model: keras.Model) -> keras.Model:
     The copy shares all layers that are not replaced. If none can be replaced, or the model is a class of the user,
     `model` itself is returned.
     """
-    is_keras_class = type(model).__module__.startswith("keras.")
-    if not is_keras_class or all(_fused_type(layer) is type(layer) for layer in model.layers):
+    if not is_of_keras(model) or all(_fused_type(layer) is type(layer) for layer in model.layers):
         return model
 
     def clone(layer: keras.Layer) -> keras.Layer:
@@ -45,8 +46,8 @@ def _fused_type(layer: keras.Layer) -> type[keras.Layer]:
     if type(layer) is keras.layers.BatchNormalization:
         return FusedBatchNormalization
     if type(layer) is keras.layers.Activation:
-        of_keras = getattr(layer.activation, "__module__", "").startswith("keras.")
-        return CompiledActivation if of_keras and layer.activation.__name__ not in CHEAP_ACTIVATIONS else type(layer)
+        is_costly = is_of_keras(layer.activation) and layer.activation.__name__ not in CHEAP_ACTIVATIONS
+        return CompiledActivation if is_costly else type(layer)
     if type(layer) is keras.layers.Conv2D and _is_faster_by_products(layer):
         return WideConvolution
     return type(layer)
@@ -94,7 +95,7 @@ class FusedBatchNormalization(keras.layers.BatchNormalization):
 class CompiledActivation(keras.layers.Activation):
     """`keras.layers.Activation`, compiled by XLA to one loop forward and one backward, in float32."""
 
-    def __init__(self, activation: Callable[..., Any], **options: Any):
+    def __init__(self, activation: Callable[[tf.Tensor], tf.Tensor], **options: Any):
         super().__init__(activation, **options)
         self._compiled = compiled(self.activation)
 
@@ -120,7 +121,7 @@ def compiled(function: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[tf.Tensor]
     forward = tf.function(in_float32, jit_compile=True, autograph=False)
 
     @tf.custom_gradient
-    def both(x: tf.Tensor) -> tuple[tf.Tensor, Callable[..., Any]]:
+    def both(x: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
         return forward(x), lambda upstream: backward(x, upstream)
 
     of_both: Callable[[tf.Tensor], tf.Tensor] = both
@@ -136,7 +137,9 @@ class WideConvolution(keras.layers.Conv2D):
 
 
 @tf.custom_gradient
-def _convolution(images: tf.Tensor, kernel: tf.Tensor) -> tuple[tf.Tensor, Callable[..., Any]]:
+def _convolution(
+    images: tf.Tensor, kernel: tf.Tensor
+) -> tuple[tf.Tensor, Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]]:
     def gradients(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         of_images = tf.raw_ops.Conv2DBackpropInput(
             input_sizes=tf.shape(images), filter=kernel, out_backprop=upstream, strides=[1] * 4, padding="SAME"

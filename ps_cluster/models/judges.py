@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TypeAlias
 
 import keras
 import numpy as np
@@ -13,22 +13,33 @@ import tensorflow as tf
 
 from ps_cluster.config.objectives import BYTES, IN_DEVIATIONS, OBJECTIVES, TARGET, ExampleSpec, class_weights
 from ps_cluster.config.schema import TrainingSettings
-from ps_cluster.models.compiled import CompiledLoss, MicroBatch, has_loss
+from ps_cluster.models.compiled import CompiledLoss, MicroBatch, Targets, has_loss
 from ps_cluster.models.ends import NetworkEnd
 from ps_cluster.models.keras_losses import compares_classes
-from ps_cluster.models.marks import OWN_UNITS, PROBABILITIES, SCORES, UNITS, followed_by, is_marked, with_mark
+from ps_cluster.models.marks import (
+    OWN_UNITS,
+    PROBABILITIES,
+    SCORES,
+    UNITS,
+    followed_by,
+    is_marked,
+    symbolic_inputs_of,
+    with_mark,
+)
+from ps_cluster.models.pure import Outputs
 
 _SMALLEST = 1e-30  # the smallest probability whose logarithm is taken
-Compared = tuple[tf.Tensor, tf.Tensor]  # truth and prediction
+PackedTargets: TypeAlias = tf.Tensor | Mapping[str, tf.Tensor]
+"""The targets of examples as they are packed, [B, ...]; if there are several targets, by the names of their arrays."""
+Compared: TypeAlias = tuple[tf.Tensor, tf.Tensor]
+"""Truth and prediction."""
 # Keras's 200 thresholds of an area under a curve are 0.005 apart. Where positives are rare, most predictions are below
 # the first threshold, and the area comes out too small. More thresholds cost nothing, unless each of many labels has
 # its own.
 _THRESHOLDS, _THRESHOLDS_OF_LABELS = 2000, 200
 
 
-def judge_of(
-    spec: ExampleSpec, training: TrainingSettings | None = None, model: keras.Model | None = None
-) -> LossAndMetric:
+def judge_of(spec: ExampleSpec, training: TrainingSettings | None = None, model: keras.Model | None = None) -> Judge:
     """Return the judge of a data set's objective, with the loss of the model's compile() if it has one.
 
     Args:
@@ -50,13 +61,13 @@ def judge_of(
     return CompiledJudge(judge, loss)
 
 
-def _judge_of_output(spec: ExampleSpec, training: TrainingSettings | None, end: NetworkEnd) -> LossAndMetric:
+def _judge_of_output(spec: ExampleSpec, training: TrainingSettings | None, end: NetworkEnd) -> ObjectiveJudge:
     return (OneOutputJudge if end.is_one_of_two else OBJECTIVES[spec.objective].judge())(spec, training)
 
 
 def _judge_of_several_targets(
     spec: ExampleSpec, training: TrainingSettings | None, end: NetworkEnd, loss: CompiledLoss
-) -> LossAndMetric:
+) -> JudgeOfSeveralTargets:
     ends = {array: end.of(array) for array in end.arrays}
     judges = {array: _judge_of_output(spec.targets[array], training, one) for array, one in ends.items()}
     judge = JudgeOfSeveralTargets(judges, loss)
@@ -66,15 +77,100 @@ def _judge_of_several_targets(
     return judge
 
 
-def zero_targets(spec: ExampleSpec, examples: int = 1) -> Any:
+def zero_targets(spec: ExampleSpec, examples: int = 1) -> PackedTargets:
     """Return zeros in the form of the packed targets of some examples, to build or check a loss."""
     fields = {name: one.target for name, one in spec.targets.items()}
     zeros = {name: tf.zeros([examples, *field.shape], field.dtype) for name, field in fields.items()}
     return zeros if spec.others else zeros[TARGET]
 
 
-class LossAndMetric(ABC):
-    """Judges a network's outputs, float32 [B, outputs]. All results are float32."""
+class Judge(ABC):
+    """Judges a network's outputs, float32 [B, outputs] or several such tensors. All results are float32.
+
+    Attributes:
+      of_prediction: the judge of only the output that is the prediction, and of its target.
+    """
+
+    of_prediction: ObjectiveJudge
+
+    def predicting(self, outputs: Outputs) -> tf.Tensor:
+        """Return the one of several outputs that is the prediction."""
+        found: tf.Tensor = keras.tree.flatten(outputs)[0]
+        return found
+
+    @property
+    def reading(self) -> str:
+        """A text that tells users how outputs or targets are interpreted; "" if there is only one way."""
+        return ""
+
+    @abstractmethod
+    def targets(self, rows: PackedTargets) -> Targets:
+        """Return the targets of packed rows in the form that the other methods take."""
+
+    def weights(self, targets: Targets, given: tf.Tensor | None) -> tf.Tensor | None:
+        """Return the weight of each example, [B]; None if all count alike. `given`: the data set's weights, [B]."""
+        return None if given is None else tf.cast(given, tf.float32)
+
+    @abstractmethod
+    def scaled(self, targets: Targets) -> Targets:
+        """Return the targets in the units of the network's outputs."""
+
+    @abstractmethod
+    def losses(self, targets: Targets, outputs: Outputs) -> tf.Tensor:
+        """Return the loss of each example, [B]."""
+
+    @abstractmethod
+    def metric(self, targets: Targets, outputs: Outputs) -> tf.Tensor:
+        """Return the metric of each example, [B]. Outputs that are not finite are wrong."""
+
+    @abstractmethod
+    def prediction(self, outputs: Outputs) -> tf.Tensor:
+        """Return the predictions, [B, outputs]: probabilities, or values in the target's units."""
+
+    def further_metrics(self) -> dict[str, keras.Metric]:
+        """Return new metrics of Keras by the names of `Objective.further_metrics`, under which they are recorded."""
+        return {}
+
+    def compared(self, targets: Targets, outputs: Outputs) -> Compared | None:
+        """Return truth and prediction as `further_metrics` take them, float32 [B, …] each; None if there are none."""
+        return None
+
+    def kept(self, targets: Targets, outputs: Outputs) -> dict[str, tf.Tensor]:
+        """Return the arrays from which `Objective.results` are computed: name → [B, ...]; empty if there are none."""
+        return {}
+
+    @abstractmethod
+    def outputs_of(self, prediction: tf.Tensor) -> tf.Tensor:
+        """Return outputs that would give this prediction, so that a mean of predictions can be judged."""
+
+    def final(self, outputs: Outputs) -> Outputs:
+        """Convert outputs to those that the saved model returns."""
+        return outputs
+
+    def as_probabilities(self, outputs: Outputs) -> Outputs:
+        """Return outputs as probabilities, in the same structure; for a regression, the saved model's outputs."""
+        return keras.tree.map_structure(self.prediction, outputs)
+
+    @abstractmethod
+    def finished(self, model: keras.Model) -> keras.Model:
+        """Return the model to save. Its last layer says what its outputs are, if no other layer does."""
+
+    def loss(
+        self, targets: Targets, outputs: Outputs, weights: tf.Tensor | None = None, part: MicroBatch | None = None
+    ) -> tf.Tensor:
+        """Return the loss of a batch, []: the mean, or with weights the weighted sum divided by B, as in Keras.
+
+        `part`: the factors of a micro-batch, by which the mean over the micro-batches becomes the loss of the batch.
+        """
+        losses = self.losses(targets, outputs)
+        return tf.reduce_mean(losses if weights is None else losses * weights)
+
+
+class ObjectiveJudge(Judge):
+    """Judges the only output of a network, float32 [B, outputs], by the loss and metric of an objective.
+
+    Targets are a single tensor too, [B, ...].
+    """
 
     gives_scores = False  # whether outputs that are not probabilities are scores of classes or labels
     of_probabilities = False  # whether the outputs are probabilities, not scores
@@ -82,7 +178,7 @@ class LossAndMetric(ABC):
 
     def __init__(self, spec: ExampleSpec, training: TrainingSettings | None = None):
         """Create a judge for outputs that are scores, or standard deviations. `training`: see `judge_of`."""
-        self.of_first: LossAndMetric = self  # the judge of only the output that is the prediction, and its target
+        self.of_prediction = self
         self.outputs = spec.outputs
         self._inputs = spec.inputs
         self._smoothing = training.label_smoothing if training else 0.0
@@ -93,84 +189,24 @@ class LossAndMetric(ABC):
             self.of_probabilities = end.gives_probabilities(losses.get(end.place))
             self.needs_mark = self.of_probabilities and not end.ends_in_probabilities and not end.is_marked
 
-    def predicting(self, outputs: Any) -> tf.Tensor:
-        """Return the one of several outputs that is the prediction."""
-        found: tf.Tensor = keras.tree.flatten(outputs)[0]
-        return found
-
-    @property
-    def reading(self) -> str:
-        """A text that tells users how outputs or targets are interpreted; "" if there is only one way."""
-        return ""
-
     def targets(self, rows: tf.Tensor) -> tf.Tensor:
-        """Return the targets of packed rows [B, ...] in the form that the other methods take."""
         return tf.cast(rows, tf.float32)
 
-    def weights(self, targets: tf.Tensor, given: tf.Tensor | None) -> tf.Tensor | None:
-        """Return the weight of each example, [B]; None if all count alike. `given`: the data set's weights, [B]."""
-        return None if given is None else tf.cast(given, tf.float32)
-
     def scaled(self, targets: tf.Tensor) -> tf.Tensor:
-        """Return the targets in the units of the network's outputs."""
         return targets
 
-    @abstractmethod
-    def losses(self, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
-        """Return the loss of each example, [B]."""
-
-    @abstractmethod
-    def metric(self, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
-        """Return the metric of each example, [B]. Outputs that are not finite are wrong."""
-
-    @abstractmethod
-    def prediction(self, outputs: tf.Tensor) -> tf.Tensor:
-        """Return the predictions, [B, outputs]: probabilities, or values in the target's units."""
-
-    def further_metrics(self) -> dict[str, keras.Metric]:
-        """Return new metrics of Keras by the names of `Objective.further_metrics`, under which they are recorded."""
-        return {}
-
-    def compared(self, targets: tf.Tensor, outputs: Any) -> Compared | None:
-        """Return truth and prediction as `further_metrics` take them, float32 [B, …] each; None if there are none."""
-        return None
-
-    def kept(self, targets: tf.Tensor, outputs: Any) -> dict[str, tf.Tensor]:
-        """Return the arrays from which `Objective.results` are computed: name → [B, ...]; empty if there are none."""
-        return {}
-
     def outputs_of(self, prediction: tf.Tensor) -> tf.Tensor:
-        """Return outputs that would give this prediction, so that a mean of predictions can be judged."""
         return self.scaled(prediction)
 
-    def final(self, outputs: Any) -> Any:
-        """Convert outputs to those that the saved model returns."""
-        return outputs
-
-    def as_probabilities(self, outputs: Any) -> Any:
-        """Return outputs as probabilities, in the same structure; for a regression, the saved model's outputs."""
-        return keras.tree.map_structure(self.prediction, outputs)
-
     def finished(self, model: keras.Model) -> keras.Model:
-        """Return the model to save. Its last layer says what its outputs are, if no other layer does."""
         if self.needs_mark:
             return with_mark(model, PROBABILITIES, self._inputs)
         # A model that is a class of the user is not wrapped in another model.
-        can_be_marked = self.gives_scores and not self.of_probabilities and getattr(model, "inputs", None)
+        can_be_marked = self.gives_scores and not self.of_probabilities and symbolic_inputs_of(model)
         return with_mark(model, SCORES, self._inputs) if can_be_marked and not is_marked(model, SCORES) else model
 
-    def loss(
-        self, targets: tf.Tensor, outputs: tf.Tensor, weights: tf.Tensor | None = None, part: MicroBatch | None = None
-    ) -> tf.Tensor:
-        """Return the loss of a batch, []: the mean, or with weights the weighted sum divided by B, as in Keras.
 
-        `part`: the factors of a micro-batch, by which the mean over the micro-batches becomes the loss of the batch.
-        """
-        losses = self.losses(targets, outputs)
-        return tf.reduce_mean(losses if weights is None else losses * weights)
-
-
-class ClassificationJudge(LossAndMetric):
+class ClassificationJudge(ObjectiveJudge):
     """Cross-entropy of the softmax, in nats; labels smoothed as in Szegedy et al. 2016, arXiv:1512.00567, section 7."""
 
     gives_scores = True
@@ -235,7 +271,7 @@ class ClassificationJudge(LossAndMetric):
             }
         return {"log_loss": keras.metrics.CategoricalCrossentropy(), "f1": keras.metrics.F1Score(average="macro")}
 
-    def compared(self, targets: tf.Tensor, outputs: Any) -> Compared | None:
+    def compared(self, targets: tf.Tensor, outputs: tf.Tensor) -> Compared | None:
         """Return one-hot labels and probabilities, [B, classes]; for two classes only the second column, [B, 1]."""
         truth, predicted = tf.one_hot(self.labels(targets), self.outputs), _without_nan(self.prediction(outputs))
         return (truth[:, 1:], predicted[:, 1:]) if self.outputs == 2 else (truth, predicted)
@@ -291,7 +327,7 @@ class OneOutputJudge(ClassificationJudge):
         of_second = _clipped(outputs)
         return tf.concat([1 - of_second, of_second], axis=-1)
 
-    def as_probabilities(self, outputs: Any) -> Any:
+    def as_probabilities(self, outputs: Outputs) -> Outputs:
         return outputs if self.of_probabilities else keras.tree.map_structure(tf.sigmoid, outputs)
 
     def outputs_of(self, prediction: tf.Tensor) -> tf.Tensor:
@@ -299,7 +335,7 @@ class OneOutputJudge(ClassificationJudge):
         return of_second if self.of_probabilities else of_second - of_first
 
 
-class MultiLabelJudge(LossAndMetric):
+class MultiLabelJudge(ObjectiveJudge):
     """Mean binary cross-entropy over the labels, in nats. Label smoothing moves targets towards 1/2."""
 
     gives_scores = True
@@ -327,7 +363,7 @@ class MultiLabelJudge(LossAndMetric):
             "f1": keras.metrics.F1Score(average="macro", threshold=0.5),
         }
 
-    def compared(self, targets: tf.Tensor, outputs: Any) -> Compared | None:
+    def compared(self, targets: tf.Tensor, outputs: tf.Tensor) -> Compared | None:
         """Return the targets and the probabilities, [B, labels]."""
         return targets, _without_nan(self.prediction(outputs))
 
@@ -355,7 +391,7 @@ def _clipped(outputs: tf.Tensor) -> tf.Tensor:
     return tf.where(tf.math.is_finite(outputs), tf.clip_by_value(outputs, 0.0, 1.0), math.nan)
 
 
-class RegressionJudge(LossAndMetric):
+class RegressionJudge(ObjectiveJudge):
     """Mean squared error over the target's values, in units of their standard deviation over the training examples.
 
     The network's outputs are standardised: 0 is the training examples' mean, 1 is one standard deviation more. So one
@@ -400,7 +436,7 @@ class RegressionJudge(LossAndMetric):
     def further_metrics(self) -> dict[str, keras.Metric]:
         return {"rmse": keras.metrics.RootMeanSquaredError(), "r2": keras.metrics.R2Score()}
 
-    def compared(self, targets: tf.Tensor, outputs: Any) -> Compared | None:
+    def compared(self, targets: tf.Tensor, outputs: tf.Tensor) -> Compared | None:
         """Return targets and predictions in the target's own units, minus the training examples' mean, [B, outputs].
 
         Without the mean the metrics are the same. With it, float32 could lose small differences of large numbers.
@@ -412,7 +448,7 @@ class RegressionJudge(LossAndMetric):
         """Return targets float64 and predictions float32 in the target's own units, [B, outputs]."""
         return {"target": targets, "prediction": self.prediction(outputs)}
 
-    def final(self, outputs: Any) -> Any:
+    def final(self, outputs: Outputs) -> Outputs:
         return keras.tree.map_structure(self.prediction, outputs)
 
     def finished(self, model: keras.Model) -> keras.Model:
@@ -425,7 +461,7 @@ class RegressionJudge(LossAndMetric):
         return followed_by(model, units, self._inputs)
 
 
-class NextByteJudge(LossAndMetric):
+class NextByteJudge(ObjectiveJudge):
     """Mean cross-entropy over the places of a window, in nats; the metric is the same in bits per byte.
 
     Outputs are `BYTES` scores for each place, end to end: float32 [B, window * BYTES].
@@ -447,67 +483,67 @@ class NextByteJudge(LossAndMetric):
         return outputs
 
 
-class CompiledJudge(LossAndMetric):
+class CompiledJudge(Judge):
     """Judges by the loss that a user's model was compiled with; metric and prediction are those of the objective.
 
     A model may have several outputs, which are all judged against the same target. The first of them is the prediction.
     """
 
-    def __init__(self, objective: LossAndMetric, loss: CompiledLoss):
-        self.of_first = objective
+    def __init__(self, objective: ObjectiveJudge, loss: CompiledLoss):
+        self.of_prediction = objective
         self._loss = loss
 
     @property
     def reading(self) -> str:
-        return self.of_first.reading
+        return self.of_prediction.reading
 
-    def targets(self, rows: Any) -> Any:
-        return self.of_first.targets(rows)
+    def targets(self, rows: PackedTargets) -> Targets:
+        return self.of_prediction.targets(rows)
 
-    def weights(self, targets: Any, given: tf.Tensor | None) -> tf.Tensor | None:
-        return self.of_first.weights(self._predicted_target(targets), given)
+    def weights(self, targets: Targets, given: tf.Tensor | None) -> tf.Tensor | None:
+        return self.of_prediction.weights(self._predicted_target(targets), given)
 
-    def scaled(self, targets: Any) -> Any:
-        return self.of_first.scaled(targets)
+    def scaled(self, targets: Targets) -> Targets:
+        return self.of_prediction.scaled(targets)
 
     def loss(
-        self, targets: Any, outputs: Any, weights: tf.Tensor | None = None, part: MicroBatch | None = None
+        self, targets: Targets, outputs: Outputs, weights: tf.Tensor | None = None, part: MicroBatch | None = None
     ) -> tf.Tensor:
         return self._loss(self.scaled(targets), outputs, weights, part)
 
-    def losses(self, targets: Any, outputs: Any) -> tf.Tensor:
+    def losses(self, targets: Targets, outputs: Outputs) -> tf.Tensor:
         """Return the mean loss of the batch for every example, because a loss may be defined only for whole batches."""
         examples = tf.shape(keras.tree.flatten(outputs)[0])[:1]
         return tf.fill(examples, self._loss.mean(self.scaled(targets), outputs))
 
-    def metric(self, targets: Any, outputs: Any) -> tf.Tensor:
-        return self.of_first.metric(self._predicted_target(targets), self.predicting(outputs))
+    def metric(self, targets: Targets, outputs: Outputs) -> tf.Tensor:
+        return self.of_prediction.metric(self._predicted_target(targets), self.predicting(outputs))
 
-    def prediction(self, outputs: Any) -> tf.Tensor:
-        return self.of_first.prediction(self.predicting(outputs))
+    def prediction(self, outputs: Outputs) -> tf.Tensor:
+        return self.of_prediction.prediction(self.predicting(outputs))
 
     def further_metrics(self) -> dict[str, keras.Metric]:
-        return self.of_first.further_metrics()
+        return self.of_prediction.further_metrics()
 
-    def compared(self, targets: Any, outputs: Any) -> Compared | None:
-        return self.of_first.compared(self._predicted_target(targets), self.predicting(outputs))
+    def compared(self, targets: Targets, outputs: Outputs) -> Compared | None:
+        return self.of_prediction.compared(self._predicted_target(targets), self.predicting(outputs))
 
-    def kept(self, targets: Any, outputs: Any) -> dict[str, tf.Tensor]:
-        return self.of_first.kept(self._predicted_target(targets), self.predicting(outputs))
+    def kept(self, targets: Targets, outputs: Outputs) -> dict[str, tf.Tensor]:
+        return self.of_prediction.kept(self._predicted_target(targets), self.predicting(outputs))
 
     def outputs_of(self, prediction: tf.Tensor) -> tf.Tensor:
-        return self.of_first.outputs_of(prediction)
+        return self.of_prediction.outputs_of(prediction)
 
-    def final(self, outputs: Any) -> Any:
-        return self.of_first.final(outputs)
+    def final(self, outputs: Outputs) -> Outputs:
+        return self.of_prediction.final(outputs)
 
-    def as_probabilities(self, outputs: Any) -> Any:
-        return self.of_first.as_probabilities(outputs)
+    def as_probabilities(self, outputs: Outputs) -> Outputs:
+        return self.of_prediction.as_probabilities(outputs)
 
     def finished(self, model: keras.Model) -> keras.Model:
-        return self.of_first.finished(model)
+        return self.of_prediction.finished(model)
 
-    def _predicted_target(self, targets: Any) -> tf.Tensor:
+    def _predicted_target(self, targets: Targets) -> tf.Tensor:
         return targets
 
 
@@ -518,13 +554,13 @@ class JudgeOfSeveralTargets(CompiledJudge):
     each output, in the order of `keras.tree.flatten`.
     """
 
-    def __init__(self, judges: Mapping[str, LossAndMetric], loss: CompiledLoss):
+    def __init__(self, judges: Mapping[str, ObjectiveJudge], loss: CompiledLoss):
         """Create a judge. `judges`: name of an array of targets → the judge of its output, in the order of outputs."""
         super().__init__(judges[TARGET], loss)
         self._judges = judges
         self._place = list(judges).index(TARGET)
 
-    def predicting(self, outputs: Any) -> tf.Tensor:
+    def predicting(self, outputs: Outputs) -> tf.Tensor:
         return keras.tree.flatten(outputs)[self._place]
 
     def targets(self, rows: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor, ...]:
@@ -533,20 +569,20 @@ class JudgeOfSeveralTargets(CompiledJudge):
     def scaled(self, targets: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, ...]:
         return tuple(judge.scaled(target) for judge, target in zip(self._judges.values(), targets, strict=True))
 
-    def final(self, outputs: Any) -> Any:
+    def final(self, outputs: Outputs) -> Outputs:
         return self._of_each(outputs, [judge.final for judge in self._judges.values()])
 
-    def as_probabilities(self, outputs: Any) -> Any:
+    def as_probabilities(self, outputs: Outputs) -> Outputs:
         return self._of_each(outputs, [judge.as_probabilities for judge in self._judges.values()])
 
     def finished(self, model: keras.Model) -> keras.Model:
         """Return the model to save, with a mark only if it needs one, because a mark changes the names of outputs."""
-        return super().finished(model) if self.of_first.needs_mark else model
+        return super().finished(model) if self.of_prediction.needs_mark else model
 
     def _predicted_target(self, targets: tuple[tf.Tensor, ...]) -> tf.Tensor:
         return targets[self._place]
 
-    def _of_each(self, outputs: Any, functions: Sequence[Callable[[tf.Tensor], tf.Tensor]]) -> Any:
+    def _of_each(self, outputs: Outputs, functions: Sequence[Callable[[tf.Tensor], Outputs]]) -> Outputs:
         flat = keras.tree.flatten(outputs)
         found = [function(output) for function, output in zip(functions, flat, strict=True)]
         return keras.tree.pack_sequence_as(outputs, found)

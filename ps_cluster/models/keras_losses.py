@@ -32,7 +32,7 @@ _IN_ANY_UNITS = (keras.losses.mean_squared_error, keras.losses.mean_absolute_err
 _BASES = (keras.losses.Loss, keras.metrics.Metric, keras.metrics.Mean, keras.metrics.Sum)
 
 
-def is_of_keras(found: Any) -> bool:
+def is_of_keras(found: object) -> bool:
     """Return whether a class, a function or an object's class is Keras's own, so that what it computes is known."""
     kind = found if hasattr(found, "__qualname__") else type(found)
     return getattr(kind, "__module__", "").startswith("keras.")

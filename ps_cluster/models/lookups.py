@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
 
 import keras
 import numpy as np
@@ -34,7 +33,7 @@ def constant_tables(model: keras.Model) -> Iterator[None]:
 class ConstantTable:
     """The content of a `tf.lookup.StaticHashTable`, in the order of its keys' hashes."""
 
-    def __init__(self, name: str, table: Any):
+    def __init__(self, name: str, table: tf.lookup.StaticHashTable):
         """Copy the content of `table`. Raises ValueError if it is empty. `name`: the name of the layer."""
         with tf.init_scope():
             try:

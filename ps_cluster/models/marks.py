@@ -12,6 +12,7 @@ import keras
 
 from ps_cluster.config.objectives import Field
 from ps_cluster.models.flat import as_arguments
+from ps_cluster.models.keras_losses import is_of_keras
 from ps_cluster.private_names import copy_compiled, layers_of, made_by
 
 UNITS = "ps_cluster_units"  # turns a regression's standard deviations into the target's units
@@ -21,6 +22,12 @@ PROBABILITIES = "ps_cluster_probabilities"  # does nothing: the outputs are prob
 MARKS = (UNITS, OWN_UNITS, SCORES, PROBABILITIES)
 
 
+def symbolic_inputs_of(model: keras.Model) -> list[keras.KerasTensor]:
+    """Return the symbolic inputs of a model; none for a class of the user, of which Keras does not know them."""
+    found: list[keras.KerasTensor] = keras.tree.flatten(getattr(model, "inputs", None) or ())
+    return found
+
+
 def is_marked(model: keras.Model, mark: str) -> bool:
     """Return whether a model has one of the layers `MARKS`."""
     return any(layer.name == mark for layer in layers_of(model))
@@ -28,7 +35,7 @@ def is_marked(model: keras.Model, mark: str) -> bool:
 
 def followed_by(model: keras.Model, layer: keras.Layer, inputs: Mapping[str, Field]) -> keras.Model:
     """Return a model whose outputs go through one more layer. `inputs`: for a subclassed model, which does not know them."""
-    if not getattr(model, "inputs", None):
+    if not symbolic_inputs_of(model):
         given = {name: keras.Input(field.shape, name=name, dtype=field.network_dtype) for name, field in inputs.items()}
         arguments = as_arguments(given)
         return keras.Model(arguments, keras.tree.map_structure(layer, model(arguments)))
@@ -48,7 +55,7 @@ def with_mark(model: keras.Model, name: str, inputs: Mapping[str, Field]) -> ker
 
 def without_units(model: keras.Model) -> keras.Model:
     """Return a model without the layer `UNITS` at its end, compiled as it was. Raises ValueError if it is elsewhere."""
-    if is_marked(model, UNITS) and type(model).__module__.startswith("keras."):
+    if is_marked(model, UNITS) and is_of_keras(model):
         inputs, outputs = _ends_of(model)
         bare = keras.Model(inputs, keras.tree.map_structure(_before_units, outputs), name=model.name)
         copy_compiled(model, to=bare)

@@ -10,13 +10,13 @@ import keras
 import tensorflow as tf
 
 from ps_cluster.models.compiled import CompiledMetrics
-from ps_cluster.models.judges import LossAndMetric
+from ps_cluster.models.judges import Judge
 from ps_cluster.private_names import mode_of_metric
 
 MOST_COLLECTED = 2**20  # how many numbers of truth are collected before the metrics are updated: 4 MB
 
 
-def further_metrics(judge: LossAndMetric, compiled: CompiledMetrics) -> dict[str, keras.Metric]:
+def further_metrics(judge: Judge, compiled: CompiledMetrics) -> dict[str, keras.Metric]:
     """Return new metrics of an objective by name, without those whose name or class a metric of compile() has.
 
     `compiled`: the metrics of compile(), which have to be built.
@@ -26,7 +26,7 @@ def further_metrics(judge: LossAndMetric, compiled: CompiledMetrics) -> dict[str
     return {name: metric for name, metric in judge.further_metrics().items() if not taken & {name, type(metric)}}
 
 
-def scored_metrics(judge: LossAndMetric, compiled: CompiledMetrics) -> dict[str, Literal["max", "min"] | None]:
+def scored_metrics(judge: Judge, compiled: CompiledMetrics) -> dict[str, Literal["max", "min"] | None]:
     """Return the metrics that are scored besides the objective's metric and the loss: name → which values are better.
 
     The value is None where Keras does not know it. `compiled`: the metrics of compile(), which have to be built.
@@ -42,14 +42,14 @@ class ObjectiveMetrics:
     Batches are collected, because an update of Keras's metrics takes as long for 50 examples as for 5,000.
     """
 
-    def __init__(self, judge: LossAndMetric, compiled: CompiledMetrics):
+    def __init__(self, judge: Judge, compiled: CompiledMetrics):
         """Remember the judge, which creates the metrics at their first use. `compiled`: the metrics of compile()."""
         self._judge, self._compiled = judge, compiled
         self._metrics: Mapping[str, keras.Metric] | None = None
         self._batches: list[tuple[tf.Tensor, tf.Tensor]] = []
 
     def add(self, truth: tf.Tensor, predicted: tf.Tensor) -> None:
-        """Add a batch, as `LossAndMetric.compared` returns it. Call this after the metrics of compile() are updated."""
+        """Add a batch, as `Judge.compared` returns it. Call this after the metrics of compile() are updated."""
         self._batches.append((truth, predicted))
         if sum(math.prod(batch.shape) for batch, _ in self._batches) >= MOST_COLLECTED:
             self._update()

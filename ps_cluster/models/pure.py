@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from ps_cluster.private_names import layers_of, seed_generators_of
+
+Outputs: TypeAlias = tf.Tensor | Sequence["Outputs"] | Mapping[str, "Outputs"]
+"""The outputs of a network: a tensor [B, ...], or several in the structure that the network returns."""
 
 # An odd number with evenly spread bits, so that neighbouring layers and steps draw different numbers (Knuth, TAOCP 3,
 # 6.4).
@@ -39,7 +43,9 @@ def seed_states(random_state: tf.Tensor, count: int) -> list[tf.Tensor]:
 class PureScope(keras.StatelessScope):
     """A scope in which variables have given values. It records what makes a pass depend on anything else."""
 
-    def __init__(self, state_mapping: Sequence[tuple[Any, Any]], collect_losses: bool = False):
+    def __init__(
+        self, state_mapping: Sequence[tuple[keras.Variable, tf.Tensor | np.ndarray]], collect_losses: bool = False
+    ):
         super().__init__(state_mapping, collect_losses=collect_losses)
         self._given = dict(self.state_mapping)
         self._unknown: dict[int, keras.Variable] = {}
@@ -78,9 +84,10 @@ class PureScope(keras.StatelessScope):
     def _changed(self, variable: keras.Variable) -> bool:
         return self.state_mapping.get(id(variable)) is not self._given.get(id(variable))
 
-    def check(self, model: keras.Model) -> None:
+    def check(self, model: keras.Model, may_change: Sequence[keras.Variable]) -> None:
         """Raise ValueError, with the variable's name, if the pass in this scope was not a function of the given values.
 
+        `may_change`: the variables of the model that the pass may change: its statistics and the states of its seeds.
         The error is not raised where it happens, because Keras adds a long text to an error within a layer.
         """
         for variable in self._unknown.values():
@@ -90,8 +97,7 @@ class PureScope(keras.StatelessScope):
                     "an attribute, and draw with this generator as `seed`"
                 )
             raise ValueError(f"it uses the variable '{variable.path}', which is not among the model's own variables")
-        statistics = {id(v) for v in model.non_trainable_variables if v.dtype == "float32"}
-        free = statistics | {id(v) for v in seeds_of(model)}
+        free = set(map(id, may_change))
         for variable in model.variables:
             if id(variable) in free or not self._changed(variable):
                 continue
@@ -102,7 +108,7 @@ class PureScope(keras.StatelessScope):
             )
 
 
-def infer(model: keras.Model, inputs: Any) -> Any:
+def infer(model: keras.Model, inputs: tf.Tensor | Mapping[str, tf.Tensor]) -> Outputs:
     """Return the outputs of a model outside of training. Its variables stay as they are.
 
     Layers that draw random numbers even then draw the same ones for every batch, so that scores are reproducible.

@@ -11,16 +11,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from math import prod
-from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from ps_cluster.models.cuts import NetworkPart, graph_of, on_device
+from ps_cluster.models.cuts import NetworkPart, PartedForward, compute_on, functional_model_of
 from ps_cluster.models.flat import FlatNetwork, Forward, statistics_of
 from ps_cluster.models.pure import seeds_of
-from ps_cluster.private_names import calls_of, layers_of
+from ps_cluster.private_names import LayerCall, calls_of, layers_of
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,7 @@ class Block:
     layers: tuple[str, ...]  # their names, in order
     weights: int  # how many trainable numbers they have
     sends: int  # how many numbers they return for each example
-    output: Any  # the Keras tensor that they return, or a structure of several
+    output: keras.KerasTensor | None  # the tensor that crosses to the next block; None for the last one
 
 
 def blocks_of(model: keras.Model) -> list[Block]:
@@ -38,7 +37,7 @@ def blocks_of(model: keras.Model) -> list[Block]:
 
     A network can be cut where one tensor of floats crosses, and where no layer with variables is used on both sides.
     """
-    graph = graph_of(model)
+    graph = functional_model_of(model)
     for layer in layers_of(model):
         if isinstance(layer, keras.layers.Masking) or getattr(layer, "mask_zero", False):
             raise ValueError(f"layer '{layer.name}' makes a mask, which can't be sent from one worker to the next")
@@ -47,11 +46,12 @@ def blocks_of(model: keras.Model) -> list[Block]:
     blocks = []
     for begin, end in pairwise([0, *ends, len(nodes)]):
         layers = [node.operation for node in nodes[begin:end] if not node.is_input]
-        output = graph.output if end == len(nodes) else _crossing(graph, nodes, end)[0]
+        output = None if end == len(nodes) else _crossing(graph, nodes, end)[0]
         weights = sum(
             prod(v.shape) for layer in dict.fromkeys(layers) for v in getattr(layer, "trainable_variables", ())
         )
-        sends = sum(prod(size or 1 for size in tensor.shape[1:]) for tensor in keras.tree.flatten(output))
+        sent = keras.tree.flatten(graph.output if output is None else output)
+        sends = sum(prod(size or 1 for size in tensor.shape[1:]) for tensor in sent)
         blocks.append(Block(tuple(dict.fromkeys(layer.name for layer in layers)), weights, sends, output))
     return blocks
 
@@ -92,7 +92,7 @@ class StagedNetwork:
         Raises:
           ValueError: the variables of the stages, end to end, are not those of the network.
         """
-        graph = graph_of(whole.model)
+        graph = functional_model_of(whole.model)
         tensors = [graph.input, *(blocks[first - 1].output for first in firsts[1:]), graph.output]
         self.output_device = devices[-1]  # the one whose stage returns the outputs
         self.stages: list[FlatNetwork] = []
@@ -102,7 +102,7 @@ class StagedNetwork:
         for device, (before, after), (begin, end) in zip(devices, *ends, strict=True):
             model = keras.Model(before, after, name=f"{whole.model.name}_stage_{len(self.stages) + 1}")
             stage = FlatNetwork(model, seeds_before=seeds, to_float32=end == len(blocks))
-            # `keep` is from the trace of the whole network, because a layer may be called several times in a step.
+            # A layer may be called several times in a step. That is counted only for the whole network.
             stage.keep = whole.keep[statistics : statistics + stage.statistics.length]
             layers = ", ".join(layer for block in blocks[begin:end] for layer in block.layers)
             positions = np.arange(weights, weights + stage.weights.length)
@@ -118,8 +118,8 @@ class StagedNetwork:
         statistics: Sequence[tf.Tensor],
         inputs: Mapping[str, tf.Tensor],
         random_state: tf.Tensor,
-    ) -> Forward:
-        """Run the forward pass like `FlatNetwork.forward`. Weights, statistics and fresh parts are lists by stage."""
+    ) -> PartedForward:
+        """Run the forward pass as `PartedNetwork.forward`. The parts are the stages."""
         passes: list[Forward] = []
         for stage, part, vector, own in zip(self.stages, self.parts, weights, statistics, strict=True):
 
@@ -129,9 +129,9 @@ class StagedNetwork:
                 return passed._replace(fresh=tf.stop_gradient(passed.fresh))  # or zeros would flow back through it
 
             crossing = [passes[-1].outputs] if passes else []  # a single tensor: networks are cut only there
-            passes.append(on_device(part.device, compute, vector, *crossing))
+            passes.append(compute_on(part.device, compute, vector, *crossing))
         losses = [loss for passed in passes for loss in passed.losses]
-        return Forward(passes[-1].outputs, [passed.fresh for passed in passes], losses)
+        return PartedForward(passes[-1].outputs, [passed.fresh for passed in passes], losses)
 
 
 def _check_variables(model: keras.Model, parts: Sequence[keras.Model]) -> None:
@@ -146,7 +146,7 @@ def _check_variables(model: keras.Model, parts: Sequence[keras.Model]) -> None:
             )
 
 
-def _can_be_cut(graph: Any, nodes: Sequence[Any], end: int) -> bool:
+def _can_be_cut(graph: keras.Model, nodes: Sequence[LayerCall], end: int) -> bool:
     """Return whether a network can be cut between its nodes `end` - 1 and `end`."""
     before, after = (
         {id(node.operation) for node in part if getattr(node.operation, "variables", ())}
@@ -158,7 +158,7 @@ def _can_be_cut(graph: Any, nodes: Sequence[Any], end: int) -> bool:
     return "float" in crossing[0].dtype
 
 
-def _crossing(graph: Any, nodes: Sequence[Any], end: int) -> list[Any]:
+def _crossing(graph: keras.Model, nodes: Sequence[LayerCall], end: int) -> list[keras.KerasTensor]:
     """Return the tensors that the nodes before `end` make, and that later ones need or the network returns."""
     later = [tensor for node in nodes[end:] for tensor in node.input_tensors]
     needed = set(map(id, [*keras.tree.flatten(graph.output), *later]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import keras
 import tensorflow as tf
@@ -12,35 +11,37 @@ from ps_cluster.config import RunConfig
 from ps_cluster.config.objectives import OBJECTIVES, TARGET, ExampleSpec
 from ps_cluster.errors import UserError
 from ps_cluster.models.compiled import CompiledLoss, CompiledMetrics, has_loss
+from ps_cluster.models.compiled_optimizer import optimizer_of
 from ps_cluster.models.end_graphs import last_activation
 from ps_cluster.models.ends import target_names
 from ps_cluster.models.flat import FlatNetwork, as_arguments
 from ps_cluster.models.judges import judge_of, zero_targets
-from ps_cluster.models.marks import PROBABILITIES, is_marked, without_units
+from ps_cluster.models.marks import PROBABILITIES, is_marked, symbolic_inputs_of, without_units
+from ps_cluster.models.pure import Outputs
 from ps_cluster.private_names import layers_of, own_weights_of
 
 # Methods of a model that decide how it is trained, and are not called here.
 _TRAINING_METHODS = ("train_step", "compute_loss", "compute_metrics", "fit")
 
 
-def check_network(model: Any, spec: ExampleSpec) -> keras.Model:
+def check_network(found: object, spec: ExampleSpec) -> keras.Model:
     """Check that a user's model can be trained here. Return it, built, and without the units that a run has added.
 
     Raises ValueError with the reason if it can't be trained.
     """
-    if not isinstance(model, keras.Model):
-        returned = "nothing (is there a 'return'?)" if model is None else f"{type(model).__name__}"
+    if not isinstance(found, keras.Model):
+        returned = "nothing (is there a 'return'?)" if found is None else f"{type(found).__name__}"
         raise ValueError(f"it returns {returned}, not a keras.Model")
-    if not model.built or not model.variables:  # a subclassed model makes its variables in the first call
+    if not found.built or not found.variables:  # a subclassed model makes its variables in the first call
         fields = spec.inputs.items()
-        model(as_arguments({name: tf.zeros([1, *field.shape], field.network_dtype) for name, field in fields}))
-    model = without_units(model)
+        found(as_arguments({name: tf.zeros([1, *field.shape], field.network_dtype) for name, field in fields}))
+    model = without_units(found)
     _check_class(model)
     _check_variables(model)
     # The losses and metrics stay. But without this, a copy or a saved model would refer to them, and Keras can't load
     # those of a user.
     model.compiled = False
-    graph = FlatNetwork(model).trace(spec)
+    graph = FlatNetwork(model).graph(spec)
     if resources := [one for one in graph.captured_inputs if one.dtype == tf.resource]:
         raise ValueError(
             f"it reads tf.Variables or tables of its own ({len(resources)} in all), which workers don't have: make "
@@ -110,7 +111,7 @@ def _check_scores(model: keras.Model, spec: ExampleSpec, scores: tf.Tensor) -> N
         )
 
 
-def _check_compiled(model: keras.Model, spec: ExampleSpec, outputs: Any) -> None:
+def _check_compiled(model: keras.Model, spec: ExampleSpec, outputs: Outputs) -> None:
     """Raise ValueError for a loss or metric of compile() that fails on a batch of zeros."""
     # A batch size that differs from the length of every other axis, so that nothing is broadcast by mistake.
     size = max(one.outputs for one in spec.targets.values()) + 2
@@ -123,7 +124,7 @@ def _check_compiled(model: keras.Model, spec: ExampleSpec, outputs: Any) -> None
     CompiledMetrics(model).check_on(targets, judge.final(zeros))
 
 
-def check_outputs(model: keras.Model, spec: ExampleSpec, outputs: Any) -> None:
+def check_outputs(model: keras.Model, spec: ExampleSpec, outputs: Outputs) -> None:
     """Raise ValueError if the outputs are not what the examples ask for, or are several without a loss for each."""
     flat = keras.tree.flatten(outputs)
     if spec.others:
@@ -142,7 +143,7 @@ def check_outputs(model: keras.Model, spec: ExampleSpec, outputs: Any) -> None:
         raise ValueError(f"it returns {len(flat)} outputs: compile() it with a loss for each, and loss_weights")
 
 
-def _check_each_output(model: keras.Model, spec: ExampleSpec, outputs: Any) -> None:
+def _check_each_output(model: keras.Model, spec: ExampleSpec, outputs: Outputs) -> None:
     """Raise ValueError if an output does not fit its target, or has no loss."""
     if not has_loss(model):
         raise ValueError(f"the data has {len(spec.targets)} targets: compile() it with a loss for each output")
@@ -178,8 +179,8 @@ def unused_parts(model: keras.Model, config: RunConfig) -> Iterator[str]:
             f"model.name: model.precision {wanted} is not used: its layers have policies of their own, and compute in "
             f"{' and '.join(sorted(found))}"
         )
-    made = getattr(getattr(model, "optimizer", None), "iterations", None)
-    if made is not None and (updates := int(made)):
+    optimizer = optimizer_of(model)
+    if optimizer is not None and (updates := int(optimizer.iterations)):
         yield (
             f"model.name: the optimizer of compile() has made {updates:,} update{'s' * (updates > 1)}: its moments are "
             "not used, and begin anew"
@@ -196,7 +197,7 @@ def check_image_sizes(model: keras.Model, config: RunConfig) -> None:
     """
     if not config.schedule.image_scales:
         return
-    shapes = [given.shape[1:] for given in keras.tree.flatten(getattr(model, "inputs", None) or ())]
+    shapes = [given.shape[1:] for given in symbolic_inputs_of(model)]
     if fixed := [shape for shape in shapes if len(shape) == 3 and None not in shape]:
         raise UserError(
             f"schedule.image_scales: model.name '{config.model.name}' only takes images of "

@@ -9,16 +9,19 @@ Each part computes its own outputs, forward and backward, from the whole input o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from ps_cluster.models.cuts import NetworkPart, graph_of, on_device
-from ps_cluster.models.flat import FlatLayout, FlatNetwork, Forward, statistics_of
+from ps_cluster.models.cuts import NetworkPart, PartedForward, compute_on, functional_model_of
+from ps_cluster.models.embedding_tables import NO_TABLES
+from ps_cluster.models.flat import Arguments, FlatLayout, FlatNetwork, statistics_of
+from ps_cluster.models.keras_losses import is_of_keras
 from ps_cluster.models.pure import seeds_of
-from ps_cluster.models.rows import NO_ROWS, Rows
+from ps_cluster.models.rows import NO_ROWS
 
 # Layers whose kernel and bias have units or filters as their last axis → the argument that is the number of these.
 _WIDTH_ARGUMENTS = {
@@ -66,7 +69,7 @@ class DividedLayer(keras.layers.Layer):
         outputs = []
         for part, device in zip(self.parts, self._devices, strict=True):
             values = [variable.value for variable in part.trainable_variables]
-            output, *penalties = on_device(device, lambda *given, part=part: self._run(part, *given), inputs, *values)
+            output, *penalties = compute_on(device, partial(self._run, part), inputs, *values)
             outputs.append(output)
             self.add_loss(penalties)
         return tf.concat(outputs, -1)
@@ -78,7 +81,7 @@ class DividedLayer(keras.layers.Layer):
         return [output, *(penalty(value) for penalty, value in zip(self._penalties, values) if penalty)]
 
 
-class WideNetwork(FlatNetwork):
+class WideNetwork:
     """A network whose wide layers are in parts, as a function of a flat vector of weights for each device."""
 
     def __init__(self, whole: FlatNetwork, devices: Sequence[str], least_units: int):
@@ -87,15 +90,17 @@ class WideNetwork(FlatNetwork):
         Raises ValueError for a class of the user, a network without a layer to cut, or a layer with the weights of another.
         """
         model, least = whole.model, max(least_units, len(devices))
-        graph_of(model)
+        functional_model_of(model)
         self.cut = {layer.name: DividedLayer(layer, devices) for layer in model.layers if can_be_divided(layer, least)}
         if not self.cut:
             raise ValueError(f"it has no Dense or convolution layer with {least} units or more that can be cut")
-        super().__init__(keras.models.clone_model(model, clone_function=lambda layer: self.cut.get(layer.name, layer)))
-        self.keep = whole.keep  # from the trace of the whole network, because a layer may be called several times
+        divided = keras.models.clone_model(model, clone_function=lambda layer: self.cut.get(layer.name, layer))
+        self._network = FlatNetwork(divided)
+        # A layer may be called several times in a step. That is counted only for the whole network.
+        self._network.keep = whole.keep
         self.output_device = devices[0]
         places = self._places(model)
-        variables = self.model.trainable_variables
+        variables = divided.trainable_variables
         self._numbers = [
             [number for number, variable in enumerate(variables) if places[id(variable)][0] == device]
             for device in range(len(devices))
@@ -112,7 +117,7 @@ class WideNetwork(FlatNetwork):
         ]
         together = np.sort(np.concatenate([part.positions for part in self.parts]))
         if not np.array_equal(together, np.arange(whole.weights.length)) or any(
-            [v.path for v in of(model)] != [v.path for v in of(self.model)] for of in (statistics_of, seeds_of)
+            [v.path for v in of(model)] != [v.path for v in of(divided)] for of in (statistics_of, seeds_of)
         ):
             raise ValueError("mode width can't cut it: a layer uses the weights of another one")
 
@@ -129,29 +134,30 @@ class WideNetwork(FlatNetwork):
                     places[id(own)] = number, positions.ravel()
         return places
 
-    def values_of(self, weights: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Return the variables' tensors from the vectors of the devices, each tensor on its device."""
-        values: dict[int, tf.Tensor] = {}
-        for part, numbers, vector in zip(self.parts, self._numbers, weights, strict=True):
-            values |= zip(numbers, on_device(part.device, part.layout.split, vector))
-        return [values[number] for number in sorted(values)]
-
     def forward(
         self,
         weights: Sequence[tf.Tensor],
         statistics: Sequence[tf.Tensor],
         inputs: Mapping[str, tf.Tensor],
         random_state: tf.Tensor,
-        rows: Rows = NO_ROWS,
-    ) -> Forward:
-        """Run the forward pass like `FlatNetwork.forward`. Weights, statistics and fresh parts are lists by device."""
-        passed = super().forward(weights, statistics[0], inputs, random_state)
-        return passed._replace(fresh=[passed.fresh, *statistics[1:]])  # other devices have no statistics
+    ) -> PartedForward:
+        """Run the forward pass as `PartedNetwork.forward`. The parts are those of the devices."""
+        given = Arguments(self._values_of(weights), statistics[0], inputs, random_state)
+        passed, _ = self._network.run(given, NO_TABLES.reading([], NO_ROWS))
+        # The other devices have no statistics: theirs are empty.
+        return PartedForward(passed.outputs, [passed.fresh, *statistics[1:]], passed.losses)
+
+    def _values_of(self, weights: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Return the variables' tensors from the vectors of the devices, each tensor on its device."""
+        values: dict[int, tf.Tensor] = {}
+        for part, numbers, vector in zip(self.parts, self._numbers, weights, strict=True):
+            values |= zip(numbers, compute_on(part.device, part.layout.split, vector))
+        return [values[number] for number in sorted(values)]
 
     def _layers_on(self, device: int) -> str:
         """Return the layers of the device with this number, and which units it has of each, for the log."""
         found = [f"{name} {layer.ends[device]}-{layer.ends[device + 1] - 1}" for name, layer in self.cut.items()]
-        whole = [layer.name for layer in self.model.layers if layer.name not in self.cut and layer.variables]
+        whole = [layer.name for layer in self._network.model.layers if layer.name not in self.cut and layer.variables]
         return ", ".join(found) + (f"; whole: {', '.join(whole)}" if whole and not device else "")
 
 
@@ -163,7 +169,7 @@ def can_be_divided(layer: keras.layers.Layer, least_units: int) -> bool:
     return (
         getattr(layer, "groups", 1) == 1
         and getattr(layer, "data_format", "channels_last") == "channels_last"
-        and activation.__module__.startswith("keras.")
+        and is_of_keras(activation)
         and activation.__name__ in _OF_ONE_OUTPUT
         and layer.activity_regularizer is None
         and len(variables) == len(layer.trainable_variables) == 1 + layer.use_bias

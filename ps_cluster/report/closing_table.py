@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 
-from ps_cluster.config.sections import CHOSEN, flat
+from ps_cluster.config.sections import CHOICES, flat
 from ps_cluster.config.tasks import CHIEF
 from ps_cluster.files.values import counted
 from ps_cluster.files.yaml_files import read_yaml
@@ -103,7 +103,7 @@ def _next_commands(summary: Summary, run_dir: RunDir) -> Iterator[str]:
 def _code(run_dir: RunDir) -> str:
     """Return the options that allow the code in the files that the configuration names."""
     settings = flat(read_yaml(run_dir.config))
-    chosen = ((kinds, settings.get(f"{section}.{key}")) for section, (key, kinds) in CHOSEN.items())
+    chosen = ((choice.kinds, settings.get(choice.setting)) for choice in CHOICES)
     files = dict.fromkeys(
         str(file) for kinds, name in chosen if isinstance(name, str) and (file := kinds.code_of(name))
     )

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ps_cluster.config import RunConfig, rate_origin
 from ps_cluster.config.objectives import OBJECTIVES
-from ps_cluster.config.schema import AUTO
+from ps_cluster.config.setting_types import AUTO
 from ps_cluster.config.tasks import WORKER, Task
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.files.values import counted

@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from typing import IO, Any, TextIO, TypedDict, cast
+from typing import IO, Any, TypedDict, cast
 
 from rich.console import Console, ConsoleOptions, JustifyMethod, OverflowMethod, RenderableType
 from rich.measure import Measurement
@@ -125,7 +125,7 @@ def _printable_lines(text: str) -> str:
 class Output:
     """A text stream that becomes silent when its reader leaves, and replaces characters that its encoding lacks."""
 
-    def __init__(self, stream: TextIO):
+    def __init__(self, stream: IO[str]):
         self._stream = stream
         self._gone = False
         self.encoding = getattr(stream, "encoding", None) or "utf-8"

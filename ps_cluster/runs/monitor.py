@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec
-from ps_cluster.config.schema import AUTO, EvaluationSettings
-from ps_cluster.config.sections import listed
+from ps_cluster.config.schema import EvaluationSettings
+from ps_cluster.config.setting_types import AUTO
 from ps_cluster.errors import UserError, did_you_mean
+from ps_cluster.files.values import listed
 from ps_cluster.runs.result_rows import Better, EarlyStop, MeasuredMetric, MetricText, MetricValues
 
 BETTER: Mapping[str, Better] = {
@@ -31,7 +32,7 @@ class Monitor:
         """Return the monitor of a run's settings. Raises UserError if it is unknown which values are better."""
         if settings.monitor == AUTO:
             return cls()
-        if settings.monitor_mode != "auto":
+        if settings.monitor_mode != AUTO:
             return cls(settings.monitor, settings.monitor_mode)
         if settings.monitor not in BETTER:
             raise UserError(
@@ -100,7 +101,7 @@ def checked_monitor_mode(
             f"this data is scored by {listed(list(known))}"
         )
     better = known[settings.monitor]
-    if settings.monitor_mode == "auto" and better is not None:
+    if settings.monitor_mode == AUTO and better is not None:
         return better
     return Monitor.of(settings).better or "auto"
 

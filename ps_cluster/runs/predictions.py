@@ -19,7 +19,7 @@ from ps_cluster.runs.result_rows import PredictionsHeader
 class Predictions:
     """Predictions of all test examples, in the order of the data set (see `PredictionsHeader`).
 
-    `arrays`: name → [N, ...], as the objective's judge keeps them (`LossAndMetric.kept`).
+    `arrays`: name → [N, ...], as the objective's judge keeps them (`Judge.kept`).
     """
 
     step: int

@@ -296,7 +296,7 @@ class PredictionsHeader(Row):
     Attributes:
       unit: the word for several examples.
       classes: the names of the classes, by label; empty for an objective without classes.
-      arrays: the names of the arrays (`LossAndMetric.kept`).
+      arrays: the names of the arrays (`Judge.kept`).
     """
 
     step: Count

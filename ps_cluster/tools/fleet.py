@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from ps_cluster.clock import AwakeClock
 from ps_cluster.config import RunConfig, build_config
+from ps_cluster.config.setting_types import AUTO
 from ps_cluster.config.tasks import Task
 from ps_cluster.config.user_layers import without_variables
 from ps_cluster.errors import BAD_INPUT, UserError
@@ -204,7 +205,7 @@ def config_at_once(values: Mapping[str, Any]) -> RunConfig:
     judged = {"evaluation.draw_results": False, "cluster.evaluator": True}
     config = build_config(None, {**values, **judged})
     config.check_fits_one_machine()
-    if config.cluster.pin_workers == "auto":  # runs at the same time would be pinned to the same cores
+    if config.cluster.pin_workers == AUTO:  # runs at the same time would be pinned to the same cores
         config = config.with_values({"cluster.pin_workers": False})
     return config
 

@@ -137,7 +137,7 @@ def make_network(
         check_keyed(config, tables)
         network = flat.FlatNetwork(model, tables=tables)
         if config.model.name not in NETWORKS.own and network.has_changing_statistics:
-            network.trace(dataset.spec)
+            network.count_calls(dataset.spec)
         if warning := check_memory(config, network, dataset.spec, free):
             say(warning)
         weights, statistics = flat.flatten(network.variables), flat.flatten(flat.statistics_of(model))

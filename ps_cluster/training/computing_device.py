@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.lazy import tf
-from ps_cluster.config.schema import GPUS_AUTO
 from ps_cluster.errors import UserError
 from ps_cluster.installation import how_to_install_cuda
 from ps_cluster.system.gpus import VISIBLE_GPUS
@@ -24,7 +23,7 @@ Returned = TypeVar("Returned")
 
 def accelerator_of(config: RunConfig) -> str | None:
     """Return the device that computes the network; None: the processor. A worker without it uses its processor."""
-    return FIRST_GPU if config.cluster.gpus == GPUS_AUTO else None
+    return FIRST_GPU if config.cluster.on_gpus else None
 
 
 def on_device(device: str | None) -> AbstractContextManager[Any]:

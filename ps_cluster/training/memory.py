@@ -197,7 +197,7 @@ def activation_bytes(network: FlatNetwork, spec: ExampleSpec, batch_size: int) -
     """Return the bytes of all floats that a forward pass in training mode computes, as far as their shapes are known."""
     outputs = [
         output
-        for operation in network.trace(spec, batch_size).graph.get_operations()
+        for operation in network.graph(spec, batch_size).graph.get_operations()
         if operation.type not in _VIEWS
         for output in operation.outputs
     ]

@@ -83,7 +83,7 @@ class RecomputedSteps:
         self._model = build(settings, dataset.spec, seed=config.training.seed)
         network = FlatNetwork(self._model)
         if network.has_changing_statistics:
-            network.trace(dataset.spec)
+            network.count_calls(dataset.spec)
         self._layout, self._statistics, self.keep = network.weights, network.statistics, network.keep
         self._seeds = seeds_of(self._model)
         self._judge = judge_of(dataset.spec, config.training, self._model)
@@ -179,7 +179,7 @@ class RecomputedSteps:
         if judge not in (ClassificationJudge, MultiLabelJudge, RegressionJudge, NextByteJudge):
             # A loss of compile() has no second implementation.
             return self._judge.loss(targets, outputs, None if weights is None else tf.constant(weights))
-        targets = self._judge.scaled(targets)
+        targets = self._judge.of_prediction.scaled(targets)
         if judge is ClassificationJudge:
             loss = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=smoothing)
             return loss(tf.one_hot(targets, outputs.shape[-1]), outputs, weights)

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from ps_cluster.config import RunConfig
+from ps_cluster.config.setting_types import AUTO
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_rows import read_rows
 from ps_cluster.files.tensor_files import Pieces
@@ -229,7 +230,7 @@ class Saver:
     @property
     def _checkpoint_every_s(self) -> float:
         """The seconds between checkpoints. With "auto" these are the training seconds at the last one, within bounds."""
-        if (setting := self._config.checkpoints.every_seconds) != "auto":
+        if (setting := self._config.checkpoints.every_seconds) != AUTO:
             return setting
         since_s = self._clock() - self._saved[self._run_dir.checkpoints]
         return min(LONGEST_S, max(FIRST_S, self._progress.clock.seconds - since_s))

@@ -12,6 +12,7 @@ from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.data.batches import checksum_of
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.models.compiled import MicroBatch
+from ps_cluster.models.cuts import PartedNetwork
 from ps_cluster.models.failures import COMPUTATION
 from ps_cluster.models.flat import FlatNetwork
 from ps_cluster.models.stages import StagedNetwork, blocks_of
@@ -37,7 +38,7 @@ class SplitStep(TrainStep):
         spec: ExampleSpec,
         *,
         train_examples: int,
-        network: StagedNetwork | WideNetwork,
+        network: PartedNetwork,
         micro_batches: int = 1,
     ):
         """Create the step. `network` is cut from the network `whole`."""

@@ -155,7 +155,7 @@ class TrainStep:
         batch = tf.maximum(batch, tf.zeros_like(batch))
         inputs = self.batch(batch).inputs
         with tf.name_scope(COMPUTATION):
-            return self._network.rows_of(inputs, self._random_state(batch), self._config.shards)
+            return self._network.table_rows_of(inputs, self._random_state(batch), self._config.shards)
 
     def _random_state(self, batch: tf.Tensor) -> tf.Tensor:
         return tf.stack([self._config.training.seed, tf.cast(batch, tf.int32)])

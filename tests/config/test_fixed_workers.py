@@ -11,7 +11,7 @@ FIXED = [mode.name for mode in MODES if mode.cluster.fixed_workers]
 
 
 def settings(name):
-    rule = MODES[name].uses.own_rule
+    rule = MODES[name].own_rule
     return {"mode.name": name} | ({"optimizer.rule": rule} if rule else {})
 
 

@@ -8,7 +8,7 @@ from referencing import Registry
 
 from ps_cluster.config import build_config
 from ps_cluster.config.known_keys import known_keys
-from ps_cluster.config.schema import sections
+from ps_cluster.config.schema import section_classes
 from ps_cluster.config.sections import flat
 from ps_cluster.files.yaml_files import parse_yaml, read_yaml
 from ps_cluster.installation import CONFIG_FOLDER
@@ -58,7 +58,7 @@ def test_every_file_that_is_shipped_is_valid_and_names_its_schema(file, validato
 def test_the_config_of_a_run_is_valid(values, validators):
     config = parse_yaml(build_config(None, values).to_yaml())
     assert [error.message for error in validators["schema.json"].iter_errors(config)] == []
-    assert set(flat(config)) <= set(known_keys()) and set(sections()) <= set(known_keys())
+    assert set(flat(config)) <= set(known_keys()) and set(section_classes()) <= set(known_keys())
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ps_cluster.config import Resolved, build_config, resolve
-from ps_cluster.config.merging import loaded
+from ps_cluster.config.merging import resolve_resumed
 from ps_cluster.config.sections import flat
 from ps_cluster.config.user_layers import MOST_FILES, NamedLayer, without_variables
 from ps_cluster.errors import UserError
@@ -169,7 +169,7 @@ def test_of_the_isolation_the_strictest_wins_whichever_layer_has_it(file, other,
             assert resolved.origin("cluster.isolation") == str(path)
     write(path, resolve(path).config.to_yaml())
     for changes, environment in ((option, {}), ({}, variable), (option, variable)):
-        assert loaded(path, changes, environment).config.cluster.isolation == strictest
+        assert resolve_resumed(path, changes, environment).config.cluster.isolation == strictest
     sweep = read_sweep(write(tmp_path / "sweep.yaml", f"settings: {{cluster: {{isolation: {file}}}}}"), {}, option)
     assert sweep.settings["cluster.isolation"] == strictest
     assert read_comparison(tmp_path / "sweep.yaml", {}, option).settings["cluster.isolation"] == strictest
@@ -177,7 +177,7 @@ def test_of_the_isolation_the_strictest_wins_whichever_layer_has_it(file, other,
 
 def test_no_other_variable_changes_a_run_that_goes_on(tmp_path):
     path = write(tmp_path / "config.yaml", build_config().to_yaml())
-    assert loaded(path, {}, {"PS_CLUSTER__TRAINING__SEED": "2"}).config == build_config()
+    assert resolve_resumed(path, {}, {"PS_CLUSTER__TRAINING__SEED": "2"}).config == build_config()
 
 
 def test_without_any_other_wish_the_isolation_can_be_switched_off():

@@ -188,6 +188,15 @@ def test_a_method_or_rule_without_its_part_is_told_in_one_line(tmp_path, untrust
     assert told.replace("FILE", name) in refusal(build_config, None, {key: name})
 
 
+def test_a_rule_whose_class_for_rows_is_none_is_told_in_one_line(tmp_path, untrusted):
+    (tmp_path / "mine.py").write_text(
+        "from ps_cluster.server.update_rules.sgd import Sgd\nclass Toy(Sgd):\n    row_update = Sgd.update\n"
+    )
+    told = refusal(build_config, None, {"optimizer.rule": f"{tmp_path}/mine.py:Toy"})
+    assert "its row_update is <class 'ps_cluster.server.update_rules.sgd.SgdUpdate'>" in told
+    assert "has to be a subclass of ps_cluster.server.update_rules.row_rule.RowRule: docs/" in told
+
+
 def test_a_file_that_only_a_run_directory_names_is_not_run(tmp_path, untrusted):
     code = tmp_path / "mine.py"
     code.write_text("from pathlib import Path\nPath(__file__).with_name('was-run').touch()\n")

@@ -5,7 +5,7 @@ import signal
 import psutil
 import pytest
 
-from ps_cluster.config.user_code import named_by_user
+from ps_cluster.config.user_code import trust_reference
 from ps_cluster.runs import checkpoints
 from tests.helpers.local_training import train
 from tests.helpers.processes import wait_until
@@ -24,7 +24,7 @@ def build():
 def test_a_training_whose_weights_are_no_numbers_has_diverged_though_its_ledger_is_exact(tmp_path):
     # No ReLU: oneDNN's ReLU turns NaN into 0, and the losses would look finite again.
     (tmp_path / "my.py").write_text(LARGE)
-    network = {"model.name": named_by_user(f"{tmp_path}/my.py:build", tmp_path)}
+    network = {"model.name": trust_reference(f"{tmp_path}/my.py:build", tmp_path)}
     sgd = {"mode.name": "single", "optimizer.rule": "sgd", "optimizer.learning_rate": 1e6}
     result = train(tmp_path / "training", **network, **sgd).result
     assert result.outcome == "diverged" and result.proof.holds

@@ -8,7 +8,7 @@ from pydantic import Field
 from ps_cluster.config import RunConfig
 from ps_cluster.config.equations import Slots, UpdateParts
 from ps_cluster.config.lazy import tf
-from ps_cluster.config.modes import ModeSettings, UsedSettings
+from ps_cluster.config.modes import ModeSettings
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.ordering import after
 from ps_cluster.server.shard import ParameterShard
@@ -46,7 +46,7 @@ class SignShard(ParameterShard):
 class Majority(DefaultMode):
     Settings = MajoritySettings
     shard = SignShard
-    uses = UsedSettings(own_rule="sgd")
+    own_rule = "sgd"
 
     def label(self, config: RunConfig) -> str:
         return f"majority scale={MajoritySettings.of(config).scale:g}"

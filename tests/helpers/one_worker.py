@@ -49,7 +49,7 @@ class Alone:
         self.config = build_config(overrides=PLAIN | {"training.steps": len(rows["target"])} | (settings or {}))
         self._network = FlatNetwork(model)
         if self._network.has_changing_statistics:
-            self._network.trace(spec)
+            self._network.count_calls(spec)
         self._vectors = flatten(model.trainable_variables), flatten(statistics_of(model))
         self._compute = GivenBatches(rows, self.config, self._network, spec, train_examples=1000)
         self._result = tf.function(lambda *given: self._compute(*given)._asdict(), autograph=False)

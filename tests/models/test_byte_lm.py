@@ -8,7 +8,8 @@ import tensorflow as tf
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec, Field
 from ps_cluster.errors import UserError
-from ps_cluster.evaluation.continuing import Sampling, _bytes_after
+from ps_cluster.evaluation.continuing import _bytes_after
+from ps_cluster.evaluation.text_sampling import Sampling
 from ps_cluster.models.build import build
 from ps_cluster.models.judges import judge_of
 from ps_cluster.models.saved import predicting

@@ -111,4 +111,4 @@ def test_a_reserved_key_stops_the_step_with_the_name_of_the_layer():
     tables = Tables([network()[1]])
     calls = [TableCall(tables.tables[0], tf.constant([1, EMPTY], tf.int64))]
     with pytest.raises(tf.errors.InvalidArgumentError, match="DynamicEmbedding layer keys that are reserved"):
-        tables.rows_of(calls, servers=1)
+        tables.table_rows_of(calls, servers=1)

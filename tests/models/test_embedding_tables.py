@@ -319,7 +319,7 @@ def test_with_the_rows_of_a_batch_outputs_and_gradients_are_those_of_the_whole_n
     assert sorted(table.layer.name for table in network.tables.tables) == sorted(tables)
     assert network.tables.widths == widths
     whole = passed(FlatNetwork(model), tf.constant(flatten(model.trainable_variables)), inputs)
-    rows, of_tables = network.rows_of(inputs, STATE, servers), network.tables.take_values()
+    rows, of_tables = network.table_rows_of(inputs, STATE, servers), network.tables.take_values()
     for ids, places, counts, values in zip(rows.ids, rows.places, rows.counts, of_tables, strict=True):
         assert len(set(ids.numpy().tolist())) == len(ids) < len(values) and set(places.numpy()) == set(range(len(ids)))
         assert np.repeat(np.arange(servers), counts).tolist() == (ids.numpy() % servers).tolist(), "in order of servers"
@@ -372,7 +372,7 @@ def test_the_positions_of_all_servers_are_each_position_of_the_whole_network_onc
 def test_an_id_out_of_range_is_an_error_that_names_the_layer_and_the_ids():
     model = one_table()
     network = FlatNetwork(model, tables=find_tables(model, spec_of("ids"), rows_from=10))
-    look_up = tf.function(lambda ids: network.rows_of({"ids": ids}, STATE, 1))
+    look_up = tf.function(lambda ids: network.table_rows_of({"ids": ids}, STATE, 1))
     for wrong in (-1, 30):
         ids = np.zeros([2, 4], np.int32)
         ids[1, 2] = wrong

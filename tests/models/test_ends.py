@@ -231,7 +231,7 @@ def test_two_classes_are_told_apart_by_one_number_at_a_probability_of_one_half(e
     kept = judge.kept(targets, given)
     assert kept["predicted"].numpy().tolist() == (shares[:, 0] > 0.5).astype(int).tolist()
     assert kept["of_target"].numpy() == pytest.approx(both[range(8), TRUE], abs=1e-6)
-    again = judge.of_first.metric(targets, judge.outputs_of(judge.prediction(given)))  # of a mean over views
+    again = judge.of_prediction.metric(targets, judge.outputs_of(judge.prediction(given)))  # of a mean over views
     assert again.numpy().tolist() == judge.metric(targets, given).numpy().tolist()
     assert judge.metric(targets, tf.fill([8, 1], np.nan)).numpy().tolist() == [0.0] * 8
 

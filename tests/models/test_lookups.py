@@ -33,7 +33,7 @@ def network(texts=None, **options):
 def test_words_are_looked_up_in_constants_as_keras_does_in_a_table():
     model = check_network(network(TEXTS), SPEC)
     flat = FlatNetwork(model)
-    graph = flat.trace(SPEC)
+    graph = flat.graph(SPEC)
     assert tf.resource not in {one.dtype for one in graph.captured_inputs}  # a worker has no table
     unknown = np.array([["good film, unheard of"], ["plot"], ["BAD! great?"], ["nothing"]])
     for texts in (TEXTS, unknown):

@@ -60,7 +60,9 @@ class Stored:
         @tf.function(autograph=False, input_signature=[tf.TensorSpec([], tf.int64), tf.TensorSpec([None], tf.int64)])
         def run(step, keys):
             two = tf.constant([1, 2], tf.int64)
-            rows = tables.rows_of([TableCall(one, keys if one.keyed else two) for one in tables.tables], self.servers)
+            rows = tables.table_rows_of(
+                [TableCall(one, keys if one.keyed else two) for one in tables.tables], self.servers
+            )
             pulled = self.store.pull(identity(0), rows=rows)
             fresh = tf.ones_like(pulled.statistics)
             pushed = self.store.push(step, pulled.versions, pulled.weights, fresh, row(RATE), rows)

@@ -53,7 +53,7 @@ def unnamed(graph, session):
     return {name for name in shared_names(graph) if not name.startswith(f"{session}/")} - {REGISTER}
 
 
-PLAIN = [{"mode.name": mode.name, "optimizer.rule": mode.uses.own_rule or "momentum"} for mode in ON_SERVERS]
+PLAIN = [{"mode.name": mode.name, "optimizer.rule": mode.own_rule or "momentum"} for mode in ON_SERVERS]
 INT8 = {"cluster.wire": "int8", "cluster.parameter_servers": 2}
 FRAGMENTS = {"mode.name": "diloco", "mode.fragments": True, **INT8}
 

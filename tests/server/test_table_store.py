@@ -63,7 +63,7 @@ class Stored:
     def rows(self, looked_up):
         tables = self.network.tables
         calls = [TableCall(table, tf.constant(looked_up[table.layer.name], tf.int64)) for table in tables.tables]
-        return tables.rows_of(calls, self.servers)
+        return tables.table_rows_of(calls, self.servers)
 
     def positions(self, rows):
         """Return where the numbers of a vector of weights and rows are in the network's vector."""

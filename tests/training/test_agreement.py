@@ -36,7 +36,7 @@ def toy(tmp_path, monkeypatch):
         file = tmp_path / folder / "mine.py"
         file.parent.mkdir()
         file.write_text(DOOR.format(what=what))
-        return user_code.named_by_user(f"{file}:Toy", tmp_path)
+        return user_code.trust_reference(f"{file}:Toy", tmp_path)
 
     return write
 

@@ -137,6 +137,6 @@ def test_a_statistic_that_was_adapted_before_and_that_no_batch_changes_is_kept_a
     spec = ExampleSpec({"row": Field("float32", (2,))}, Field("uint8", ()), classes=("a", "b", "c"))
     network = FlatNetwork(model)
     assert network.has_changing_statistics, "only its graph tells that no batch changes them"
-    network.trace(spec)
+    network.count_calls(spec)
     np.testing.assert_array_equal(network.keep, np.ones(4))
     assert not network.has_changing_statistics

@@ -5,15 +5,19 @@ mypy reports a `type: ignore` that silences nothing. So this file passes only wh
 
 from typing import Any
 
+from ps_cluster.cli.command_line import OUTPUT, option
+from ps_cluster.cli.options import config_options
 from ps_cluster.config import RunConfig
 from ps_cluster.config.equations import Slots, UpdateParts
 from ps_cluster.config.keras_schedules import KerasSettings
+from ps_cluster.config.modes import Mode
 from ps_cluster.config.networks import Network, NetworkSettings
 from ps_cluster.config.objectives import ExampleSpec, Objective
 from ps_cluster.config.optimizer_rules import OptimizerRule, RuleSettings
 from ps_cluster.config.schedules import Schedule, ScheduleSettings
+from ps_cluster.config.sections import NETWORK
 from ps_cluster.config.staleness_methods import StalenessMethod, StalenessSettings
-from ps_cluster.models.judges import LossAndMetric
+from ps_cluster.models.judges import ObjectiveJudge
 from ps_cluster.models.networks.mlp import MlpSettings
 from ps_cluster.server.shard import ParameterShard
 from ps_cluster.server.staleness.correction import Correction
@@ -22,6 +26,8 @@ from ps_cluster.server.update_rules.adam import AdamUpdate, LazyAdamRows
 from ps_cluster.server.update_rules.momentum import MomentumSettings
 from ps_cluster.server.update_rules.rule import UpdateRule
 from ps_cluster.training.modes.base import DefaultMode
+
+wrong_choice: Mode | None = NETWORK.chosen_in({})  # type: ignore[assignment]
 
 
 class WrongTrainer(DefaultMode):
@@ -77,6 +83,16 @@ class WrongJudge(Objective):
         """Return a correction, where a judge is expected."""
         return Correction
 
-    def results(self) -> type[LossAndMetric]:  # type: ignore[override]
+    def results(self) -> type[ObjectiveJudge]:  # type: ignore[override]
         """Return a judge, where an analysis is expected."""
-        return LossAndMetric
+        return ObjectiveJudge
+
+
+@option("--name", grop=OUTPUT)  # type: ignore[call-arg]
+def misspelt_argument_of_an_option(name: str) -> None:
+    """Put the option into a group."""
+
+
+@config_options("--mode")  # type: ignore[arg-type]
+def no_place_for_settings(name: str) -> None:
+    """Take no settings, where the given settings are passed."""

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from abc import ABC, abstractmethod
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.config.registry import Named, Registry
 from ps_cluster.errors import UserError
-from ps_cluster.evaluation.raw_graph import graph_of
+from ps_cluster.evaluation.raw_graph import prediction_graph
 from ps_cluster.evaluation.raw_rows import Inputs, Predictions, as_raw, with_encoding
 from ps_cluster.installation import to_add, to_install
 
 if TYPE_CHECKING:
     import keras
+    import tensorflow as tf
 
     from ps_cluster.evaluation.predictor import TrainedRun
 
@@ -41,12 +43,12 @@ class Exported:
         return "probabilities" if self.spec.classes else "values"
 
     @cached_property
-    def graph(self) -> Any:
+    def graph(self) -> tf.types.experimental.ConcreteFunction:
         """The model as a graph that takes raw inputs by name; images are uint8."""
-        return graph_of(self.model, self.spec)
+        return prediction_graph(self.model, self.spec)
 
     @cached_property
-    def of_raw_rows(self) -> Any:
+    def of_raw_rows(self) -> keras.Model:
         """The model with a table's encoding before it, so that it takes raw columns. Without a table: the model."""
         return self.model if self.encoding is None else with_encoding(self.model, self.encoding)
 
@@ -55,7 +57,7 @@ class Exported:
         return inputs if self.encoding is None else as_raw(inputs, self.encoding)
 
 
-class ExportFormat(Named):
+class ExportFormat(Named, ABC):
     """A format. Subclass it, and write the methods `write` and `load`.
 
     Attributes:
@@ -85,13 +87,13 @@ class ExportFormat(Named):
                 f"{to_install(self.extra) if self.extra else to_add(missing)}; or leave {self.name} out"
             )
 
+    @abstractmethod
     def write(self, exported: Exported, path: Path) -> None:
         """Write the model to `path`, which does not exist yet."""
-        raise NotImplementedError
 
+    @abstractmethod
     def load(self, exported: Exported, path: Path) -> Predictions:
         """Load what was written. Return a function from raw examples to predictions, like a `Predictor`."""
-        raise NotImplementedError
 
 
 EXPORT_FORMATS: Registry[ExportFormat] = Registry(

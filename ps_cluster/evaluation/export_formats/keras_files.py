@@ -8,7 +8,7 @@ import numpy as np
 
 from ps_cluster.config.lazy import tf
 from ps_cluster.evaluation.export_formats import Exported, ExportFormat
-from ps_cluster.evaluation.raw_graph import graph_of
+from ps_cluster.evaluation.raw_graph import prediction_graph
 from ps_cluster.evaluation.raw_rows import Inputs, Predictions
 
 
@@ -35,7 +35,7 @@ class KerasFile(ExportFormat):
             model.set_weights([np.zeros_like(values) for values in model.get_weights()])
             model.load_weights(path)
         if exported.encoding is None or not self.takes_raw_rows:
-            graph = graph_of(model, exported.spec)
+            graph = prediction_graph(model, exported.spec)
             return lambda inputs: graph(**inputs).numpy()
 
         def predictions(inputs: Inputs) -> np.ndarray:

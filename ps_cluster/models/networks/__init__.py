@@ -119,7 +119,9 @@ def scored(x: keras.KerasTensor, outputs: int) -> keras.KerasTensor:
 
 def network_of(inputs: Mapping[str, keras.KerasTensor], outputs: keras.KerasTensor, name: str) -> keras.Model:
     """Return a model, which takes a single input by itself and several by name."""
-    return keras.Model(next(iter(inputs.values())) if len(inputs) == 1 else dict(inputs), outputs, name=name)
+    from ps_cluster.models.flat import as_arguments  # imports TensorFlow
+
+    return keras.Model(as_arguments(inputs), outputs, name=name)
 
 
 def fewest_outputs(examples: ExampleSpec) -> int:

@@ -12,9 +12,10 @@ from pydantic import BaseModel
 
 from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.config.schema import RunConfig
-from ps_cluster.config.sections import listed, switched_off
+from ps_cluster.config.sections import switched_off
 from ps_cluster.config.stragglers import parse_stragglers
 from ps_cluster.errors import UserError, did_you_mean
+from ps_cluster.files.values import listed
 from ps_cluster.system.limits import allowance
 
 ARM_TIMEOUT_S = 600

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -20,7 +19,7 @@ from ps_cluster.cli.command_line import (
     examples,
     option,
 )
-from ps_cluster.cli.options import config_options, overrides, parameter_of, refuse_others
+from ps_cluster.cli.options import GivenSettings, config_options, parameter_of, refuse_others
 from ps_cluster.config import build_config
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.report.terminal import make_console, print_line
@@ -65,8 +64,8 @@ from ps_cluster.tools.bench import arms
 @config_options("--dataset", "--data-dir")
 @click.pass_context
 def bench(
-    context: click.Context, /, names: list[str], models: list[str], precisions: list[str], rounds: int,
-    straggler: str | None, ddp_python: Path | None, assignments: tuple[str, ...], output: Path | None, **options: Any,
+    context: click.Context, given: GivenSettings, /, names: tuple[str, ...], models: tuple[str, ...],
+    precisions: tuple[str, ...], rounds: int, straggler: str | None, ddp_python: Path | None, output: Path | None,
 ) -> None:  # fmt: skip
     """Measure images/s (examples/s) of a cluster, one process, all-reduce, per-variable servers, PyTorch and bare cores."""
     from ps_cluster.launch.local_run import resolve_data
@@ -74,20 +73,20 @@ def bench(
     from ps_cluster.tools.bench import cases, empty, table_speed, throughput
 
     prepare_for_tensorflow()
-    values = overrides(assignments, options)
+    values = given.overrides()
     jobs: Iterable[throughput.Job]
     measured: Sequence[arms.BenchArm]
     columns: Sequence[throughput.Column]
     figures_of: throughput.FiguresOf = throughput.figures
     alone = ("names", "rounds", "assignments", "output")  # the options of benchmarks that stand by themselves
-    if tuple(names) == (empty.NAME,):
+    if names == (empty.NAME,):
         used = (*alone, parameter_of("data.dataset"), parameter_of("data.data_dir"))
         refuse_others(context, *used, because=f"--arms {empty.NAME} measures clusters of its own")
         cases.refuse_chosen(empty.NAME, empty.CHOSEN, values)
         packed, unit = resolve_data(build_config(None, values).data, notify=print_line), "steps"
         jobs = of_sizes = empty.jobs(packed, values)
         measured, columns = of_sizes[0].arms, throughput.columns_of(of_sizes[0].arms, unit)
-    elif tuple(names) == (table_speed.NAME,):
+    elif names == (table_speed.NAME,):
         refuse_others(
             context, *alone, "ddp_python", because=f"--arms {table_speed.NAME} measures one network on data of its own"
         )

@@ -60,7 +60,7 @@ from ps_cluster.tools.chaos.verdict import LEAST_UNDISTURBED
 )
 @option(
     "--mode",
-    type=OneOf([mode.name for mode in MODES if WORKER in mode.cluster.types and mode.uses.own_rule is None]),
+    type=OneOf([mode.name for mode in MODES if WORKER in mode.cluster.types and mode.own_rule is None]),
     default="async",
     help="Mode of the training.",
 )

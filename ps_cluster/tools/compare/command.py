@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from ps_cluster.cli.command_line import INPUT_PATH, LIST, OUTPUT_FOLDER, Number, Whole, command, examples, option
-from ps_cluster.cli.options import (
-    config_layers,
-    config_options,
-    overrides,
-    overrides_of_all,
-    tensorboard_option,
-    trusted_code,
-)
+from ps_cluster.cli.options import GivenSettings, config_layers, config_options, tensorboard_option, trusted_code
 from ps_cluster.errors import UserError
 from ps_cluster.report.terminal import make_console, print_error, print_line
 
@@ -68,39 +61,37 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @config_layers
 def compare(
+    given: GivenSettings,
     runs: tuple[Path, ...],
-    modes: list[str] | None,
+    modes: tuple[str, ...] | None,
     seeds: int | None,
-    stragglers: list[str] | None,
-    batches: list[str] | None,
+    stragglers: tuple[str, ...] | None,
+    batches: tuple[str, ...] | None,
     target_score: float | None,
     baseline: str | None,
     output: Path,
     force: bool,
     tensorboard: bool,
     dry_run: bool,
-    file: Path | None,
-    assignments: tuple[str, ...],
-    **options: Any,
 ) -> int:
     """Train several modes on the same work, or take the finished runs RUN_DIR, and write a report that compares them."""
     from ps_cluster.files import locks
     from ps_cluster.tools.compare import comparison_plan, comparison_run
 
-    values = overrides(assignments, options)
-    changes = {
+    values = given.overrides()
+    of_comparison = {
         "arms": [{"mode": mode} for mode in modes] if modes else None,
         "seeds": seeds,
         "stragglers": stragglers,
         "batches": batches,
         "target_score": target_score,
     }
-    given = {name: value for name, value in changes.items() if value is not None}
-    if runs and (tensorboard or values or file or given.keys() - {"target_score"}):
+    changes = {name: value for name, value in of_comparison.items() if value is not None}
+    if runs and (tensorboard or values or given.file or changes.keys() - {"target_score"}):
         raise UserError(
             "if finished runs are given, only --output, --target-score, --baseline and --force can be given too"
         )
-    comparison = None if runs else comparison_plan.read_comparison(file, given, overrides_of_all(assignments, options))
+    comparison = None if runs else comparison_plan.read_comparison(given.file, changes, given.overrides_of_all())
     if dry_run:
         return _print_plan(comparison)
     roots, arm_keys = list(runs), frozenset[str]()

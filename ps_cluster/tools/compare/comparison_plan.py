@@ -17,8 +17,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from ps_cluster.config import RunConfig, build_config, rates_found, user_code
 from ps_cluster.config.modes import MODES
 from ps_cluster.config.sections import check_used, flat, joined, nested, uses, without_unused
+from ps_cluster.config.setting_types import AUTO
 from ps_cluster.config.stragglers import parse_stragglers
-from ps_cluster.config.user_layers import of_options, trusted
+from ps_cluster.config.user_layers import of_options, trust_names
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import first_error
 from ps_cluster.files.yaml_files import read_yaml
@@ -119,10 +120,10 @@ def _with_absolute_paths(comparison: Comparison, folder: Path) -> Comparison:
     """
 
     def named(settings: dict[str, Any]) -> dict[str, Any]:
-        return flat(trusted(nested(flat(settings)), folder))
+        return flat(trust_names(nested(flat(settings)), folder))
 
     arms = tuple(
-        arm.model_copy(update={"mode": user_code.named_by_user(arm.mode, folder), "set": named(arm.set)})
+        arm.model_copy(update={"mode": user_code.trust_reference(arm.mode, folder), "set": named(arm.set)})
         for arm in comparison.arms
     )
     return comparison.model_copy(update={"arms": arms, "settings": named(comparison.settings)})
@@ -245,6 +246,6 @@ def _placed_and_scored_alike(config: RunConfig, comparison: Comparison) -> RunCo
     values: dict[str, Any] = {"evaluation.after_training": True}
     if config.checkpoints.every_epochs is None:
         values["checkpoints.every_epochs"] = comparison.score_every_epochs
-    if config.cluster.pin_workers == "auto":  # pins in some modes only, so arms would differ in more than the mode
+    if config.cluster.pin_workers == AUTO:  # pins in some modes only, so arms would differ in more than the mode
         values["cluster.pin_workers"] = False
     return config.with_values(values)

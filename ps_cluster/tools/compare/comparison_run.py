@@ -8,8 +8,8 @@ from pathlib import Path
 from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.config.optimizer_rules import RULES
 from ps_cluster.config.recipe import COMPILED
-from ps_cluster.config.schema import AUTO
 from ps_cluster.config.sections import flat
+from ps_cluster.config.setting_types import AUTO
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import INTERRUPTED, UserError
 from ps_cluster.files import claimed_folders

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from ps_cluster.config.schema import AUTO
+from ps_cluster.config.setting_types import AUTO
 from ps_cluster.errors import UserError
 from ps_cluster.runs.monitor import BETTER, Monitor
 from ps_cluster.runs.result_rows import Better, MeasuredMetric, Split

@@ -18,7 +18,7 @@ from ps_cluster.cli.reference import (
     schema_of,
     sections_schema,
 )
-from ps_cluster.config.sections import CHOSEN
+from ps_cluster.config.sections import MODE
 from ps_cluster.files.writing import write_whole
 from ps_cluster.installation import CONFIG_FOLDER
 from ps_cluster.tools.compare.comparison_plan import Comparison
@@ -37,7 +37,7 @@ def comparison_schema() -> Schema:
     properties["settings"] = one_object(of_run)
     arm = properties["arms"]["items"]["properties"]
     arm["set"] = one_object({key: found for key, found in of_run.items() if key.count(".") == 1})
-    arm["mode"] = names_schema(CHOSEN["mode"], arm["mode"])
+    arm["mode"] = names_schema(MODE, arm["mode"])
     return {"$schema": DIALECT, "title": "Comparison of ps_cluster", **one_object(properties)}
 
 

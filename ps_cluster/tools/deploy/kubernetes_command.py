@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import click
 
@@ -19,16 +18,15 @@ from ps_cluster.cli.command_line import (
 )
 from ps_cluster.cli.options import (
     OPTIONS_OF_TASKS,
+    GivenSettings,
     OfTypes,
     config_layers,
     config_options,
-    configured,
     waiting_options,
     waiting_words,
 )
 from ps_cluster.config import RunConfig, datasets
 from ps_cluster.config.datasets import DATASETS
-from ps_cluster.config.schema import GPUS_AUTO
 from ps_cluster.errors import UserError
 from ps_cluster.report.terminal import print_note
 from ps_cluster.tools.deploy.kubernetes import DATA, KINDS, Deployment
@@ -94,22 +92,22 @@ def k8s() -> None:
 @config_options(*OPTIONS_OF_TASKS)
 @config_layers
 def render(
-    kind: str, output: Path, file: Path | None, assignments: tuple[str, ...], data_volume: str | None, scratch: str,
+    given: GivenSettings, kind: str, output: Path, data_volume: str | None, scratch: str,
     cpu: tuple[OfType, ...], memory: tuple[OfType, ...], restarts: tuple[OfType, ...], share_run_dir: bool,
     restart_job: bool, name: str, namespace: str | None, image: str, run_volume: str, wait_seconds: float | None,
-    min_workers: int | None, **options: Any,
+    min_workers: int | None,
 ) -> None:  # fmt: skip
     """Print the manifests of a training on Kubernetes.
 
     Settings, in options and in files, are those of `run`; --wait-seconds and --min-workers are those of `task`.
     """
-    config = configured(file, assignments, options).config
+    config = given.resolve().config
     if (isolation := config.cluster.isolation) not in ("auto", "off"):
         raise UserError(
             f"cluster.isolation: got '{isolation}': containers may neither make networks nor change the firewall: "
             "leave it out; the NetworkPolicy closes the ports"
         )
-    if config.cluster.gpus == GPUS_AUTO:
+    if config.cluster.on_gpus:
         raise UserError(
             "cluster.gpus: got 'auto': the manifests ask Kubernetes for no GPU, and the image has no CUDA: leave it out"
         )

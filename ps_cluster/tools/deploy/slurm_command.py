@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import click
 
 from ps_cluster.cli.command_line import PRINTED_FILE, Matching, OneLineErrors, Whole, examples, option, write_text_to
 from ps_cluster.cli.options import (
     OPTIONS_OF_TASKS,
+    GivenSettings,
     config_layers,
     config_options,
-    configured,
     waiting_options,
     waiting_words,
 )
@@ -72,9 +71,9 @@ def slurm() -> None:
 @config_options(*OPTIONS_OF_TASKS)
 @config_layers
 def render(
-    output: Path, file: Path | None, assignments: tuple[str, ...], name: str, run_dir: str, program: str | None,
+    given: GivenSettings, output: Path, name: str, run_dir: str, program: str | None,
     time: str | None, cpus: int, mem_per_cpu: str, tasks_per_node: int | None, restarts: int, port: int | None,
-    more: tuple[str, ...], wait_seconds: float | None, min_workers: int | None, **options: Any,
+    more: tuple[str, ...], wait_seconds: float | None, min_workers: int | None,
 ) -> None:  # fmt: skip
     """Print a script for sbatch that trains on several nodes.
 
@@ -82,7 +81,7 @@ def render(
     """
     from ps_cluster.system.port_guard import check_can_guard, who_reaches
 
-    config = configured(file, assignments, options).config
+    config = given.resolve().config
     check_for_tasks(config, min_workers)
     roles = roles_of(config)
     count = sum(role.count for role in roles)

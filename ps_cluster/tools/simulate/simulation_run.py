@@ -13,9 +13,10 @@ from rich.console import Console
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.modes import MODES
-from ps_cluster.config.sections import listed, uses
+from ps_cluster.config.sections import uses
 from ps_cluster.config.stragglers import NONE, Stragglers, parse_stragglers
 from ps_cluster.errors import UserError
+from ps_cluster.files.values import listed
 from ps_cluster.files.writing import write_whole
 from ps_cluster.files.yaml_files import dump_yaml
 from ps_cluster.installation import PROGRAM

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from ps_cluster.cli.command_line import LIST, OUTPUT_FOLDER, OneOf, Whole, command, examples, option
-from ps_cluster.cli.options import config_layers, config_options, overrides_of_all, tensorboard_option, trusted_code
+from ps_cluster.cli.options import GivenSettings, config_layers, config_options, tensorboard_option, trusted_code
 from ps_cluster.report.terminal import print_line
 from ps_cluster.tools.sweep.methods import MOST_TRIALS, SEARCH_METHODS, TRIALS
 from ps_cluster.tools.sweep.space import parse_varied
@@ -50,6 +49,7 @@ RUN_OPTIONS = ("--dataset", "--data-dir", "--model", "--mode", "--epochs", "--st
 @option("--seed", type=Whole(0, 2**31 - 1), help="Seed for drawing the trials; default: 0.")
 @config_layers
 def sweep(
+    given: GivenSettings,
     vary: tuple[str, ...],
     method: str | None,
     trials: int | None,
@@ -58,18 +58,15 @@ def sweep(
     seed: int | None,
     tensorboard: bool,
     dry_run: bool,
-    file: Path | None,
-    assignments: tuple[str, ...],
-    **options: Any,
 ) -> int:
     """Search for good settings: train many trials, several at once, and judge them on held-out training examples."""
     from ps_cluster.files import locks
     from ps_cluster.tools.sweep import sweep_run
     from ps_cluster.tools.sweep.sweep_plan import read_sweep
 
-    given = {"vary": parse_varied(vary) or None, "method": method, "trials": trials, "seed": seed}
-    changes = {name: value for name, value in given.items() if value is not None}
-    plan = read_sweep(file, changes, overrides_of_all(assignments, options))
+    of_sweep = {"vary": parse_varied(vary) or None, "method": method, "trials": trials, "seed": seed}
+    changes = {name: value for name, value in of_sweep.items() if value is not None}
+    plan = read_sweep(given.file, changes, given.overrides_of_all())
     if dry_run:
         for line in sweep_run.preview(plan, at_once):
             print_line(line)
@@ -111,22 +108,20 @@ def sweep(
 @config_options(*RUN_OPTIONS)
 @config_layers
 def ensemble(
+    given: GivenSettings,
     seeds: int | None,
     models: tuple[str, ...] | None,
     split: str,
     at_once: int,
     output: Path,
     dry_run: bool,
-    file: Path | None,
-    assignments: tuple[str, ...],
-    **options: Any,
 ) -> int:
     """Train several networks, several at once, and join them into one model that averages their probabilities."""
     from ps_cluster.files import locks
     from ps_cluster.tools.sweep import ensemble_plan, ensemble_run
 
-    values = overrides_of_all(assignments, options)
-    plan = ensemble_plan.read_ensemble(file, values, models=models, seeds=seeds, split=split)
+    values = given.overrides_of_all()
+    plan = ensemble_plan.read_ensemble(given.file, values, models=models, seeds=seeds, split=split)
     if dry_run:
         for line in ensemble_plan.preview(plan, at_once):
             print_line(line)

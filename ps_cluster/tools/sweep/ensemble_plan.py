@@ -13,6 +13,7 @@ from pydantic_core import to_jsonable_python
 
 from ps_cluster.config import LONGEST_SECONDS, build_config, user_code
 from ps_cluster.config.sections import flat, joined
+from ps_cluster.config.setting_types import AUTO
 from ps_cluster.config.user_layers import of_options, settings_of_file
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
@@ -108,7 +109,7 @@ def members_of(ensemble: Ensemble, output: Path, dataset: PackedDataset | None =
             "training.sample": SPLITS[ensemble.split](index, ensemble.count),
         }
         config = config_at_once({**ensemble.settings, **own})
-        if config.checkpoints.every_seconds == "auto":  # only the last checkpoint is used
+        if config.checkpoints.every_seconds == AUTO:  # only the last checkpoint is used
             config = config.with_values({"checkpoints.every_seconds": LONGEST_SECONDS})
         if dataset is not None:
             config = complete_config(config, dataset.holding_out(config.evaluation.validation_examples))

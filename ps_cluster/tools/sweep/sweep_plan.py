@@ -13,9 +13,9 @@ from pydantic_core import to_jsonable_python
 
 from ps_cluster.config import RunConfig, build_config
 from ps_cluster.config.objectives import OBJECTIVES
-from ps_cluster.config.schema import AUTO
-from ps_cluster.config.sections import CHOSEN, flat, joined, nested
-from ps_cluster.config.user_layers import of_options, trusted
+from ps_cluster.config.sections import CHOOSING, flat, joined, nested
+from ps_cluster.config.setting_types import AUTO
+from ps_cluster.config.user_layers import of_options, trust_names
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import first_error
@@ -32,8 +32,6 @@ HELD_OUT_SHARE = 0.1
 # These settings may not vary: all trials are judged on the same examples in the same way.
 _JUDGING = ("data.", "evaluation.", "checkpoints.", "cluster.evaluator")
 _MAY_VARY = ("data.augmentation.",)
-# Settings that may name files.
-_NAMING = {f"{section}.{choice.key}": choice.kinds for section, choice in CHOSEN.items()}
 
 
 def _known(method: str) -> str:
@@ -71,7 +69,7 @@ def read_sweep(file: Path | None, changes: dict[str, Any], overrides: dict[str, 
         sweep = Sweep.model_validate({**given.model_dump(), **changes, "vary": vary})
     except ValidationError as error:
         raise UserError(first_error(error, str(file) if file else "sweep", names=Sweep.model_fields)) from error
-    from_file = trusted(nested(flat(sweep.settings)), file.absolute().parent) if file else {}
+    from_file = trust_names(nested(flat(sweep.settings)), file.absolute().parent) if file else {}
     alone = {} if "mode.name" in sweep.vary else {"mode.name": "single"}
     given_here = flat(of_options(overrides).settings)
     settings = to_jsonable_python(joined([alone, flat(from_file), given_here]))  # a path as text
@@ -81,11 +79,11 @@ def read_sweep(file: Path | None, changes: dict[str, Any], overrides: dict[str, 
 def _with_absolute_paths(folder: Path, vary: Mapping[str, Any]) -> dict[str, Any]:
     """Return what varies, with absolute paths of the files that it names. Relative paths start at `folder`."""
     whole = dict(vary)
-    for key in _NAMING.keys() & vary.keys():
+    for key in CHOOSING.keys() & vary.keys():
         values = vary[key]
         names = [name.strip() for name in values.split(",")] if isinstance(values, str) else values
         if isinstance(names, list):
-            name_of = _NAMING[key].named_by_user
+            name_of = CHOOSING[key].kinds.trust_name
             whole[key] = [name_of(name, folder) if isinstance(name, str) else name for name in names]
     return whole
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from ps_cluster.config import RunConfig
-from ps_cluster.config.modes import ClusterShape, ModeSettings, UsedSettings
+from ps_cluster.config.modes import ClusterShape, ModeSettings
 from ps_cluster.training.modes.base import DefaultMode
 
 
@@ -26,7 +26,7 @@ class Async(DefaultMode):
     Settings = AsyncSettings
     has_tables = True
     cluster = ClusterShape(pins_workers=True)
-    uses = UsedSettings(unused=frozenset())
+    unused_settings = frozenset()
 
     def check(self, config: RunConfig) -> None:
         super().check(config)

@@ -30,7 +30,7 @@ class DefaultMode(Mode):
     shard: type[ParameterShard] = ParameterShard
     step_source: type[StepSource] = AsynchronousSteps
 
-    def parts(self) -> Mapping[str, type]:
+    def class_attributes(self) -> Mapping[str, type]:
         """Return the attributes that have to name a class, each with the base class of that class."""
         return {"shard": ParameterShard, "step_source": StepSource}
 

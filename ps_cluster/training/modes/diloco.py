@@ -11,8 +11,8 @@ from pydantic import Field
 from ps_cluster.config import RunConfig
 from ps_cluster.config.lazy import tf
 from ps_cluster.config.modes import ClusterShape
-from ps_cluster.config.sections import listed
 from ps_cluster.config.staleness_methods import METHODS
+from ps_cluster.files.values import listed
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.shard import ParameterShard, Push
 from ps_cluster.server.store import ParameterStore

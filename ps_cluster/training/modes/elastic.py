@@ -27,7 +27,7 @@ from pydantic import Field
 from ps_cluster.config import RunConfig
 from ps_cluster.config.equations import Slots, UpdateParts
 from ps_cluster.config.lazy import tf
-from ps_cluster.config.modes import ClusterShape, UsedSettings
+from ps_cluster.config.modes import ClusterShape
 from ps_cluster.server.capabilities import Capabilities
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.shard import ParameterShard, Push
@@ -156,7 +156,8 @@ class Elastic(LocalMode):
             "workers"
         ),
     )
-    uses = UsedSettings(unused=frozenset({"staleness", "lookahead"}), own_rule="sgd")
+    unused_settings = frozenset({"staleness", "lookahead"})
+    own_rule = "sgd"
     shard = ElasticShard
 
     def worker_step(self, step: TrainStep, config: RunConfig, start: InitialState, keep: np.ndarray) -> Compute:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from pydantic import Field, field_validator
 
 from ps_cluster.config import RunConfig
-from ps_cluster.config.modes import UsedSettings
 from ps_cluster.training.modes.split_network import UNUSED, SplitNetwork, SplitSettings, split_cluster
 
 if TYPE_CHECKING:
@@ -88,7 +87,7 @@ class Layers(SplitNetwork):
     says = "the layers of one network are on different workers"
     Settings = LayersSettings
     cluster = split_cluster("layers", "activations; gradients back", "each worker has different layers")
-    uses = UsedSettings(unused=UNUSED)
+    unused_settings = UNUSED
 
     def cut(
         self, config: RunConfig, dataset: PackedDataset, network: FlatNetwork, device: str, workers: int

@@ -17,7 +17,6 @@ from pydantic import Field
 from ps_cluster.config import RunConfig
 from ps_cluster.config.equations import Slots, UpdateParts
 from ps_cluster.config.lazy import tf
-from ps_cluster.config.modes import UsedSettings
 from ps_cluster.config.optimizer_rules import RuleSettings
 from ps_cluster.config.setting_types import Momentum
 from ps_cluster.server.initial_state import InitialState
@@ -80,7 +79,7 @@ class DelayedNesterov(UpdateRule[RuleSettings]):
 class OuterMode(LocalMode):
     """A mode whose workers take local steps with the run's optimizer, and whose server applies outer steps."""
 
-    uses = UsedSettings(unused=frozenset({"lookahead"}))
+    unused_settings = frozenset({"lookahead"})
 
     def delay_of_momentum(self, config: RunConfig) -> tuple[int, float]:
         """Return N and c of `DelayedNesterov`."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from ps_cluster.config import RunConfig
-from ps_cluster.config.modes import ClusterShape, Flow, ModeSettings, Promise, Splits, UsedSettings
+from ps_cluster.config.modes import ClusterShape, Flow, ModeSettings, Promise, Splits
 from ps_cluster.config.tasks import CHIEF, ON_DEATH, WITH_ALL_WORKERS, WORKER
 from ps_cluster.server.store import ParameterStore
 from ps_cluster.training.modes.base import DefaultMode
@@ -51,7 +51,7 @@ class SplitNetwork(DefaultMode):
 
     Settings = SplitSettings
     promise = Promise(is_stale=False)
-    uses = UsedSettings(unused=UNUSED)
+    unused_settings = UNUSED
 
     @abstractmethod
     def cut(

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ps_cluster.config import RunConfig
-from ps_cluster.config.modes import UsedSettings
 from ps_cluster.training.modes.outer_steps import OuterMode, OuterSettings
 from ps_cluster.training.modes.sync_ps import SyncPs, SyncPsSettings
 
@@ -28,7 +27,7 @@ class SyncDiloco(OuterMode, SyncPs):
     says = "workers train by themselves for many steps; the mean of a round's periods is one outer step"
     Settings = SyncDilocoSettings
     promise = replace(SyncPs.promise, takes_local_steps=True)
-    uses = UsedSettings(unused=frozenset({"staleness", "lookahead"}))
+    unused_settings = frozenset({"staleness", "lookahead"})
 
     def label(self, config: RunConfig) -> str:
         return f"{super().label(config)} H={config.batches_per_step}"

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from ps_cluster.config import RunConfig
-from ps_cluster.config.modes import UsedSettings
 from ps_cluster.training.modes.split_network import UNUSED, SplitNetwork, SplitSettings, split_cluster
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ class Width(SplitNetwork):
     Settings = WidthSettings
     cluster = split_cluster("width", "inputs and outputs of layers; gradients back", "each worker has different units")
     # No worker knows the norm of a variable's gradient either.
-    uses = UsedSettings(unused=UNUSED | {"optimizer.clip_norm"})
+    unused_settings = UNUSED | {"optimizer.clip_norm"}
 
     def cut(
         self, config: RunConfig, dataset: PackedDataset, network: FlatNetwork, device: str, workers: int

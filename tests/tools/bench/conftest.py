@@ -15,7 +15,7 @@ TOYS = Path(toy_data.__file__).parent
 @pytest.fixture(scope="session")
 def regression_case(tmp_path_factory):
     """A case, and its data."""
-    name = user_code.named_by_user(f"{TOYS}/toy_data.py:load", Path.cwd())
+    name = user_code.trust_reference(f"{TOYS}/toy_data.py:load", Path.cwd())
     packed = write_packed(tmp_path_factory.mktemp("regression") / "packed", name, "real", toy_data.load())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(network_check, "check_network", lambda *_: NetworkFacts())  # which builds it, in another process

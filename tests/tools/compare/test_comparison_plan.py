@@ -209,7 +209,7 @@ def test_a_rate_that_an_arm_sets_for_itself_is_not_scaled():
 
 def test_rates_of_a_network_of_ones_own_are_scaled_from_that_of_its_compile(tmp_path, monkeypatch):
     (tmp_path / "my.py").write_text("def build():\n    raise AssertionError('nobody builds it here')\n")
-    settings = SMALL | {"training.steps": None, "model.name": NETWORKS.named_by_user("my.py:build", tmp_path)}
+    settings = SMALL | {"training.steps": None, "model.name": NETWORKS.trust_name("my.py:build", tmp_path)}
     own = {"mode": "bounded", "set": {"optimizer.learning_rate": 0.5, "mode.max_staleness": 2}}  # of no other arm
     comparison = read_comparison(
         None, {"seeds": 1, "arms": [own, *arms("async", "sync")], "batches": ["same_per_worker"]}, settings
