@@ -92,17 +92,17 @@ def data_of(work: Work) -> str:
 
 
 def trained(
-    work: Work, folder: Path, rates: Mapping[str, Sequence[float]], assignments: Mapping[str, Any], **options: Any
+    work: Work, folder: Path, rates: Mapping[str, float], assignments: Mapping[str, Any], seeds: int, straggler: str
 ) -> list[RunRecord]:
     """Return the runs of a comparison in `folder`, after training those that are missing there.
 
-    `rates`: mode → learning rates. `assignments`: settings of all runs. `options`: options of `ps_cluster.compare`.
+    `rates`: mode → learning rate. `assignments`: settings of all runs.
     """
-    arms = [{"mode": mode, "set": {"optimizer.learning_rate": rate}} for mode, some in rates.items() for rate in some]
+    arms = [{"mode": mode, "set": {"optimizer.learning_rate": rate}} for mode, rate in rates.items()]
     settings = {**SHARED, **CLUSTER, "evaluation.monitor": work.metric, **work.settings, **assignments}
     compared = ps_cluster.compare(
         arms, work.network, data_of(work), output=folder, settings=settings, batches=["same_per_worker"],
-        score_every_epochs=float(settings["training.epochs"]), **options,
+        score_every_epochs=float(settings["training.epochs"]), seeds=seeds, stragglers=[NO_STRAGGLER, straggler],
     )  # fmt: skip
     return [read_record(run.run_dir) for run in compared.runs]
 
@@ -216,8 +216,7 @@ def main(
     rows: list[dict[str, Any]] = []
     for name in names:
         work, place = WORKS[name], folder / name.replace(" ", "-")
-        rates = {mode: [rate] for mode, rate in tuned(name, place, settings).items()}
-        final = trained(work, place / "final", rates, settings, seeds=seeds, stragglers=[NO_STRAGGLER, straggler])
+        final = trained(work, place / "final", tuned(name, place, settings), settings, seeds, straggler)
         rows += rows_of(name, work.metric, final)
         keep(output, rows, COLUMNS)
         draw(output)

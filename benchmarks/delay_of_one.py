@@ -14,14 +14,13 @@ from __future__ import annotations
 
 from itertools import product
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
 import click
 
-from benchmarks.records import RECORDS, Column, half_interval, keep, table
+from benchmarks.records import RECORDS, Column, keep, table
 from benchmarks.staleness_chart import Rule, arm
-from benchmarks.trials import Difference, Study, holm
+from benchmarks.trials import Difference, Study, lines_of
 from ps_cluster.cli.command_line import OUTPUT_FILE, OneLineCommand, Whole
 from ps_cluster.errors import UserError
 from ps_cluster.report.terminal import print_line
@@ -73,11 +72,8 @@ def draw(record: Path) -> None:
     named.append(
         Difference("cost with adam minus cost with muon_adam", tuple(a - m for a, m in zip(adam, muon, strict=True)))
     )
-    for one_cost, p in zip(named, holm([one.p_value() for one in named])):
-        half = half_interval(one_cost.values)
-        print_line(
-            f"{one_cost.text}: {mean(one_cost.values):+.3f} ± {half:.3f}, n = {len(adam)}, corrected p = {p:.2g}"
-        )
+    for line in lines_of(named, digits=3):
+        print_line(line)
 
 
 @click.command(cls=OneLineCommand)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,6 +28,7 @@ from ps_cluster.report.terminal import print_line
 from ps_cluster.runs.result_rows import Summary
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system import machine
+from ps_cluster.tools.bench.throughput import Spread
 
 PARTS = ("default_run", "arms", "straggler")
 COLUMNS = {"figure": Column(heading="result"), "values": Column(heading="median (lowest to highest)")}
@@ -52,7 +53,8 @@ OF_A_RUN: dict[str, tuple[int, Callable[[Summary], float]]] = {  # figure → di
     "mean staleness": (2, lambda summary: summary.staleness.mean or 0.0),
 }
 Rows = list[dict[str, Any]]  # of a record with COLUMNS
-Bench = Callable[..., dict[str, Any]]  # runs `bench` with further options, and returns its figures for one network
+Bench = Callable[[tuple[object, ...]], Mapping[str, Spread]]
+"""Runs `bench` with further options, and returns its figures for one network."""
 
 
 def default_run(folder: Path, seeds: int, data: tuple[str, ...]) -> Rows:
@@ -73,10 +75,10 @@ def beside_others(bench: Bench, ddp_python: Path | None) -> Rows:
     peers = [names for names in ARMS if ddp_python or "ddp_cores" not in names]
     names = ",".join(["cluster", *chain.from_iterable(peers)])
     python = ("--ddp-python", ddp_python) if ddp_python else ()
-    row = bench("--arms", names, "--models", "airbench", "--set", "training.steps=60", *python)
+    figures = bench(("--arms", names, "--models", "airbench", "--set", "training.steps=60", *python))
     rows = []
     for peer in peers:
-        ratios = [row[f"cluster_to_{name}"]["values"] for name in peer]
+        ratios = [figures[f"cluster_to_{name}"].values for name in peer]
         rows.append({"figure": ARMS[peer], "values": list(map(min, zip(*ratios, strict=True))), "digits": 2})
     return rows
 
@@ -84,8 +86,8 @@ def beside_others(bench: Bench, ddp_python: Path | None) -> Rows:
 def with_straggler(bench: Bench) -> Rows:
     """Measure what one slow worker costs the cluster and an all-reduce."""
     small = ("--models", "tutorial_cnn", "--set", "training.steps=400")
-    row = bench("--arms", "cluster,sync", "--straggler", "2:5x", *small)
-    return [{"figure": SLOW[key], "values": [100 * share for share in row[key]["values"]]} for key in SLOW]
+    figures = bench(("--arms", "cluster,sync", "--straggler", "2:5x", *small))
+    return [{"figure": SLOW[key], "values": [100 * share for share in figures[key].values]} for key in SLOW]
 
 
 def run_command(*words: object) -> None:
@@ -111,12 +113,12 @@ def main(data_dir: Path | None, seeds: int, rounds: int, ddp_python: Path | None
     data = ("--dataset", "cifar10", *(("--data-dir", f"{data_dir}") if data_dir else ()))
     with TemporaryDirectory(prefix="headline-") as folder:
 
-        def bench(*words: object) -> dict[str, Any]:
+        def bench(words: tuple[object, ...]) -> dict[str, Spread]:
             output = Path(folder) / "bench.json"
             precision = ("--precisions", machine.fastest_precision())  # the one that a run takes by default
             run_command("bench", "--rounds", rounds, *words, *precision, *data, "--output", output)
             (row,) = json.loads(output.read_text(encoding="utf-8"))["rows"]
-            return dict(row)
+            return {name: Spread.model_validate(value) for name, value in row.items() if isinstance(value, dict)}
 
         measurements: dict[str, Callable[[], Rows]] = {
             "default_run": lambda: default_run(Path(folder), seeds, data),

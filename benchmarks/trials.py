@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
-from benchmarks.records import Column, Record, keep
+from benchmarks.records import Column, Record, half_interval, keep
 from benchmarks.training import train
 from ps_cluster.errors import FAILED_FOR_GOOD
 from ps_cluster.files.json_files import read_json
@@ -152,6 +152,15 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return corrected
 
 
+def lines_of(differences: Sequence[Difference], digits: int) -> list[str]:
+    """Return a line for each difference: its mean, half of its 95 % interval, and its p value by Holm's correction."""
+    return [
+        f"{one.text}: {mean(one.values):+.{digits}f} ± {half_interval(one.values):.{digits}f}, n = {len(one.values)}, "
+        f"corrected p = {p:.2g}"
+        for one, p in zip(differences, holm([one.p_value() for one in differences]))
+    ]
+
+
 class Wanted(NamedTuple):
     """A trial that is missing. `held_out`: as in a `Trial`."""
 
@@ -169,7 +178,7 @@ class Study:
         self._record = record
         self._arms = arms
         self._lock = threading.Lock()
-        self._trials = [Trial(**row) for row in read_json(record, Record).rows] if record.exists() else []
+        self._trials = [Trial.model_validate(row) for row in read_json(record, Record).rows] if record.exists() else []
 
     def tried(self, arm: Arm) -> dict[Choice, float | None]:
         """Return the choices that were tried for an arm, with their scores on held-out examples."""

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ps_cluster.api.compare_arms import Compared, compare
     from ps_cluster.api.fit import FitHistory, fit
+    from ps_cluster.api.listener import STOP
     from ps_cluster.api.result import Result
-    from ps_cluster.api.train import STOP, train
+    from ps_cluster.api.train import train
     from ps_cluster.errors import TrainingFailed, UserError
 
 __version__ = "0.1.0"
 __all__ = ["STOP", "Compared", "FitHistory", "Result", "TrainingFailed", "UserError", "compare", "fit", "train"]
 
 _HOMES = {
-    "STOP": "api.train",
+    "STOP": "api.listener",
     "Compared": "api.compare_arms",
     "FitHistory": "api.fit",
     "Result": "api.result",

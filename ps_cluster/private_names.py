@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import tensorflow as tf
 from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
@@ -240,11 +240,19 @@ def compiled_metrics_of(model: keras.Model) -> KerasMetrics | None:
     return found
 
 
-def given_to_compile(model: keras.Model) -> list[Any]:
+class GivenToCompile(NamedTuple):
+    """The losses and metrics of a model: lists and dictionaries, at any depth, of names, functions and objects."""
+
+    losses: list[Any]
+    metrics: list[Any]
+
+
+def given_to_compile(model: keras.Model) -> GivenToCompile:
     """Return the losses and metrics as they were passed to `compile`. Publicly only their names are known."""
-    losses, metrics = model._compile_loss, model._compile_metrics
+    loss, metrics = model._compile_loss, model._compile_metrics
+    losses = [loss._user_loss] if loss is not None else []
     of_metrics = [metrics._user_metrics, metrics._user_weighted_metrics] if metrics is not None else []
-    return [one for one in (losses and losses._user_loss, *of_metrics) if one is not None]
+    return GivenToCompile(losses, [one for one in of_metrics if one is not None])
 
 
 def copy_compiled(model: keras.Model, to: keras.Model) -> None:

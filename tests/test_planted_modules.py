@@ -8,7 +8,7 @@ import pytest
 
 from ps_cluster.api.program import COMMAND
 from ps_cluster.data.forms.tfds import READER
-from ps_cluster.launch import task_server
+from ps_cluster.launch import fork_server_program
 from ps_cluster.launch.launcher import TASK_ARGV
 from ps_cluster.system import environment, tensorboard_server
 from tests.helpers.planted import plant, run_of
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 CHILDREN = {
     "a task": TASK_ARGV,
-    "the fork server": task_server.ARGV,
+    "the fork server": fork_server_program.ARGV,
     "TensorBoard": tensorboard_server.ARGV,
     "a command of the API": (*COMMAND, "doctor", "--help"),
     "the reader of TensorFlow Datasets": (sys.executable, "-m", READER),

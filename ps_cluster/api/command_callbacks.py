@@ -1,18 +1,19 @@
 """The option --callbacks of the command `run`: call the Keras callbacks of a user's file while another process trains.
 
-Callbacks need TensorFlow, which the launcher never imports. So this process calls the callbacks, and starts the same command
-again without them.
+Callbacks need TensorFlow, which the launcher never imports. So this process calls the callbacks, and another process runs the
+same command without them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ps_cluster.api.command_words import run_again
+from ps_cluster.api.command_words import words_of_run
 from ps_cluster.api.keras_callbacks import check_callbacks
-from ps_cluster.api.program import Program
+from ps_cluster.api.program import run_program
 from ps_cluster.api.run_callbacks import RunCallbacks, with_epochs_scored
 from ps_cluster.config import RunConfig, build_config, user_code
 from ps_cluster.errors import RunFailed, UserError
@@ -47,15 +48,25 @@ def run_with_callbacks(name: str, words: Sequence[str], config: RunConfig, root:
         ) from error
     run = RunDir(Path(os.path.realpath(root)))
     listener = RunCallbacks(run, callbacks=callbacks)
-    usual = build_config().checkpoints
-    chosen = {f"checkpoints.{name}": value for name, value in config.checkpoints if value != getattr(usual, name)}
-    added = {name: value for name, value in with_epochs_scored(chosen).items() if name not in chosen}
-    program = Program(run_again(words, run, added, without=(_OPTION,)), environment=os.environ)
-    try:
-        with program:
-            program.attend(listener.look)
-            program.check(run.launcher_log)
+    usual = dict(build_config().checkpoints)
+    chosen = {f"checkpoints.{key}": value for key, value in config.checkpoints if value != usual[key]}
+    added = {key: value for key, value in with_epochs_scored(chosen).items() if key not in chosen}
+
+    def look() -> bool:
+        with _errors_of(reference, run):
+            return listener.look()
+
+    run_program(words_of_run(words, run, added, without=(_OPTION,)), run.launcher_log, look, environment=os.environ)
+    with _errors_of(reference, run):
         listener.finish()
+    return 0
+
+
+@contextlib.contextmanager
+def _errors_of(reference: user_code.Reference, run: RunDir) -> Iterator[None]:
+    """Raise RunFailed, with the run directory, for an exception of the callbacks in the file `reference`."""
+    try:
+        yield
     except (UserError, RunFailed):
         raise
     except Exception as error:
@@ -64,4 +75,3 @@ def run_with_callbacks(name: str, words: Sequence[str], config: RunConfig, root:
             f"{_OPTION}: '{reference}' raised {type(error).__name__}: {one_line(str(error), 300)}{where} The run directory "
             f"is '{run.root}'"
         ) from error
-    return 0

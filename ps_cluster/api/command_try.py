@@ -10,16 +10,17 @@ import os
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from ps_cluster.api.command_words import run_again
-from ps_cluster.api.program import COMMAND, Program
+from ps_cluster.api.command_words import words_of_run
+from ps_cluster.api.program import COMMAND, run_program
 from ps_cluster.config import RunConfig
 from ps_cluster.errors import RunFailed
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.json_rows import RowTail
 from ps_cluster.notices import Line
+from ps_cluster.report.closing_table import points_to_files
 from ps_cluster.report.terminal import print_line
 from ps_cluster.runs.result_rows import ProgressRow, Summary, with_work
 from ps_cluster.runs.run_dir import RunDir
@@ -57,13 +58,14 @@ def try_run(words: Sequence[str], config: RunConfig) -> int:
                     made[worker.index] += worker.updates
             return len(made) >= workers and min(made.values()) >= UPDATES_OF_WORKER
 
-        _attend(run_again(words, run, settings, without=("--epochs", "--steps"), flags=("--try",)), run, enough)
+        argv = words_of_run(words, run, settings, without=("--epochs", "--steps"), flags=("--try",))
+        run_program(argv, run.launcher_log, enough, say=_say, environment=os.environ)
         summary = read_json(run.summary, Summary)
         print_line("try: trained, wrote a checkpoint and scored it; now the export")
         if config.cluster.evaluator:
             target = Path(folder, "exported")
-            command = [*COMMAND, "export", "--run", str(run.root), "--to", "savedmodel", "--check-examples", "100"]
-            _attend([*command, "--output", str(target)], run)
+            argv = [*COMMAND, "export", "--run", str(run.root), "--to", "savedmodel", "--check-examples", "100"]
+            run_program([*argv, "--output", str(target)], run.launcher_log, say=_say, environment=os.environ)
     idle = [str(worker.index) for worker in summary.workers if worker.updates < UPDATES_OF_WORKER]
     if idle:
         raise RunFailed(
@@ -77,17 +79,7 @@ def try_run(words: Sequence[str], config: RunConfig) -> int:
     return 0
 
 
-def _attend(argv: Sequence[str], run: RunDir, look: Callable[[], bool] = lambda: False) -> None:
-    with Program(argv, _say, environment=os.environ) as program:
-        program.attend(look)
-        program.check(run.launcher_log)
-
-
-_OF_FILES = ("run directory", "best model", "results", "curves", "continue", "score it")
-
-
 def _say(line: Line) -> None:
     """Print a line, unless it points to files that are going to be removed."""
-    text, names = str(line), tuple(f" {name} " for name in _OF_FILES)
-    if not text.partition("] ")[2].startswith(_OF_FILES) and not text.startswith(names):
+    if not points_to_files(str(line)):
         print_line(line)

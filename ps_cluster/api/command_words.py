@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
 from ps_cluster.api.program import COMMAND
 from ps_cluster.runs.run_dir import RunDir
 
 
-def run_again(
-    words: Sequence[str], run: RunDir, settings: Mapping[str, Any], *, without: Sequence[str], flags: Sequence[str] = ()
+def words_of_run(
+    words: Sequence[str],
+    run: RunDir,
+    settings: Mapping[str, object],
+    *,
+    without: Sequence[str],
+    flags: Sequence[str] = (),
 ) -> list[str]:
-    """Return the command `run` with the same words in another run directory, with some settings more.
+    """Return the words of a command line that starts the same `run` in another run directory, with more settings.
 
     Args:
-      words: the words after `run` on the command line.
-      settings: dotted key → value.
+      words: the words after `run` on the user's command line.
+      run: the run directory of the new command.
+      settings: dotted key → value of the settings to add.
       without, flags: the options to leave out, as in `without_options`.
     """
     added = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]

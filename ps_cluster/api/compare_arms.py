@@ -5,31 +5,41 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Unpack, get_type_hints
 
 from pydantic import BaseModel
 
 from ps_cluster.api import keywords
 from ps_cluster.api.data import with_data
 from ps_cluster.api.networks import write_network
-from ps_cluster.api.program import COMMAND, Program, refuse_within_a_run
+from ps_cluster.api.program import COMMAND, refuse_within_a_run, run_program
 from ps_cluster.api.result import Result
 from ps_cluster.api.train import SETTINGS
+from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.sections import flat
 from ps_cluster.errors import UserError
 from ps_cluster.files import untrusted
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.values import one_line
 from ps_cluster.files.writing import write_whole
-from ps_cluster.files.yaml_files import dump_yaml, read_yaml
+from ps_cluster.files.yaml_files import dump_yaml
 from ps_cluster.report.terminal import print_line
 from ps_cluster.runs.run_dir import CODE
-from ps_cluster.tools.compare.comparison_plan import PLAN, Comparison, read_comparison
-from ps_cluster.tools.compare.comparison_run import check_unclaimed
+from ps_cluster.tools.compare.comparison_plan import Batch, Comparison, read_comparison, read_plan
+from ps_cluster.tools.compare.comparison_run import RUNS, check_unclaimed
 
-_OF_ARMS = ("mode", "seed", "straggler")  # keywords of `train` that may differ from arm to arm, or from run to run
-_OF_ALL = tuple(name for name in Comparison.model_fields if name not in ("arms", "settings"))
-_OF_RUNS = tuple(name for name in keywords.KEYWORDS if name not in (*_OF_ARMS, *_OF_ALL))
+
+class CompareOptions(keywords.SharedOptions, total=False):
+    """The keywords of `compare`: fields of the comparison, and settings of all its runs."""
+
+    epochs: float | None
+    batch_size: int | None
+    seeds: int | None
+    stragglers: Sequence[str] | None
+    batches: Sequence[Batch] | None
+    learning_rate: Literal["linear", "same"] | None
+    score_every_epochs: float | None
+    target_score: float | None
 
 
 class _Report(BaseModel):
@@ -64,8 +74,7 @@ class Compared:
     @property
     def runs(self) -> list[Result]:
         """The runs, in the order in which they were trained."""
-        names = read_yaml(self.output / PLAN)["trained_in_this_order"]
-        return [Result(self.output / "runs" / name) for name in names]
+        return [Result(self.output / RUNS / name) for name in read_plan(self.output).trained_in_this_order]
 
     def __repr__(self) -> str:
         return f"Compared('{self.output}': {len(self.table)} arms)"
@@ -80,7 +89,7 @@ def compare(
     baseline: str | None = None,
     settings: Mapping[str, Any] | None = None,
     command: Sequence[str] = COMMAND,
-    **options: Any,
+    **options: Unpack[CompareOptions],
 ) -> Compared:
     """Train several modes on the same work, as `ps-cluster compare` does, and write a report.
 
@@ -98,13 +107,14 @@ def compare(
       UserError, TrainingFailed, KeyboardInterrupt: as `train`.
     """
     refuse_within_a_run("compare")
-    keywords.check_known(options, (*_OF_ALL, *_OF_RUNS))
-    fields = {name: keywords.plain(options.pop(name)) for name in _OF_ALL if options.get(name) is not None}
+    keywords.check_known(options, get_type_hints(CompareOptions))
+    given = {name: value for name, value in options.items() if value is not None}
+    fields = {name: keywords.plain(given.pop(name)) for name in Comparison.model_fields if name in given}
     if arms is not None:
         if isinstance(arms, str | Mapping) or not isinstance(arms, Iterable):
             raise UserError(f"arms: got {one_line(repr(arms), 100)}: give a list of them, e.g. ['async', 'sync']")
         fields["arms"] = [{"mode": arm} if isinstance(arm, str) else keywords.plain(arm) for arm in arms]
-    values = keywords.values_of({name: value for name, value in options.items() if name in _OF_RUNS}, settings)
+    values = keywords.values_of(given, settings)
     folder = keywords.new_folder(output, "output").absolute()
     untrusted.check_folder(folder, "folder of the comparison", print_line)
     check_unclaimed(folder)
@@ -116,26 +126,29 @@ def compare(
         comparison = read_comparison(None, fields, values)
         write_whole(folder / CODE / SETTINGS, dump_yaml(comparison.model_dump(mode="json")))
     chosen = ("--baseline", str(baseline)) if baseline is not None else ()
-    argv = (*command, "compare", "--config", str(folder / CODE / SETTINGS), "--output", str(folder), *chosen)
-    with Program(argv) as program:
-        program.attend()
-        program.check(folder)
+    run_program(
+        (*command, "compare", "--config", str(folder / CODE / SETTINGS), "--output", str(folder), *chosen), folder
+    )
     return Compared(folder)
 
 
-keywords.show_keywords(compare, (*_OF_ALL, *_OF_RUNS))
+keywords.show_keywords(compare, CompareOptions)
 
 
 def _check_same_model(folder: Path, name: str) -> None:
     """Raise UserError if an unfinished comparison trains another function or Keras model of the caller."""
-    if not (folder / PLAN).is_file():
-        return
-    begun = flat(read_yaml(folder / PLAN).get("settings") or {}).get("model.name")
-    own = f"{folder / CODE}{os.sep}"
-    if begun != name and name.startswith(own) and isinstance(begun, str) and begun.startswith(own):
-        Path(name.rpartition(":")[0] or name).unlink()  # nothing will use it
+    begun = flat(read_plan(folder).settings or {}).get("model.name")
+    file = _written_file(name, folder)
+    if begun != name and file is not None and _written_file(begun, folder) is not None:
+        file.unlink()  # nothing will use it
         raise UserError(
             f"model: the comparison in '{folder}' was begun with another model (a function with other code or other "
             f"values in it, or a Keras model with other weights): give model={begun!r} to continue it, or another "
             "output for this model"
         )
+
+
+def _written_file(name: object, folder: Path) -> Path | None:
+    """Return the file that `compare` wrote for the network of this name; None for any other name."""
+    file = NETWORKS.code_of(name) if isinstance(name, str) else None
+    return file if file is not None and file.is_relative_to(folder / CODE) else None

@@ -7,14 +7,14 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 import keras
 import numpy as np
 
 from ps_cluster.api import keywords
 from ps_cluster.api.fit_data import Examples, FitData, evaluate, fit_data
-from ps_cluster.api.keras_callbacks import ACCURACIES, check_callbacks, metric_names
+from ps_cluster.api.keras_callbacks import ACCURACIES, check_callbacks, metric_names, name_in_compile
 from ps_cluster.api.program import COMMAND, refuse_within_a_run
 from ps_cluster.api.result import Result
 from ps_cluster.api.run_callbacks import RunCallbacks, with_epochs_scored
@@ -75,7 +75,7 @@ def fit(
     run_dir: str | os.PathLike[str] | None = None,
     settings: Mapping[str, Any] | None = None,
     command: Sequence[str] = COMMAND,
-    **options: Any,
+    **options: Unpack[keywords.FitOptions],
 ) -> FitHistory:
     """Train a compiled Keras model on a cluster of processes on this machine, with the arguments of `Model.fit`.
 
@@ -157,7 +157,7 @@ def fit(
             _measured,
             model,
             data.train.part(0, METRIC_EXAMPLES),
-            data.validation and data.validation.part(0, METRIC_EXAMPLES),
+            None if data.validation is None else data.validation.part(0, METRIC_EXAMPLES),
         )
         listener = partial(
             RunCallbacks,
@@ -174,7 +174,7 @@ def fit(
     return FitHistory(history.history, history.epoch, history.params, model, result)
 
 
-keywords.show_keywords(fit)
+keywords.show_keywords(fit, keywords.FitOptions)
 
 
 def _settings_of(
@@ -197,8 +197,7 @@ def _settings_of(
 
 def _predicts_numbers(model: keras.Model, train: Examples) -> bool:
     """Return whether the loss shows that whole numbers as targets are values to predict, not classes."""
-    losses = keras.tree.flatten(given_to_compile(model)[:1])
-    names = {one if isinstance(one, str) else getattr(one, "name", getattr(one, "__name__", "")) for one in losses}
+    names = set(map(name_in_compile, keras.tree.flatten(given_to_compile(model).losses)))
     if isinstance(train.y, Mapping) or not names <= set(_OF_NUMBERS):
         return False
     return train.y.dtype.kind in "iuf" and not np.isin(train.y[:METRIC_EXAMPLES], (0, 1)).all()

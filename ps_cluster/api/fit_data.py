@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 import keras
 import numpy as np
@@ -21,24 +21,27 @@ from ps_cluster.notices import Notify
 # A data set needs examples to test on. Without validation data their score is not used.
 USED_WITHOUT_VALIDATION = 100
 
+Arrays: TypeAlias = np.ndarray | dict[str, np.ndarray]
+"""An array [N, ...], or several by the names of the model's inputs or outputs."""
+_T = TypeVar("_T")
+
 
 @dataclass(frozen=True)
 class Examples:
-    """Examples as arrays: `x` and `y` may be dictionaries of arrays [N, ...] by the names of inputs and outputs."""
+    """Examples as arrays. `weight`: float [N]; None if all examples count the same."""
 
-    x: Any
-    y: Any
-    weight: Any = None
+    x: Arrays
+    y: Arrays
+    weight: np.ndarray | None = None
 
     def __len__(self) -> int:
-        x = self.x
-        return len(next(iter(x.values())) if isinstance(x, Mapping) else x)
+        return len(next(iter(self.x.values())) if isinstance(self.x, dict) else self.x)
 
     def part(self, begin: int, end: int | None) -> Examples:
         """Return the examples from `begin` to before `end`."""
         rows = slice(begin, end)
-        cut = [_mapped(part, lambda array: array[rows]) for part in (self.x, self.y, self.weight)]
-        return Examples(*cut)
+        x, y = (_mapped(part, lambda array: array[rows]) for part in (self.x, self.y))
+        return Examples(x, y, None if self.weight is None else self.weight[rows])
 
 
 @dataclass(frozen=True)
@@ -50,9 +53,9 @@ class FitData:
     batch_size: int | None
 
     @property
-    def arrays(self) -> dict[str, Any]:
+    def arrays(self) -> dict[str, Arrays]:
         """The arrays by the names that `ps_cluster.train` takes."""
-        test = self.validation or self.train.part(0, USED_WITHOUT_VALIDATION)
+        test = self.train.part(0, USED_WITHOUT_VALIDATION) if self.validation is None else self.validation
         found = {
             "x_train": self.train.x, "y_train": self.train.y, "weight_train": self.train.weight,
             "x_test": test.x, "y_test": test.y, "weight_test": test.weight,
@@ -118,18 +121,18 @@ def _examples(
             raise UserError(
                 f"{what}: got {type(x).__name__} without targets: give x and y, or a stream of (inputs, targets)"
             )
-        return Examples(_by_name(model, what, x), _by_output(model, y), _weight(weight)), None
+        return Examples(_by_name(model, what, x), _by_output(model, what, y), _weight(weight)), None
     if y is not None or weight is not None:
         raise UserError(
             f"{'y' if y is not None else 'sample_weight'}: {what} is a stream, whose batches have to contain it"
         )
     own = folder / what
     own.mkdir()
-    found, batch_size = write_stream(batches, own, what, steps=steps, say=say)
+    found = write_stream(batches, own, what, steps=steps, say=say)
     if what == "x":
         say("x: each epoch trains on these examples, so put random changes of examples into layers of the model")
-    inputs, targets, weights = (*found, None)[:3]
-    return Examples(_by_name(model, what, inputs), _by_output(model, targets), _weight(weights)), batch_size
+    x, y = _by_name(model, what, found.inputs), _by_output(model, what, found.targets)
+    return Examples(x, y, _weight(found.weights)), found.first_batch
 
 
 def _batches(what: str, x: Any, steps: int | None) -> Iterable[Any] | None:
@@ -155,7 +158,7 @@ def _steps_argument(what: str) -> str:
     return "steps_per_epoch" if what == "x" else "validation_steps"
 
 
-def _by_name(model: keras.Model, what: str, x: Any) -> Any:
+def _by_name(model: keras.Model, what: str, x: Any) -> Arrays:
     """Return inputs as an array, or as a dictionary of arrays by the names of the model's inputs."""
     if hasattr(x, "iloc"):  # a frame of pandas, or a column of it
         return _of_frame(what, x)
@@ -163,16 +166,18 @@ def _by_name(model: keras.Model, what: str, x: Any) -> Any:
         return {str(name): np.asarray(array) for name, array in x.items()}
     if not isinstance(x, tuple) and not (isinstance(x, list) and x and hasattr(x[0], "shape")):
         return np.asarray(x) if not isinstance(x, np.ndarray) else x
-    inputs = getattr(model, "inputs", None) or []
-    names = [one.name for one in inputs]
-    if len(names) != len(x):
+    arrays = _named(what, x, [one.name for one in getattr(model, "inputs", None) or []], "input")
+    return np.asarray(x[0]) if len(x) == 1 else arrays
+
+
+def _named(what: str, arrays: Sequence[Any], names: Sequence[str], noun: str) -> dict[str, np.ndarray]:
+    """Return arrays by the names of the model's inputs or outputs. Raises UserError if the model has another number of them."""
+    if len(names) != len(arrays):
         raise UserError(
-            f"{what}: got {len(x)} arrays, and the model has {len(names) or 'no named'} inputs: give a dictionary, name of "
-            "an input → array"
+            f"{what}: got {len(arrays)} arrays, and the model has {len(names) or 'no named'} {noun}s: give a dictionary, "
+            f"name of an {noun} → array"
         )
-    if len(x) == 1:
-        return np.asarray(x[0])
-    return {name: np.asarray(array) for name, array in zip(names, x)}
+    return {name: np.asarray(array) for name, array in zip(names, arrays)}
 
 
 def _of_frame(what: str, frame: Any) -> np.ndarray:
@@ -188,16 +193,17 @@ def _of_frame(what: str, frame: Any) -> np.ndarray:
     return values.astype(np.float32) if values.dtype.kind in "fOb" else values
 
 
-def _by_output(model: keras.Model, y: Any) -> Any:
+def _by_output(model: keras.Model, what: str, y: Any) -> Arrays:
     """Return targets as an array, or as a dictionary of arrays by the names of the model's outputs."""
     if isinstance(y, Mapping):
         return {str(name): np.asarray(array) for name, array in y.items()}
     if isinstance(y, tuple) or (isinstance(y, list) and len(y) > 1 and hasattr(y[0], "shape") and y[0].shape):
-        return dict(zip(model.output_names, map(np.asarray, y))) if len(y) > 1 else np.asarray(y[0])
+        names = getattr(model, "output_names", None) or []
+        return np.asarray(y[0]) if len(y) == 1 else _named("y" if what == "x" else what, y, names, "output")
     return np.asarray(y)
 
 
-def _weight(weight: Any) -> Any:
+def _weight(weight: object) -> np.ndarray | None:
     if isinstance(weight, Mapping | tuple):
         raise UserError("sample_weight: got several arrays: give one weight for each example")
     return None if weight is None else np.asarray(weight)
@@ -211,8 +217,6 @@ def evaluate(model: keras.Model, examples: Examples) -> dict[str, float]:
     return {name: float(value) for name, value in found.items()}
 
 
-def _mapped(part: Any, function: Callable[[Any], Any]) -> Any:
-    """Apply a function to an array, or to each array in a dictionary; return None for None."""
-    if part is None:
-        return None
-    return {name: function(array) for name, array in part.items()} if isinstance(part, Mapping) else function(part)
+def _mapped(part: Arrays, function: Callable[[np.ndarray], _T]) -> _T | dict[str, _T]:
+    """Apply a function to an array, or to each array in a dictionary."""
+    return {name: function(array) for name, array in part.items()} if isinstance(part, dict) else function(part)

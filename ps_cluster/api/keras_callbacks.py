@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
@@ -46,14 +45,15 @@ ACCURACIES = {"accuracy", "acc", "binary_accuracy", "categorical_accuracy", "spa
 
 def metric_names(model: keras.Model) -> set[str]:
     """Return the names of the metrics that a model was compiled with."""
-    _, *metrics = given_to_compile(model) or [None]
-    return {
-        one if isinstance(one, str) else getattr(one, "name", None) or one.__name__
-        for one in keras.tree.flatten(metrics)
-    }
+    return set(map(name_in_compile, keras.tree.flatten(given_to_compile(model).metrics)))
 
 
-def check_callbacks(given: Any) -> list[keras.callbacks.Callback]:
+def name_in_compile(judging: object) -> str:
+    """Return the name of a loss or metric that was passed to `compile` as a name, an object or a function."""
+    return judging if isinstance(judging, str) else getattr(judging, "name", "") or getattr(judging, "__name__", "")
+
+
+def check_callbacks(given: object) -> list[keras.callbacks.Callback]:
     """Return the callbacks as a flat list."""
     found = list(keras.tree.flatten(given)) if given is not None else []
     for one in found:

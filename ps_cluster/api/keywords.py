@@ -6,7 +6,7 @@ import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypedDict, get_type_hints
 
 import numpy as np
 
@@ -25,7 +25,65 @@ KEYWORDS = {
 --batch-size, "evaluator" for --evaluator/--no-evaluator."""
 
 
-def values_of(options: Mapping[str, Any], settings: Mapping[str, Any] | None) -> dict[str, Any]:
+class SharedOptions(TypedDict, total=False):
+    """The keywords that all runs of a comparison share. None counts as not given, as it does for all keywords."""
+
+    workers: int | None
+    min_workers: int | None
+    max_workers: int | None
+    ps: int | None
+    simulate_workers: int | None
+    max_staleness: int | None
+    max_clock_lag: int | None
+    local_steps: int | None
+    outer_rate: float | None
+    outer_momentum: float | None
+    dynamic_steps: bool | None
+    fragments: bool | None
+    momentum_every: int | None
+    momentum_spread: float | None
+    beta: float | None
+    log_placement: bool | None
+    placement: str | None
+    micro_batches: int | None
+    soft_placement: bool | None
+    backup_workers: int | None
+    grace_seconds: float | None
+    least_units: int | None
+    staleness_method: str | None
+    gpus: Literal["none", "auto"] | None
+    data_dir: str | os.PathLike[str] | None
+    target: str | None
+    image_size: int | str | None
+    skip_bad: bool | None
+    augment: str | Mapping[str, object] | None
+    steps: int | None
+    optimizer: str | None
+    weight_decay: float | None
+    precision: Literal["auto", "bfloat16", "float32"] | None
+    monitor: str | None
+    patience: int | None
+    evaluator: bool | None
+    isolation: str | None
+
+
+class FitOptions(SharedOptions, total=False):
+    """The keywords of `fit` that `Model.fit` does not have."""
+
+    mode: str | None
+    straggler: str | None
+    learning_rate: float | None
+    seed: int | None
+
+
+class RunOptions(FitOptions, total=False):
+    """The keywords of `train`, which are those of KEYWORDS."""
+
+    epochs: float | None
+    batch_size: int | None
+
+
+def values_of(options: Mapping[str, object], settings: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return dotted key → value of `settings` and of keyword arguments, which win, as on the command line.
 
     Args:
@@ -83,7 +141,7 @@ def plain(value: Any) -> Any:
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
-def new_folder(path: Any, keyword: str) -> Path:
+def new_folder(path: str | os.PathLike[str], keyword: str) -> Path:
     """Return the path of a folder that is going to be written. Raises UserError if it can't be written."""
     try:
         folder = Path(path)
@@ -94,12 +152,16 @@ def new_folder(path: Any, keyword: str) -> Path:
     return folder
 
 
-def show_keywords(function: Callable[..., Any], known: Iterable[str] = KEYWORDS) -> None:
-    """Show `help()` and editors the keywords that `function` takes as `**options`."""
+def show_keywords(function: Callable[..., object], options: type) -> None:
+    """Show `help()` and `inspect.signature` the keywords of `function`: the keys of the TypedDict `options`.
+
+    They have the order of KEYWORDS. Those that are not in KEYWORDS come first.
+    """
+    kinds, order = get_type_hints(options), list(KEYWORDS)
+    names = sorted(kinds, key=lambda name: order.index(name) if name in order else -1)
     signature = inspect.signature(function)
     named = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
-    taken = {one.name for one in named}
     more = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in known if name not in taken
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kinds[name]) for name in names
     ]
     function.__signature__ = signature.replace(parameters=[*named, *more])  # type: ignore[attr-defined]

@@ -58,7 +58,7 @@ def _write_function(function: Any, folder: Path, name: str, *, described_by: Any
     return str(Reference(file, name))
 
 
-def name_of(model: Any) -> str:
+def name_of(model: object) -> str:
     """Return the name of a function or a Keras model; "build" for one without a name, such as a lambda."""
     name = getattr(model, "__name__", "") or getattr(model, "name", "")
     return name if name.isidentifier() else "build"
@@ -73,7 +73,8 @@ def _write_model(model: Any, folder: Path) -> str:
     try:
         model.save(file)
     except Exception as error:
-        told = one_line(f"{type(error).__name__}: {error}".partition("Example:")[0], 300)  # Keras goes on with a class
+        reason = str(error).partition("Example:")[0]  # Keras's message ends with the code of a class as an example
+        told = one_line(f"{type(error).__name__}: {reason}", 300)
         raise UserError(
             f"model: Keras can't save it, so it can't be sent to the processes that train: {told}"
         ) from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import select
 import signal
 import sys
@@ -18,13 +17,12 @@ from ps_cluster.installation import IMPORT_FOLDER
 from ps_cluster.notices import Notify
 from ps_cluster.process_variables import CALLER_PID, LAUNCHER_PID
 from ps_cluster.report.terminal import print_line
+from ps_cluster.runs.logs import ERROR_PREFIX, log_named_in
 from ps_cluster.system.child_process import ChildProcess, how_ended
 
 COMMAND = (sys.executable, "-P", "-m", "ps_cluster")
 OUTPUT_INTERVAL_S = 0.2
 _CHUNK_BYTES = 2**16
-_ERROR = "Error: "  # the beginning of the line with the reason why a command failed
-_LOG = re.compile(r"\(log: (?P<path>[^)]+)\)")
 
 
 def refuse_within_a_run(function: str) -> None:
@@ -40,6 +38,23 @@ def refuse_within_a_run(function: str) -> None:
         f"{function}: it was called by a process of a run, which imports {file or 'your code'}, so each process would start "
         'another run: put the call under if __name__ == "__main__":'
     )
+
+
+def run_program(
+    argv: Sequence[str],
+    log: Path,
+    look: Callable[[], bool] = lambda: False,
+    *,
+    say: Notify = print_line,
+    environment: Mapping[str, str] | None = None,
+) -> None:
+    """Run a command in a child process until it has ended, and raise the error that its exit code stands for.
+
+    The arguments are those of `Program` and of its methods `attend` and `check`, which say what is raised.
+    """
+    with Program(argv, say, environment=environment) as program:
+        program.attend(look)
+        program.check(log)
 
 
 class Program:
@@ -118,11 +133,11 @@ class Program:
         if code == BAD_INPUT:
             raise UserError(self._error)
         reason = self._error or f"the command ended with {how_ended(code)}"
-        named = _LOG.search(reason)
-        task = Path(named["path"]).stem if named else None
-        raise TrainingFailed(task, reason, Path(named["path"]) if named else log)
+        named = log_named_in(reason)
+        raise TrainingFailed(named.stem if named else None, reason, named or log)
 
     def _leave(self) -> None:
+        """Ask the command to stop, and print its lines until it has ended. Each further Ctrl-C asks it again."""
         self.stop()
         while True:
             try:
@@ -158,7 +173,7 @@ class Program:
 
     def _tell(self, *lines: bytes) -> None:
         for line in (one.decode(errors="replace") for one in lines):
-            if line.startswith(_ERROR) and not self._error:
-                self._error = line.removeprefix(_ERROR)
+            if line.startswith(ERROR_PREFIX) and not self._error:
+                self._error = line.removeprefix(ERROR_PREFIX)
             else:
                 self._say(line)

@@ -17,7 +17,7 @@ from ps_cluster.files.json_files import read_json
 from ps_cluster.files.values import one_line
 from ps_cluster.report.terminal import print_line
 from ps_cluster.runs import ledger_csv
-from ps_cluster.runs.result_rows import Summary
+from ps_cluster.runs.result_rows import Outcome, Summary
 from ps_cluster.runs.run_dir import RunDir
 
 if TYPE_CHECKING:
@@ -61,8 +61,8 @@ class Result:
         return self._summary.model_dump(mode="json")
 
     @property
-    def outcome(self) -> str:
-        """The end of the run: "completed", "stopped" early, or "failed"."""
+    def outcome(self) -> Outcome:
+        """The end of the run: "completed", "stopped" early, "diverged", "nan_loss", or "failed"."""
         return self._summary.outcome
 
     @property

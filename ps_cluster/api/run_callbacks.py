@@ -42,14 +42,14 @@ def with_epochs_scored(values: Mapping[str, Any], passes: float = 1.0) -> dict[s
 
 
 class RunCallbacks:
-    """Calls Keras callbacks for a run. See `Listening`."""
+    """Calls Keras callbacks for a run. It is a `Listening` (api/listener.py)."""
 
     def __init__(
         self,
         run_dir: RunDir,
         *,
         callbacks: Sequence[keras.callbacks.Callback],
-        model: Any = None,
+        model: keras.Model | None = None,
         examples: Examples | None = None,
         passes: float = 1.0,
         first_epoch: int = 0,
@@ -60,7 +60,7 @@ class RunCallbacks:
         """Keep the arguments. Nothing is read before the run trains.
 
         Args:
-          model: the Keras model that the callbacks get. For anything else, the network of the run is built for them.
+          model: the Keras model that the callbacks get; None: the network of the run is built for them.
           examples: some of the caller's examples, on which the model's metrics are built. Keras chooses the kind of "accuracy"
             by the form of the targets, and the run may store one-hot rows as labels.
           passes: the length of an epoch, in passes over the training examples.
@@ -110,7 +110,7 @@ class RunCallbacks:
         if self._examples is not None:
             evaluate(model, self._examples)
             return model
-        if not isinstance(model, keras.Model):
+        if model is None:
             if code := NETWORKS.code_of(self._config.model.name):
                 user_code.trust(code)  # the caller has given it
             model = build(self._config.model, spec, seed=self._config.training.seed)

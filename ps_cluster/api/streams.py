@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -20,13 +20,21 @@ MOST_BYTES = 50 * 10**9
 _KEPT_FREE_BYTES = 10**9
 _PARTS = ("inputs", "targets", "weights")
 
+Part: TypeAlias = np.ndarray | dict[str, np.ndarray] | tuple[np.ndarray, ...]
+"""The inputs, the targets or the weights of all examples, in the structure that a batch of the stream has."""
 
-def write_stream(
-    batches: Iterable[Any], folder: Path, what: str, *, steps: int | None, say: Notify
-) -> tuple[tuple[Any, ...], int]:
-    """Return the examples of all batches, and the size of the first batch.
 
-    The examples are a tuple of arrays, or of dictionaries of arrays, that are mapped from files.
+class Written(NamedTuple):
+    """The examples of a stream, which are mapped from files, and the number of examples in its first batch."""
+
+    first_batch: int
+    inputs: Part | None
+    targets: Part | None
+    weights: Part | None = None
+
+
+def write_stream(batches: Iterable[Any], folder: Path, what: str, *, steps: int | None, say: Notify) -> Written:
+    """Write the examples of all batches, and return them.
 
     Args:
       batches: each is (inputs, targets) or (inputs, targets, weights). A part is an array [B, ...] or a dictionary of arrays.
@@ -65,10 +73,10 @@ def write_stream(
         told = ", ".join(f"{' '.join(path)} has {rows:,}" for path, rows in lengths.items())
         raise UserError(f"{what}: its parts have different numbers of examples: {told}")
     say(f"{what}: packed its batches: {next(iter(lengths.values())):,} examples, {done / 1e6:,.0f} MB")
-    return tuple(_filled(part, (name,), columns) for name, part in zip(_PARTS, structure)), rows_of_first
+    return Written(rows_of_first, *(_filled(part, (name,), columns) for name, part in zip(_PARTS, structure)))
 
 
-def _leaves(batch: Sequence[Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
+def _leaves(batch: Sequence[object]) -> Iterator[tuple[tuple[str, ...], object]]:
     for name, part in zip(_PARTS, batch):
         if isinstance(part, Mapping):
             yield from (((name, key), one) for key, one in part.items())
@@ -78,7 +86,7 @@ def _leaves(batch: Sequence[Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
             yield (name,), part
 
 
-def _filled(part: Any, path: tuple[str, ...], columns: Mapping[tuple[str, ...], _Column]) -> Any:
+def _filled(part: object, path: tuple[str, ...], columns: Mapping[tuple[str, ...], _Column]) -> Part | None:
     """Return the rows of all batches, in the structure of `part`, which comes from one batch."""
     if isinstance(part, Mapping):
         return {key: columns[*path, key].rows_of_all() for key in part}
@@ -98,7 +106,7 @@ class _Column:
         self._texts: list[np.ndarray] = []
         self.rows = 0
 
-    def add(self, value: Any, batch: int) -> int:
+    def add(self, value: object, batch: int) -> int:
         """Add the rows of a batch. Return their size in bytes."""
         rows = np.asarray(value)
         if rows.dtype == object and rows.size and all(isinstance(one, bytes) for one in rows.flat):
@@ -121,6 +129,7 @@ class _Column:
         return self._file.write(np.ascontiguousarray(rows.astype(self._dtype)).data)
 
     def rows_of_all(self) -> np.ndarray:
+        """Return the rows of all batches. No rows can be added afterwards."""
         self._file.close()
         if self._texts:
             return np.concatenate(self._texts)
@@ -128,6 +137,6 @@ class _Column:
         return np.memmap(self._path, self._dtype, "r", shape=(self.rows, *self._shape))
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     count = f" of {len(value)}" if isinstance(value, tuple | list) else ""
     return one_line(f"{type(value).__name__}{count}", 100)

@@ -6,32 +6,29 @@ import contextlib
 import os
 import shutil
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
-from enum import Enum
 from functools import partial
-from operator import itemgetter
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Unpack
 
 from ps_cluster.api import keywords
 from ps_cluster.api.data import with_data
+from ps_cluster.api.listener import Listener, Listening, OnEvaluation, OnProgress
 from ps_cluster.api.networks import name_of, write_network
-from ps_cluster.api.program import COMMAND, Program, refuse_within_a_run
+from ps_cluster.api.program import COMMAND, refuse_within_a_run, run_program
 from ps_cluster.api.result import Result
 from ps_cluster.config import build_config
+from ps_cluster.config.lazy import keras
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.sections import flat, nested
 from ps_cluster.config.user_layers import trust_names
 from ps_cluster.errors import UserError
 from ps_cluster.files import untrusted
-from ps_cluster.files.json_rows import RowTail
 from ps_cluster.files.writing import write_whole
 from ps_cluster.files.yaml_files import dump_yaml, read_yaml
 from ps_cluster.launch.local_run import new_root
 from ps_cluster.notices import Notify
 from ps_cluster.report.terminal import print_line
-from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow, with_work
 from ps_cluster.runs.run_dir import RunDir, check_unused
 
 SETTINGS = "settings.yaml"  # the file in the folder of the code with the settings that the caller has chosen
@@ -48,7 +45,7 @@ def train(
     on_evaluation: OnEvaluation | None = None,
     callbacks: Any = None,
     command: Sequence[str] = COMMAND,
-    **options: Any,
+    **options: Unpack[keywords.RunOptions],
 ) -> Result:
     """Train on a cluster of processes on this machine, as `ps-cluster run` does, and return when all processes have ended.
 
@@ -91,21 +88,12 @@ def train(
         from ps_cluster.api.run_callbacks import RunCallbacks, with_epochs_scored
 
         values = with_epochs_scored(values)
-        listeners.append(partial(RunCallbacks, callbacks=check_callbacks(callbacks), model=model))
+        own = model if isinstance(model, keras.Model) else None
+        listeners.append(partial(RunCallbacks, callbacks=check_callbacks(callbacks), model=own))
     return train_new(model, data, values, run_dir=run_dir, listeners=listeners, command=command)
 
 
-keywords.show_keywords(train)
-
-
-class Listening(Protocol):
-    """Follows a run from the caller's process."""
-
-    def look(self) -> bool:
-        """Read what the run has written since the last call. Return whether to end the run early."""
-
-    def finish(self) -> None:
-        """Do what remains to do after the run has ended without an error."""
+keywords.show_keywords(train, keywords.RunOptions)
 
 
 def train_new(
@@ -153,9 +141,7 @@ def train_new(
 
 def _attend(argv: Sequence[str], run: RunDir, listeners: Sequence[Listening], say: Notify) -> None:
     """Start a run and let the listeners follow it until it has ended."""
-    with Program(argv, say) as program:
-        program.attend(lambda: any(one.look() for one in listeners))
-        program.check(run.launcher_log)
+    run_program(argv, run.launcher_log, lambda: any(one.look() for one in listeners), say=say)
     for one in listeners:
         one.finish()
 
@@ -166,7 +152,7 @@ _OF_RESUME = ("epochs", "steps", "ps")  # keywords that may change when a run is
 def _resumed(
     folder: Path,
     model: Any,
-    options: Mapping[str, Any],
+    options: keywords.RunOptions,
     on_progress: OnProgress | None,
     on_evaluation: OnEvaluation | None,
     command: Sequence[str],
@@ -195,72 +181,12 @@ def _code_to_resume(run: RunDir, model: Any) -> Path | None:
         raise UserError(f"resume: the network of '{run.root}' is code, '{begun}': give it again, as model=…")
     with untrusted.writing_alone(), tempfile.TemporaryDirectory(prefix="ps-cluster-resume-") as temporary:
         name = write_network(model, Path(temporary))
-        written = Path(name.rpartition(":")[0] or name)
+        written = NETWORKS.code_of(name)
         name = NETWORKS.trust_name(name, Path.cwd()).replace(f"{temporary}{os.sep}", f"{run.code}{os.sep}")
         if name != begun:
             raise UserError(
                 f"model: the run in '{run.root}' was begun with another network, '{begun}': give that one, or start a new run"
             )
-        if code is not None and written.is_relative_to(temporary):
+        if code is not None and written is not None and written.is_relative_to(temporary):
             shutil.copyfile(written, code)  # so the caller's code is run, whoever has written into the folder
     return code
-
-
-# Call the caller's functions with the rows that a run has written since the last look.
-
-
-class Wish(Enum):
-    """The answers that a callback may return."""
-
-    STOP = "stop"
-
-    def __repr__(self) -> str:
-        return f"ps_cluster.{self.name}"
-
-
-STOP = Wish.STOP
-"""Returned by a callback: end the training early. The steps under way are finished, the last checkpoint is scored."""
-
-OnProgress = Callable[[ProgressRow], object]
-OnEvaluation = Callable[[EvaluationRow], object]
-
-
-class Listener:
-    """Hands the rows of a run to the caller's functions, in the order in which they were written."""
-
-    def __init__(self, run_dir: RunDir, *, on_progress: OnProgress | None, on_evaluation: OnEvaluation | None):
-        self._work = run_dir.work
-        self._progress = (RowTail(run_dir.progress, ProgressRow), on_progress)
-        self._evaluation = (RowTail(run_dir.evaluation, EvaluationRow), on_evaluation)
-        self._later: list[tuple[float, Callable[[], object]]] = []
-
-    def skip(self) -> None:
-        """Skip the rows that exist already, which are from an earlier session of the run."""
-        for rows, _ in (self._progress, self._evaluation):
-            rows.new_rows()
-
-    def look(self) -> bool:
-        """Call the functions with the new rows until one returns STOP. Return whether one did."""
-        return any(call() is STOP for call in self._calls())
-
-    def finish(self) -> None:
-        """Do nothing, because all rows have been handed over."""
-
-    def _calls(self) -> list[Callable[[], object]]:
-        # Rows that are written while the two files are read wait for the next look, because an earlier row may be missing.
-        until, found = time.time(), self._later
-        rows, on_progress = self._progress
-        if on_progress:
-            # Rows before the first update say nothing, and a run that is stopped then has trained nothing. Rows of a save
-            # repeat the row before.
-            found += [
-                (row.time, partial(on_progress, row))
-                for row in with_work(self._work, rows.new_rows())
-                if row.applied and row.phase != "saving"
-            ]
-        scores, on_evaluation = self._evaluation
-        if on_evaluation:
-            found += [(score.time, partial(on_evaluation, score)) for score in scores.new_rows()]
-        in_order = sorted(found, key=itemgetter(0))
-        self._later = [one for one in in_order if one[0] >= until]
-        return [call for written, call in in_order if written < until]

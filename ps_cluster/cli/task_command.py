@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import click
 
@@ -19,7 +19,7 @@ from ps_cluster.cli.options import (
     waiting_options,
 )
 from ps_cluster.config.sections import ISOLATION_KEY
-from ps_cluster.config.tasks import EVALUATOR, TRAINING_TYPES, Task
+from ps_cluster.config.tasks import EVALUATOR, TRAINING_TYPES, Resume, Task
 from ps_cluster.errors import UserError
 from ps_cluster.process_variables import TF_CONFIG, set_log_task
 from ps_cluster.report.terminal import print_line
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 @option("--index", type=Whole(0), help="With --cluster: the index of this task among those of its type, from 0.")
 @option(
     "--resume",
-    type=OneOf(("auto", "never", "always")),
+    type=OneOf(get_args(Resume)),
     is_flag=False,
     flag_value="always",
     default="auto",
@@ -78,7 +78,7 @@ def task(
     cluster_file: Path | None,
     kind: str | None,
     index: int | None,
-    resume: str,
+    resume: Resume,
     wait_seconds: float,
     min_workers: int | None,
     metrics_port: int | None,

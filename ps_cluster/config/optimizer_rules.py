@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ps_cluster.server.update_rules.rule import UpdateRule
 
 MOST_FACTORS = 100
+WAYS_TO_CLIP = frozenset({"clip_norm", "global_clip_norm", "clip_value"})  # settings, of which one at most may be set
 Limit = Annotated[float, Field(gt=0, le=1e30)]
 
 
@@ -69,15 +70,17 @@ class RuleSettings(Section):
 
     @model_validator(mode="after")
     def _clips_in_one_way(self) -> RuleSettings:
-        limits = {
-            "clip_norm": self.clip_norm,
-            "global_clip_norm": self.global_clip_norm,
-            "clip_value": self.clip_value,
-        }
-        given = [f"optimizer.{name} {value:g}" for name, value in limits.items() if value is not None]
+        limits = self.model_dump(include=set(WAYS_TO_CLIP), exclude_none=True)
+        given = [f"optimizer.{name} {value:g}" for name, value in limits.items()]
         if len(given) > 1:
             raise ValueError(f"got {' and '.join(given)}: choose one way to clip")
         return self
+
+    @property
+    def momentum_if_any(self) -> float | None:
+        """The setting `momentum`; None for a rule that has no such setting."""
+        momentum: float | None = getattr(self, "momentum", None)
+        return momentum
 
     @property
     def matrix_patterns(self) -> tuple[str, ...]:

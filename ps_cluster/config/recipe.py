@@ -85,13 +85,15 @@ def of_users_network(rule: object) -> dict[str, Any]:
       rule: the optimizer rule that was chosen; None: the rule of the network's compile().
     """
     chosen = RULES[rule if isinstance(rule, str) and rule in RULES else COMPILED]
+    # The class of rule `compiled` has a weight decay of its own too: None, which stands for that of compile().
     own = {name: field.default for name, field in chosen.Settings.model_fields.items() if not field.is_required()}
     return {
         "data": {"augmentation": {"crop_padding_pixels": 0, "flip": "none"}},
         "model": {"precision": "float32"},
         "training": {"label_smoothing": 0.0},
-        "optimizer": own
-        | {"rule": chosen.name, "learning_rate": chosen.usual_rate, "weight_decay": 0.0, "learning_rate_factors": []},
+        "optimizer": {"weight_decay": 0.0}
+        | own
+        | {"rule": chosen.name, "learning_rate": chosen.usual_rate, "learning_rate_factors": []},
         "schedule": {"kind": CONSTANT, "warmup_fraction": 0.0},
     }
 

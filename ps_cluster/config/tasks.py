@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 CHIEF, PS, WORKER, EVALUATOR = "chief", "ps", "worker", "evaluator"
 TRAINING_TYPES = (CHIEF, PS, WORKER)
+
+Resume = Literal["auto", "never", "always"]
+"""Whether a task of `ps-cluster task` continues from a checkpoint or snapshot in the run directory; auto: if there is one."""
 
 
 @dataclass(frozen=True, order=True)

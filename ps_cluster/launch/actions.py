@@ -23,20 +23,6 @@ class EndRun:
     user_error: bool = False
 
 
-def broken_line(outcome: Outcome, updates: int) -> str:
-    """Return what went wrong in a training that ended in one of `BROKEN`, and what to do, on one line."""
-    if outcome == "nan_loss":
-        return (
-            f"the loss was NaN or infinite in every step of {updates:,} updates, so the training can't be judged: look for "
-            "NaN in the inputs and targets, and in the loss for a logarithm of 0 or a division by 0 "
-            "(docs/extending.md#if-it-does-not-learn)"
-        )
-    return (
-        f"the training diverged: after {updates:,} updates weights are NaN or infinite; begin a new run with a lower "
-        "optimizer.learning_rate or with optimizer.global_clip_norm=1 (docs/extending.md#if-it-does-not-learn)"
-    )
-
-
 @dataclass(frozen=True)
 class Notice:
     """Show a line, and write it to launcher.log."""

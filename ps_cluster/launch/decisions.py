@@ -31,8 +31,8 @@ from ps_cluster.launch.actions import (
     StopAll,
     StopTraining,
     WriteStacks,
-    broken_line,
 )
+from ps_cluster.launch.endings import broken_line
 from ps_cluster.launch.recovery import CLUSTER, Recovery, delay_text
 from ps_cluster.launch.scaling import scale
 from ps_cluster.launch.silence import SilenceDetector
@@ -187,8 +187,8 @@ class Decisions:
             return ()
         if outcome == "failed":
             leader = self._topology.leader
-            log = self._run_dir.log(leader.type, leader.index)
-            return (EndRun("failed", 1, f"{leader} ended without a result (log: {log})"),)
+            log = self._run_dir.log(leader)
+            return (EndRun("failed", 1, logs.with_log(f"{leader} ended without a result", log)),)
         self._outcome = outcome
         self._drop_plans(self._topology.of_types(TRAINING_TYPES))
         self._clock.enter(RunStage.SCORING, now_s)
@@ -300,7 +300,7 @@ class Decisions:
         if self._clock.under_way:
             actions += self._end_silent(seen, now_s)
         given_up: list[Action] = []
-        unkillable = self._unkillable(seen.pids, now_s)
+        unkillable = self._take_unkillable(seen.pids, now_s)
         for kind in {task.type for task, _ in unkillable} - {EVALUATOR}:
             stuck = [task for task, _ in unkillable if task.type == kind]
             if len(stuck) >= len(self._topology.of_types((kind,))) > 1:
@@ -313,14 +313,14 @@ class Decisions:
 
     def _end_frozen(self, seen: Look, now_s: float) -> Actions:
         actions: list[Action] = []
-        for task in self._frozen.overdue(seen.frozen, now_s):
+        for task in self._frozen.take_overdue(seen.frozen, now_s):
             line = logs.TASK_FROZEN(f"{task} has been frozen for {self._frozen.limit_s:.0f} s: ending it")
             actions += (Notice(line), *self._kill(task, seen, now_s))
         return tuple(actions)
 
     def _end_silent(self, seen: Look, now_s: float) -> Actions:
         """Kill a worker that is silent while others have updates. It is then started again, and others take its steps."""
-        if (silent := self._silence.longest()) is None:
+        if (silent := self._silence.take_longest_silent()) is None:
             return ()
         task = Task(WORKER, silent.worker)
         if seen.pids.get(task) != silent.pid:
@@ -333,14 +333,14 @@ class Decisions:
         return (WriteStacks((task,)), Notice(line), *self._kill(task, seen, now_s))
 
     def _kill(self, task: Task, seen: Look, now_s: float) -> Actions:
-        """Kill a task's process, if there is one. If it is still there later, `_unkillable` returns the task."""
+        """Kill a task's process, if there is one. If it is still there later, `_take_unkillable` returns it."""
         if (pid := seen.pids.get(task)) is None:
             return ()
         self._killed_at.setdefault((task, pid), now_s)
         return (Kill(task),)
 
-    def _unkillable(self, pids: Mapping[Task, int], now_s: float) -> list[tuple[Task, int]]:
-        """Return the tasks, with their pids, that were killed and are still there. Each is returned once."""
+    def _take_unkillable(self, pids: Mapping[Task, int], now_s: float) -> list[tuple[Task, int]]:
+        """Forget and return the tasks, with their pids, that were killed long ago and are still there."""
         self._killed_at = {key: at for key, at in self._killed_at.items() if pids.get(key[0]) == key[1]}
         keys = [key for key, at in self._killed_at.items() if now_s - at > self._limits.kill_s]
         for key in keys:

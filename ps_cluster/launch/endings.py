@@ -14,7 +14,7 @@ from ps_cluster.report.drawing import try_to_draw_results
 from ps_cluster.report.summary import EndedRun
 from ps_cluster.report.terminal import make_console, print_error, print_line
 from ps_cluster.runs import logs
-from ps_cluster.runs.result_rows import TrainingResult
+from ps_cluster.runs.result_rows import Outcome, TrainingResult
 from ps_cluster.runs.run_dir import RunDir
 
 
@@ -23,6 +23,20 @@ def training_result(run_dir: RunDir) -> TrainingResult | None:
     with contextlib.suppress(FileNotFoundError, UserError):
         return read_json(run_dir.training_result, TrainingResult)
     return None
+
+
+def broken_line(outcome: Outcome, updates: int) -> str:
+    """Return what went wrong in a training that ended in one of `BROKEN`, and what to do, on one line."""
+    if outcome == "nan_loss":
+        return (
+            f"the loss was NaN or infinite in every step of {updates:,} updates, so the training can't be judged: look for "
+            "NaN in the inputs and targets, and in the loss for a logarithm of 0 or a division by 0 "
+            "(docs/extending.md#if-it-does-not-learn)"
+        )
+    return (
+        f"the training diverged: after {updates:,} updates weights are NaN or infinite; begin a new run with a lower "
+        "optimizer.learning_rate or with optimizer.global_clip_norm=1 (docs/extending.md#if-it-does-not-learn)"
+    )
 
 
 def write_ending(config: RunConfig, run_dir: RunDir, ended: EndedRun, notify: Notify, *, draw: bool = True) -> int:

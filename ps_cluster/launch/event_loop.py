@@ -92,9 +92,8 @@ class EventLoop:
         self._read_rows()
         return self._ending
 
-    @property
     def stops_at_once(self) -> bool:
-        """True if the user's latest requests, which the loop has not seen yet, end the run at once, without a drain."""
+        """Return whether the user's latest requests, which the loop has not seen yet, end the run without a drain."""
         return self.decisions.stops_at_once(self._requests.count - self._requests_seen)
 
     def _carry_out(self, decided: Actions) -> None:

@@ -17,12 +17,12 @@ from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset, write_form, write_pointer
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.files.writing import write_whole
-from ps_cluster.launch import memory, task, task_server
+from ps_cluster.launch import fork_server_program, memory, task
 from ps_cluster.launch.actions import EndRun
 from ps_cluster.launch.endings import write_ending
 from ps_cluster.launch.event_loop import EventLoop
-from ps_cluster.launch.local_cluster import FORK_SERVER, LocalCluster
-from ps_cluster.launch.network_check import described_objective
+from ps_cluster.launch.local_cluster import FORK_SERVER, TENSORBOARD, LocalCluster
+from ps_cluster.launch.network_check import check_network, described_objective
 from ps_cluster.launch.stages import RunLimits
 from ps_cluster.process_variables import temporary_files_in
 from ps_cluster.report.progress import ProgressView
@@ -78,15 +78,14 @@ def run_local(
         temporary_files_in(run_dir.temporary),
         network_for(isolation, run_dir.root, data_dir, view.notice) as network,
         ForkServer(
-            task_server.ARGV,
+            fork_server_program.ARGV,
             network.popen,
             run_dir.root,
-            run_dir.log(FORK_SERVER.type, FORK_SERVER.index),
+            run_dir.log(FORK_SERVER),
             environment.for_child(os.environ),
             clock,
-            stops=lambda: loop.stops_at_once,
         ) as server,
-        tensorboard_server.tensorboard_if(tensorboard, run_dir.tensorboard, run_dir.log("tensorboard", 0), view.notice),
+        tensorboard_server.tensorboard_if(tensorboard, run_dir.tensorboard, run_dir.log(TENSORBOARD), view.notice),
     ):
         write_whole(run_dir.config, config.to_yaml())
         write_pointer(run_dir.dataset, dataset)
@@ -103,10 +102,11 @@ def run_local(
             fork_server=server,
             notify=view.notice,
         )
-        view.start(config, run_dir, dataset, described_objective(config, dataset))
+        view.start(config, run_dir, dataset, described_objective(dataset, check_network(config, dataset)))
         if line := memory.warning(config, room()):
             view.notice(MEMORY_SHORT(line))
         loop = EventLoop(config, cluster, run_dir, view, stop_requests, limits, clock=clock)
+        server.stops = loop.stops_at_once  # before the loop starts the first task, and with it the server
         try:
             ending = loop.until_the_end()
         finally:

@@ -17,7 +17,7 @@ from ps_cluster.notices import Notify
 from ps_cluster.process_variables import TF_CONFIG
 from ps_cluster.report.run_state import TaskState
 from ps_cluster.runs.logs import DISK_REFUSES
-from ps_cluster.runs.rows import ClusterFile
+from ps_cluster.runs.rows import ClusterFile, Launcher, TaskRow
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system import environment
 from ps_cluster.system.forked_tasks import ForkServer
@@ -28,7 +28,8 @@ from ps_cluster.system.run_processes import life_of
 from ps_cluster.system.supervisor import Supervisor, TaskExit, TaskProcess, TaskSpec
 from ps_cluster.system.usage import Usage
 
-FORK_SERVER, LAUNCHER = Task("fork_server", 0), Task("launcher", 0)
+# Processes of a run that are not in its cluster. Their log and their usage are named like those of a task.
+FORK_SERVER, LAUNCHER, TENSORBOARD = Task("fork_server", 0), Task("launcher", 0), Task("tensorboard", 0)
 
 
 class LocalCluster:
@@ -169,17 +170,17 @@ class LocalCluster:
     def _write_cluster_file(self) -> str | None:
         """Write cluster.json. If the disk refuses to replace it, return why; `poll` tries again."""
         tasks = [
-            {
-                "type": process.task.type,
-                "index": process.task.index,
-                "pid": process.pid,
-                "address": self.topology.address(process.task),
-                "absent": process.task in self.topology.spare,
-            }
+            TaskRow(
+                type=process.task.type,
+                index=process.task.index,
+                pid=process.pid,
+                address=self.topology.address(process.task),
+                absent=process.task in self.topology.spare,
+            )
             for process in self._supervisor.processes
         ]
-        launcher = {"pid": os.getpid(), "life": life_of(os.getpid())}
-        content = ClusterFile.model_validate({"launcher": launcher, "isolated": self._network.isolated, "tasks": tasks})
+        launcher = Launcher(pid=os.getpid(), life=life_of(os.getpid()))
+        content = ClusterFile(launcher=launcher, isolated=self._network.isolated, tasks=tasks)
         try:
             write_json(self._run_dir.cluster, content.model_dump())
         except OSError as error:
@@ -208,8 +209,8 @@ class LocalCluster:
             argv=(*self._task_argv, *arguments.argv()),
             env=self._environment(task) | {TF_CONFIG: self.topology.tf_config(task)},
             cwd=self._run_dir.root,
-            log=self._run_dir.log(task.type, task.index),
-            error=self._run_dir.error(task.type, task.index),
+            log=self._run_dir.log(task),
+            error=self._run_dir.error(task),
         )
 
     def _environment(self, task: Task) -> dict[str, str]:

@@ -26,7 +26,7 @@ from ps_cluster.files import locks, untrusted
 from ps_cluster.files.json_files import read_json
 from ps_cluster.installation import PROGRAM
 from ps_cluster.launch import network_check
-from ps_cluster.launch.actions import broken_line
+from ps_cluster.launch.endings import broken_line
 from ps_cluster.launch.gpu_choice import with_gpus_found
 from ps_cluster.launch.launcher import run_local
 from ps_cluster.notices import Notify, ignore
@@ -107,17 +107,12 @@ def resume_run(
             if ended and ended.outcome in BROKEN:
                 raise UserError(f"run '{root}' can't be resumed: {broken_line(ended.outcome, ended.last_step)}")
         updates, updates_before = (one.total_updates(dataset.train_examples) for one in (config, before))
-        # `newest_checkpoint` refuses a total below the updates that were already begun.
-        newest = newest_checkpoint(config, run_dir, dataset, view.notice) if updates != updates_before else None
-        if _is_complete(run_dir, config, dataset, view.notice):
+        if not _has_work_left(run_dir, config, dataset, view.notice, is_new_length=updates != updates_before):
             view.notice(
                 f"run '{root}' is complete, nothing is left to do: see {run_dir.summary}; add --epochs or --steps to "
                 "--resume to train longer"
             )
             return 0
-        # Check before config.yaml is overwritten and before anything is started.
-        newest = newest or newest_checkpoint(config, run_dir, dataset, view.notice)
-        check_journals(newest, run_dir, config.shards)
         if updates != updates_before:
             view.notice(
                 f"the whole run has {updates:,} updates now ({updates_before:,} before); "
@@ -126,6 +121,24 @@ def resume_run(
         complete = complete_config(config, dataset, view.notice)
         complete = with_gpus_found(complete, usable_gpus(os.environ), view.notice)
         return run_local(complete, run_dir, dataset, resume=True, view=view, began=began, tensorboard=tensorboard)
+
+
+def _has_work_left(
+    run_dir: RunDir, config: RunConfig, dataset: PackedDataset, notify: Notify, *, is_new_length: bool
+) -> bool:
+    """Return whether a run that is to be resumed is not complete yet.
+
+    If it is not, it continues from its newest checkpoint, so this is checked, before config.yaml is overwritten and before
+    anything is started. With `is_new_length` this is checked in any case, because a length is refused that is below the
+    updates that have begun. Raises UserError if the run can't continue.
+    """
+    if not is_new_length and _is_complete(run_dir, config, dataset, notify):
+        return False
+    newest = newest_checkpoint(config, run_dir, dataset, notify)
+    if is_new_length and _is_complete(run_dir, config, dataset, notify):
+        return False
+    check_journals(newest, run_dir, config.shards)
+    return True
 
 
 def _is_complete(run_dir: RunDir, config: RunConfig, dataset: PackedDataset, notify: Notify) -> bool:

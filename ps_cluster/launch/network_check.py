@@ -13,14 +13,14 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import JsonValue
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.objectives import OBJECTIVES
-from ps_cluster.config.optimizer_rules import RULES
+from ps_cluster.config.optimizer_rules import RULES, WAYS_TO_CLIP
 from ps_cluster.config.recipe import COMPILED
 from ps_cluster.config.schedules import CONSTANT
 from ps_cluster.config.schema import fitted
@@ -32,12 +32,14 @@ from ps_cluster.files.writing import write_whole
 from ps_cluster.notices import Notify, ignore
 from ps_cluster.process_variables import TEMPORARY
 from ps_cluster.runs.rows import Row, Text, Word
+from ps_cluster.server.update_rules.adam import Adam
 from ps_cluster.system import environment
 from ps_cluster.system.child_process import how_ended
 from ps_cluster.system.lifetime import die_with_launcher
 
 WITHIN_S = 120.0  # each task builds it again, and training has to begin within `RunLimits.startup_s`
-WITHOUT_COMPILE = "adam"  # the rule of a network that was not compiled, with its usual rate
+# The section `optimizer` of a network that was not compiled.
+WITHOUT_COMPILE: dict[str, JsonValue] = {"rule": Adam.name, "learning_rate": Adam.usual_rate, "weight_decay": 0.0}
 
 _known: dict[tuple[str, str], NetworkFacts] = {}  # the answers so far, because a sweep asks for each trial
 
@@ -66,13 +68,14 @@ class NetworkFacts(Row):
 
 
 def check_network(config: RunConfig, dataset: PackedDataset, notify: Notify = ignore) -> NetworkFacts:
-    """Return the facts about a network that can be trained. This package's networks are not built, and have none.
+    """Return the facts about a network that can be trained. A network of this package is not built, and has only `reading`.
 
-    `notify` gets a line before a network is built, because TensorFlow is imported for that, which takes some seconds.
-    Raises UserError if the network can't be built, can't be trained here, or takes longer than `WITHIN_S`.
+    A network is built at most once in a process, so it costs nothing to ask again. `notify` gets a line before a network
+    is built, because TensorFlow is imported for that, which takes some seconds. Raises UserError if the network can't be
+    built, can't be trained here, or takes longer than `WITHIN_S`.
     """
     if config.model.name in NETWORKS.own:
-        return NetworkFacts()
+        return NetworkFacts(reading=OBJECTIVES[dataset.spec.objective].reading)
     key = _key(config, dataset)
     if key not in _known:
         notify(f"building the network '{config.model.name}' once, to check it")
@@ -83,15 +86,10 @@ def check_network(config: RunConfig, dataset: PackedDataset, notify: Notify = ig
     return _known[key]
 
 
-def described_objective(config: RunConfig, dataset: PackedDataset) -> str:
-    """Return what the network is to predict, in words, and how its outputs or the targets are interpreted.
-
-    A network of the user has to be checked by `check_network` in this process first, else the second part is missing.
-    """
-    objective = OBJECTIVES[dataset.spec.objective]
-    is_own, known = config.model.name in NETWORKS.own, _known.get(_key(config, dataset), NetworkFacts())
-    reading = objective.reading if is_own else known.reading
-    return ", ".join(filter(None, (objective.task(dataset.spec.outputs), reading)))
+def described_objective(dataset: PackedDataset, facts: NetworkFacts) -> str:
+    """Return what the network is to predict, in words, and how its outputs or the targets are interpreted."""
+    task = OBJECTIVES[dataset.spec.objective].task(dataset.spec.outputs)
+    return ", ".join(filter(None, (task, facts.reading)))
 
 
 def _key(config: RunConfig, dataset: PackedDataset) -> tuple[str, str]:
@@ -111,18 +109,15 @@ def with_rule_of_compile(config: RunConfig, facts: NetworkFacts) -> RunConfig:
         return config
     if facts.no_rule:
         raise UserError(f"model.name: '{config.model.name}': {facts.no_rule}")
-    settings = {
-        name: value for name, value in config.optimizer.model_dump(mode="json").items() if value and name != "rule"
-    }
-    usual = {"rule": WITHOUT_COMPILE, "learning_rate": RULES[WITHOUT_COMPILE].usual_rate}
-    compiled: dict[str, Any] = dict(facts.optimizer) or usual
-    if any(name.startswith("clip") or name.endswith("clip_norm") for name in settings):  # one way to clip is enough
-        compiled = {name: value for name, value in compiled.items() if "clip" not in name}
+    settings = config.optimizer.model_dump(mode="json", exclude={"rule"}, exclude_none=True)
+    compiled = facts.optimizer or WITHOUT_COMPILE
+    if settings.keys() & WAYS_TO_CLIP:  # one way to clip is enough
+        compiled = {name: value for name, value in compiled.items() if name not in WAYS_TO_CLIP}
     changes = {f"optimizer.{name}": value for name, value in (compiled | settings).items()}
     if config.schedule.kind == CONSTANT:
         changes |= {f"schedule.{name}": value for name, value in facts.schedule.items()}
     if config.staleness.method == RULES[COMPILED].staleness_method:
-        rule = RULES[compiled["rule"]]
+        rule = RULES[str(compiled["rule"])]
         changes["staleness.method"] = rule.staleness_method_of_compile or rule.staleness_method
     return config.with_values(changes)
 
@@ -187,14 +182,23 @@ def _answer(question: Question) -> NetworkFacts:
     metrics = scored_metrics(judge, CompiledMetrics(model))
     try:
         not_alone = check_that_it_loads(model, config.model, dataset.spec)
-        facts = NetworkFacts(not_alone=not_alone, reading=judge.reading, metrics=metrics)
     except ValueError as error:
         return NetworkFacts(error=f"model.name: '{config.model.name}': {error}")
+    optimizer: dict[str, JsonValue] = {}
+    schedule: dict[str, JsonValue] = {}
+    no_rule = None
     try:
-        found = {"optimizer": optimizer_settings(model), "schedule": schedule_settings(model)}
-        return facts.model_copy(update=found)
+        optimizer, schedule = optimizer_settings(model), schedule_settings(model)
     except ValueError as error:
-        return facts.model_copy(update={"no_rule": str(error)})
+        no_rule = str(error)
+    return NetworkFacts(
+        optimizer=optimizer,
+        schedule=schedule,
+        no_rule=no_rule,
+        not_alone=not_alone,
+        reading=judge.reading,
+        metrics=metrics,
+    )
 
 
 if __name__ == "__main__":

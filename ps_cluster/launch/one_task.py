@@ -19,19 +19,18 @@ from pathlib import Path
 from ps_cluster.config import RunConfig
 from ps_cluster.config.datasets import DataSettings
 from ps_cluster.config.modes import Mode
-from ps_cluster.config.tasks import PS, WORKER, Task
+from ps_cluster.config.tasks import PS, WORKER, Resume, Task
 from ps_cluster.data.packed import PackedDataset, write_form, write_pointer
 from ps_cluster.errors import BAD_INPUT, FAILED_FOR_GOOD, RETRY, SUPERSEDED, UserError
 from ps_cluster.files import locks
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.writing import set_fence, write_json, write_whole
 from ps_cluster.installation import finding_this_package
-from ps_cluster.launch.actions import broken_line
-from ps_cluster.launch.endings import write_ending
+from ps_cluster.launch.endings import broken_line, write_ending
 from ps_cluster.launch.gpu_choice import is_on_gpus, with_gpus_found
 from ps_cluster.launch.launcher import TASK_ARGV
 from ps_cluster.launch.local_run import complete_config, resolve_data
-from ps_cluster.launch.network_check import described_objective
+from ps_cluster.launch.network_check import check_network, described_objective
 from ps_cluster.launch.one_task_decisions import RendezvousLimits, taken
 from ps_cluster.launch.one_task_loop import TaskLoop
 from ps_cluster.launch.stages import RunLimits
@@ -46,7 +45,7 @@ from ps_cluster.report.terminal import print_error
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.leaders import Claim, Superseded, claim
 from ps_cluster.runs.result_rows import BROKEN, EarlyStop, Outcome, ProgressRow, Summary, TrainingResult, with_work
-from ps_cluster.runs.rows import ClusterFile, TaskFile
+from ps_cluster.runs.rows import ClusterFile, TaskFile, TaskRow
 from ps_cluster.runs.run_dir import RUN_DIRECTORY, RunDir
 from ps_cluster.system import environment, machine
 from ps_cluster.system.addresses import check_is_free
@@ -57,7 +56,6 @@ from ps_cluster.system.run_processes import life_of
 from ps_cluster.system.stop_signals import StopRequests
 from ps_cluster.training.resuming import newest_checkpoint
 
-AUTO, NEVER, ALWAYS = "auto", "never", "always"  # values of --resume
 _PORT_INTERVAL_S = 0.2
 
 
@@ -66,12 +64,12 @@ class TaskOptions:
     """The options of the command `task` that do not belong to the configuration.
 
     Attributes:
-      resume: "auto" (continue from a checkpoint or snapshot if there is one), "never" or "always".
+      resume: the value of --resume.
       wait_s: the longest time that this task waits for the other tasks, in seconds.
       min_workers: the number of workers that is enough to begin; None: all workers, or those that came within a minute.
     """
 
-    resume: str = AUTO
+    resume: Resume = "auto"
     wait_s: float = 600.0
     min_workers: int | None = None
 
@@ -98,11 +96,11 @@ def run_one_task(
     if topology.computes_gradients(task):
         with_gpus_found(config, usable_gpus(os.environ), notify, replaces=False)
     run_dir, leads = RunDir(Path(os.path.realpath(root))), task == topology.leader
-    _resumes(options.resume, run_dir, leads=leads)
+    _decide_to_resume(options.resume, run_dir, leads=leads)
     _check_port_is_free(topology, task, port_free_within_s)
     guard_port(config.cluster.isolation, topology.port(task), topology.addresses, notify)
     # Leaders share: a newer one takes over from one that is frozen or can't be reached (runs/leaders.py).
-    held = root if leads else RunDir(root).workspace(task.type, task.index)
+    held = root if leads else RunDir(root).workspace(task)
     try:
         with locks.sole_use(held, RUN_DIRECTORY, notify, shared=leads):
             dataset = resolve(config.data, notify).holding_out(config.evaluation.validation_examples)
@@ -148,23 +146,26 @@ class OneTask:
         if self.leads and (failure := failed_for_good(self.run_dir)):
             print_error(failure)
             return FAILED_FOR_GOOD
-        if self.leads and self._resumes():  # bad input must not end a leader that is at work
+        # Bad input must not end a leader that is at work.
+        if self.leads and _decide_to_resume(self.options.resume, self.run_dir, leads=True):
             newest_checkpoint(self.config, self.run_dir, self.dataset, notify)
         try:
             if self.leads:
                 self.claim = claim(self.run_dir)
                 set_fence(self.claim.check)
-            self.resumes = self._resumes()  # asked again: until the claim another leader may have saved
+            # Decided again, because until the claim another leader may have saved.
+            self.resumes = _decide_to_resume(self.options.resume, self.run_dir, leads=self.leads)
             if self.leads and self.resumes:  # check before config.yaml is overwritten
                 begun = newest_checkpoint(self.config, self.run_dir, self.dataset, ignore)
                 notify(f"run directory '{self.run_dir.root}': training continues from step {begun.step:,}")
             self._write_files()
-            self.view.start(self.config, self.run_dir, self.dataset, described_objective(self.config, self.dataset))
+            objective = described_objective(self.dataset, check_network(self.config, self.dataset))
+            self.view.start(self.config, self.run_dir, self.dataset, objective)
             self.view.tasks([TaskState(self.task, os.getpid(), "running")])
             self.began_s = time.monotonic()
             rendezvous = rendezvous_of(self.config.mode_kind, self.options)
             total = self.config.total_updates(self.dataset.train_examples)
-            with temporary_files_in(self.run_dir.of_task(self.task.type, self.task.index).temporary):
+            with temporary_files_in(self.run_dir.of_task(self.task).temporary):
                 code = loop(
                     self.task, self.topology, self.run_dir, self.view, requests, self, RunLimits(), rendezvous,
                     total_updates=total, evaluation=self.config.evaluation,
@@ -179,15 +180,18 @@ class OneTask:
             self.view.close()
         return code
 
-    def _resumes(self) -> bool:
-        return _resumes(self.options.resume, self.run_dir, leads=self.leads)
-
     def _write_files(self) -> None:
         """Write what the task's process and `health` read. Only the leader writes the run's config.yaml and cluster.json."""
         run_dir, task = self.run_dir, self.task
-        who = {"type": task.type, "index": task.index, "pid": os.getpid(), "address": self.topology.address(task)}
-        where = {"host": socket.gethostname(), "leads": self.leads, "life": life_of(os.getpid())}
-        own = TaskFile.model_validate(who | where)
+        own = TaskFile(
+            type=task.type,
+            index=task.index,
+            pid=os.getpid(),
+            address=self.topology.address(task),
+            host=socket.gethostname(),
+            leads=self.leads,
+            life=life_of(os.getpid()),
+        )
         run_dir.make_folders()
         try:
             if self.leads:
@@ -195,10 +199,10 @@ class OneTask:
                 write_pointer(run_dir.dataset, self.dataset)
                 write_form(run_dir.examples, self.dataset)
                 self.write_workers({})
-            files = run_dir.of_task(task.type, task.index)
+            files = run_dir.of_task(task)
             write_whole(files.config, self.config.to_yaml())
             write_pointer(files.dataset, self.dataset)
-            write_json(run_dir.task_file(task.type, task.index), own.model_dump())
+            write_json(run_dir.task_file(task), own.model_dump())
         except OSError as error:
             raise UserError(f"run directory '{run_dir.root}' can't be written: {error.strerror}") from error
 
@@ -226,10 +230,10 @@ class OneTask:
         trains = self.config.mode_kind.trainer_type
         known = {Task(trains, index): pid for index, pid in pids.items()} | {self.topology.leader: os.getpid()}
         tasks = [
-            {"type": task.type, "index": task.index, "pid": known.get(task), "address": self.topology.address(task)}
+            TaskRow(type=task.type, index=task.index, pid=known.get(task), address=self.topology.address(task))
             for task in self.topology.tasks
         ]
-        write_json(self.run_dir.cluster, ClusterFile.model_validate({"tasks": tasks}).model_dump())
+        write_json(self.run_dir.cluster, ClusterFile(tasks=tasks).model_dump())
 
     def write_ending(self, outcome: Outcome, early_stop: EarlyStop | None) -> int:
         """Write and print what `run` does at its end. Return 0, or FAILED_FOR_GOOD if the proof does not hold."""
@@ -286,23 +290,23 @@ def check_named(config: RunConfig) -> None:
             )
 
 
-def _resumes(resume: str, run_dir: RunDir, *, leads: bool) -> bool:
+def _decide_to_resume(resume: Resume, run_dir: RunDir, *, leads: bool) -> bool:
     """Return whether training continues from a state in the run directory.
 
     Raises UserError in the leader if `resume` and the states in the run directory contradict each other.
     """
     held = bool(checkpoints.newest_first(run_dir.states))
-    if leads and held and resume == NEVER:
+    if leads and held and resume == "never":
         raise UserError(
             f"--resume: got 'never', but run directory '{run_dir.root}' holds checkpoints or snapshots: "
             "choose another, or leave --resume out to continue from them"
         )
-    if leads and not held and resume == ALWAYS:
+    if leads and not held and resume == "always":
         raise UserError(
             f"--resume: got 'always', but run directory '{run_dir.root}' holds no checkpoint to resume from: "
             "leave --resume out to begin there"
         )
-    return resume == ALWAYS or (held and resume == AUTO)
+    return resume == "always" or (held and resume == "auto")
 
 
 def _check_cluster(config: RunConfig, topology: ClusterTopology) -> None:

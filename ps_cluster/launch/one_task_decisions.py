@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from ps_cluster.config.tasks import WORKER, Task
 from ps_cluster.errors import BAD_INPUT, FAILED, FAILED_FOR_GOOD, PORT_IN_USE, RETRY, SUPERSEDED
 from ps_cluster.files.values import one_line
-from ps_cluster.launch.actions import Kill, Notice, WriteStacks, broken_line
+from ps_cluster.launch.actions import Kill, Notice, WriteStacks
+from ps_cluster.launch.endings import broken_line
 from ps_cluster.launch.stages import FrozenProcesses, RunLimits, RunStage, StageClock
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.notices import Line
@@ -27,7 +28,7 @@ from ps_cluster.runs.result_rows import BROKEN, EarlyStop, EvaluationRow, Outcom
 from ps_cluster.system.child_process import signal_name
 
 SAY_EVERY_S = 10.0  # between two lines about the same wait
-REST_S = 60.0  # how long the leader waits for the other workers once everything else is there
+LATE_WORKERS_S = 60.0  # how long the leader waits for late workers once all other tasks are there
 _NAMED = 3  # tasks that a line names
 
 _DRAINS = "no new steps; a last checkpoint is written when those under way have ended"
@@ -42,7 +43,7 @@ class RendezvousLimits:
     Attributes:
       wait_s: how long a task waits for the tasks that it needs.
       least_workers: training begins as soon as this number of workers is there. None: it begins with all of them, or with
-        those that came within `REST_S`.
+        those that came within `LATE_WORKERS_S`.
       needs_all: whether the mode needs all workers.
     """
 
@@ -132,7 +133,7 @@ class TaskDecisions:
         self._mark: EndedMark | None = None
         self._stop_signal = 0  # the last one
         self._waits_since_s = now_s
-        self._rest_since_s: float | None = None  # since when all but workers are there
+        self._late_since_s: float | None = None  # since when only workers are missing
         self._leader_answered = False
         self._said_about: object = None
         self._say_again_s = 0.0
@@ -179,12 +180,12 @@ class TaskDecisions:
         names = _names(missing, self.others)
         only_workers = all(task.type == WORKER for task in missing)
         if only_workers and not limits.needs_all and workers >= (limits.least_workers or 1):
-            self._rest_since_s = now_s if self._rest_since_s is None else self._rest_since_s
-            if limits.least_workers is not None or now_s - self._rest_since_s >= REST_S:
+            self._late_since_s = now_s if self._late_since_s is None else self._late_since_s
+            if limits.least_workers is not None or now_s - self._late_since_s >= LATE_WORKERS_S:
                 line = f"beginning with {workers} of {workers + len(missing)} workers; {names} may come later"
                 return Notice(line), *self._start(workers, now_s, awake_s)
         else:
-            self._rest_since_s = None
+            self._late_since_s = None
         waited_s, why = now_s - self._waits_since_s, _why_silent(unknown_hosts)
         if waited_s < limits.wait_s:
             waiting = WAITING(f"waiting for {names} ({waited_s:.0f} of {limits.wait_s:g} s){why}")
@@ -243,7 +244,7 @@ class TaskDecisions:
 
     def time_passed(self, is_frozen: bool, awake_s: float) -> TaskActions:
         """Return the actions whose time has come, after all events of a round. `is_frozen`: the process is stopped."""
-        if self._frozen.overdue([self._task] if is_frozen else [], awake_s):
+        if self._frozen.take_overdue([self._task] if is_frozen else [], awake_s):
             return self._give_up(f"its process was frozen for {self._frozen.limit_s:g} s")
         if not self.leads or (what := self._clock.overdue(self._task, awake_s)) is None:
             return ()

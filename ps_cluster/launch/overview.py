@@ -96,13 +96,12 @@ def of_run(root: Path) -> ClusterView:
     views = tuple(
         _view(
             topology,
-            task,
+            row.task,
             _state(row, written, run_dir),
             row.pid,
-            cluster.on_gpus and topology.computes_gradients(task),
+            cluster.on_gpus and topology.computes_gradients(row.task),
         )
         for row in written.tasks
-        for task in (Task(row.type, row.index),)
     )
     private = "The ports are in a private network: nobody else reaches them."
     note = private if written.isolated else "The ports are open to every program of this machine."
@@ -116,7 +115,7 @@ def _state(row: TaskRow, cluster: ClusterFile, run_dir: RunDir) -> str:
     if cluster.launcher is not None and row.pid is not None:
         return state_of(row.pid, run_dir.root)
     with contextlib.suppress(FileNotFoundError, UserError):
-        own = read_json(run_dir.task_file(row.type, row.index), TaskFile)
+        own = read_json(run_dir.task_file(row.task), TaskFile)
         if own.host == socket.gethostname() and own.pid is not None:
             return state_of(own.pid, run_dir.root, own.life)
     return "elsewhere"

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.lazy import tf
-from ps_cluster.config.tasks import WORKER
+from ps_cluster.config.tasks import WORKER, Task
 from ps_cluster.errors import LostTask, UserError
+from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.quiet_import import import_tensorflow
 from ps_cluster.runs.leader_messages import LeaderMessage, forget_leader_message, read_leader_message
 from ps_cluster.runs.run_dir import say
@@ -20,9 +21,7 @@ from ps_cluster.system.limits import allowance
 LEADER_MESSAGE_INTERVAL_S = 0.5  # between two looks for a message of the leader
 
 
-def serve(
-    config: RunConfig, cluster: dict[str, list[str]], task_type: str, index: int, *, workspace: Path | None = None
-) -> None:
+def serve(config: RunConfig, topology: ClusterTopology, task: Task, *, workspace: Path | None = None) -> None:
     """Serve until the process is killed. The server listens on every interface, whatever host its address names.
 
     With the task's `workspace`, return when a leader's message there says that training has ended, and raise UserError
@@ -30,28 +29,30 @@ def serve(
     """
     if workspace is not None:
         forget_leader_message(workspace)
-    server = start_server(cluster, task_type, index, config.cluster.intra_op_threads)
+    server = start_server(topology, task, config.cluster.intra_op_threads)
     if workspace is None:
         server.join()
         raise RuntimeError("the TensorFlow server ended by itself")
     _serve_until_ended(workspace)
 
 
-def start_server(
-    cluster: dict[str, list[str]], task_type: str, index: int, intra_op_threads: int
-) -> tf.distribute.Server:
+def start_server(topology: ClusterTopology, task: Task, intra_op_threads: int) -> tf.distribute.Server:
     """Start the TensorFlow server of a task. `intra_op_threads`: the threads of one operation in a worker."""
     import_tensorflow()
     session = tf.compat.v1.ConfigProto()
     # Idle threads would spin before they sleep, on cores that other tasks need.
     session.experimental.disable_thread_spinning = True
     # A parameter server keeps TensorFlow's default: all cores, or as many as a quota allows (system/environment.py).
-    if task_type == WORKER:
+    if task.type == WORKER:
         session.intra_op_parallelism_threads = intra_op_threads
         # TensorFlow's default is the number of cores; with a single thread a server never connects.
         session.inter_op_parallelism_threads = max(2, allowance().threads)
     return tf.distribute.Server(
-        tf.train.ClusterSpec(cluster), job_name=task_type, task_index=index, protocol="grpc", config=session
+        tf.train.ClusterSpec(topology.cluster),
+        job_name=task.type,
+        task_index=task.index,
+        protocol="grpc",
+        config=session,
     )
 
 

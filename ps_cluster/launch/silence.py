@@ -127,8 +127,11 @@ class SilenceDetector:
             worker.move(updates[index])
         self._still_s = 0.0
 
-    def longest(self) -> SilenceRow | None:
-        """Return the worker silent for longest among those past their deadline; its process then counts as ended."""
+    def take_longest_silent(self) -> SilenceRow | None:
+        """Forget and return the worker silent for longest among those past their deadline; None: no worker is.
+
+        Call it only to end this worker's process: the next process of this worker gets a deadline twice as long.
+        """
         overdue = {i: s for i in self._workers if (s := self._silent_s(i)) > self._deadline_s(i)}
         if not overdue:
             return None

@@ -106,8 +106,12 @@ class FrozenProcesses:
         self.limit_s = limit_s
         self._since_s: dict[Task, float] = {}
 
-    def overdue(self, frozen: Iterable[Task], now_s: float) -> list[Task]:
-        """Return those of the `frozen` tasks whose limit is exceeded. Each is returned at most once in `limit_s`."""
+    def take_overdue(self, frozen: Iterable[Task], now_s: float) -> list[Task]:
+        """Forget and return those of the `frozen` tasks whose limit is exceeded.
+
+        Args:
+          frozen: all tasks that are stopped now. A task that is still stopped is returned again after another `limit_s`.
+        """
         self._since_s = {task: self._since_s.get(task, now_s) for task in frozen}
         overdue = [task for task, since_s in self._since_s.items() if now_s - since_s >= self.limit_s]
         for task in overdue:

@@ -1,7 +1,7 @@
 """The entry of the process of every task: `python -m ps_cluster.launch.task --run-dir DIR --type worker --index 0`.
 
 Its exit code is one of errors.py. If it was asked to stop twice, the exit code is that of the second signal.
-The error is written to `RunDir.error(type, index)`.
+The error is written to `RunDir.error(task)`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from ps_cluster.process_variables import LIFE, TF_CONFIG, set_log_task, set_tf_c
 from ps_cluster.quiet_import import import_tensorflow
 from ps_cluster.runs import logs
 from ps_cluster.runs.leaders import Claim, LeaderStart, Superseded, claim
-from ps_cluster.runs.logs import ERROR
+from ps_cluster.runs.logs import ERROR, ERROR_PREFIX
 from ps_cluster.runs.rows import TaskError
 from ps_cluster.runs.run_dir import RunDir, say, say_the_rest
 from ps_cluster.system import environment
@@ -79,7 +79,7 @@ def main(words: list[str] | None = None, *, trainer: Callable[[TrainingJob], Non
 
     def body() -> None:
         topology, _ = from_tf_config(os.environ.get(TF_CONFIG))
-        files = run_dir.of_task(task.type, task.index) if alone else run_dir
+        files = run_dir.of_task(task) if alone else run_dir
         config = load_config(files.config)
         dataset = load_pointed(files.dataset).holding_out(config.evaluation.validation_examples)
         term = arguments.term
@@ -183,8 +183,8 @@ def run_task(
         drain = Drain() if drain is None else drain  # Only the leader is ever asked to drain.
         train(TrainingJob(config, run_dir, dataset, topology.cluster, task.index, resume, drain, leading))
     else:
-        workspace = run_dir.workspace(task.type, task.index) if leading.alone else None
-        serve(config, topology.cluster, task.type, task.index, workspace=workspace)
+        workspace = run_dir.workspace(task) if leading.alone else None
+        serve(config, topology, task, workspace=workspace)
 
 
 def _drain_on_signal(*, kept: bool = False) -> Drain:
@@ -222,7 +222,7 @@ def _record(error: BaseException, run_dir: RunDir, task: Task) -> int:
     lines = one_line(str(error)) if is_one_line else reason_of(error)
     with contextlib.suppress(OSError):  # the disk may be full
         if is_one_line:
-            print(logs.chosen().line(ERROR(lines), "Error: "), file=sys.stderr)
+            print(logs.chosen().line(ERROR(lines), ERROR_PREFIX), file=sys.stderr)
         else:
             print(logs.chosen().failure(error), file=sys.stderr)
     if isinstance(error, Superseded):  # the files are the newer leader's
@@ -240,7 +240,7 @@ def _record(error: BaseException, run_dir: RunDir, task: Task) -> int:
         computation=isinstance(error, FailedComputation),
     )
     try:
-        write_json(run_dir.error(task.type, task.index), content.model_dump())
+        write_json(run_dir.error(task), content.model_dump())
     except OSError as full:
         say(f"the error could not be written down: {full}")
     if bad_input:

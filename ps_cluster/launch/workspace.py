@@ -20,7 +20,7 @@ def enter(run_dir: RunDir, task: Task, config: RunConfig, dataset: PackedDataset
     It holds `agreement.json`, which the leader compares with its own. For a task that computes gradients it also holds
     links to the training examples of this machine's packed data set, and `identity`, int64 [2]: the task's index and pid.
     """
-    directory = run_dir.workspace(task.type, task.index)
+    directory = run_dir.workspace(task)
     directory.mkdir(parents=True, exist_ok=True)
     fingerprint = CompatibilityFingerprint.of(config, dataset)
     _write_into_workspace(directory / AGREEMENT, fingerprint.to_json().encode())

@@ -28,7 +28,7 @@ def optimizer_settings(model: keras.Model) -> dict[str, Any]:
     optimizer = optimizer_of(model)
     if optimizer is None:
         return {}
-    kind, values = type(optimizer), optimizer.get_config()
+    kind, values = type(optimizer), {name: _plain(value) for name, value in optimizer.get_config().items()}
     if kind not in _RULES_OF_KERAS:
         raise _unsupported(kind, "is not known")
     rate, schedule = values["learning_rate"], schedule_settings(model)
@@ -81,7 +81,7 @@ def schedule_settings(model: keras.Model) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return an argument of a schedule as a value that JSON can hold."""
+    """Return an argument of an optimizer or schedule, which may be NumPy's, as a value that JSON can hold."""
     return value.item() if isinstance(value, np.generic) else np.asarray(value).tolist() if np.ndim(value) else value
 
 

@@ -25,6 +25,11 @@ from ps_cluster.runs.run_dir import RunDir
 
 WIDE = 80  # columns of a terminal from which addresses have room
 
+# The labels of the lines that point to files of the run.
+RUN_DIRECTORY, BEST_MODEL, RESULTS, CURVES = "run directory", "best model", "results", "curves"
+SCORE_IT, CONTINUE = "score it", "continue"
+LABELS_OF_FILES = (RUN_DIRECTORY, BEST_MODEL, RESULTS, CURVES, SCORE_IT, CONTINUE)
+
 
 def print_numbers(summary: Summary, console: Console) -> None:
     """Print the outcome, the numbers, and the evidence that several processes did the work."""
@@ -79,13 +84,13 @@ def _tasks(summary: Summary, *, addresses: bool) -> Table:
 
 
 def _places(run_dir: RunDir) -> Iterator[str]:
-    yield f" run directory  {run_dir.root}"
+    yield _labelled(RUN_DIRECTORY, f"{run_dir.root}")
     if run_dir.best_model.is_file():
-        yield f" best model     {run_dir.best_model}"
+        yield _labelled(BEST_MODEL, f"{run_dir.best_model}")
     if run_dir.results_page.is_file():
-        yield f" results        {run_dir.results_page}"
+        yield _labelled(RESULTS, f"{run_dir.results_page}")
     if run_dir.tensorboard.is_dir():
-        yield f" curves         tensorboard --logdir {shlex.quote(str(run_dir.tensorboard))}"
+        yield _labelled(CURVES, f"tensorboard --logdir {shlex.quote(str(run_dir.tensorboard))}")
 
 
 def _next_commands(summary: Summary, run_dir: RunDir) -> Iterator[str]:
@@ -95,9 +100,19 @@ def _next_commands(summary: Summary, run_dir: RunDir) -> Iterator[str]:
         ended = checkpoints.ended(run_dir.checkpoints)
         last_step = ended.last_step if ended else 0
     if (summary.evaluation.step or 0) < last_step:
-        yield f" score it       {PROGRAM} evaluate --checkpoint-dir {root}{_code(run_dir)}"
+        yield _labelled(SCORE_IT, f"{PROGRAM} evaluate --checkpoint-dir {root}{_code(run_dir)}")
     if summary.outcome in ("stopped", "failed") and any(map(checkpoints.steps, run_dir.states)):
-        yield f" continue       {PROGRAM} run --resume {root}{_code(run_dir)}"
+        yield _labelled(CONTINUE, f"{PROGRAM} run --resume {root}{_code(run_dir)}")
+
+
+def _labelled(label: str, text: str) -> str:
+    return f" {label:<15}{text}"
+
+
+def points_to_files(line: str) -> bool:
+    """Return whether a line that a run has printed points to its files: a line of this table, or a notice."""
+    labels = tuple(f" {label} " for label in LABELS_OF_FILES)
+    return line.startswith(labels) or line.partition("] ")[2].startswith(LABELS_OF_FILES)
 
 
 def _code(run_dir: RunDir) -> str:

@@ -18,7 +18,7 @@ from ps_cluster.runs import checkpoints
 from ps_cluster.runs.logs import LAUNCHER
 from ps_cluster.runs.result_rows import ProgressRow
 from ps_cluster.runs.rows import ClusterFile, TaskFile, TaskRow
-from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.runs.run_dir import TASK_FILE, RunDir
 from ps_cluster.runs.training_phases import NOT_BEGUN, UNDER_WAY
 from ps_cluster.system import run_processes
 from ps_cluster.system.addresses import host_and_port
@@ -193,8 +193,8 @@ def _members(run_dir: RunDir, task: Task | None, host: str) -> Iterator[Member]:
     except FileNotFoundError:
         cluster = ClusterFile(tasks=[])
     if cluster.launcher is None:  # tasks were started by hand
-        folder = run_dir.workspace(task.type, task.index).name if task else "*"
-        for path in sorted(run_dir.tasks.glob(f"{folder}/{run_dir.task_file('', 0).name}")):
+        folder = run_dir.workspace(task).name if task else "*"
+        for path in sorted(run_dir.tasks.glob(f"{folder}/{TASK_FILE}")):
             own = read_json(path, TaskFile)
             if own.host == host:
                 yield _member(own, leads=own.leads, life=own.life)
@@ -204,7 +204,7 @@ def _members(run_dir: RunDir, task: Task | None, host: str) -> Iterator[Member]:
         return
     leader = leader_type({row.type for row in cluster.tasks})
     for row in cluster.tasks:
-        if Task(row.type, row.index) == task:
+        if row.task == task:
             yield _member(row, leads=task == Task(leader, 0))
             return
     raise UserError(f"--type, --index: got {task}: the run in '{run_dir.root}' has no such task")
@@ -212,4 +212,4 @@ def _members(run_dir: RunDir, task: Task | None, host: str) -> Iterator[Member]:
 
 def _member(row: TaskRow, *, leads: bool, life: str | None = None) -> Member:
     assert row.pid is not None, "it is of a task on this machine"
-    return Member(f"{row.type}-{row.index}", row.pid, row.address, life, watches_rows=leads)
+    return Member(f"{row.task}", row.pid, row.address, life, watches_rows=leads)

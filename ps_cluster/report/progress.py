@@ -16,6 +16,7 @@ from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.files.values import printable
 from ps_cluster.notices import Line
+from ps_cluster.report.closing_table import RUN_DIRECTORY
 from ps_cluster.report.live_view import draw
 from ps_cluster.report.run_state import (
     RunState,
@@ -116,7 +117,7 @@ class PlainView(ProgressView):
         for line in (state.headline, state.task_line, state.rate_line, state.few_updates):
             if line is not None:
                 self.notice(line)
-        self.notice(f"run directory {state.run_dir.root}")
+        self.notice(f"{RUN_DIRECTORY} {state.run_dir.root}")
 
     def notice(self, line: Line) -> None:
         self._output.write(self._lines.line(line, f"[{clock_text(self._seconds()):>5}] ") + "\n")

@@ -49,6 +49,8 @@ MOST_EPOCHS_LISTED = 10_000  # without a score, because `checkpoints.every_epoch
 
 UPDATES = tuple(Updates.model_fields)  # the names of the counts
 
+Restarts = Mapping[Task, int]
+"""How often each task was started again. A task that never was may be left out."""
 Tasks = Mapping[Task, TaskRow]
 """Task → its row in cluster.json, which is that of the newest process."""
 
@@ -77,7 +79,7 @@ class EndedRun:
     began: float
     life: str | None
     machine: MachineRow
-    restarts: Mapping[Task, int] = field(default_factory=dict)
+    restarts: Restarts = field(default_factory=dict)
     silences: Sequence[SilenceRow] = ()
     scaled: Sequence[ScalingRow] = ()
     usage: UsageRow = UsageRow()
@@ -100,7 +102,7 @@ def write_summary(run_dir: RunDir, ended: EndedRun, notify: Notify = ignore) -> 
     training = _training(run_dir, totals, notify)
     proof = training.proof and with_recomputed(training.proof, run_dir, training.updates.applied, notify)
     cluster = _read(run_dir.cluster, ClusterFile, notify)
-    tasks: Tasks = {Task(task.type, task.index): task for task in cluster.tasks} if cluster else {}
+    tasks: Tasks = {row.task: row for row in cluster.tasks} if cluster else {}
     pointer = _read(run_dir.dataset, DatasetPointer, notify) or DatasetPointer(directory=".")
     dataset = _dataset(run_dir, config)
     evaluation, guess = _evaluation(run_dir, config, dataset, notify), guess_for(dataset)
@@ -240,11 +242,9 @@ def _training(run_dir: RunDir, totals: _ProgressTotals, notify: Notify) -> Train
     return training.model_copy(update={"updates": updates})
 
 
-def _workers(rows: list[WorkerRow], task_type: str, tasks: Tasks, restarts: Mapping[Task, int]) -> list[WorkerSummary]:
+def _workers(rows: list[WorkerRow], task_type: str, tasks: Tasks, restarts: Restarts) -> list[WorkerSummary]:
     """Return a row for each worker, with the work of all its processes and the pid of the newest one."""
-    indices = {row.index for row in rows} | {
-        one.index for one, row in tasks.items() if one.type == task_type and row.pid
-    }
+    indices = {row.index for row in rows} | {row.index for row in tasks.values() if row.type == task_type and row.pid}
     summaries = []
     for index in sorted(indices):
         mine, task = [row for row in rows if row.index == index], tasks.get(Task(task_type, index))
@@ -262,9 +262,9 @@ def _workers(rows: list[WorkerRow], task_type: str, tasks: Tasks, restarts: Mapp
     return summaries
 
 
-def _parameter_servers(rows: list[ServerSize], tasks: Tasks, restarts: Mapping[Task, int]) -> list[ServerSummary]:
+def _parameter_servers(rows: list[ServerSize], tasks: Tasks, restarts: Restarts) -> list[ServerSummary]:
     sizes = {row.index: row.model_dump(exclude={"index"}) for row in rows}
-    servers = {task.index: row for task, row in tasks.items() if task.type == PS}
+    servers = {row.index: row for row in tasks.values() if row.type == PS}
     return [
         ServerSummary(
             index=index,

@@ -17,7 +17,7 @@ from rich.text import Text
 from ps_cluster.files.values import one_line, printable
 from ps_cluster.notices import Line
 from ps_cluster.runs import logs
-from ps_cluster.runs.logs import ERROR
+from ps_cluster.runs.logs import ERROR, ERROR_PREFIX
 
 _WIDEST_IN_A_PIPE = 10_000  # characters
 _ASCII = str.maketrans({"·": "|", "–": "-", "━": "-"})
@@ -43,7 +43,7 @@ def print_note(line: Line) -> None:
 
 def print_error(message: str) -> None:
     """Write `Error: message` to standard error, on one line of less than 2,000 characters, if it is still read."""
-    print(logs.chosen().line(ERROR(one_line(message)), "Error: "), file=Output(sys.stderr), flush=True)
+    print(logs.chosen().line(ERROR(one_line(message)), ERROR_PREFIX), file=Output(sys.stderr), flush=True)
 
 
 class SafeConsole(Console):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import ClassVar
 
 from ps_cluster.files.values import finite, one_line, printable
@@ -41,6 +43,19 @@ ERROR = LogEvent("error", "error")
 
 
 LAUNCHER = "launcher-0"
+ERROR_PREFIX = "Error: "  # what people see before the error of a command
+_LOG = re.compile(r"\(log: (?P<path>[^)]+)\)")
+
+
+def with_log(reason: str, log: Path) -> str:
+    """Return a reason for a failure, followed by the log that has the details."""
+    return f"{reason} (log: {log})"
+
+
+def log_named_in(reason: str) -> Path | None:
+    """Return the log that `with_log` has named in a reason; None if there is none."""
+    named = _LOG.search(reason)
+    return Path(named["path"]) if named else None
 
 
 class LogFormat:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, Strict, model_validator
+from pydantic import BaseModel, ConfigDict, Field, GetPydanticSchema, Strict, model_validator
 
 from ps_cluster.config.datasets import MOST_CLASSES
+from ps_cluster.config.tasks import Task
 
 MOST = 2**53  # above this a float64, as in the ledger, does not represent every whole number
 MOST_INDEX = 10_000
@@ -33,7 +34,8 @@ class Row(BaseModel):
 
 # The rows of cluster.json, which lists the tasks, and of the file in which a task records its fatal error.
 
-TaskType = Literal["chief", "ps", "worker", "evaluator"]
+# One of these words. For mypy it is a str, like `Task.type`, because a `Task` also names processes outside of a cluster.
+TaskType = Annotated[str, GetPydanticSchema(lambda _, handler: handler(Literal["chief", "ps", "worker", "evaluator"]))]
 
 
 class Launcher(Row):
@@ -57,6 +59,10 @@ class TaskRow(Row):
     pid: Pid | None = None
     address: Word | None = None
     absent: bool = False
+
+    @property
+    def task(self) -> Task:
+        return Task(self.type, self.index)
 
 
 class TaskFile(TaskRow):

@@ -12,6 +12,7 @@ from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
+from ps_cluster.config.tasks import Task
 from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files import locks, untrusted, writing
 from ps_cluster.files.writing import open_append
@@ -34,6 +35,7 @@ def residual_files(part: int) -> tuple[str, ...]:
 
 # File in every task's workspace: the settings, data and versions that the task uses (training/agreement.py).
 AGREEMENT = "agreement.json"
+TASK_FILE = "task.json"  # file in the workspace of a task of `ps-cluster task`
 
 
 class _Place:
@@ -211,27 +213,27 @@ class RunDir:
         """The folders with states from which training can resume."""
         return self.checkpoints, self.snapshots
 
-    def log(self, task_type: str, index: int) -> Path:
-        return self.logs / f"{task_type}-{index}.log"
+    def log(self, task: Task) -> Path:
+        return self.logs / f"{task}.log"
 
-    def error(self, task_type: str, index: int) -> Path:
+    def error(self, task: Task) -> Path:
         """Return the file into which a task writes the error that ended it."""
-        return self.errors / f"{task_type}-{index}.json"
+        return self.errors / f"{task}.json"
 
-    def workspace(self, task_type: str, index: int) -> Path:
+    def workspace(self, task: Task) -> Path:
         """Return the working directory of a task. Paths of data and identity in the graph are relative to it."""
-        return self.tasks / f"{task_type}-{index}"
+        return self.tasks / f"{task}"
 
-    def of_task(self, task_type: str, index: int) -> RunDir:
+    def of_task(self, task: Task) -> RunDir:
         """Return the files of a task that no launcher has started: settings, data set and temporary files, as of a run.
 
         The settings of tasks may differ by mistake.
         """
-        return RunDir(self.workspace(task_type, index))
+        return RunDir(self.workspace(task))
 
-    def task_file(self, task_type: str, index: int) -> Path:
+    def task_file(self, task: Task) -> Path:
         """Return the file in which a task of `ps-cluster task` describes itself (`TaskFile`)."""
-        return self.workspace(task_type, index) / "task.json"
+        return self.workspace(task) / TASK_FILE
 
 
 def _why_no_run(run_dir: RunDir, root: Path) -> str:

@@ -12,6 +12,7 @@ from ps_cluster.files import locks, untrusted
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.writing import write_json
 from ps_cluster.notices import Notify
+from ps_cluster.runs.logs import with_log
 from ps_cluster.runs.rows import ClusterFile, Index, Row, Text
 from ps_cluster.runs.run_dir import RunDir
 
@@ -105,7 +106,8 @@ def _answer(run_dir: RunDir, asked: str, clock: Callable[[], float], sleep: Call
                 f"run directory '{run_dir.root}': no `run` works there: a run that has ended has no workers"
             )
         sleep(_ANSWER_POLL_S)
-    raise UserError(f"the launcher gave no answer within {ANSWER_WITHIN_S:.0f} s (log: {run_dir.launcher_log})")
+    reason = f"the launcher gave no answer within {ANSWER_WITHIN_S:.0f} s"
+    raise UserError(with_log(reason, run_dir.launcher_log))
 
 
 def _clear(run_dir: RunDir, asked: str) -> None:

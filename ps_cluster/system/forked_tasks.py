@@ -16,6 +16,7 @@ from typing import Unpack
 import psutil
 
 from ps_cluster.files.writing import open_append
+from ps_cluster.runs.logs import with_log
 from ps_cluster.system.child_process import Starter, StartOptions
 from ps_cluster.system.fork_server import ANSWER_BYTES, ASK, ForkRequest
 from ps_cluster.system.last_words import last_words
@@ -52,6 +53,8 @@ class ForkServer:
 
     Its method `popen` is a `Starter` that stands in for `subprocess.Popen`, for commands `python -m MODULE …`. Inside its
     `with` block this process adopts orphaned descendants, so the tasks are its children.
+
+    `stops`: returns whether the run has to stop at once, which ends a wait for the server. The user of a server may set it.
     """
 
     def __init__(
@@ -62,7 +65,6 @@ class ForkServer:
         log: Path,
         env: Mapping[str, str],
         clock: Callable[[], float],
-        stops: Callable[[], bool] = lambda: False,
         answers_within_s: float = ANSWERS_WITHIN_S,
     ):
         """Create a handle; nothing is started yet.
@@ -70,14 +72,13 @@ class ForkServer:
         Args:
           argv: the command of the server, without the channel and the run directory.
           popen: starts the server; tasks run in the same network as the server.
-          stops: returns whether the run has to stop at once, which ends a wait for the server.
           answers_within_s: how long the server may take for a fork, once it has answered for the first time.
         """
         self._argv = argv
         self._answers_within_s = answers_within_s
         self._popen = popen
         self._clock = clock
-        self._stops = stops
+        self.stops: Callable[[], bool] = lambda: False
         self._timeout_s = FIRST_ANSWER_TIMEOUT_S
         self._run_root = run_root
         self._log = log
@@ -121,8 +122,8 @@ class ForkServer:
         except OSError as error:
             reason = self._why_ended() or str(error)
             self.close()
-            message = f"the process that tasks are forked from does not answer: {reason} (log: {self._log})"
-            raise OSError(message) from error
+            message = f"the process that tasks are forked from does not answer: {reason}"
+            raise OSError(with_log(message, self._log)) from error
 
     def _ask(self, channel: socket.socket, request: ForkRequest, log: int) -> ForkedProcess:
         """Ask for a fork, which waits on a pipe until its pid is known here. It ends if the pipe closes unwritten."""
@@ -150,7 +151,7 @@ class ForkServer:
             try:
                 return channel.recv(ANSWER_BYTES)
             except TimeoutError:
-                if self._stops():
+                if self.stops():
                     raise StopHeard from None
                 if self._clock() > deadline:
                     raise

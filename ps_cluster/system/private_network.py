@@ -13,11 +13,11 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, TypedDict, Unpack
 
 from ps_cluster.config.isolation import WORDS, interface_of
 from ps_cluster.errors import UserError
@@ -32,6 +32,18 @@ NAMESPACE_ARGV = (sys.executable, "-I", "-S", str(Path(__file__).with_name("name
 _NAMESPACE_WITHIN_S = 30.0  # the kernel makes a namespace in milliseconds, but queues behind others that it takes down
 _MOST_DESCRIPTORS = 253  # that the kernel sends at once
 _OPEN = "the ports of this run are open to whoever reaches this machine, and whoever reaches them runs code as you"
+
+
+class PopenOptions(TypedDict, total=False):
+    """Keywords of `subprocess.Popen` that `RunNetwork.popen` passes on."""
+
+    env: Mapping[str, str]
+    cwd: Path | None
+    stdin: IO[bytes] | int | None
+    stdout: IO[bytes] | int | None
+    stderr: IO[bytes] | int | None
+    start_new_session: bool
+    preexec_fn: Callable[[], None]
 
 
 @dataclass(frozen=True)
@@ -58,7 +70,9 @@ class RunNetwork:
             return argv
         return (*NAMESPACE_ARGV, "enter", ",".join(map(str, self.descriptors)), *argv)
 
-    def popen(self, argv: list[str], *, pass_fds: tuple[int, ...] = (), **options: Any) -> subprocess.Popen[bytes]:
+    def popen(
+        self, argv: list[str], *, pass_fds: tuple[int, ...] = (), **options: Unpack[PopenOptions]
+    ) -> subprocess.Popen[bytes]:
         """Start a process in this network, and otherwise do as `subprocess.Popen`."""
         return subprocess.Popen(self.inside(tuple(argv)), pass_fds=(*pass_fds, *self.descriptors), **options)
 

@@ -12,6 +12,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.values import one_line
 from ps_cluster.files.writing import open_append
+from ps_cluster.runs.logs import with_log
 from ps_cluster.runs.rows import TaskError
 from ps_cluster.system.child_process import ChildProcess, Machine, StartedProcess, Starter, how_ended, stop_all
 from ps_cluster.system.last_words import last_words
@@ -66,7 +67,7 @@ class TaskExit:
         killed = self.exit_code < 0 and not self.error.time  # then its last line, often progress, is not the reason
         meaning = ", its last line: " if killed and self.last_line else ": "
         last_words = f"{meaning}{self.last_line or 'no output'}"
-        return f"{self.task} (pid {self.pid}) ended with {self.how}{last_words} (log: {self.log})"
+        return with_log(f"{self.task} (pid {self.pid}) ended with {self.how}{last_words}", self.log)
 
 
 class Supervisor:

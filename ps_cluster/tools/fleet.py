@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from ps_cluster.clock import AwakeClock
 from ps_cluster.config import RunConfig, build_config
@@ -27,6 +27,7 @@ from ps_cluster.launch.stages import FrozenProcesses
 from ps_cluster.notices import Notify
 from ps_cluster.process_variables import CALLER_PID
 from ps_cluster.runs import checkpoints
+from ps_cluster.runs.logs import ERROR_PREFIX, with_log
 from ps_cluster.runs.result_rows import BROKEN
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.scores import outcome_of
@@ -115,7 +116,7 @@ class Fleet:
 
     def poll(self) -> list[EndedJob]:
         """Return the runs that have ended since the last call. New processes continue those that died."""
-        for task in self._frozen.overdue(self._supervisor.frozen(), self._clock()):
+        for task in self._frozen.take_overdue(self._supervisor.frozen(), self._clock()):
             self._notify(f"{self._jobs[task].name} has been stopped (SIGSTOP) for {FROZEN_S:g} s: ended")
             self._supervisor.signal(task, signal.SIGKILL)
         return [ended for task_exit in self._supervisor.poll() if (ended := self._judged(task_exit)) is not None]
@@ -151,8 +152,8 @@ class Fleet:
             return self._over(job, "completed")
         if job.task in self._told_to_stop:
             return self._over(job, "stopped")
-        line = task_exit.last_line.removeprefix("Error: ") or "no output"
-        why = f"{task_exit.how}: {line} (log: {job.log})"
+        line = task_exit.last_line.removeprefix(ERROR_PREFIX) or "no output"
+        why = with_log(f"{task_exit.how}: {line}", job.log)
         is_hopeless = task_exit.exit_code == BAD_INPUT or _outcome(job.root) in BROKEN
         if is_hopeless or self._restarts.record_death(job.task, RETRIES) is None:
             return self._over(job, "failed", why)
@@ -197,7 +198,7 @@ def _remove(job: Job) -> None:
         shutil.rmtree(job.root)
 
 
-def config_at_once(values: Mapping[str, Any]) -> RunConfig:
+def config_at_once(values: Mapping[str, object]) -> RunConfig:
     """Return the configuration of a run that is scored, and trained at the same time as other runs.
 
     `values`: dotted key → value. Raises UserError for values that don't fit.

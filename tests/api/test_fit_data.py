@@ -70,6 +70,11 @@ def test_the_last_examples_are_scored_with_validation_split():
     assert (found["x_train"] == X[:15]).all() and (found["y_test"] == Y[15:]).all()
 
 
+def test_validation_data_without_examples_are_not_replaced_by_those_of_the_training():
+    assert len(arrays(X, Y, validation_data=(X[:0], Y[:0]))[0]["x_test"]) == 0
+    assert len(arrays(X, Y)[0]["x_test"]) == 20
+
+
 def test_validation_steps_cut_the_validation_data():
     assert len(arrays(X, Y, validation_data=(X, Y), validation_steps=3)[0]["x_test"]) == 12
     stream = tf.data.Dataset.from_tensor_slices((X, Y)).batch(5).repeat()
@@ -94,6 +99,8 @@ def test_several_arrays_get_the_names_of_the_models_inputs_and_a_frame_becomes_f
         (lambda: arrays(Batches(workers=1), validation_split=0.1), "validation_split: it needs arrays"),
         (lambda: arrays(X), "x: got ndarray without targets"),
         (lambda: arrays((X, X), Y), "x: got 2 arrays, and the model has 1 inputs: give a dictionary"),
+        (lambda: arrays(X, [Y, Y]), "y: got 2 arrays, and the model has no named outputs: give a dictionary"),
+        (lambda: arrays((X, X), (Y, Y), model=of_two_inputs()), "y: got 2 arrays, and the model has 1 outputs: give a"),
         (lambda: arrays(X, Y, validation_split=1.5), "validation_split: got 1.5"),
         (lambda: arrays(pandas.DataFrame({"u": ["a"]}), Y), "x: column 'u' is .*: give numbers, or a dictionary"),
         (lambda: arrays(iter([(X, Y), (X[:, :1], Y)]), steps_per_epoch=2), r"batch 1 has rows of shape \[1\].*pad all"),

@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 
-from ps_cluster.launch import task_server
+from ps_cluster.launch import fork_server_program
 from ps_cluster.system import fork_server
 from ps_cluster.system.lifetime import die_with_launcher
 
@@ -26,6 +26,6 @@ def fork_and_stop(*arguments):
 if __name__ == "__main__":
     die_with_launcher()
     fork_server._fork_for_the_launcher = fork_and_stop
-    import_tasks = (lambda: None) if sys.argv[4:] == ["empty"] else task_server.import_tasks
+    import_tasks = (lambda: None) if sys.argv[4:] == ["empty"] else fork_server_program.import_tasks
     with socket.socket(fileno=int(sys.argv[1])) as launcher:
         fork_server.serve(launcher, import_tasks)

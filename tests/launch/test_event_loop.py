@@ -145,7 +145,7 @@ def test_a_wait_for_a_process_is_ended_by_requests_that_stop_the_run_at_once_and
 
     def ask(machine):
         for looped.requests.count in (1, 2, 0):
-            seen.append(looped.loop.stops_at_once)
+            seen.append(looped.loop.stops_at_once())
 
     assert looped(at={20: ask}).outcome == "completed"
     assert seen == [False, True, False]

@@ -22,9 +22,10 @@ from pathlib import Path
 import pytest
 
 from ps_cluster.config import build_config
+from ps_cluster.config.tasks import Task
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.files import locks
-from ps_cluster.launch import launcher, task_server
+from ps_cluster.launch import fork_server_program, launcher
 from ps_cluster.launch.launcher import run_local
 from ps_cluster.launch.stages import RunLimits
 from ps_cluster.report import summary
@@ -219,7 +220,7 @@ def test_a_second_stop_is_at_once_with_the_code_of_its_signal(launch):
 
 
 def test_a_stop_is_heard_while_the_process_that_tasks_are_forked_from_begins(launch, monkeypatch):
-    monkeypatch.setattr(task_server, "ARGV", (sys.executable, "-c", "import time; time.sleep(60)"))
+    monkeypatch.setattr(fork_server_program, "ARGV", (sys.executable, "-c", "import time; time.sleep(60)"))
     stop = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM))
     began = time.monotonic()
     stop.start()
@@ -236,7 +237,7 @@ def test_a_server_that_dies_every_time_is_given_up_with_its_first_cause_on_one_l
     assert launch(workers=1, chief="ignores_sigterm", worker="killed_while_training") == 1
     (line,) = launch.errors
     assert line.startswith("Error: worker-0 (pid ") and line.endswith("(given up after 5 restarts)")
-    assert f"ended with SIGKILL, its last line: the last words (log: {launch.run_dir.log('worker', 0)})" in line
+    assert f"ended with SIGKILL, its last line: the last words (log: {launch.run_dir.log(Task('worker', 0))})" in line
     assert launch.summary["outcome"] == "failed" and launch.summary["restarts"]["worker-0"] == 5
 
 

@@ -57,7 +57,7 @@ def one_task(tmp_path):
         """In place of the loop: notes what the task's process would be given."""
 
         def __init__(self, task, topology, run_dir, view, requests, work, *_, total_updates, evaluation):
-            told.extend((load_config(run_dir.of_task(task.type, task.index).config), run_dir, dataset, topology, task))
+            told.extend((load_config(run_dir.of_task(task).config), run_dir, dataset, topology, task))
             call.resumed = work.resumes
 
         def run(self):
@@ -287,9 +287,9 @@ def test_a_name_may_be_used_again_where_nothing_was_trained_and_the_old_logs_are
     old_logs = []
 
     def fails(config, run_dir, *_, **__):
-        old_logs.append(run_dir.log("chief", 0).is_file())
+        old_logs.append(run_dir.log(Task("chief", 0)).is_file())
         run_dir.config.write_text(config.to_yaml())
-        run_dir.log("chief", 0).write_text("why")
+        run_dir.log(Task("chief", 0)).write_text("why")
         return 1
 
     monkeypatch.setattr(local_run, "run_local", fails)

@@ -14,7 +14,7 @@ from ps_cluster.data.own_arrays import as_contents
 from ps_cluster.data.packing import write_packed
 from ps_cluster.errors import UserError
 from ps_cluster.launch import local_run, network_check
-from ps_cluster.launch.network_check import NetworkFacts, Question, check_network, with_rule_of_compile
+from ps_cluster.launch.network_check import Question, check_network, with_rule_of_compile
 from tests.helpers.data import contents_of, random_images
 
 pytestmark = pytest.mark.slow
@@ -180,26 +180,6 @@ def test_a_network_without_compile_gets_adam_and_settings_of_the_user_stay(of):
     assert (trained.rule, trained.learning_rate, trained.weight_decay) == ("adam", 0.03, 0.1)
     config, dataset = of("plain")
     assert with_rule_of_compile(config, answer(config, dataset)).optimizer.learning_rate == 0.001
-
-
-@pytest.mark.parametrize(
-    ("rule", "settings", "method"), [
-        ("adam", {}, "predict"), ("momentum", {}, "gap_aware"), ("nesterov", {}, "gap_aware"), ("sgd", {}, "none"),
-        ("adam", {"staleness.method": "none"}, "none"),
-        ("momentum", {"staleness.method": "inverse"}, "inverse"), ("adam", {"mode.name": "sync"}, "none"),
-    ],
-)  # fmt: skip
-def test_the_staleness_method_is_the_usual_one_of_the_compiled_rule_unless_somebody_chooses(of, rule, settings, method):
-    config, _ = of("compiled", **settings)
-    facts = NetworkFacts(optimizer={"rule": rule, "learning_rate": 0.1})
-    assert with_rule_of_compile(config, facts).staleness.method == method
-
-
-def test_one_way_to_clip_is_enough(of):
-    config, _ = of("compiled", **{"optimizer.clip_value": 0.5})
-    facts = NetworkFacts(optimizer={"rule": "sgd", "learning_rate": 0.1, "clip_norm": 1.0})
-    trained = with_rule_of_compile(config, facts).optimizer
-    assert (trained.clip_value, trained.clip_norm) == (0.5, None)
 
 
 def test_an_optimizer_without_a_rule_is_refused_unless_a_rule_is_chosen(of):

@@ -84,7 +84,7 @@ class Training:
         found, end = [], self.now + seconds
         while self.now < end:
             self.see(**options)
-            if silent := self.silence.longest():
+            if silent := self.silence.take_longest_silent():
                 found.append((silent.worker, round(self.now, 1)))
         return found
 

@@ -89,7 +89,7 @@ def test_what_ended_a_task_is_written_down(run_dir, capfd, error, exit_code, mes
     assert task.carry_out(body, run_dir, Task("chief", 0)) == exit_code
     in_a_line = exit_code == 2 or message == "no room"
     assert ("Traceback" in "".join(capfd.readouterr())) is not in_a_line
-    written = json.loads(run_dir.error("chief", 0).read_text())
+    written = json.loads(run_dir.error(Task("chief", 0)).read_text())
     assert (written["type"], written["index"], written["pid"]) == ("chief", 0, os.getpid())
     assert written["message"] == message and "Traceback" in written["traceback"]
     assert written["user_error"] is (exit_code == 2) and written["final"] is in_a_line
@@ -105,7 +105,7 @@ raise RuntimeError('the queue is gone')"""
     process = framed(claims)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == SUPERSEDED and "a newer leader (term 2) has taken over" in output
-    assert "the queue is gone" not in output and not run_dir.error("chief", 0).exists()
+    assert "the queue is gone" not in output and not run_dir.error(Task("chief", 0)).exists()
 
 
 # Sorting keeps the main thread outside the interpreter, as TensorFlow does, so that no Python handler can run.
@@ -171,13 +171,13 @@ def test_taken_port_is_exit_code_98_for_a_server_and_the_chief(run_dir, tmp_path
             stack.callback(process.kill)
         assert [process.wait(timeout=200) for process in started] == [98, 98]
     for one in tasks:
-        message = json.loads(run_dir.error(one.type, one.index).read_text())["message"]
+        message = json.loads(run_dir.error(one).read_text())["message"]
         assert ("already in use" if one.type == "chief" else "Could not start gRPC server") in message
 
 
 def _start(run_dir: RunDir, topology: ClusterTopology, which: Task) -> subprocess.Popen:
     argv = [sys.executable, "-m", "ps_cluster.launch.task", "--run-dir", str(run_dir.root)]
-    with run_dir.log(which.type, which.index).open("wb") as log:
+    with run_dir.log(which).open("wb") as log:
         return subprocess.Popen(
             [*argv, "--type", which.type, "--index", str(which.index)],
             cwd=PROJECT, env=os.environ | {"TF_CONFIG": topology.tf_config(which)}, stdout=log, stderr=log,
@@ -194,7 +194,6 @@ from ps_cluster.config import build_config
 from ps_cluster.config.modes import MODES
 from ps_cluster.config.tasks import Task
 from ps_cluster.launch import task
-from ps_cluster.launch import task
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.runs.run_dir import RunDir
 from tests.helpers.data import only_named
@@ -202,7 +201,7 @@ def stand_in(by):
     def told(job, *arguments, **_):
         found = {
             "by": by,
-            "given": [each for each in arguments if isinstance(each, (int, str))] if arguments else [job.index],
+            "given": [each for one in arguments if isinstance(one, Task) for each in (one.type, one.index)] or [job.index],
             "dies_of_sigterm": signal.getsignal(signal.SIGTERM) == signal.SIG_DFL,
             "files": sorted(os.listdir()),
             "cluster": list(json.loads(os.environ["TF_CONFIG"])["cluster"]),

@@ -187,6 +187,21 @@ def test_an_optimizer_that_has_its_slots_says_the_same_as_before(name):
     assert settings_of(optimizer) == settings
 
 
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        lambda of: keras.optimizers.Adam(0.01, beta_1=of(0.75), epsilon=of(0.5), clipnorm=of(2)),
+        lambda of: keras.optimizers.SGD(0.01, momentum=0.5, weight_decay=of(0.25), clipvalue=of(2)),
+        lambda of: keras.optimizers.Adagrad(0.01, initial_accumulator_value=of(0.25), epsilon=of(0.5)),
+    ],
+)
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_numbers_of_numpy_in_an_optimizer_become_numbers_that_json_can_hold(optimizer, kind):
+    facts = NetworkFacts().model_copy(update={"optimizer": settings_of(optimizer(kind))})
+    exact = settings_of(optimizer(lambda value: kind(value).item()))
+    assert NetworkFacts.model_validate_json(facts.model_dump_json()).optimizer == exact
+
+
 def without_decay(made=keras.optimizers.AdamW, **given):
     optimizer = made()
     optimizer.exclude_from_weight_decay(**given)

@@ -124,7 +124,7 @@ def test_a_task_that_the_run_does_not_have_is_refused(run_dir):
 def test_tasks_that_were_started_by_hand_are_asked_on_their_own_machine_only(tmp_path):
     run_dir = RunDir.create(tmp_path / "run")
     for kind, host, leads in (("chief", "here", True), ("worker", "there", False)):
-        path = run_dir.task_file(kind, 0)
+        path = run_dir.task_file(Task(kind, 0))
         path.parent.mkdir(parents=True)
         who = {"type": kind, "index": 0, "pid": 7, "address": "a:1", "life": "7@1"}
         write_json(path, who | {"host": host, "leads": leads})

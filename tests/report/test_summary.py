@@ -19,7 +19,7 @@ from ps_cluster.files.writing import write_json, write_whole
 from ps_cluster.files.yaml_files import dump_yaml, read_yaml
 from ps_cluster.launch.one_task import OneTask, TaskOptions
 from ps_cluster.launch.topology import ClusterTopology
-from ps_cluster.report.closing_table import print_numbers, print_places
+from ps_cluster.report.closing_table import points_to_files, print_numbers, print_places
 from ps_cluster.report.facts import histogram_bars
 from ps_cluster.report.summary import EndedRun, refresh_evaluation, write_summary
 from ps_cluster.runs import checkpoints
@@ -411,6 +411,18 @@ def test_printed_commands_quote_paths_with_spaces(run_dir):
     lines = closing_table(write(moved, outcome="stopped"), moved).splitlines()
     commands = [shlex.split(line) for line in lines if line.startswith((" continue", " curves"))]
     assert [command[-1] for command in commands] == [str(moved.tensorboard), str(root)]
+
+
+def test_only_the_lines_below_the_numbers_point_to_files(run_dir):
+    for file in (run_dir.best_model, run_dir.results_page, run_dir.tensorboard / "events"):
+        write_whole(file, "")
+    checkpoints.save(run_dir.snapshots, checkpoints.Checkpoint(1, {}), keep=1)
+    checkpoints.mark_ended(run_dir.checkpoints, last_step=391, outcome="stopped")
+    lines = closing_table(write(run_dir, outcome="stopped"), run_dir).splitlines()
+    labels = [line[1:16].rstrip() for line in lines if points_to_files(line)]
+    assert labels == ["run directory", "best model", "results", "curves", "score it", "continue"]
+    assert lines[-6:] == [line for line in lines if points_to_files(line)]
+    assert points_to_files(f"[ 0:00] run directory {run_dir.root}") and not points_to_files("[ 0:00] training")
 
 
 @pytest.mark.parametrize(("outcome", "goes_on"), [("completed", False), ("stopped", True), ("failed", True)])

@@ -2,10 +2,12 @@
 
 import json
 from datetime import datetime
+from pathlib import Path
 
 import pytest
 
 from ps_cluster.process_variables import LOG_FORMAT, LOG_TASK
+from ps_cluster.runs import logs
 from ps_cluster.runs.logs import DISK_REFUSES, PROGRESS, TEXT, JsonLines
 from ps_cluster.runs.run_dir import say
 
@@ -65,3 +67,10 @@ def test_what_a_task_says_follows_the_format_of_its_command(monkeypatch, capsys)
     say(DISK_REFUSES("training goes on"))
     as_json, as_text = capsys.readouterr().out.splitlines()
     assert json.loads(as_json)["event"] == "disk_refuses" and as_text == "training goes on"
+
+
+def test_the_log_that_a_reason_names_is_read_from_it_again():
+    reason = logs.with_log("ps-0 ended with SIGKILL", Path("/run/logs/ps-0.log"))
+    assert reason == "ps-0 ended with SIGKILL (log: /run/logs/ps-0.log)"
+    assert logs.log_named_in(f"{reason} (given up after 5 restarts)") == Path("/run/logs/ps-0.log")
+    assert logs.log_named_in("ps-0 ended with SIGKILL") is None

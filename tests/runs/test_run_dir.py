@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from ps_cluster.config.tasks import Task
 from ps_cluster.errors import UserError
 from ps_cluster.runs import run_dir
 from ps_cluster.runs.run_dir import OF_OPTIMIZER, RunDir, check_unused, residual_files, say, say_the_rest
@@ -22,7 +23,7 @@ def test_a_run_that_never_trained_blocks_no_name_and_one_that_has_names_resume(t
     run = RunDir.create(tmp_path)
     check_unused(tmp_path)  # killed before it had a configuration
     run.config.write_text("")
-    run.log("chief", 0).write_text("why it failed")
+    run.log(Task("chief", 0)).write_text("why it failed")
     check_unused(tmp_path)
     run.launcher_log.rename(tmp_path / "launcher.log")  # no run has left this
     with pytest.raises(UserError, match="is not empty"):
@@ -83,8 +84,8 @@ def test_what_was_trained_before_is_set_aside_where_training_begins_anew(tmp_pat
             run.checkpoints / "step-000000001-term-000001.safetensors",
             run.snapshots / "step-000000002-term-000001.safetensors",
             run.journal(0, 1),
-            run.workspace("worker", 3) / OF_OPTIMIZER[1],
-            run.workspace("worker", 3) / residual_files(0)[0],
+            run.workspace(Task("worker", 3)) / OF_OPTIMIZER[1],
+            run.workspace(Task("worker", 3)) / residual_files(0)[0],
         }
         for file in files:
             file.parent.mkdir(parents=True, exist_ok=True)

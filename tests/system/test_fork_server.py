@@ -14,7 +14,7 @@ import time
 import pytest
 
 from ps_cluster.clock import AwakeClock
-from ps_cluster.launch import task_server
+from ps_cluster.launch import fork_server_program
 from ps_cluster.system import environment
 from ps_cluster.system.fork_server import ASK
 from ps_cluster.system.forked_tasks import ForkServer
@@ -173,7 +173,9 @@ def test_a_server_that_can_not_be_started_is_an_error_and_closing_it_another_tim
         raise OSError("no process left")
 
     with (
-        ForkServer(task_server.ARGV, refuse, tmp_path, tmp_path / "server.log", os.environ, time.monotonic) as server,
+        ForkServer(
+            fork_server_program.ARGV, refuse, tmp_path, tmp_path / "server.log", os.environ, time.monotonic
+        ) as server,
         (tmp_path / "log").open("wb") as log,
         pytest.raises(OSError, match="no process left"),
     ):

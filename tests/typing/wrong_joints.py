@@ -5,6 +5,7 @@ mypy reports a `type: ignore` that silences nothing. So this file passes only wh
 
 from typing import Any
 
+import ps_cluster
 from ps_cluster.cli.command_line import OUTPUT, option
 from ps_cluster.cli.options import config_options
 from ps_cluster.config import RunConfig
@@ -96,3 +97,14 @@ def misspelt_argument_of_an_option(name: str) -> None:
 @config_options("--mode")  # type: ignore[arg-type]
 def no_place_for_settings(name: str) -> None:
     """Take no settings, where the given settings are passed."""
+
+
+def wrong_keywords() -> None:
+    """Call the Python API with keywords that it does not have, or with values of other types. No test runs this."""
+    ps_cluster.train(wokers=3)  # type: ignore[call-arg]
+    ps_cluster.train(workers="3")  # type: ignore[arg-type]
+    ps_cluster.train(gpus="all")  # type: ignore[arg-type]
+    ps_cluster.fit(None, wokers=3)  # type: ignore[call-arg]
+    ps_cluster.compare(wokers=3)  # type: ignore[call-arg]
+    ps_cluster.compare(seed=3)  # type: ignore[call-arg]
+    ps_cluster.compare(batches=["same"])  # type: ignore[list-item]

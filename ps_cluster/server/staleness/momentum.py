@@ -19,22 +19,16 @@ class CorrectedMomentum(StalenessMethod[StalenessSettings]):
         return CorrectedParts(arrived.gradient)
 
     def check(self, config: RunConfig) -> None:
-        if _momentum_of(config) is None:
+        if config.optimizer.momentum_if_any is None:
             raise ValueError(
                 f"staleness.method: got 'momentum': optimizer.rule {config.optimizer.rule} has no momentum to correct"
             )
 
     def optimizer(self, config: RunConfig) -> RuleSettings:
-        workers, wanted = config.mode_kind.emulated_workers(config), _momentum_of(config)
+        workers, wanted = config.mode_kind.emulated_workers(config), config.optimizer.momentum_if_any
         if wanted is None:
             return config.optimizer  # `check` refuses it
         return config.optimizer.model_copy(update={"momentum": corrected_momentum(wanted, workers)})
-
-
-def _momentum_of(config: RunConfig) -> float | None:
-    """Return the momentum of the optimizer rule; None if the rule has no such setting."""
-    momentum: float | None = getattr(config.optimizer, "momentum", None)
-    return momentum
 
 
 def corrected_momentum(momentum: float, workers: int) -> float:

@@ -5,12 +5,17 @@ from __future__ import annotations
 from pydantic import Field
 
 from ps_cluster.config.optimizer_rules import OptimizerRule, RuleSettings
-from ps_cluster.config.setting_types import LARGEST_FACTOR
+from ps_cluster.config.setting_types import LARGEST_FACTOR, Factor
 
 
 class CompiledSettings(RuleSettings):
+    """The section `optimizer` before compile() is known. Null: the value of compile(); any other value replaces it."""
+
     learning_rate: float | None = Field(  # type: ignore[assignment]  # it is a number before training begins
         default=None, gt=0, le=LARGEST_FACTOR, description="The learning rate; null: the one of compile()."
+    )
+    weight_decay: Factor | None = Field(  # type: ignore[assignment]  # it is a number before training begins
+        default=None, description="The weight decay; null: the one of compile()."
     )
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
+from pathlib import Path
 
 from ps_cluster.config import RunConfig, build_config
 from ps_cluster.config.samples import is_by_worker
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
-from ps_cluster.launch.local_run import complete_config
+from ps_cluster.launch.local_run import complete_config, resolve_data
 from ps_cluster.notices import Notify
-from ps_cluster.tools.bench.arms import BenchArm
+from ps_cluster.report.terminal import print_line
+from ps_cluster.tools.bench.arms import BenchArm, choose, with_straggler
 from ps_cluster.tools.bench.running import RateOf, rate_of
+from ps_cluster.tools.bench.throughput import BenchJob, Benchmark, columns_of, first_of
 
 BATCH_SIZE = 128
 # All arms use this update rule, whatever rule the network usually has: the benchmark compares ways to train, not rules.
@@ -31,6 +34,34 @@ MEASUREMENT_S = 10.0
 FEWEST_STEPS, MOST_STEPS = 90, 50_000
 _LONG_ENOUGH_S = 2.0  # A run of this length measures its rate well enough.
 _GROWTH = 10  # from one short run to the next
+
+
+def benchmark(
+    arms: Iterable[str],
+    models: Sequence[str],
+    precisions: Iterable[str],
+    straggler: str | None,
+    ddp_python: Path | None,
+    values: Mapping[str, object],
+) -> Benchmark:
+    """Return the benchmark of the arms with these names. Raises UserError if anything does not fit them or the data."""
+    config = build_config(None, dict(values))
+    chosen = choose(arms, ddp_python)
+    if straggler:
+        chosen = with_straggler(chosen, straggler, config.cluster.workers)
+    packed = resolve_data(config.data, notify=print_line)
+    for arm, model in product(chosen, models):
+        arm.check(model, packed.spec)
+    unit = packed.spec.unit
+    jobs = [
+        BenchJob(
+            {"model": one.model.name, "precision": one.model.precision},
+            with_length(one, first_of(chosen), packed, print_line),
+            chosen,
+        )
+        for one in cases(models, precisions, packed, values)
+    ]
+    return Benchmark(jobs, packed, unit, chosen, columns_of(chosen, unit))
 
 
 def cases(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import product
 from pathlib import Path
 
 import click
@@ -20,7 +18,6 @@ from ps_cluster.cli.command_line import (
     option,
 )
 from ps_cluster.cli.options import GivenSettings, config_options, parameter_of, refuse_others
-from ps_cluster.config import build_config
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.report.terminal import make_console, print_line
 from ps_cluster.tools.bench import arms
@@ -68,49 +65,22 @@ def bench(
     precisions: tuple[str, ...], rounds: int, straggler: str | None, ddp_python: Path | None, output: Path | None,
 ) -> None:  # fmt: skip
     """Measure images/s (examples/s) of a cluster, one process, all-reduce, per-variable servers, PyTorch and bare cores."""
-    from ps_cluster.launch.local_run import resolve_data
     from ps_cluster.system.environment import prepare_for_tensorflow
     from ps_cluster.tools.bench import cases, empty, table_speed, throughput
 
     prepare_for_tensorflow()
     values = given.overrides()
-    jobs: Iterable[throughput.Job]
-    measured: Sequence[arms.BenchArm]
-    columns: Sequence[throughput.Column]
-    figures_of: throughput.FiguresOf = throughput.figures
     alone = ("names", "rounds", "assignments", "output")  # the options of benchmarks that stand by themselves
     if names == (empty.NAME,):
         used = (*alone, parameter_of("data.dataset"), parameter_of("data.data_dir"))
         refuse_others(context, *used, because=f"--arms {empty.NAME} measures clusters of its own")
-        cases.refuse_chosen(empty.NAME, empty.CHOSEN, values)
-        packed, unit = resolve_data(build_config(None, values).data, notify=print_line), "steps"
-        jobs = of_sizes = empty.jobs(packed, values)
-        measured, columns = of_sizes[0].arms, throughput.columns_of(of_sizes[0].arms, unit)
+        benchmark = empty.benchmark(values)
     elif names == (table_speed.NAME,):
         refuse_others(
             context, *alone, "ddp_python", because=f"--arms {table_speed.NAME} measures one network on data of its own"
         )
-        cases.refuse_chosen(table_speed.NAME, table_speed.CHOSEN, values)
-        packed, unit = resolve_data(build_config(None, table_speed.FIXED | values).data, notify=print_line), "examples"
-        measured, columns, figures_of = table_speed.measured_arms(ddp_python), table_speed.COLUMNS, table_speed.figures
-        jobs = table_speed.jobs(packed, values, measured, notify=print_line)
+        benchmark = table_speed.benchmark(values, ddp_python)
     else:
-        config = build_config(None, values)
-        chosen = arms.choose(names, ddp_python)
-        if straggler:
-            chosen = arms.with_straggler(chosen, straggler, config.cluster.workers)
-        packed = resolve_data(config.data, notify=print_line)
-        for arm, model in product(chosen, models):
-            arm.check(model, packed.spec)
-        first, unit = throughput.first_of(chosen), packed.spec.unit
-        jobs = [
-            throughput.Job(
-                {"model": case.model.name, "precision": case.model.precision},
-                cases.with_length(case, first, packed, print_line),
-                chosen,
-            )
-            for case in cases.cases(models, precisions, packed, values)
-        ]
-        measured, columns = chosen, throughput.columns_of(chosen, unit)
-    results = throughput.measure(jobs, packed, rounds, output, unit=unit, notify=print_line, figures_of=figures_of)
-    throughput.print_table(measured, results, columns, make_console())
+        benchmark = cases.benchmark(names, models, precisions, straggler, ddp_python, values)
+    results = throughput.measure(benchmark, rounds, output, notify=print_line)
+    throughput.print_table(benchmark, results, make_console())

@@ -9,27 +9,27 @@ only torch, numpy, pydantic and PyYAML. The last line of the output is `arms.Mea
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
-import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
 from itertools import count, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from pydantic import BaseModel
 from torch import multiprocessing, nn
 
 from ps_cluster.data.packed import PackedDataset, load_pointed
 from ps_cluster.data.sets.cifar import PIXEL_MEAN, PIXEL_STD
 from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.system.lifetime import die_with_parent
 
 Activation = Callable[[], nn.Module]
 Batch = tuple[torch.Tensor, ...]
@@ -40,7 +40,67 @@ SIDE = 32
 # glibc returns large blocks to the system after every step, and gets them again by page faults. PyTorch's tuning guide
 # preloads another malloc against that. These environment variables tell glibc's own malloc to keep the blocks.
 KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
-PR_SET_PDEATHSIG = 1
+
+
+# The settings that are read here, named as in the configuration of a run. The classes of that configuration need
+# packages that this environment does not have.
+
+
+class Mode(BaseModel):
+    name: str
+
+
+class Cluster(BaseModel):
+    workers: int
+    intra_op_threads: int
+    pin_workers: bool | str
+
+
+class Training(BaseModel):
+    seed: int
+    batch_size_per_worker: int
+    steps: int
+
+
+class DdpConfig(BaseModel):
+    """The settings that any work has."""
+
+    mode: Mode
+    cluster: Cluster
+    training: Training
+
+
+class Augmentation(BaseModel):
+    crop_padding_pixels: int
+    flip: str
+
+
+class ImageData(BaseModel):
+    augmentation: Augmentation
+
+
+class ImageModel(BaseModel):
+    name: str
+    precision: str
+    activation: str
+
+
+class ImageOptimizer(BaseModel):
+    learning_rate: float
+    momentum: float
+
+
+class ImageTraining(Training):
+    label_smoothing: float
+
+
+class ImageConfig(DdpConfig):
+    """The settings of the work on images."""
+
+    data: ImageData
+    model: ImageModel
+    optimizer: ImageOptimizer
+    training: ImageTraining
 
 
 class Work(NamedTuple):
@@ -52,26 +112,27 @@ class Work(NamedTuple):
     batches: Iterator[Batch]
 
 
-MakeWork = Callable[[PackedDataset, "dict[str, Any]", int, int], Work]
+Config = TypeVar("Config", bound=DdpConfig)
+MakeWork = Callable[[PackedDataset, Config, int, int], Work]
 """Returns the work of a process, from the data, the settings, the rank of the process and the number of processes."""
 
 
 def train(
-    rank: int, processes: int, run_dir: RunDir, config: dict[str, Any], make_work: MakeWork, compiled: bool
+    rank: int, processes: int, run_dir: RunDir, config: Config, make_work: MakeWork[Config], compiled: bool
 ) -> None:
     """Train in one process of several. Rank 0 prints the rate of all."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # This process ends with the one that started it.
-    if config["cluster"]["pin_workers"] is True:
+    die_with_parent()
+    if config.cluster.pin_workers is True:
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, [cores[rank % len(cores)]])
-    torch.set_num_threads(config["cluster"]["intra_op_threads"])
+    torch.set_num_threads(config.cluster.intra_op_threads)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # Otherwise gloo takes the interface of the machine's host name.
     meeting_point = f"file://{run_dir.root / 'rendezvous'}"
     dist.init_process_group("gloo", meeting_point, timedelta(seconds=60), world_size=processes, rank=rank)
     work = make_work(load_pointed(run_dir.dataset), config, rank, processes)
     if compiled:
         work.network.compile()
-    rate = processes * measure(work, config["training"], processes)
+    rate = processes * measure(work, config.training, processes)
     dist.destroy_process_group()
     if rank == 0:
         print(f"{trainable(work.network):,} trainable parameters")
@@ -81,12 +142,8 @@ def train(
     os._exit(0)
 
 
-def measure(work: Work, training: Mapping[str, Any], processes: int) -> float:
-    """Return this process's examples/s, from the end of all warm-ups to the last step of all processes.
-
-    Args:
-      training: the number of `steps` to measure, and the `batch_size_per_worker`.
-    """
+def measure(work: Work, training: Training, processes: int) -> float:
+    """Return this process's examples/s, from the end of all warm-ups to the last step of all processes."""
     network = work.network
     if processes > 1:  # Each process keeps its own normalisation statistics, which saves a broadcast in each step.
         network = nn.parallel.DistributedDataParallel(
@@ -102,62 +159,56 @@ def measure(work: Work, training: Mapping[str, Any], processes: int) -> float:
     run(WARM_UP_STEPS)
     dist.barrier()
     started = time.perf_counter()
-    run(training["steps"])
+    run(training.steps)
     dist.barrier()
-    examples: int = training["steps"] * training["batch_size_per_worker"]
-    return examples / (time.perf_counter() - started)
+    return training.steps * training.batch_size_per_worker / (time.perf_counter() - started)
 
 
-def image_work(dataset: PackedDataset, config: dict[str, Any], rank: int, processes: int) -> Work:
+def image_work(dataset: PackedDataset, config: ImageConfig, rank: int, processes: int) -> Work:
     """Return the work on images like those of CIFAR-10, by SGD with Nesterov momentum."""
-    rule, bfloat16 = config["optimizer"], config["model"]["precision"] == "bfloat16"
-    network = build(config["model"]["name"], config["model"]["activation"])
+    rule, bfloat16 = config.optimizer, config.model.precision == "bfloat16"
+    network = build(config.model.name, config.model.activation)
     weights = [weight for weight in network.parameters() if weight.requires_grad]
-    optimizer = torch.optim.SGD(weights, rule["learning_rate"], momentum=rule["momentum"], nesterov=True, fused=True)
+    optimizer = torch.optim.SGD(weights, rule.learning_rate, momentum=rule.momentum, nesterov=True, fused=True)
 
     def loss(network: nn.Module, batch: Batch) -> torch.Tensor:
         images, labels = batch
         with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
             scores = network(images)
-        smoothing = config["training"]["label_smoothing"]
+        smoothing = config.training.label_smoothing
         return nn.functional.cross_entropy(scores.float(), labels, label_smoothing=smoothing)
 
     return Work(network, optimizer, loss, batches(dataset, config, rank, processes))
 
 
-def batches(dataset: PackedDataset, config: dict[str, Any], rank: int, processes: int) -> Iterator[Batch]:
+def batches(dataset: PackedDataset, config: ImageConfig, rank: int, processes: int) -> Iterator[Batch]:
     """Yield batches of the share of `rank` in every epoch, without end: images as in `normalised`, and int64 labels.
 
     As in `ps_cluster/data`, a batch is one gather of pixels.
 
     Args:
       dataset: has at least `processes` batches.
-      config: `training` has batch size and seed, `data.augmentation` the largest shift and the flip.
     """
-    training, augmentation = config["training"], config["data"]["augmentation"]
-    seed, size, furthest = training["seed"], training["batch_size_per_worker"], augmentation["crop_padding_pixels"]
+    training, augmentation = config.training, config.data.augmentation
+    seed, size, furthest = training.seed, training.batch_size_per_worker, augmentation.crop_padding_pixels
     pixels, labels = dataset.inputs("train")["image"].reshape(-1, 3), dataset.target("train").astype(np.int64)
     draw = np.random.default_rng([seed, rank])
     for epoch, ids in ids_of_batches(len(labels), training, rank, processes):
         shifts = draw.integers(-furthest, furthest + 1, [2, size])
         # "alternating" mirrors one half in even epochs and the other half in odd ones; otherwise chance decides.
-        coins = ids + epoch if augmentation["flip"] == "alternating" else draw.integers(0, 2, size)
+        coins = ids + epoch if augmentation.flip == "alternating" else draw.integers(0, 2, size)
         images = np.take(pixels, sources(ids, shifts, coins % 2 == 1), axis=0)
         yield normalised(images), torch.from_numpy(labels[ids])
 
 
-def ids_of_batches(
-    examples: int, training: Mapping[str, Any], rank: int, processes: int
-) -> Iterator[tuple[int, np.ndarray]]:
+def ids_of_batches(examples: int, training: Training, rank: int, processes: int) -> Iterator[tuple[int, np.ndarray]]:
     """Yield the epoch and the example numbers, int64 [B], of each batch of the share of `rank`, without end.
 
-    Args:
-      examples: the number of examples, enough for at least `processes` batches.
-      training: has the `seed`, and B as `batch_size_per_worker`.
+    B is the batch size per worker. `examples`: their number, enough for at least `processes` batches.
     """
-    size = training["batch_size_per_worker"]
+    size = training.batch_size_per_worker
     for epoch in count():
-        order = np.random.default_rng([training["seed"], processes, epoch]).permutation(examples)  # equal in all
+        order = np.random.default_rng([training.seed, processes, epoch]).permutation(examples)  # equal in all
         share = order[rank::processes]
         yield from ((epoch, ids) for ids in share[: len(share) // size * size].reshape(-1, size))
 
@@ -241,13 +292,13 @@ def trainable(network: nn.Module) -> int:
     return sum(weight.numel() for weight in network.parameters() if weight.requires_grad)
 
 
-def main(run_dir: RunDir, make_work: MakeWork, *, compiled: bool = False) -> None:
-    """Train a run directory in all of its processes, the first of which prints the rate."""
-    config = json.loads(run_dir.config.read_text())
-    processes = 1 if config["mode"]["name"] == "single" else config["cluster"]["workers"]
+def main(run_dir: RunDir, kind: type[Config], make_work: MakeWork[Config], *, compiled: bool = False) -> None:
+    """Train a run directory in all of its processes, the first of which prints the rate. `kind`: its settings."""
+    config = kind.model_validate_json(run_dir.config.read_text())
+    processes = 1 if config.mode.name == "single" else config.cluster.workers
     os.environ.update(KEEP_MEMORY)
     multiprocessing.spawn(train, (processes, run_dir, config, make_work, compiled), nprocs=processes)
 
 
 if __name__ == "__main__":
-    main(RunDir.open(Path(sys.argv[1])), image_work, compiled=COMPILED in sys.argv[2:])
+    main(RunDir.open(Path(sys.argv[1])), ImageConfig, image_work, compiled=COMPILED in sys.argv[2:])

@@ -13,15 +13,39 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
+from pydantic import BaseModel
 from torch import nn
 
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.tools.bench.ddp import Batch, Work, ids_of_batches, main
+from ps_cluster.tools.bench.ddp import Batch, DdpConfig, Training, Work, ids_of_batches, main
+
+
+class TableData(BaseModel):
+    rows: int
+
+
+class TableModel(BaseModel):
+    row_width: int
+    bottom: tuple[int, ...]
+    top: tuple[int, ...]
+
+
+class TableOptimizer(BaseModel):
+    learning_rate: float
+    epsilon: float
+    initial_accumulator_value: float
+
+
+class TableConfig(DdpConfig):
+    """The settings of the work on tables, named as in the configuration of a run."""
+
+    data: TableData
+    model: TableModel
+    optimizer: TableOptimizer
 
 
 class Dlrm(nn.Module):
@@ -56,7 +80,7 @@ def batches(
     inputs: Mapping[str, np.ndarray],
     targets: np.ndarray,
     rows: int,
-    training: Mapping[str, Any],
+    training: Training,
     rank: int,
     processes: int,
 ) -> Iterator[Batch]:
@@ -77,20 +101,20 @@ def loss(network: nn.Module, batch: Batch) -> torch.Tensor:
     return nn.functional.binary_cross_entropy_with_logits(network(keys, numbers), targets)
 
 
-def table_work(dataset: PackedDataset, config: dict[str, Any], rank: int, processes: int) -> Work:
+def table_work(dataset: PackedDataset, config: TableConfig, rank: int, processes: int) -> Work:
     """Return the work of a process: all tables, and its share of the examples."""
-    torch.manual_seed(config["training"]["seed"])
-    rule, model, inputs = config["optimizer"], config["model"], dataset.inputs("train")
+    torch.manual_seed(config.training.seed)
+    rule, model, inputs = config.optimizer, config.model, dataset.inputs("train")
     columns, numbers = (inputs[name].shape[1] for name in ("categories", "numbers"))
-    rows = config["data"]["rows"]
-    network = Dlrm(rows, columns, numbers, model["row_width"], model["bottom"], model["top"])
+    rows = config.data.rows
+    network = Dlrm(rows, columns, numbers, model.row_width, model.bottom, model.top)
     optimizer = torch.optim.Adagrad(
-        network.parameters(), rule["learning_rate"], eps=rule["epsilon"],
-        initial_accumulator_value=rule["initial_accumulator_value"],
+        network.parameters(), rule.learning_rate, eps=rule.epsilon,
+        initial_accumulator_value=rule.initial_accumulator_value,
     )  # fmt: skip
-    stream = batches(inputs, dataset.target("train"), rows, config["training"], rank, processes)
+    stream = batches(inputs, dataset.target("train"), rows, config.training, rank, processes)
     return Work(network, optimizer, loss, stream)
 
 
 if __name__ == "__main__":
-    main(RunDir.open(Path(sys.argv[1])), table_work)
+    main(RunDir.open(Path(sys.argv[1])), TableConfig, table_work)

@@ -10,25 +10,30 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from functools import partial
 from itertools import product
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ps_cluster.config import RunConfig
+from ps_cluster.config import RunConfig, build_config
 from ps_cluster.config.lazy import tf
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.launch import task
+from ps_cluster.launch.local_run import resolve_data
+from ps_cluster.report.terminal import print_line
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.store import ParameterStore
 from ps_cluster.system.limits import FreeMemory
 from ps_cluster.tools.bench.arms import CLUSTER, BenchArm
-from ps_cluster.tools.bench.cases import case
-from ps_cluster.tools.bench.throughput import Job
+from ps_cluster.tools.bench.cases import case, refuse_chosen
+from ps_cluster.tools.bench.throughput import BenchJob, Benchmark, columns_of
 from ps_cluster.training.job import TrainingJob
 from ps_cluster.training.learning_rate import learning_rate
 from ps_cluster.training.step import WHOLE_PERIOD, PeriodLimits, StepResult
 from ps_cluster.training.worker import Compute
+
+if TYPE_CHECKING:
+    from ps_cluster.training.building import Build
 
 NAME = "empty"
 STEPS = {1_000: 8_000, 1_000_000: 1_000}  # number of weights → steps of one measurement: about 10 s on two cores
@@ -37,7 +42,15 @@ CHEAPEST_RULE = {"optimizer.rule": "sgd", "optimizer.weight_decay": 0.0}
 CHOSEN = ("model.", "cluster.workers", "cluster.parameter_servers", *CHEAPEST_RULE)
 
 
-def jobs(packed: PackedDataset, values: Mapping[str, object]) -> list[Job]:
+def benchmark(values: Mapping[str, object]) -> Benchmark:
+    """Return the benchmark. Raises UserError if `values`, settings of all clusters, do not fit."""
+    refuse_chosen(NAME, CHOSEN, values)
+    packed, unit = resolve_data(build_config(None, dict(values)).data, notify=print_line), "steps"
+    found = jobs(packed, values)
+    return Benchmark(found, packed, unit, found[0].arms, columns_of(found[0].arms, unit))
+
+
+def jobs(packed: PackedDataset, values: Mapping[str, object]) -> list[BenchJob]:
     """Return a job for each size of a cluster. Its rates are in steps/s. `values`: settings of all clusters."""
     found = []
     for (weights, steps), workers, servers in product(STEPS.items(), WORKERS, SERVERS):
@@ -45,45 +58,48 @@ def jobs(packed: PackedDataset, values: Mapping[str, object]) -> list[Job]:
         config = case("tutorial_cnn", "float32", packed, {"training.steps": steps} | dict(values) | size)
         arm = BenchArm(NAME, CLUSTER.module, (__spec__.name, str(weights)), values=CHEAPEST_RULE)
         about = {"weights": weights, "workers": workers, "parameter servers": servers}
-        found.append(Job(about, config, [arm], examples_counted_as_one=config.examples_per_step))
+        found.append(BenchJob(about, config, [arm], examples_counted_as_one=config.examples_per_step))
     return found
 
 
-def build(
-    length: int,
-    config: RunConfig,
-    dataset: PackedDataset,
-    devices: Sequence[str],
-    own_device: str,
-    session: str,
-    free: FreeMemory | None,
-) -> tuple[ParameterStore, Compute]:
-    """As `building.build`, but instead of a network's weights there are `length` weights that stay 0."""
-    from ps_cluster.data.batches import batch_of, checksum_of  # imports TensorFlow, which the command does not
+def build_with(length: int) -> Build:
+    """Return a function like `building.build`. Instead of a network's weights it has `length` weights that stay 0."""
 
-    nothing = np.zeros(0, np.float32)
-    weights, factors = np.zeros(length, np.float32), np.ones(length, np.float32)
-    start = InitialState(weights, factors, statistics=nothing, keep=nothing, session=session)
-    total_steps = config.total_steps(dataset.train_examples)
-    store = ParameterStore(devices, start.split(len(devices)), config=config, total_steps=total_steps)
+    def build(
+        config: RunConfig,
+        dataset: PackedDataset,
+        devices: Sequence[str],
+        own_device: str,
+        session: str,
+        free: FreeMemory | None,
+    ) -> tuple[ParameterStore, Compute]:
+        from ps_cluster.data.batches import batch_of, checksum_of  # imports TensorFlow, which the command does not
 
-    def compute(
-        step: tf.Tensor, weights: tf.Tensor, statistics: tf.Tensor, limits: PeriodLimits = WHOLE_PERIOD
-    ) -> StepResult:
-        # The proof checks the learning rate and the ids of the examples.
-        rate, zero = learning_rate(config, total_steps, step), tf.constant(0.0)
-        batch_size, seed = config.training.batch_size_per_worker, config.training.seed
-        ids = batch_of(step, batch_size=batch_size, examples=dataset.train_examples, seed=seed).ids
-        return StepResult(weights, statistics, zero, zero, rate, tf.size(ids, tf.int64), checksum_of(ids))
+        nothing = np.zeros(0, np.float32)
+        weights, factors = np.zeros(length, np.float32), np.ones(length, np.float32)
+        start = InitialState(weights, factors, statistics=nothing, keep=nothing, session=session)
+        total_steps = config.total_steps(dataset.train_examples)
+        store = ParameterStore(devices, start.split(len(devices)), config=config, total_steps=total_steps)
 
-    return store, compute
+        def compute(
+            step: tf.Tensor, weights: tf.Tensor, statistics: tf.Tensor, limits: PeriodLimits = WHOLE_PERIOD
+        ) -> StepResult:
+            # The proof checks the learning rate and the ids of the examples.
+            rate, zero = learning_rate(config, total_steps, step), tf.constant(0.0)
+            batch_size, seed = config.training.batch_size_per_worker, config.training.seed
+            ids = batch_of(step, batch_size=batch_size, examples=dataset.train_examples, seed=seed).ids
+            return StepResult(weights, statistics, zero, zero, rate, tf.size(ids, tf.int64), checksum_of(ids))
+
+        return store, compute
+
+    return build
 
 
 def train(job: TrainingJob) -> None:
     """Do what the chief of a run does, with steps that compute nothing."""
     from ps_cluster.training import chief
 
-    chief.train(job, build=partial(build, int(sys.argv[1])))
+    chief.train(job, build=build_with(int(sys.argv[1])))
 
 
 if __name__ == "__main__":

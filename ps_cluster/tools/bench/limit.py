@@ -89,7 +89,7 @@ def several(step: TrainStep) -> Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.T
         start, end = (first, tf.constant(0.0)), first + STEPS_PER_CALL
         return tf.while_loop(lambda position, _: position < end, one, start, parallel_iterations=1)[1]
 
-    graph: Callable[..., tf.Tensor] = steps
+    graph: Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor] = steps
     return graph
 
 

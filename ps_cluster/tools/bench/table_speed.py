@@ -10,15 +10,20 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
+from ps_cluster.config import build_config
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.data.sets.clicks import COLUMNS as LOOKUPS
+from ps_cluster.data.sets.clicks import ClickSettings
+from ps_cluster.launch.local_run import resolve_data
+from ps_cluster.models.networks.dlrm import DlrmSettings
 from ps_cluster.notices import Notify
+from ps_cluster.report.terminal import print_line
 from ps_cluster.system.limits import allowance
 from ps_cluster.tools.bench import arms
 from ps_cluster.tools.bench.arms import BenchArm
-from ps_cluster.tools.bench.cases import SAME_IN_ALL_ARMS, case, with_length
+from ps_cluster.tools.bench.cases import SAME_IN_ALL_ARMS, case, refuse_chosen, with_length
 from ps_cluster.tools.bench.running import RateOf, rate_of
-from ps_cluster.tools.bench.throughput import Column, Job, Rates, Spread, ratios
+from ps_cluster.tools.bench.throughput import BenchJob, Benchmark, Column, Rates, Spread, ratios
 
 NAME = "tables"
 FIXED = {"data.dataset": "clicks", "model.name": "dlrm"}
@@ -50,9 +55,16 @@ COLUMNS = (
 )
 
 
-def measured_arms(ddp_python: Path | None) -> list[BenchArm]:
-    """Return all arms. The arms of PyTorch are among them if a Python that has PyTorch is named."""
-    return [*ARMS, *(arms.with_torch(arm, ddp_python) for arm in TORCH_ARMS if ddp_python)]
+def benchmark(values: Mapping[str, object], ddp_python: Path | None) -> Benchmark:
+    """Return the benchmark. The arms of PyTorch are in it if a Python that has PyTorch is named.
+
+    Raises UserError if `values`, settings of all arms, do not fit.
+    """
+    refuse_chosen(NAME, CHOSEN, values)
+    packed = resolve_data(build_config(None, FIXED | dict(values)).data, notify=print_line)
+    measured = [*ARMS, *(arms.with_torch(arm, ddp_python) for arm in TORCH_ARMS if ddp_python)]
+    found = jobs(packed, values, measured, notify=print_line)
+    return Benchmark(found, packed, "examples", measured, COLUMNS, figures)
 
 
 def jobs(
@@ -62,7 +74,7 @@ def jobs(
     *,
     notify: Notify,
     rate: RateOf = rate_of,
-) -> Iterator[Job]:
+) -> Iterator[BenchJob]:
     """Yield a job for each batch size and width of a row, unless `values` choose them.
 
     The arms differ in speed by more than tenfold. So a short run finds the number of updates of each arm, unless
@@ -76,16 +88,17 @@ def jobs(
         if any(key in values and size != VARIED[key][0] for key, size in varied.items()):
             continue
         one = case("dlrm", "float32", packed, {**DEFAULTS, **varied, **values})
+        assert isinstance(one.model, DlrmSettings) and isinstance(one.data, ClickSettings)
         about = {
             "batch": one.training.batch_size_per_worker,
-            "width": one.model.model_dump()["row_width"],
-            "rows": one.data.model_dump()["rows"],
+            "width": one.model.row_width,
+            "rows": one.data.rows,
         }
         of_job = []
         for arm in measured:
             steps = arm.config(with_length(one, arm, packed, notify, rate)).training.steps
             of_job.append(replace(arm, values={**arm.values, "training.steps": steps}))
-        yield Job(about, one, of_job)
+        yield BenchJob(about, one, of_job)
 
 
 def figures(chosen: Sequence[BenchArm], rates: Rates) -> dict[str, Spread]:

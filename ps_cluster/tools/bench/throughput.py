@@ -51,7 +51,7 @@ About = Mapping[str, str | int]
 
 
 @dataclass(frozen=True)
-class Job:
+class BenchJob:
     """One case, and the arms that are measured on it in turns. Rates count `examples_counted_as_one` examples as one unit."""
 
     about: About
@@ -105,22 +105,37 @@ def ratios(rates: Rates, one: str, other: str) -> list[float]:
     return [rate / other_rate for rate, other_rate in zip(rates[one], rates[other], strict=True)]
 
 
+class Benchmark(NamedTuple):
+    """What a command measures, and how it shows it.
+
+    Attributes:
+      unit: the plural noun for what is counted, e.g. "images".
+      arms: the arms that are shown.
+      figures_of: turns the rates of a job into its figures.
+    """
+
+    jobs: Iterable[BenchJob]
+    packed: PackedDataset
+    unit: str
+    arms: Sequence[BenchArm]
+    columns: Sequence[Column]
+    figures_of: FiguresOf = figures
+
+
 def measure(
-    jobs: Iterable[Job], packed: PackedDataset, rounds: int, output: Path | None, *, unit: str, notify: Notify,
-    rate: RateOf = rate_of, figures_of: FiguresOf = figures,
-) -> list[Result]:  # fmt: skip
+    benchmark: Benchmark, rounds: int, output: Path | None, *, notify: Notify, rate: RateOf = rate_of
+) -> list[Result]:
     """Measure the arms of each job in turns.
 
     Args:
       output: a JSON file that gets all results so far after each job.
-      unit: the plural noun for what is counted, e.g. "images".
-      figures_of: turns the rates of a job into its figures.
     Raises:
       UserError: a job's case does not fit an arm.
       RunFailed: an arm failed, or ended before it had a rate.
     """
+    packed, unit = benchmark.packed, benchmark.unit
     results = []
-    for job in jobs:
+    for job in benchmark.jobs:
         configs = [arm.config(job.case) for arm in job.arms]  # so that mistakes are found before any measurement
         rates: dict[str, list[float]] = {arm.name: [] for arm in job.arms}
         named = ", ".join(f"{name} {word}" for name, word in zip(job.about, _words(job.about), strict=True))
@@ -130,7 +145,7 @@ def measure(
                 raise RunFailed(f"{too_short}: set a larger training.steps")
             rates[arm.name].append(per_second / job.examples_counted_as_one)
             notify(f"{named}: round {number + 1}/{rounds}: {arm.name} {rates[arm.name][-1]:,.0f} {unit}/s")
-        results.append(Result(job.about, figures_of(job.arms, rates)))
+        results.append(Result(job.about, benchmark.figures_of(job.arms, rates)))
         if output:
             # A row has the figures of a case, and what distinguishes the case from the others.
             rows = [{**about, **{name: one.model_dump() for name, one in found.items()}} for about, found in results]
@@ -144,23 +159,21 @@ def columns_of(arms: Sequence[BenchArm], unit: str) -> list[Column]:
     return [Column(f"{unit}/s", "{arm}", ",.0f"), Column(f"{first} ÷ this", f"{first}_to_{{arm}}", ".2f")]
 
 
-def print_table(
-    arms: Sequence[BenchArm], results: Sequence[Result], columns: Sequence[Column], console: Console
-) -> None:
+def print_table(benchmark: Benchmark, results: Sequence[Result], console: Console) -> None:
     """Print a line of figures for each arm, then the share of its rate that each slowed arm keeps."""
     title = "Median (min–max) over all rounds; each ratio is of two rates of one round"
     table = Table(title=title, title_justify="left", box=None)
     for name in (*results[0].about, "arm"):
         table.add_column(name, no_wrap=True)
-    for column in columns:
+    for column in benchmark.columns:
         table.add_column(column.heading, justify="right", no_wrap=True)
-    for result, arm in product(results, arms):
-        found = [(result.figures.get(column.figure.format(arm=arm.name)), column.form) for column in columns]
+    for result, arm in product(results, benchmark.arms):
+        found = [(result.figures.get(column.figure.format(arm=arm.name)), column.form) for column in benchmark.columns]
         cells = [figure.text(form) if figure else "" for figure, form in found]
         table.add_row(*_words(result.about), arm.name, *cells)
     console.width = max(console.width, 200)  # A narrower terminal breaks lines, but cuts no figure.
     console.print(table, highlight=False)
-    for result, arm in product(results, (arm for arm in arms if arm.slowed)):
+    for result, arm in product(results, (arm for arm in benchmark.arms if arm.slowed)):
         kept, of_ideal = (result.figures[f"{arm.name}_to_{other}"].text(".2f") for other in (arm.slowed, "ideal"))
         ideal = f"{of_ideal} of the ideal, which is {arm.ideal:.2f}"
         line = f"{arm.name} reaches {kept} of the rate of {arm.slowed}, and {ideal}"

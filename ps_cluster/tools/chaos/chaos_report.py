@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from statistics import median
-from typing import Any
 
+from pydantic import BaseModel
 from rich.console import Console
 from rich.padding import Padding
 
-from ps_cluster.report.summary import UPDATES
 from ps_cluster.report.terminal import LEFT, RIGHT, facts_table, plain_table
-from ps_cluster.runs.result_rows import Summary, TrainingResult
+from ps_cluster.runs.machine_rows import MachineRow
+from ps_cluster.runs.result_rows import Summary, TrainingResult, Updates
 from ps_cluster.system import machine
+from ps_cluster.tools.chaos.settings import ChaosSettings
 from ps_cluster.tools.chaos.verdict import LEAST_UNDISTURBED, expected_accuracy
 
 SCHEMA = 2  # In 1, `accuracy` had one undisturbed run, and a tolerance of the difference.
-
-Report = dict[str, Any]  # the content of chaos.json
 
 
 @dataclass
@@ -32,12 +31,19 @@ class Injected:
     recovery_s: float | None = None
 
 
+class HostedFacts(BaseModel):
+    """What is only known of a run on hosts. `places`: the host of each task."""
+
+    places: dict[str, str]
+    rolled_back_seconds: float
+    unsaved_seconds: float
+
+
 @dataclass
 class Evidence:
     """All that is known of a disturbed run, and of the undisturbed runs that it is compared with."""
 
-    settings: Mapping[str, Any]
-    leader: str  # the task that never restarts alone
+    settings: ChaosSettings
     injected: Sequence[Injected] = ()
     seconds: float = 0.0  # from the start of the disturbed run to the end of the recovery from the last fault
     skipped: Mapping[str, str] = field(default_factory=dict)  # name of a kind → why it could not be injected
@@ -46,35 +52,71 @@ class Evidence:
     disturbed: Summary | TrainingResult | None = None  # its result; None if it has written none
     undisturbed: list[Summary] = field(default_factory=list)
     test_examples: int | None = None
-    # Of a run on hosts: "places" (task → host), "rolled_back_seconds" and "unsaved_seconds".
-    hosted: Mapping[str, Any] | None = None
+    hosted: HostedFacts | None = None
     left: list[str] = field(default_factory=list)  # the processes that outlived their run
 
 
-def make_report(evidence: Evidence, problems: Sequence[str]) -> Report:
-    """Return the content of chaos.json. The run passes if there are no `problems`, and no process outlived its run."""
+class KindRow(BaseModel):
+    """The faults of one kind, or of all kinds. The times are None if the run has recovered from none of them."""
+
+    kind: str
+    faults: int
+    recovered: int
+    median_recovery_s: float | None
+    longest_recovery_s: float | None
+
+
+class Accuracy(BaseModel):
+    """The test accuracies. `expected`: what other undisturbed runs would have; None with too few to tell."""
+
+    disturbed: float
+    undisturbed: list[float]
+    expected: tuple[float, float] | None
+
+
+class ChaosReport(BaseModel):
+    """The content of chaos.json, where SCHEMA comes first. `cluster_restarts`: how often the leader was restarted."""
+
+    passed: bool
+    problems: list[str]
+    settings: ChaosSettings
+    machine: MachineRow
+    seconds: float
+    faults: list[Injected]
+    by_kind: list[KindRow]
+    skipped: dict[str, str]
+    resumes: int
+    restarts: dict[str, int] | None
+    cluster_restarts: int | None
+    updates: Updates | None
+    accuracy: Accuracy | None
+    hosted: HostedFacts | None
+
+
+def make_report(evidence: Evidence, problems: Sequence[str]) -> ChaosReport:
+    """Return the report. The run passes if there are no `problems`, and no process outlived its run."""
     problems = [*problems, *(f"left behind: {process}" for process in evidence.left)]
     disturbed, restarts = evidence.disturbed, evidence.restarts
-    return {
-        "schema": SCHEMA,
-        "passed": not problems,
-        "problems": problems,
-        "settings": dict(evidence.settings),
-        "machine": machine.describe().model_dump(),
-        "seconds": evidence.seconds,
-        "faults": [asdict(fault) for fault in evidence.injected],
-        "by_kind": by_kind(evidence.injected),
-        "skipped": dict(evidence.skipped),
-        "resumes": evidence.resumes,
-        "restarts": restarts,
-        "cluster_restarts": None if restarts is None else restarts.get(evidence.leader, 0),
-        "updates": disturbed.updates.model_dump() if disturbed else None,
-        "accuracy": _accuracy(evidence),
-        "hosted": evidence.hosted,
-    }
+    leader = str(evidence.settings.topology.leader)
+    return ChaosReport(
+        passed=not problems,
+        problems=problems,
+        settings=evidence.settings,
+        machine=machine.describe(),
+        seconds=evidence.seconds,
+        faults=list(evidence.injected),
+        by_kind=by_kind(evidence.injected),
+        skipped=dict(evidence.skipped),
+        resumes=evidence.resumes,
+        restarts=None if restarts is None else dict(restarts),
+        cluster_restarts=None if restarts is None else restarts.get(leader, 0),
+        updates=disturbed.updates if disturbed else None,
+        accuracy=_accuracy(evidence),
+        hosted=evidence.hosted,
+    )
 
 
-def _accuracy(evidence: Evidence) -> Report | None:
+def _accuracy(evidence: Evidence) -> Accuracy | None:
     if not isinstance(evidence.disturbed, Summary) or not evidence.undisturbed or not evidence.test_examples:
         return None
     accuracy = evidence.disturbed.evaluation.test_accuracy
@@ -82,10 +124,11 @@ def _accuracy(evidence: Evidence) -> Report | None:
     known = [other for other in others if other is not None]
     if accuracy is None or len(known) < len(others):
         return None
-    return {"disturbed": accuracy, "undisturbed": known, "expected": expected_accuracy(known, evidence.test_examples)}
+    expected = expected_accuracy(known, evidence.test_examples)
+    return Accuracy(disturbed=accuracy, undisturbed=known, expected=expected)
 
 
-def by_kind(injected: Sequence[Injected]) -> list[Report]:
+def by_kind(injected: Sequence[Injected]) -> list[KindRow]:
     """Return a row for each kind that was injected, in the order of first injection, then a row for all."""
     rows = []
     for name in (*dict.fromkeys(fault.kind for fault in injected), "all"):
@@ -94,59 +137,64 @@ def by_kind(injected: Sequence[Injected]) -> list[Report]:
         if faults:
             median_s, longest_s = (median(times), max(times)) if times else (None, None)
             rows.append(
-                {"kind": name, "faults": len(faults), "recovered": len(times), "median_recovery_s": median_s,
-                 "longest_recovery_s": longest_s}
-            )  # fmt: skip
+                KindRow(
+                    kind=name,
+                    faults=len(faults),
+                    recovered=len(times),
+                    median_recovery_s=median_s,
+                    longest_recovery_s=longest_s,
+                )
+            )
     return rows
 
 
-def print_report(report: Report, console: Console) -> None:
+def print_report(report: ChaosReport, console: Console) -> None:
     """Print the faults by kind with their recovery times, then the ledger and the accuracy."""
     table = plain_table(fault=LEFT, injected=RIGHT, recovered=RIGHT, median=RIGHT, longest=RIGHT)
-    for row in report["by_kind"]:
-        times = (row["median_recovery_s"], row["longest_recovery_s"])
-        cells = (str(row["faults"]), str(row["recovered"]), *("–" if s is None else f"{s:.1f} s" for s in times))
-        table.add_row(row["kind"], *cells, style="bold" if row["kind"] == "all" else None)
+    for row in report.by_kind:
+        times = (row.median_recovery_s, row.longest_recovery_s)
+        cells = (str(row.faults), str(row.recovered), *("–" if s is None else f"{s:.1f} s" for s in times))
+        table.add_row(row.kind, *cells, style="bold" if row.kind == "all" else None)
     for part in (table, facts_table(_facts(report))):
         console.print()
         console.print(Padding(part, (0, 1)))
 
 
-def _facts(report: Report) -> Iterator[tuple[str, str]]:
-    updates, accuracy, restarts = report["updates"], report["accuracy"], report["cluster_restarts"]
-    yield "time", f"{report['seconds']:.0f} s with faults, {report['machine']['cores']} cores"
-    if updates:
-        yield "ledger", " · ".join(f"{updates[name]:,} {name.replace('_', ' ')}" for name in UPDATES)
-    if report["hosted"]:
-        yield from _facts_of_hosts(report["hosted"], report["restarts"])
+def _facts(report: ChaosReport) -> Iterator[tuple[str, str]]:
+    accuracy, restarts = report.accuracy, report.cluster_restarts
+    yield "time", f"{report.seconds:.0f} s with faults, {report.machine.cores} cores"
+    if report.updates:
+        yield "ledger", " · ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in report.updates)
+    if report.hosted:
+        yield from _facts_of_hosts(report.hosted, report.restarts or {})
     elif restarts is not None:
-        expected = sum(fault["whole_cluster"] for fault in report["faults"])
+        expected = sum(fault.whole_cluster for fault in report.faults)
         yield (
             "cluster",
-            f"started again {restarts} times by the launcher and {report['resumes']} times with --resume, after {expected} "
-            "faults that require it",
+            f"started again {restarts} times by the launcher and {report.resumes} times with --resume, after "
+            f"{expected} faults that require it",
         )
     if accuracy:
-        others = ", ".join(f"{other:.2%}" for other in accuracy["undisturbed"])
+        others = ", ".join(f"{other:.2%}" for other in accuracy.undisturbed)
         judged = (
             "not enough undisturbed runs to say whether the faults changed it "
             f"(--undisturbed-runs {LEAST_UNDISTURBED} or more)"
         )
-        if accuracy["expected"]:
-            low, high = accuracy["expected"]
-            where = "inside" if low <= accuracy["disturbed"] <= high else "outside"
+        if accuracy.expected:
+            low, high = accuracy.expected
+            where = "inside" if low <= accuracy.disturbed <= high else "outside"
             judged = f"{where} {low:.2%} to {high:.2%}, which holds 99 of 100 undisturbed runs"
-        yield "test accuracy", f"{accuracy['disturbed']:.2%}, undisturbed {others} (generated data): {judged}"
-    for name, reason in report["skipped"].items():
+        yield "test accuracy", f"{accuracy.disturbed:.2%}, undisturbed {others} (generated data): {judged}"
+    for name, reason in report.skipped.items():
         yield "skipped", f"{name}: {reason}"
-    yield "verdict", "passed" if report["passed"] else "FAILED: " + report["problems"][0]
+    yield "verdict", "passed" if report.passed else "FAILED: " + report.problems[0]
 
 
-def _facts_of_hosts(hosted: Mapping[str, Any], restarts: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+def _facts_of_hosts(hosted: HostedFacts, restarts: Mapping[str, int]) -> Iterator[tuple[str, str]]:
     places: dict[str, list[str]] = {}
-    for task, host in hosted["places"].items():
+    for task, host in hosted.places.items():
         places.setdefault(host, []).append(task)
     yield "hosts", " · ".join(f"{host}: {', '.join(tasks)}" for host, tasks in sorted(places.items()))
     yield "restarts", ", ".join(f"{task} {count}" for task, count in restarts.items() if count) or "none"
-    rolled_back, unsaved = hosted["rolled_back_seconds"], hosted["unsaved_seconds"]
-    yield "rolled back", f"{rolled_back:.1f} s of training; {unsaved:.1f} s were in no saved state"
+    rolled_back_s, unsaved_s = hosted.rolled_back_seconds, hosted.unsaved_seconds
+    yield "rolled back", f"{rolled_back_s:.1f} s of training; {unsaved_s:.1f} s were in no saved state"

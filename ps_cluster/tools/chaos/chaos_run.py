@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
@@ -33,7 +33,7 @@ from ps_cluster.runs.ledger_csv import read_csv
 from ps_cluster.runs.result_rows import Summary
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system.stop_signals import StopRequests
-from ps_cluster.tools.chaos.chaos_report import Evidence, Report, make_report, print_report
+from ps_cluster.tools.chaos.chaos_report import SCHEMA, ChaosReport, Evidence, HostedFacts, make_report, print_report
 from ps_cluster.tools.chaos.hosted_run import HostedRun, placed
 from ps_cluster.tools.chaos.hosts import hosts
 from ps_cluster.tools.chaos.kind import ChaosFailed, Fault, FaultKind, Run
@@ -71,14 +71,14 @@ def run_chaos(
         kind = OnHosts if settings.hosts else BesideUndisturbed
         where = Path(os.path.realpath(root))
         report = report_of(kind(settings, where, faults, bounds, notify, lambda: requests.count > 0))
-        write_json(root / "chaos.json", report)
+        write_json(root / "chaos.json", {"schema": SCHEMA} | report.model_dump(mode="json"))
     print_report(report, make_console())
-    if report["problems"]:
-        print_error(f"{report['problems'][0]} (see {root})")
-    return requests.exit_code if requests.count else int(not report["passed"])
+    if report.problems:
+        print_error(f"{report.problems[0]} (see {root})")
+    return requests.exit_code if requests.count else int(not report.passed)
 
 
-def report_of(experiment: Experiment) -> Report:
+def report_of(experiment: Experiment) -> ChaosReport:
     """Carry out an experiment, and return its report, however it ends."""
     try:
         problems = experiment.carry_out()
@@ -125,7 +125,7 @@ class Experiment(ABC):
     evidence: Evidence = field(init=False)  # known so far, so that there is a report however the experiment ends
 
     def __post_init__(self) -> None:
-        self.evidence = Evidence(asdict(self.settings), leader=str(self.settings.topology.leader))
+        self.evidence = Evidence(self.settings)
 
     @property
     def tools(self) -> Path:
@@ -246,11 +246,10 @@ class OnHosts(Experiment):
         except NotAllowed as reason:
             raise ChaosFailed(str(reason)) from reason
         evidence.disturbed = result = run.result()
-        unsaved = sum(run.unsaved)
-        evidence.hosted = {
-            "places": {str(task): host.name for task, host in run.places.items()},
-            "rolled_back_seconds": result.rolled_back_seconds,
-            "unsaved_seconds": unsaved,
-        }
+        evidence.hosted = hosted = HostedFacts(
+            places={str(task): host.name for task, host in run.places.items()},
+            rolled_back_seconds=result.rolled_back_seconds,
+            unsaved_seconds=sum(run.unsaved),
+        )
         steps = read_csv(run.files.updates)["step"].astype(int).tolist()
-        return complaints_of_hosted(result, steps, unsaved, still_there)
+        return complaints_of_hosted(result, steps, hosted.unsaved_seconds, still_there)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -96,12 +95,19 @@ from ps_cluster.tools.chaos.verdict import LEAST_UNDISTURBED
 )
 @option("--run-dir", "root", type=OUTPUT_FOLDER, help="Folder of all runs and chaos.json; default: a new one in runs/.")
 @click.pass_context
-def chaos(context: click.Context, /, root: Path | None, **settings: Any) -> int:
+def chaos(
+    context: click.Context, /, root: Path | None, faults: int, minutes: float | None, seed: int, kinds: tuple[str, ...],
+    mode: str, dataset: str, model: str, workers: int, parameter_servers: int, hosts: int | None, undisturbed_runs: int,
+) -> int:  # fmt: skip
     """Inject faults into a run, from killed tasks to a full disk, and compare it with undisturbed runs of the same work."""
-    if settings["hosts"] and is_given(context, "undisturbed_runs"):
+    if hosts and is_given(context, "undisturbed_runs"):
         raise UserError("--hosts and --undisturbed-runs: there is no undisturbed run on hosts: leave one of them out")
-    if settings["minutes"] and is_given(context, "faults"):
+    if minutes and is_given(context, "faults"):
         raise UserError("--faults and --minutes both set the length of the run: give one of them")
     from ps_cluster.tools.chaos.chaos_run import run_chaos
 
-    return run_chaos(ChaosSettings(**settings), root, notify=print_line)
+    settings = ChaosSettings(
+        seed=seed, faults=faults, minutes=minutes, kinds=kinds, hosts=hosts, mode=mode, dataset=dataset, model=model,
+        workers=workers, parameter_servers=parameter_servers, undisturbed_runs=undisturbed_runs,
+    )  # fmt: skip
+    return run_chaos(settings, root, notify=print_line)

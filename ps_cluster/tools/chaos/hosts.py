@@ -14,10 +14,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 from ps_cluster.system.lifetime import die_with_parent
-from ps_cluster.system.private_network import RunNetwork, Unavailable, new_namespaces
+from ps_cluster.system.private_network import PopenOptions, RunNetwork, Unavailable, new_namespaces
 from ps_cluster.tools.chaos.namespaces import PROGRAM_S, NotAllowed, program, run_in
 
 MOST_HOSTS = 100
@@ -42,7 +42,7 @@ class Host:
     switch: RunNetwork  # the network to which all hosts are connected
     _wire: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
-    def popen(self, argv: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+    def popen(self, argv: Sequence[str], **options: Unpack[PopenOptions]) -> subprocess.Popen[bytes]:
         """Start a process on this host, as `subprocess.Popen` does. It ends with the thread that started it."""
         return _popen(self.network, argv, **options)
 
@@ -196,9 +196,10 @@ def _is_in(network: RunNetwork, pid: int) -> bool:
     return entered in (os.fstat(descriptor).st_ino for descriptor in network.descriptors)
 
 
-def _popen(network: RunNetwork, argv: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+def _popen(network: RunNetwork, argv: Sequence[str], **options: Unpack[PopenOptions]) -> subprocess.Popen[bytes]:
     """Start a process in a network, and wait until it is there, so that `_kill_all_in` can't miss it."""
-    process = network.popen(list(argv), **{"preexec_fn": die_with_parent, **options})
+    options.setdefault("preexec_fn", die_with_parent)
+    process = network.popen(list(argv), **options)
     deadline = time.monotonic() + PROGRAM_S
     while process.poll() is None and not _is_in(network, process.pid):
         if time.monotonic() > deadline:

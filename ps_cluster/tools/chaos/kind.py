@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 from ps_cluster.config.registry import Named
 from ps_cluster.config.tasks import EVALUATOR, WORKER, OnDeaths, Task
@@ -53,12 +52,14 @@ class Scene:
     @property
     def launched(self) -> LaunchedRun:
         """The run, for kinds that need a launcher."""
-        return cast("LaunchedRun", self.run)
+        assert not isinstance(self.run, HostedRun)
+        return self.run
 
     @property
     def hosted(self) -> HostedRun:
         """The run, for kinds that need hosts."""
-        return cast("HostedRun", self.run)
+        assert isinstance(self.run, HostedRun)
+        return self.run
 
     def wait(self, seconds: float) -> None:
         """Leave the run alone with the fault for some seconds."""

@@ -103,14 +103,14 @@ class LaunchedRun:
     @property
     def leader_log(self) -> Path:
         """Log of the task that writes checkpoints and rows."""
-        return self.files.log(leader_type({task.type for task in self._tasks()}), 0)
+        return self.files.log(Task(leader_type({task.type for task in self._tasks()}), 0))
 
     def _tasks(self) -> dict[Task, int]:
         try:
             tasks = read_json(self.files.cluster, ClusterFile).tasks
         except FileNotFoundError:
             return {}
-        return {Task(task.type, task.index): task.pid for task in tasks if task.pid}
+        return {row.task: row.pid for row in tasks if row.pid}
 
     def summary(self) -> Summary:
         return read_json(self.files.summary, Summary)

@@ -7,7 +7,7 @@ import ctypes
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -48,8 +48,8 @@ def run_in(network: RunNetwork, *argv: str) -> None:
 
 
 @contextmanager
-def inside(pid: int, kind: str) -> Iterator[Callable[..., None]]:
-    """Yield `run_in` for a namespace (NETWORK or MOUNTS) of process `pid`. It works even after the process has ended.
+def inside(pid: int, kind: str) -> Iterator[RunNetwork]:
+    """Yield a namespace (NETWORK or MOUNTS) of process `pid` for `run_in`. It works even after the process has ended.
 
     Raises NotAllowed if the process has no such namespace of its own, or it can't be entered.
     """
@@ -63,8 +63,7 @@ def inside(pid: int, kind: str) -> Iterator[Callable[..., None]]:
             except OSError as error:
                 raise NotAllowed(f"it can't be entered: {error.strerror}") from error
             opened.callback(os.close, descriptors[-1])
-        network = RunNetwork(tuple(descriptors))
-        yield lambda *argv: run_in(network, *argv)
+        yield RunNetwork(tuple(descriptors))
 
 
 def _is_its_own(pid: int, kind: str) -> bool:

@@ -87,8 +87,10 @@ def expected_accuracy(undisturbed: Sequence[float], test_examples: int) -> tuple
 def _ledger(name: str, run: Summary | TrainingResult, total: int) -> Iterator[str]:
     updates, gradients, per_update = run.updates, run.gradients, _per_update(run)
     if not updates.scheduled == updates.applied == total or updates.duplicated or updates.lost:
-        counts = ", ".join(f"{getattr(updates, key)} {key}" for key in ("scheduled", "applied", "duplicated", "lost"))
-        yield f"the ledger of the {name} run is not exact: {counts} of {total}"
+        yield (
+            f"the ledger of the {name} run is not exact: {updates.scheduled} scheduled, {updates.applied} applied, "
+            f"{updates.duplicated} duplicated, {updates.lost} lost of {total}"
+        )
     if gradients.applied != total * per_update:
         yield f"the {name} run applied {gradients.applied} gradients, not {per_update} in each of {total}"
     by_workers = sum(worker.updates for worker in run.workers)

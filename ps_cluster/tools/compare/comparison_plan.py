@@ -30,7 +30,6 @@ MOST_RUNS = 2000  # in the largest comparison: more would take longer than a mon
 LONGEST_NAME = 150  # characters in the name of a run's folder
 REPORT = "report.json"
 PLAN = "comparison.yaml"  # in the folder of a comparison, beside runs/
-SCALED = "rates_scaled"  # its key with the names of the runs whose learning rate the comparison multiplied
 
 
 class PlannedArm(BaseModel):
@@ -39,11 +38,11 @@ class PlannedArm(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
     mode: Annotated[str, AfterValidator(MODES.check_name)]
     batches: Annotated[tuple[Batch, ...], Field(strict=False, min_length=1, max_length=2)] | None = None
-    set: dict[Annotated[str, Field(pattern=r"^\w+\.\w+$")], Any] = {}
+    set: Annotated[dict[Annotated[str, Field(pattern=r"^\w+\.\w+$")], Any], AfterValidator(flat)] = {}
 
 
 class Comparison(BaseModel):
-    """A comparison. `settings` holds the sections of a run's configuration that all runs share.
+    """A comparison. `settings` holds by dotted key what all runs share; a file may have it in sections too.
 
     `batches`: "same_per_update" gives every update the same number of examples, workers x batch size, in every mode;
     "same_per_worker" gives every worker the same batch size. `learning_rate`: where neither the arm nor the network's
@@ -62,7 +61,7 @@ class Comparison(BaseModel):
     learning_rate: Literal["linear", "same"] = "linear"
     score_every_epochs: float = Field(default=1 / 8, gt=0, le=1000)
     target_score: float | None = Field(default=None, gt=0)
-    settings: dict[str, Any] = {}
+    settings: Annotated[dict[str, Any], AfterValidator(flat)] = {}
 
     def arms_by_batch(self) -> Iterator[tuple[str, PlannedArm]]:
         """Yield each arm with each of its batches."""
@@ -84,6 +83,14 @@ class PlannedRun:
     name: str
     config: RunConfig
     scaled: bool
+
+
+class WrittenPlan(BaseModel):
+    """What is read again of the file PLAN. The file also has the other fields of the `Comparison`."""
+
+    settings: dict[str, Any] | None = None
+    trained_in_this_order: list[str] = []  # the names of the runs
+    rates_scaled: list[str] = []  # the names of the runs whose learning rate the comparison multiplied
 
 
 def read_comparison(file: Path | None, changes: dict[str, Any], overrides: dict[str, Any]) -> Comparison:
@@ -109,7 +116,7 @@ def read_comparison(file: Path | None, changes: dict[str, Any], overrides: dict[
     except ValidationError as error:
         raise UserError(first_error(error, str(file) if file else "compare", names=Comparison.model_fields)) from error
     comparison = _with_absolute_paths(comparison, file.absolute().parent if file else Path.cwd())
-    settings = joined([flat(comparison.settings), flat(of_options(overrides).settings)])
+    settings = joined([comparison.settings, flat(of_options(overrides).settings)])
     return comparison.model_copy(update={"settings": settings})
 
 
@@ -120,13 +127,22 @@ def _with_absolute_paths(comparison: Comparison, folder: Path) -> Comparison:
     """
 
     def named(settings: dict[str, Any]) -> dict[str, Any]:
-        return flat(trust_names(nested(flat(settings)), folder))
+        return flat(trust_names(nested(settings), folder))
 
     arms = tuple(
         arm.model_copy(update={"mode": user_code.trust_reference(arm.mode, folder), "set": named(arm.set)})
         for arm in comparison.arms
     )
     return comparison.model_copy(update={"arms": arms, "settings": named(comparison.settings)})
+
+
+def read_plan(folder: Path) -> WrittenPlan:
+    """Return the plan in the folder of a comparison, or an empty plan if there is none. Raises UserError if it is damaged."""
+    file = folder / PLAN
+    try:
+        return WrittenPlan.model_validate(read_yaml(file) if file.is_file() else {})
+    except ValidationError as error:
+        raise UserError(first_error(error, f"'{file}'")) from error
 
 
 def planned_runs(comparison: Comparison) -> list[PlannedRun]:
@@ -143,13 +159,13 @@ def planned_runs(comparison: Comparison) -> list[PlannedRun]:
     if count > MOST_RUNS:
         raise UserError(f"seeds, stragglers, batches and arms make {count:,} runs: at most {MOST_RUNS:,} are compared")
     for given in (comparison.settings, *(arm.set for arm in comparison.arms)):
-        if (every := flat(given).get("checkpoints.every_seconds")) is not None:
+        if (every := given.get("checkpoints.every_seconds")) is not None:
             raise UserError(
                 f"compare: checkpoints.every_seconds: got {every!r:.80}: all modes are scored after the same examples here: "
                 "set score_every_epochs in the comparison's file"
             )
     try:
-        check_used(tuple(arm.mode for arm in comparison.arms), flat(comparison.settings))
+        check_used(tuple(arm.mode for arm in comparison.arms), comparison.settings)
     except ValueError as error:
         raise UserError(f"compare: {error}") from error
     runs: dict[str, PlannedRun] = {}
@@ -201,14 +217,14 @@ def _planned_run(comparison: Comparison, arm: PlannedArm, batch: str, straggler:
     size = config.training.batch_size_per_worker
     if batch == "same_per_update":
         # A single process has no workers: it has to reach the same number of examples as the other modes.
-        workers = flat(comparison.settings | arm.set).get("cluster.workers", config.cluster.workers)
+        workers = (comparison.settings | arm.set).get("cluster.workers", config.cluster.workers)
         values["training.batch_size_per_worker"] = _share_of_an_update(config, workers)
     if has_stragglers:
         values["cluster.straggler"] = straggler
     config = _placed_and_scored_alike(build_config(None, deepcopy(values)), comparison)
     times = config.training.batch_size_per_worker * config.gradients_per_update / size
     rate = config.optimizer.learning_rate
-    is_own = flat(arm.set).get("optimizer.learning_rate") is not None or has_rates_of_recipe(config)
+    is_own = arm.set.get("optimizer.learning_rate") is not None or has_rates_of_recipe(config)
     scaled = comparison.learning_rate == "linear" and not is_own and times != 1 and rate is not None
     if scaled:
         config = config.with_values({"optimizer.learning_rate": rate * times})
@@ -224,7 +240,7 @@ def _planned_run(comparison: Comparison, arm: PlannedArm, batch: str, straggler:
 def has_rates_of_recipe(config: RunConfig) -> bool:
     """Return whether the network's recipe has this learning rate and momentum for this mode, workers and batch."""
     found, optimizer = rates_found(config), config.optimizer
-    given = optimizer.learning_rate, getattr(optimizer, "momentum", 0.0)
+    given = optimizer.learning_rate, optimizer.momentum_if_any or 0.0
     return found is not None and (found.learning_rate, found.momentum) == given
 
 

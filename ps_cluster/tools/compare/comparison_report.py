@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -33,8 +32,8 @@ SCHEMA = 4
 
 
 @dataclass(frozen=True)
-class Report:
-    """A written report, and its content to print."""
+class WrittenReport:
+    """The page of a report, and its content to print."""
 
     page: Path
     warnings: Sequence[str]
@@ -50,7 +49,7 @@ def write_report(
     baseline: str | None = None,
     force: bool = False,
     arm_keys: Collection[str] = (),
-) -> Report:
+) -> WrittenReport:
     """Compare finished runs and write report.html, plots/, rows.csv, groups.csv and report.json into `output`.
 
     Args:
@@ -107,10 +106,10 @@ def write_report(
     write_whole(output / "groups.csv", to_csv(of_groups))
     write_whole(output / REPORT, json.dumps(content, indent=1) + "\n")
     write_whole(output / "report.html", page)
-    return Report(output / "report.html", warnings, headline, shown)
+    return WrittenReport(output / "report.html", warnings, headline, shown)
 
 
-def print_report(report: Report, console: Console) -> None:
+def print_report(report: WrittenReport, console: Console) -> None:
     """Print the warnings, the findings in words, the tables and the path of the page."""
     for line in report.warnings:
         console.print(line, style="bold yellow", highlight=False, markup=False)
@@ -181,7 +180,7 @@ def _scored(records: Sequence[Record]) -> str:
     return f"{counts[0]}, at the same numbers of {not_diverged[0].summary.unit} (within {apart:.1%} of the training)"
 
 
-def _origins(groups: Sequence[Group]) -> dict[str, Any]:
+def _origins(groups: Sequence[Group]) -> dict[str, object]:
     """Return the parts of the page on the origin of the runs: shared settings, settings of each group, and machines."""
     records = [record for group in groups for record in group.records]
     settings = [_changed(record) for record in records]

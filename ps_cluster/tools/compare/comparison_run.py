@@ -26,9 +26,9 @@ from ps_cluster.system import tensorboard_server
 from ps_cluster.tools.compare.comparison_plan import (
     PLAN,
     REPORT,
-    SCALED,
     Comparison,
     PlannedRun,
+    WrittenPlan,
     planned_runs,
     training_order,
 )
@@ -124,6 +124,6 @@ def check_free_for_report(output: Path) -> None:
 def _claim(output: Path, comparison: Comparison, runs: list[PlannedRun]) -> None:
     # Only the report uses the target: another target needs no new runs.
     content = comparison.model_dump(mode="json", exclude={"target_score"})
-    content["trained_in_this_order"] = [run.name for run in runs]
-    content[SCALED] = [run.name for run in runs if run.scaled]
+    names, scaled = [run.name for run in runs], [run.name for run in runs if run.scaled]
+    content |= WrittenPlan(trained_in_this_order=names, rates_scaled=scaled).model_dump(exclude={"settings"})
     claimed_folders.claim(output, PLAN, dump_yaml(content), _NOUN, besides=CODE)

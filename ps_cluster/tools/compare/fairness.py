@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any
 
 from ps_cluster.config import has_rates
 from ps_cluster.config.sections import uses
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import in_words, one_line
-from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.installation import PROGRAM
 from ps_cluster.launch.pinning import keeps_to_cores
-from ps_cluster.tools.compare.comparison_plan import PLAN, SCALED
+from ps_cluster.tools.compare.comparison_plan import read_plan
 from ps_cluster.tools.compare.groups import Group
 from ps_cluster.tools.compare.labels import flat_settings
-from ps_cluster.tools.compare.records import FIELDS, Record
+from ps_cluster.tools.compare.records import Record, work_of
 
 EXAMPLES_TOLERANCE = 0.02
 _ISOLATION = "cluster.isolation"  # depends on the machine, does not change training
@@ -42,7 +39,6 @@ def differences_in_settings(records: Sequence[Record], arm_keys: Collection[str]
       arm_keys: dotted keys that arms of this comparison set. Runs may differ in these settings and in those of
         `_OF_AN_ARM`.
     """
-    fields = [{name: getattr(record.summary, name) for name in FIELDS} for record in records]
     may_differ = {*_OF_AN_ARM, *_NOT_COMPARED_HERE, *arm_keys}
     settings = [
         {
@@ -52,7 +48,7 @@ def differences_in_settings(records: Sequence[Record], arm_keys: Collection[str]
         }
         for record in records
     ]
-    return [*_differing(fields), *_differing(settings, absent=None)]
+    return [*_differing([work_of(record.summary) for record in records]), *_differing(settings, absent=None)]
 
 
 def differences_in_surroundings(records: Sequence[Record]) -> list[str]:
@@ -70,7 +66,7 @@ def differences_in_surroundings(records: Sequence[Record]) -> list[str]:
     ]
 
 
-def _differing(rows: Sequence[Mapping[str, Any]], absent: str | None = "not recorded") -> Iterator[str]:
+def _differing(rows: Sequence[Mapping[str, object]], absent: str | None = "not recorded") -> Iterator[str]:
     """Yield the name and the distinct values of what is not the same in all rows.
 
     `absent` stands for missing values; if it is None, they are left out.
@@ -159,7 +155,7 @@ def warn_of_rates(groups: Sequence[Group]) -> Iterator[str]:
     scaled = {
         f"{group.arm} {group.batch_per_worker}/{group.batch} ({group.first.config.optimizer.learning_rate:.3g})"
         for group in groups
-        if any(record.root.name in _recorded_as_scaled(record.root.parent.parent) for record in group.records)
+        if any(record.root.name in read_plan(record.root.parent.parent).rates_scaled for record in group.records)
     }
     if scaled:
         rules = ", ".join(sorted({group.first.config.optimizer.rule for group in groups}))
@@ -176,9 +172,3 @@ def warn_of_rates(groups: Sequence[Group]) -> Iterator[str]:
             f"There are no learning rates for single modes in the recipe of {', '.join(models)}. With rates that are "
             "tuned for each mode, the modes may give other results."
         )
-
-
-def _recorded_as_scaled(comparison: Path) -> Collection[str]:
-    """Return the names of the runs whose rate a comparison scaled; nothing if the folder holds no comparison."""
-    names = read_yaml(comparison / PLAN).get(SCALED) if (comparison / PLAN).is_file() else None
-    return names if isinstance(names, list) else ()

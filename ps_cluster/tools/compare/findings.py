@@ -9,25 +9,22 @@ import csv
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ps_cluster.files.values import cell
 from ps_cluster.tools.compare.estimates import Estimate, difference, estimate, ratio
 from ps_cluster.tools.compare.groups import NO_STRAGGLER, Group, View
 from ps_cluster.tools.compare.metric import ACCURACY, Metric
-from ps_cluster.tools.compare.records import Record
+from ps_cluster.tools.compare.records import Reached, Record
 
-Row = dict[str, Any]
+Row = dict[str, object]
 Read = Callable[[Record], float | None]
-_PARTS = ("mean", "sd", "low", "high", "n")  # of an estimate
-_ENDS = {"": "mean", "_low": "low", "_high": "high"}  # the end of a column's name → the part of an estimate
 
 
 def numbers(metric: Metric, target: float | None) -> Mapping[str, Read]:
     """Return, for each number, a function that reads it from a run. Accuracies and shares are from 0 to 1."""
 
-    def reached(name: str) -> Read:
-        return lambda record: getattr(record.reached(target), name, None)
+    def reached(read: Callable[[Reached], float]) -> Read:
+        return lambda record: read(found) if (found := record.reached(target)) else None
 
     return {
         metric.column: lambda record: record.final,
@@ -35,9 +32,9 @@ def numbers(metric: Metric, target: float | None) -> Mapping[str, Read]:
         "train_seconds": lambda record: record.summary.train_seconds,
         "examples": lambda record: record.examples,
         "examples_per_second": lambda record: record.examples_per_second,
-        "seconds_to_target": reached("seconds"),
-        "examples_to_target": reached("examples"),
-        "target_is_limit": reached("is_limit"),
+        "seconds_to_target": reached(lambda found: found.seconds),
+        "examples_to_target": reached(lambda found: found.examples),
+        "target_is_limit": reached(lambda found: found.is_limit),
         "staleness_mean": lambda record: record.summary.staleness.mean,
         "staleness_p95": lambda record: record.summary.staleness.p95,
         "staleness_max": lambda record: record.summary.staleness.max,
@@ -117,7 +114,13 @@ class GroupFinding:
         row = {**_identity(group), "n": len(group.records), "seeds": " ".join(map(str, group.seeds))}
         row |= {"target": self.target, "diverged": group.diverged}
         for name, value in {**self.estimates, **{f"idle_share_worker_{i}": self.idle.get(i) for i in workers}}.items():
-            row |= {f"{name}_{part}": getattr(value, part, 0 if part == "n" else None) for part in _PARTS}
+            row |= {
+                f"{name}_mean": value and value.mean,
+                f"{name}_sd": value and value.sd,
+                f"{name}_low": value and value.low,
+                f"{name}_high": value and value.high,
+                f"{name}_n": value.n if value else 0,
+            }
         return row
 
 
@@ -175,7 +178,11 @@ class GroupDifference:
         }
         named = {f"{self.group.metric.column}_difference": first, "speed_ratio": self.speed, "time_ratio": self.time}
         for name, value in named.items():
-            row |= {f"{name}{end}": getattr(value, part, None) for end, part in _ENDS.items()}
+            row |= {
+                name: value and value.mean,
+                f"{name}_low": value and value.low,
+                f"{name}_high": value and value.high,
+            }
         return row
 
 
@@ -214,7 +221,7 @@ def _identity(group: Group) -> Row:
         "batch_per_update": group.batch,
         "straggler": group.straggler,
         "learning_rate": optimizer.learning_rate,
-        "momentum": getattr(optimizer, "momentum", None),
+        "momentum": optimizer.momentum_if_any,
         "metric": group.metric.noun,
         "unit": group.unit,
     }

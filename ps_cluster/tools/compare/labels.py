@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.sections import flat
@@ -48,14 +47,14 @@ def _label(config: RunConfig) -> str:
     return label if method == NoCorrection.name else f"{label} {method}"
 
 
-def _differing(settings: Sequence[dict[str, Any]]) -> set[str]:
+def _differing(settings: Sequence[Mapping[str, object]]) -> set[str]:
     """Return the keys that tell methods apart, and do not have the same value in all settings."""
     first = settings[0]
     keys = {key for one in settings for key in one} - _NOT_IN_LABELS
     return {key for key in keys if any(one.get(key) != first.get(key) for one in settings)}
 
 
-def flat_settings(config: RunConfig) -> dict[str, Any]:
+def flat_settings(config: RunConfig) -> dict[str, object]:
     """Return dotted key → value of the whole configuration."""
     return flat(config.model_dump(mode="json"))
 

@@ -17,7 +17,6 @@ from ps_cluster.runs.result_rows import BROKEN, ScoreRow, Summary
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.tools.compare.metric import Metric, metric_of
 
-FIELDS = ("dataset", "dataset_kind", "model", "precision")  # of a summary; each has to be known
 LONGEST_GAP = 0.5  # between two scores that are interpolated, as a share of the training's examples
 
 
@@ -124,6 +123,16 @@ class Record:
         return None
 
 
+def work_of(summary: Summary) -> dict[str, str | None]:
+    """Return the data set, network and precision of a run. A comparison has to know each of them."""
+    return {
+        "dataset": summary.dataset,
+        "dataset_kind": summary.dataset_kind,
+        "model": summary.model,
+        "precision": summary.precision,
+    }
+
+
 def read_record(run_root: Path) -> Record:
     """Return the record of a finished run.
 
@@ -141,7 +150,7 @@ def read_record(run_root: Path) -> Record:
         raise UserError(
             f"'{run_dir.summary}': {examples} examples in {summary.train_seconds} seconds: nothing to compare"
         )
-    if unknown := next((name for name in FIELDS if getattr(summary, name) is None), None):
+    if unknown := next((name for name, value in work_of(summary).items() if value is None), None):
         raise UserError(f"'{run_dir.summary}': {unknown} is missing, so the run can't be compared")
     busy = {worker: shares.busy for worker, shares in time_shares(ledger).items()}
     return Record(

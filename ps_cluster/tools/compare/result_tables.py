@@ -81,7 +81,7 @@ def cells(finding: GroupFinding) -> dict[str, str]:
         interval = f"{metric.number(accuracy.low)} to {metric.number(accuracy.high)}"
     return _identity_cells(group) | {
         "n": str(n),
-        "rate": f"{number(optimizer.learning_rate, '.3g')} / {number(getattr(optimizer, 'momentum', None), '.3g')}",
+        "rate": f"{number(optimizer.learning_rate, '.3g')} / {number(optimizer.momentum_if_any, '.3g')}",
         "metric": _metric(group, accuracy),
         "interval": interval,
         "speed": _spread(found["examples_per_second"], ",.0f"),

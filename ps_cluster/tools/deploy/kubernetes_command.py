@@ -93,9 +93,9 @@ def k8s() -> None:
 @config_layers
 def render(
     given: GivenSettings, kind: str, output: Path, data_volume: str | None, scratch: str,
-    cpu: tuple[OfType, ...], memory: tuple[OfType, ...], restarts: tuple[OfType, ...], share_run_dir: bool,
-    restart_job: bool, name: str, namespace: str | None, image: str, run_volume: str, wait_seconds: float | None,
-    min_workers: int | None,
+    cpu: tuple[OfType[str], ...], memory: tuple[OfType[str], ...], restarts: tuple[OfType[int], ...],
+    share_run_dir: bool, restart_job: bool, name: str, namespace: str | None, image: str, run_volume: str,
+    wait_seconds: float | None, min_workers: int | None,
 ) -> None:  # fmt: skip
     """Print the manifests of a training on Kubernetes.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.tasks import CHIEF, EVALUATOR, PS, WORKER, leader_type
@@ -13,7 +13,8 @@ from ps_cluster.launch.stages import RunLimits
 
 _GRACE_S = 30  # for a worker to hand back its steps, or any task to end
 
-OfType = tuple[str | None, Any]  # the type of a role, or None for all; a value
+Value = TypeVar("Value", str, int)
+OfType = tuple[str | None, Value]  # the type of a role, or None for all; a value
 
 
 @dataclass(frozen=True)
@@ -39,12 +40,19 @@ class Role:
         return self.leads or self.type == EVALUATOR
 
 
-def roles_of(config: RunConfig, *, shared_by_all: bool = False, **given: Iterable[OfType]) -> tuple[Role, ...]:
+def roles_of(
+    config: RunConfig,
+    *,
+    shared_by_all: bool = False,
+    cpu: Iterable[OfType[str]] = (),
+    memory: Iterable[OfType[str]] = (),
+    restarts: Iterable[OfType[int]] = (),
+) -> tuple[Role, ...]:
     """Return the roles that the mode of `config` has, and the evaluator if it is wanted.
 
     Args:
       shared_by_all: whether all tasks get the run directory of the leader, not only those that need it.
-      given: cpu, memory, restarts → values for all roles or for one.
+      cpu, memory, restarts: values for all roles or for one.
     Raises:
       UserError: a value is for a role that is not there, or a role has two values.
     """
@@ -53,7 +61,9 @@ def roles_of(config: RunConfig, *, shared_by_all: bool = False, **given: Iterabl
     leader = leader_type(mode.cluster.types)
     types = (*mode.cluster.types, EVALUATOR) if cluster.evaluator else mode.cluster.types
     drain_s = int(RunLimits().for_waits_of(config.longest_update_seconds()).drain_s)
-    values = {field: _by_type(field, some, types) for field, some in given.items()}
+    cpus = _by_type("cpu", cpu, types, Role.cpu)
+    memories = _by_type("memory", memory, types, Role.memory)
+    most_restarts = _by_type("restarts", restarts, types, Role.restarts)
     return tuple(
         Role(
             type=kind,
@@ -62,7 +72,9 @@ def roles_of(config: RunConfig, *, shared_by_all: bool = False, **given: Iterabl
             leads=kind == leader,
             shares=shared_by_all or kind in (leader, EVALUATOR),
             grace_s=_GRACE_S + (drain_s if kind == leader else 0),
-            **{field: some[kind] for field, some in values.items() if kind in some},
+            cpu=cpus[kind],
+            memory=memories[kind],
+            restarts=most_restarts[kind],
         )
         for kind in types
     )
@@ -79,12 +91,12 @@ def check_for_tasks(config: RunConfig, min_workers: int | None) -> None:
         raise UserError(f"data.data_dir: got '{folder}': name the absolute path at which the tasks find it")
 
 
-def _by_type(field: str, values: Iterable[OfType], types: tuple[str, ...]) -> dict[str, Any]:
-    """Return the value of each type that has one. A value for a type replaces a value for all types."""
-    found: dict[str | None, Any] = {}
+def _by_type(field: str, values: Iterable[OfType[Value]], types: tuple[str, ...], default: Value) -> dict[str, Value]:
+    """Return the value of each type. A value for a type replaces a value for all types, which replaces the default."""
+    found: dict[str | None, Value] = {}
     for kind, value in values:
         if kind is not None and kind not in types:
             raise UserError(f"--{field}: got {kind}={value}, but this training has only {', '.join(types)}")
         if found.setdefault(kind, value) != value:
             raise UserError(f"--{field}: got {found[kind]} and {value} for {kind or 'all'}: give one of them")
-    return {kind: found.get(kind, found.get(None)) for kind in types if kind in found or None in found}
+    return {kind: found.get(kind, found.get(None, default)) for kind in types}

@@ -85,7 +85,8 @@ def render(
     check_for_tasks(config, min_workers)
     roles = roles_of(config)
     count = sum(role.count for role in roles)
-    if listens := sum(role.count for role in roles if role.listens) > 1:
+    opens_ports = sum(role.count for role in roles if role.listens) > 1
+    if opens_ports:
         check_can_guard(config.cluster.isolation)
     if port is not None and port + count - 1 > _LAST_PORT:
         raise UserError(f"--port: got {port}: the last of {count} tasks would have a port over {_LAST_PORT}")
@@ -106,5 +107,5 @@ def render(
         more=more,
     )
     write_text_to(output, job.script())
-    if listens:
+    if opens_ports:
         print_note(who_reaches(job.ports, config.cluster.isolation))

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from functools import partial
-from typing import Any
 
 
 class Status(StrEnum):
@@ -64,7 +63,7 @@ def examine(checks: Sequence[Check]) -> Iterator[Finding]:
         yield replace(finding, name=check.name, seconds=round(time.monotonic() - began, 3))
 
 
-def as_json(examined: Sequence[Finding]) -> dict[str, Any]:
+def as_json(examined: Sequence[Finding]) -> dict[str, object]:
     """Return the output of --json. Its status is the worst of all checks."""
     worst = max((one.status for one in examined), key=list(Status).index, default=Status.OK)
     return {"status": worst.value, "checks": [asdict(one) for one in examined]}

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+from pydantic import ValidationError
 
 from ps_cluster.config import RunConfig, load_config
 from ps_cluster.config.optimizer_rules import RULES
+from ps_cluster.config.tasks import CHIEF, PS, WORKER
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.json_rows import read_rows
+from ps_cluster.files.values import first_error
 from ps_cluster.runs import ledger_csv
 from ps_cluster.runs.phases import phase_seconds, phase_times
 from ps_cluster.runs.result_rows import ProgressRow, Summary
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system.machine import processor_of
-from ps_cluster.tools.simulate.costs import Costs, TableCosts, make_costs
+from ps_cluster.tools.simulate.costs import Costs, TableCosts
 from ps_cluster.training.modes.asynchronous import Async
 
 COLD_STEPS = 8  # first steps of each worker, in which TensorFlow still builds graphs
@@ -107,37 +111,44 @@ def calibrate(run: FinishedRun, base: Costs) -> Costs:
             "nor restarted"
         )
     walls = _wall_seconds(run)
-    cpu = {
-        kind: run.cpu_seconds(kind, base.startup_cpu_seconds) / len(run.rows) for kind in ("worker", "ps", "chief")
-    }  # of a step
+    of_worker, of_servers, of_chief = (
+        run.cpu_seconds(kind, base.startup_cpu_seconds) / len(run.rows) for kind in (WORKER, PS, CHIEF)
+    )  # CPU seconds of a step
     servers = len(run.summary.parameter_servers)
     share = (run.parameters + (run.tables.values_per_step if run.tables else 0)) / servers
     # The CPU seconds of a server are split as pull and push took wall seconds.
-    pull, push = (cpu["ps"] / servers * walls[name] / (walls["pull"] + walls["push"]) for name in ("pull", "push"))
+    pull, push = (of_servers / servers * wall / (walls.pull + walls.push) for wall in (walls.pull, walls.push))
     of_pull, of_apply = base.pull_seconds_per_parameter * share, base.apply_seconds_per_parameter * share
     dispatching = base.chief_seconds * len(np.unique(run.rows["scheduled_time"]))
-    background = (cpu["chief"] * len(run.rows) - dispatching) / run.summary.train_seconds
-    measured = {
-        "measured_on": _about(run, servers),
-        "processor": run.processor,
-        "parameters": run.parameters,
-        "bytes_per_parameter": bytes_per_parameter(run.config),
-        "tables": run.tables and run.tables.model_dump(),
-        "examples_per_step": run.config.examples_per_step,
-        "steps_per_dispatch": run.config.cluster.steps_per_dispatch,
-        "compute_seconds": walls["compute"],
-        "compute_cv": walls["compute_cv"],
-        "worker_cpu_seconds": cpu["worker"],
-        "pull_fixed_seconds": max(0.0, pull - of_pull),
-        "push_fixed_seconds": max(0.0, push - of_apply),
-        "server_cv": walls["push_cv"],
-        "pull_delay_seconds": max(0.0, walls["pull"] - pull),
-        "push_delay_seconds": max(0.0, walls["push"] - push),
-        "step_gap_seconds": walls["step_gap"],
-        "dispatch_delay_seconds": max(0.0, walls["dispatch_gap"] - walls["step_gap"] - base.chief_seconds),
-        "chief_background_cores": max(0.0, background),
-    }
-    return make_costs(base.model_dump() | measured, str(run.root))
+    background = (of_chief * len(run.rows) - dispatching) / run.summary.train_seconds
+    try:
+        return Costs(
+            measured_on=_about(run, servers),
+            processor=run.processor,
+            parameters=run.parameters,
+            bytes_per_parameter=bytes_per_parameter(run.config),
+            tables=run.tables,
+            examples_per_step=run.config.examples_per_step,
+            steps_per_dispatch=run.config.cluster.steps_per_dispatch,
+            compute_seconds=walls.compute,
+            compute_cv=walls.compute_cv,
+            worker_cpu_seconds=of_worker,
+            pull_fixed_seconds=max(0.0, pull - of_pull),
+            pull_seconds_per_parameter=base.pull_seconds_per_parameter,
+            push_fixed_seconds=max(0.0, push - of_apply),
+            apply_seconds_per_parameter=base.apply_seconds_per_parameter,
+            server_cv=walls.push_cv,
+            pull_delay_seconds=max(0.0, walls.pull - pull),
+            push_delay_seconds=max(0.0, walls.push - push),
+            step_gap_seconds=walls.step_gap,
+            dispatch_delay_seconds=max(0.0, walls.dispatch_gap - walls.step_gap - base.chief_seconds),
+            chief_seconds=base.chief_seconds,
+            chief_background_cores=max(0.0, background),
+            round_push_seconds=base.round_push_seconds,
+            startup_cpu_seconds=base.startup_cpu_seconds,
+        )
+    except ValidationError as error:
+        raise UserError(first_error(error, str(run.root))) from error
 
 
 def _about(run: FinishedRun, servers: int) -> str:
@@ -148,22 +159,33 @@ def _about(run: FinishedRun, servers: int) -> str:
     return f"{about}; in these times workers also wait for each other: take a run with --workers 1"
 
 
-def _wall_seconds(run: FinishedRun) -> dict[str, float]:
-    """Return the mean wall seconds of each phase over all workers, and two coefficients of variation."""
+class WallSeconds(NamedTuple):
+    """The mean wall seconds of each phase over all workers, and two coefficients of variation."""
+
+    pull: float
+    compute: float
+    compute_cv: float
+    push: float
+    push_cv: float
+    step_gap: float
+    dispatch_gap: float
+
+
+def _wall_seconds(run: FinishedRun) -> WallSeconds:
     steps = [_steps_of(run.rows[run.rows["pid"] == pid]) for pid in np.unique(run.rows["pid"])]
     if not any(len(within) and len(between) for _, within, between in steps):
         raise UserError(f"run directory '{run.root}': {len(run.rows)} steps are too few to calibrate from")
     phases, step_gaps, dispatch_gaps = (np.concatenate(parts, axis=-1) for parts in zip(*steps, strict=True))
     pull, compute, push = phases
-    return {
-        "pull": float(pull.mean()),
-        "compute": float(compute.mean()),
-        "compute_cv": float(compute.std() / compute.mean()),
-        "push": float(push.mean()),
-        "push_cv": float(push.std() / push.mean()),
-        "step_gap": float(step_gaps.mean()),
-        "dispatch_gap": float(dispatch_gaps.mean()),
-    }
+    return WallSeconds(
+        pull=float(pull.mean()),
+        compute=float(compute.mean()),
+        compute_cv=float(compute.std() / compute.mean()),
+        push=float(push.mean()),
+        push_cv=float(push.std() / push.mean()),
+        step_gap=float(step_gaps.mean()),
+        dispatch_gap=float(dispatch_gaps.mean()),
+    )
 
 
 def _steps_of(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
 
 import click
 
@@ -104,15 +104,26 @@ from ps_cluster.tools.simulate.costs import can_simulate, known_costs
 )
 @option("--save-costs", type=OUTPUT_FILE, metavar="FILE", help="Write the costs to this YAML file.")
 @click.pass_context
-def simulate(context: click.Context, /, **settings: Any) -> None:
+def simulate(
+    context: click.Context, /, workers: tuple[int, ...], parameter_servers: tuple[int, ...], mode: str,
+    local_steps: int | None, backup_workers: int, straggler: str, network: str | None, calibrate_from: Path | None,
+    check_run: Path | None, link_gbps: float, latency_us: float, one_machine: bool, cores: int | None, seed: int,
+    json_file: Path | None, save_costs: Path | None,
+) -> None:  # fmt: skip
     """Predict throughput and staleness of a cluster before you build it."""
     from ps_cluster.tools.simulate.simulation_run import SimulationSettings, run_simulation
 
-    if settings["check_run"]:
+    if check_run:
         kept = ("check_run", "calibrate_from", "network", "cores", "json_file", "save_costs")
         refuse_others(context, *kept, because="--check predicts the run as it was")
-    console, file = make_console(), settings.pop("json_file")
-    console.quiet |= file == STDOUT
-    found = run_simulation(SimulationSettings(**settings), console)
-    if file:
-        write_json_to(file, found)
+    console = make_console()
+    console.quiet |= json_file == STDOUT
+    settings = SimulationSettings(
+        workers=workers, parameter_servers=parameter_servers, mode=mode, local_steps=local_steps,
+        backup_workers=backup_workers, straggler=straggler, network=network, calibrate_from=calibrate_from,
+        check_run=check_run, link_gbps=link_gbps, latency_us=latency_us, one_machine=one_machine, cores=cores,
+        seed=seed, save_costs=save_costs,
+    )  # fmt: skip
+    found = run_simulation(settings, console)
+    if json_file:
+        write_json_to(json_file, found)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -25,8 +24,6 @@ COSTS_FOLDER = CONFIG_FOLDER / "simulate"
 Seconds = Annotated[float, Field(ge=0, le=1e6)]
 Variation = Annotated[float, Field(ge=0, le=10)]
 """Coefficient of variation: standard deviation over mean."""
-
-_DELAYS = ("pull_delay_seconds", "push_delay_seconds", "step_gap_seconds")
 
 
 def can_simulate(mode: Mode) -> bool:
@@ -106,7 +103,7 @@ class Costs(BaseModel):
     @property
     def delay_seconds(self) -> float:
         """Sum of the delays of a step."""
-        return float(sum(getattr(self, name) for name in _DELAYS))
+        return self.pull_delay_seconds + self.push_delay_seconds + self.step_gap_seconds
 
     def of_mode(self, mode: str) -> Costs:
         """Return the costs of a step in this mode."""
@@ -131,7 +128,12 @@ class Costs(BaseModel):
 
     def with_delays_times(self, factor: float) -> Costs:
         """Return the same costs with all delays of a step multiplied by `factor`."""
-        return self.model_copy(update={name: factor * getattr(self, name) for name in _DELAYS})
+        changed = {
+            "pull_delay_seconds": factor * self.pull_delay_seconds,
+            "push_delay_seconds": factor * self.push_delay_seconds,
+            "step_gap_seconds": factor * self.step_gap_seconds,
+        }
+        return self.model_copy(update=changed)
 
 
 @dataclass(frozen=True)
@@ -183,12 +185,7 @@ def costs_of(network: str) -> Costs:
 
 def read_costs(file: Path) -> Costs:
     """Return the costs in a file. Raises UserError if it can't be read, or a value has the wrong type or range."""
-    return make_costs(read_yaml(file), str(file))
-
-
-def make_costs(values: Mapping[str, object], origin: str) -> Costs:
-    """Return costs with these values. Raises UserError, which names `origin`, for a wrong type or range."""
     try:
-        return Costs.model_validate(values)
+        return Costs.model_validate(read_yaml(file))
     except ValidationError as error:
-        raise UserError(first_error(error, origin)) from error
+        raise UserError(first_error(error, str(file))) from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import overload
 
 import numpy as np
 
@@ -23,7 +23,13 @@ def gamma(random: np.random.Generator, mean: float, variation: float, shape: tup
     return random.gamma(variation**-2, mean * variation**2, size=shape)
 
 
-def gammas(random: np.random.Generator, mean: float, variation: float, width: int | None = None) -> Iterator[Any]:
+@overload
+def gammas(random: np.random.Generator, mean: float, variation: float) -> Iterator[float]: ...
+@overload
+def gammas(random: np.random.Generator, mean: float, variation: float, width: int) -> Iterator[np.ndarray]: ...
+def gammas(
+    random: np.random.Generator, mean: float, variation: float, width: int | None = None
+) -> Iterator[float] | Iterator[np.ndarray]:
     """Yield draws without end: floats or, with `width`, float64 [width]. Drawing many at once is much faster."""
     rows = max(1, _NUMBERS_AT_ONCE // (width or 1))
     while True:
@@ -42,10 +48,15 @@ class Slow:
         for slow in stragglers.slow:
             self._factors[slow.worker], self._extras[slow.worker] = slow.factor, slow.extra_s
 
-    def seconds(self, worker: int | slice, own_seconds: float | np.ndarray) -> Any:
-        """Return the wait of one worker, a float, or of several, float64 [workers], after computations of `own_seconds`."""
+    @overload
+    def seconds(self, worker: int, own_seconds: float) -> float: ...
+    @overload
+    def seconds(self, worker: slice, own_seconds: np.ndarray) -> np.ndarray: ...
+    def seconds(self, worker: int | slice, own_seconds: float | np.ndarray) -> float | np.ndarray:
+        """Return the wait of one worker, or of several, float64 [workers], after computations of `own_seconds`."""
         if not self._stragglers:
             return 0.0 * own_seconds
         variation = gamma(self._random, 1.0, TASK_VARIATION if self._stragglers.gamma else 0.0, np.shape(own_seconds))
         slow = np.maximum(0.0, self._factors[worker] * variation - 1) * own_seconds
-        return slow + self._extras[worker]
+        waits: float | np.ndarray = slow + self._extras[worker]
+        return waits

@@ -6,10 +6,12 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import count
-from typing import Any
+from typing import TypeVarTuple
 
-Action = Callable[..., None]
+Action = Callable[[], None]
+Arguments = TypeVarTuple("Arguments")
 
 
 class Events:
@@ -17,20 +19,23 @@ class Events:
 
     def __init__(self) -> None:
         self.now = 0.0  # the simulated time in seconds
-        self._heap: list[tuple[float, int, Action, tuple[Any, ...]]] = []
+        self._heap: list[tuple[float, int, Action]] = []
         self._order = count()
 
-    def at(self, time: float, action: Action, *arguments: Any) -> None:
+    def at(self, time: float, action: Callable[[*Arguments], None], *arguments: *Arguments) -> None:
         """Plan `action(*arguments)` for a time that has not passed."""
-        heapq.heappush(self._heap, (time, next(self._order), action, arguments))
+        planned: Action = partial(action, *arguments)
+        heapq.heappush(self._heap, (time, next(self._order), planned))
 
-    def after(self, seconds: float, action: Action, *arguments: Any) -> None:
+    def after(self, seconds: float, action: Callable[[*Arguments], None], *arguments: *Arguments) -> None:
+        """Plan `action(*arguments)` for some seconds from now."""
         self.at(self.now + seconds, action, *arguments)
 
     def run_while(self, more: Callable[[], bool]) -> None:
+        """Let the planned events happen, one after the other, as long as `more()` is true before each."""
         while more():
-            self.now, _, action, arguments = heapq.heappop(self._heap)
-            action(*arguments)
+            self.now, _, action = heapq.heappop(self._heap)
+            action()
 
 
 class Core:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -27,6 +26,7 @@ from ps_cluster.tools.simulate.calibration import calibrate, read_run
 from ps_cluster.tools.simulate.check import check
 from ps_cluster.tools.simulate.costs import Costs, Links, SimulatedCluster, can_simulate, costs_of, known_costs
 from ps_cluster.tools.simulate.prediction import Prediction, predict
+from ps_cluster.training.modes.local_steps import LocalSettings
 from ps_cluster.training.modes.sync_ps import SyncPs
 
 ANY_NETWORK = "tutorial_cnn"
@@ -53,7 +53,7 @@ class SimulationSettings:
     save_costs: Path | None = None
 
 
-def run_simulation(settings: SimulationSettings, console: Console) -> dict[str, Any]:
+def run_simulation(settings: SimulationSettings, console: Console) -> dict[str, object]:
     """Simulate, print the predictions, and return all figures. Raises UserError for bad input."""
     run = read_run(settings.calibrate_from) if settings.calibrate_from else None
     of_run = run.config.model.name if run and run.config.model.name in known_costs() else ANY_NETWORK
@@ -67,7 +67,7 @@ def run_simulation(settings: SimulationSettings, console: Console) -> dict[str, 
     return {"costs": costs.model_dump(mode="json")} | found
 
 
-def _check(root: Path, cores: int | None, costs: Costs, console: Console) -> dict[str, Any]:
+def _check(root: Path, cores: int | None, costs: Costs, console: Console) -> dict[str, object]:
     cores = cores or allowance().threads
     run = read_run(root)
     compared = check(costs, run, cores)
@@ -86,7 +86,7 @@ def _check(root: Path, cores: int | None, costs: Costs, console: Console) -> dic
     }
 
 
-def _predict(settings: SimulationSettings, costs: Costs, console: Console) -> dict[str, Any]:
+def _predict(settings: SimulationSettings, costs: Costs, console: Console) -> dict[str, object]:
     clusters = _clusters(settings)
     able = [
         mode.name for mode in MODES if mode.has_tables and can_simulate(mode) and not mode.promise.takes_local_steps
@@ -199,8 +199,9 @@ def _local_steps(settings: SimulationSettings) -> int:
             taking = ", ".join(mode.name for mode in MODES if mode.promise.takes_local_steps)
             raise UserError(f"--local-steps: got {steps}: only modes {taking} take local steps")
         return 1
-    usual: int = mode.Settings.model_fields["local_steps"].default
-    return steps or usual
+    defaults = mode.Settings(name=mode.name)
+    assert isinstance(defaults, LocalSettings)
+    return steps or defaults.local_steps
 
 
 def _stragglers(settings: SimulationSettings) -> Stragglers:

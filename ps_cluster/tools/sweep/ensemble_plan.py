@@ -53,7 +53,7 @@ class Ensemble:
     def count(self) -> int:
         return len(self.models) * self.seeds
 
-    def content(self) -> dict[str, Any]:
+    def content(self) -> dict[str, object]:
         """Return the content of the plan's file."""
         return {"models": list(self.models), "seeds": self.seeds, "split": self.split, "settings": self.settings}
 

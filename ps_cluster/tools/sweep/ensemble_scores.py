@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from rich.console import Console
 
@@ -68,7 +67,7 @@ class ScoreTable:
         console.print()
         console.print(table)
 
-    def write(self, file: Path, about: dict[str, Any], runs: Sequence[dict[str, Any]]) -> None:
+    def write(self, file: Path, about: Mapping[str, object], runs: Sequence[Mapping[str, object]]) -> None:
         """Write the scores for programs.
 
         Args:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ps_cluster.config.known_keys import known_keys
 from ps_cluster.errors import UserError, did_you_mean
@@ -25,41 +25,65 @@ MOST_SETTINGS = 20
 _RANGE = re.compile(r"(?P<low>[^:,\s]+?)\.\.(?P<high>[^:,\s]+?)(?P<log>:log)?(?::(?P<points>\d+))?")
 _HOW = "write LOW..HIGH, LOW..HIGH:log, LOW..HIGH:5 (five of them), or values with commas"
 
-Values = Mapping[str, Any]  # dotted key → value
+Values = Mapping[str, object]  # dotted key → value
 
 
 @dataclass(frozen=True)
-class Axis:
-    """The values of one setting: a list of any values, or a range of numbers.
+class Choices:
+    """A list of any values of one setting. They are checked before the first trial."""
 
-    A range has only whole numbers if both its ends are whole.
+    values: tuple[object, ...]
 
-    Attributes:
-      values: all values of a list, or the two ends of a range. They are checked before the first trial.
-      log: whether the logarithm is drawn evenly, rather than the number.
+    def drawn(self, trial: BaseTrial, key: str) -> object:
+        """Return the value that Optuna's `trial` has for this setting; the first call draws it."""
+        return self.value_of(trial.suggest_categorical(key, [self.label(value) for value in self.values]))
+
+    def label(self, value: object) -> str:
+        """Return a value as Optuna stores it: as JSON, because Optuna's choices can't be lists or sections."""
+        return json.dumps(value)
+
+    def value_of(self, label: object) -> object:
+        """Return the value that has this label."""
+        assert isinstance(label, str)
+        return json.loads(label)
+
+
+@dataclass(frozen=True)
+class Range:
+    """A range of numbers of one setting. It has only whole numbers if both its ends are whole.
+
+    `log`: whether the logarithm is drawn evenly, rather than the number.
     """
 
-    values: tuple[Any, ...]
-    is_range: bool = False
+    low: float
+    high: float
     log: bool = False
 
     @property
+    def values(self) -> tuple[float, float]:
+        """Its two ends, which are checked before the first trial."""
+        return self.low, self.high
+
+    @property
     def is_whole(self) -> bool:
-        return self.is_range and all(isinstance(end, int) for end in self.values)
+        return isinstance(self.low, int) and isinstance(self.high, int)
 
-    def drawn(self, trial: BaseTrial, key: str) -> Any:
+    def drawn(self, trial: BaseTrial, key: str) -> object:
         """Return the value that Optuna's `trial` has for this setting; the first call draws it."""
-        if not self.is_range:
-            return json.loads(trial.suggest_categorical(key, [self.label(value) for value in self.values]))
-        suggest = trial.suggest_int if self.is_whole else trial.suggest_float
-        return suggest(key, *self.values, log=self.log)
+        if isinstance(self.low, int) and isinstance(self.high, int):
+            return trial.suggest_int(key, self.low, self.high, log=self.log)
+        return trial.suggest_float(key, self.low, self.high, log=self.log)
 
-    def label(self, value: Any) -> Any:
-        """Return a value as Optuna stores it: from a list as JSON, as Optuna's choices can't be lists or sections."""
-        return value if self.is_range else json.dumps(value)
+    def label(self, value: object) -> object:
+        """Return a value as Optuna stores it: a number as it is."""
+        return value
 
-    def split(self, points: int) -> Axis:
-        """Return an axis of `points` evenly spaced numbers of the range. They are rounded if the range is whole."""
+    def value_of(self, label: object) -> object:
+        """Return the value that has this label."""
+        return label
+
+    def split(self, points: int) -> Choices:
+        """Return `points` evenly spaced numbers of the range. They are rounded if the range is whole."""
         if not 2 <= points <= MOST_VALUES:
             raise ValueError(f"{points} values: from 2 to {MOST_VALUES} can be taken")
         low, high = (math.log(end) if self.log else end for end in self.values)
@@ -67,7 +91,10 @@ class Axis:
         # The ends stay as they are written. The other numbers get few digits, so that they are easy to read.
         inner = (math.exp(place) if self.log else place for place in between)
         rounded = (round(number) if self.is_whole else float(f"{number:.6g}") for number in inner)
-        return Axis(tuple(dict.fromkeys((self.values[0], *rounded, self.values[1]))))
+        return Choices(tuple(dict.fromkeys((self.low, *rounded, self.high))))
+
+
+Axis = Choices | Range
 
 
 @dataclass(frozen=True)
@@ -76,20 +103,22 @@ class Space:
 
     axes: Mapping[str, Axis]
 
-    def drawn(self, trial: BaseTrial) -> dict[str, Any]:
+    def drawn(self, trial: BaseTrial) -> dict[str, object]:
         """Return the values of Optuna's `trial`. Values that it lacks are drawn."""
         return {key: axis.drawn(trial, key) for key, axis in self.axes.items()}
 
-    def labels(self, values: Values) -> dict[str, Any]:
+    def labels(self, values: Values) -> dict[str, object]:
+        """Return the values as Optuna stores them."""
         return {key: self.axes[key].label(value) for key, value in values.items()}
 
-    def values(self, labels: Values) -> dict[str, Any]:
-        return {key: labels[key] if axis.is_range else json.loads(labels[key]) for key, axis in self.axes.items()}
+    def values(self, labels: Mapping[str, object]) -> dict[str, object]:
+        """Return the values that have these labels."""
+        return {key: axis.value_of(labels[key]) for key, axis in self.axes.items()}
 
     def size_of_grid(self) -> int:
         """Return the number of combinations. Raises UserError for a range without a number of values."""
         for key, axis in self.axes.items():
-            if axis.is_range:
+            if isinstance(axis, Range):
                 low, high = (end if axis.is_whole else f"{end:g}" for end in axis.values)
                 how = f"{low}..{high}{':log' * axis.log}:5"
                 raise UserError(f"--vary {key}: a grid needs the number of values: write {how}")
@@ -102,13 +131,13 @@ class Space:
 
     def samples(self) -> Iterator[Values]:
         """Yield combinations to check before the first trial: each setting's values, with the others' first values."""
-        first = {key: axis.values[0] for key, axis in self.axes.items()}
+        first: dict[str, object] = {key: axis.values[0] for key, axis in self.axes.items()}
         yield first
         for key, axis in self.axes.items():
             yield from ({**first, key: value} for value in axis.values[1:])
 
 
-def read_space(given: Mapping[str, Any]) -> Space:
+def read_space(given: Mapping[str, object]) -> Space:
     """Return the space of `given`: dotted key → a text as in `--vary`, or a list. Raises UserError if one is wrong."""
     if not given:
         raise UserError("--vary: nothing varies: give a setting, e.g. --vary optimizer.learning_rate=0.01..1:log")
@@ -130,7 +159,7 @@ def parse_varied(texts: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _axis(key: str, given: Any) -> Axis:
+def _axis(key: str, given: object) -> Axis:
     try:
         if isinstance(given, str):
             found = _RANGE.fullmatch(given.strip())
@@ -140,11 +169,11 @@ def _axis(key: str, given: Any) -> Axis:
         raise UserError(f"--vary {key}: got {given!r:.200}: {error}") from error
 
 
-def _listed(given: Any) -> Axis:
+def _listed(given: object) -> Choices:
     values = tuple(given) if isinstance(given, list) else (given,)
     if len({json.dumps(value) for value in values}) < max(2, len(values)) or len(values) > MOST_VALUES:
         raise Malformed(f"from 2 to {MOST_VALUES} different values are needed: {_HOW}")
-    return Axis(values)
+    return Choices(values)
 
 
 def _range(found: re.Match[str]) -> Axis:
@@ -159,5 +188,5 @@ def _range(found: re.Match[str]) -> Axis:
         raise Malformed("the first number must be the smaller one")
     if log and low <= 0:
         raise Malformed(f"a logarithmic range must begin above 0, not at {low:g}")
-    axis = Axis((low, high), is_range=True, log=log)
+    axis = Range(low, high, log)
     return axis if found["points"] is None else axis.split(int(found["points"]))

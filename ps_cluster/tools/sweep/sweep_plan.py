@@ -41,14 +41,14 @@ def _known(method: str) -> str:
 
 
 class Sweep(BaseModel):
-    """A sweep. `settings` holds the sections of a run's configuration that all trials share."""
+    """A sweep. `settings` holds by dotted key what all trials share; a file may have it in sections too."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
     vary: dict[Annotated[str, Field(pattern=r"^\w+(\.\w+){1,9}$")], Any] = {}
     method: Annotated[str, AfterValidator(_known)] = "random"
     trials: int | None = Field(default=None, ge=1, le=MOST_TRIALS)
     seed: int = Field(default=0, ge=0, lt=2**31)
-    settings: dict[str, Any] = {}
+    settings: Annotated[dict[str, Any], AfterValidator(flat)] = {}
 
 
 def read_sweep(file: Path | None, changes: dict[str, Any], overrides: dict[str, Any]) -> Sweep:
@@ -69,14 +69,14 @@ def read_sweep(file: Path | None, changes: dict[str, Any], overrides: dict[str, 
         sweep = Sweep.model_validate({**given.model_dump(), **changes, "vary": vary})
     except ValidationError as error:
         raise UserError(first_error(error, str(file) if file else "sweep", names=Sweep.model_fields)) from error
-    from_file = trust_names(nested(flat(sweep.settings)), file.absolute().parent) if file else {}
+    from_file = trust_names(nested(sweep.settings), file.absolute().parent) if file else {}
     alone = {} if "mode.name" in sweep.vary else {"mode.name": "single"}
     given_here = flat(of_options(overrides).settings)
     settings = to_jsonable_python(joined([alone, flat(from_file), given_here]))  # a path as text
     return sweep.model_copy(update={"settings": settings})
 
 
-def _with_absolute_paths(folder: Path, vary: Mapping[str, Any]) -> dict[str, Any]:
+def _with_absolute_paths(folder: Path, vary: Mapping[str, object]) -> dict[str, object]:
     """Return what varies, with absolute paths of the files that it names. Relative paths start at `folder`."""
     whole = dict(vary)
     for key in CHOOSING.keys() & vary.keys():
@@ -102,7 +102,7 @@ def checked_space(sweep: Sweep) -> Space:
     return space
 
 
-def mode_of(settings: Mapping[str, Any], vary: Collection[str], what: str) -> str:
+def mode_of(settings: Mapping[str, object], vary: Collection[str], what: str) -> str:
     """Return a line about the mode in which each `what` ("trial" or "member") is trained."""
     if "mode.name" in vary:
         return f"each {what} is trained in the mode that --vary gives it"
@@ -129,7 +129,7 @@ class SweepPlan:
     @classmethod
     def on(cls, dataset: PackedDataset, sweep: Sweep, space: Space) -> SweepPlan:
         """Return the plan of a sweep. Raises UserError for anything that a trial would refuse."""
-        wanted = flat(sweep.settings).get("evaluation.validation_examples") or 0
+        wanted = sweep.settings.get("evaluation.validation_examples") or 0
         held_out = wanted or max(1, min(MOST_HELD_OUT, int(HELD_OUT_SHARE * dataset.train_examples)))
         plan = cls(sweep, space, dataset.holding_out(held_out))
         for values in space.samples():
@@ -162,7 +162,7 @@ class SweepPlan:
           before: the score of the trial until then.
         """
         value = self.monitor.value(row)
-        if flat(self.sweep.settings).get("evaluation.patience") is None or before is None:
+        if self.sweep.settings.get("evaluation.patience") is None or before is None:
             return value
         return before if value is None else (min if self.smaller_is_better else max)(value, before)
 

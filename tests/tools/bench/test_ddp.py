@@ -72,7 +72,7 @@ def test_pixels_come_from_the_image_shifted_with_reflected_borders_and_then_mirr
 def test_the_processes_share_every_epoch(dataset):
     labels = np.zeros(10, int)
     for rank in range(2):
-        stream = ddp.batches(dataset, CONFIG, rank, processes=2)
+        stream = ddp.batches(dataset, ddp.ImageConfig.model_validate(CONFIG), rank, processes=2)
         for _ in range(5):  # an epoch of 40 images
             labels += np.bincount(next(stream)[1], minlength=10)
     assert (labels == 4).all()

@@ -9,7 +9,7 @@ from ps_cluster.config import build_config
 from ps_cluster.errors import RunFailed
 from ps_cluster.notices import ignore
 from ps_cluster.tools.bench import arms, throughput
-from ps_cluster.tools.bench.throughput import Job, Result, Spread
+from ps_cluster.tools.bench.throughput import BenchJob, Benchmark, Result, Spread
 from tests.helpers.data import only_named
 
 CASE = build_config(overrides={"training.steps": 60, "cluster.workers": 3})
@@ -17,7 +17,8 @@ CASE = build_config(overrides={"training.steps": 60, "cluster.workers": 3})
 
 def printed(chosen, results, width=100):
     console = Console(record=True, width=width)
-    throughput.print_table(chosen, results, throughput.columns_of(chosen, "examples"), console)
+    columns = throughput.columns_of(chosen, "examples")
+    throughput.print_table(Benchmark([], only_named(), "examples", chosen, columns), results, console)
     return console.export_text()
 
 
@@ -28,9 +29,9 @@ def test_arms_are_measured_in_turns_and_what_is_known_is_written(tmp_path):
         ran.append((arm.name, config.mode.name))
         return 1000.0 * len(ran)
 
-    job = Job({"weights": 1_000}, CASE, [arms.SINGLE, arms.SYNC], examples_counted_as_one=10)
-    packed, output = only_named("cifar10"), tmp_path / "out.json"
-    (result,) = throughput.measure([job], packed, 2, output, unit="steps", notify=lines.append, rate=rate_of)
+    job = BenchJob({"weights": 1_000}, CASE, [arms.SINGLE, arms.SYNC], examples_counted_as_one=10)
+    benchmark, output = Benchmark([job], only_named("cifar10"), "steps", job.arms, ()), tmp_path / "out.json"
+    (result,) = throughput.measure(benchmark, 2, output, notify=lines.append, rate=rate_of)
     assert ran == [("single", "async"), ("sync", "sync")] * 2
     assert result.figures["single"].values == [100, 300] and result.figures["sync"].values == [200, 400]
     assert lines[0] == "weights 1,000: round 1/2: single 100 steps/s"
@@ -41,9 +42,10 @@ def test_arms_are_measured_in_turns_and_what_is_known_is_written(tmp_path):
 
 
 def test_a_run_that_was_over_before_it_had_a_rate_is_refused():
-    job = Job({}, CASE, [arms.SINGLE])
+    job = BenchJob({}, CASE, [arms.SINGLE])
+    benchmark = Benchmark([job], only_named(), "steps", job.arms, ())
     with pytest.raises(RunFailed, match="arm single measured no rate in 60 updates: set a larger training.steps"):
-        throughput.measure([job], only_named(), 1, None, unit="steps", notify=ignore, rate=lambda *_: None)
+        throughput.measure(benchmark, 1, None, notify=ignore, rate=lambda *_: None)
 
 
 def test_a_ratio_is_taken_within_each_round():

@@ -12,7 +12,7 @@ import pytest
 from ps_cluster.system.private_network import NAMESPACE_ARGV, network_for
 from ps_cluster.tools.chaos.control_group import FIVE_PERCENT, NO_MEMORY, count_in, limited, why_no_limit
 from ps_cluster.tools.chaos.kinds import FAULTS
-from ps_cluster.tools.chaos.namespaces import MOUNTS, NETWORK, NotAllowed, inside, take_mounts_of_its_own
+from ps_cluster.tools.chaos.namespaces import MOUNTS, NETWORK, NotAllowed, inside, run_in, take_mounts_of_its_own
 from tests.helpers.namespaces import as_ourselves, skip_unless_allowed
 from tests.helpers.processes import wait_until
 
@@ -104,10 +104,10 @@ def test_a_link_that_is_cut_carries_nothing_until_it_is_joined(tmp_path, python)
             return speaker.stdout.readline().strip()
 
         assert answer() == "heard"
-        with inside(speaker.pid, NETWORK) as call:
-            call(*NAMESPACE_ARGV, "loopback", "down")
+        with inside(speaker.pid, NETWORK) as its_network:
+            run_in(its_network, *NAMESPACE_ARGV, "loopback", "down")
             assert answer() == "nothing"
-            call(*NAMESPACE_ARGV, "loopback", "up")
+            run_in(its_network, *NAMESPACE_ARGV, "loopback", "up")
         assert answer() == "heard"
         speaker.communicate()
 
@@ -140,11 +140,11 @@ def test_a_small_disk_is_full_for_the_process_alone_and_gone_with_it(tmp_path, p
     assert answer() == "written"
     (tmp_path / "file").unlink()
     try:
-        with inside(process.pid, MOUNTS) as call:
+        with inside(process.pid, MOUNTS) as mounts:
             for options in ("size=4k", "nr_inodes=1"):
-                call("/bin/mount", "-t", "tmpfs", "-o", options, "tmpfs", str(tmp_path))
+                run_in(mounts, "/bin/mount", "-t", "tmpfs", "-o", options, "tmpfs", str(tmp_path))
                 assert answer() == "No space left on device" and not (tmp_path / "file").exists()
-                call("/bin/umount", "--lazy", str(tmp_path))
+                run_in(mounts, "/bin/umount", "--lazy", str(tmp_path))
     except NotAllowed as reason:
         pytest.skip(f"this user may not mount: {reason}")
     assert answer() == "written" and (tmp_path / "file").exists()

@@ -188,11 +188,11 @@ def test_in_mode_sync_the_death_of_a_worker_takes_all_along_and_there_is_no_chie
 @pytest.mark.parametrize("error", [subprocess.TimeoutExpired("cc", 60), FileNotFoundError("it has gone")])
 def test_there_is_a_report_where_the_experiment_itself_fails(error):
     class Failing:
-        evidence = Evidence({}, "chief-0")
+        evidence = Evidence(ChaosSettings())
 
         def carry_out(self):
             raise error
 
     report = report_of(Failing())
-    assert not report["passed"]
-    assert report["problems"] == [f"the experiment itself failed: {type(error).__name__}: {error}"]
+    assert not report.passed
+    assert report.problems == [f"the experiment itself failed: {type(error).__name__}: {error}"]

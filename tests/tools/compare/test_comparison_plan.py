@@ -14,9 +14,8 @@ from ps_cluster.launch.network_check import NetworkFacts
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.tools.compare import comparison_run
-from ps_cluster.tools.compare.comparison_plan import PLAN, planned_runs, read_comparison, training_order
+from ps_cluster.tools.compare.comparison_plan import PLAN, planned_runs, read_comparison, read_plan, training_order
 from ps_cluster.tools.compare.fairness import differences_in_settings
-from ps_cluster.tools.compare.records import FIELDS
 from tests.helpers.data import only_named
 
 PER_UPDATE = {"batches": ["same_per_update"]}
@@ -126,13 +125,23 @@ def trained(monkeypatch):
     return trained
 
 
+def test_a_folder_without_a_plan_has_an_empty_one_and_a_damaged_plan_is_told_in_one_line(tmp_path):
+    assert read_plan(tmp_path).trained_in_this_order == [] and read_plan(tmp_path).settings is None
+    (tmp_path / PLAN).write_text("trained_in_this_order: 7")
+    with pytest.raises(UserError, match=r"^'.*comparison.yaml': trained_in_this_order: got 7: "):
+        read_plan(tmp_path)
+
+
 def test_finished_runs_are_kept_and_the_interrupted_one_is_trained_anew(tmp_path, trained):
     comparison = read_comparison(None, PER_UPDATE | {"arms": arms("async", "single"), "seeds": 2}, SMALL)
     output = tmp_path / "out"
     roots, code = comparison_run.train_all(comparison, output)
-    order = [run.name for run in training_order(planned_runs(comparison))]
+    runs = training_order(planned_runs(comparison))
+    order = [run.name for run in runs]
     assert code == 0 and trained.names == order and sorted(order) == sorted(root.name for root in roots)
     assert yaml.safe_load((output / PLAN).read_text())["trained_in_this_order"] == order and len(roots) == 4
+    assert read_plan(output).trained_in_this_order == order
+    assert read_plan(output).rates_scaled == [run.name for run in runs if run.scaled] != []
     summary = RunDir(roots[2]).summary
     summary.write_text(json.dumps({"outcome": "stopped"}))
     (roots[2] / "left over").touch()
@@ -167,7 +176,7 @@ def test_when_checkpoints_are_written_is_the_comparisons_own(tmp_path):
 
 def test_a_shared_setting_that_one_mode_does_not_use_is_no_difference(tmp_path):
     runs = planned_runs(read_comparison(None, PER_UPDATE | {"seeds": 1}, SMALL | {"cluster.intra_op_threads": 2}))
-    summary = SimpleNamespace(**dict.fromkeys(FIELDS, "the same"))
+    summary = SimpleNamespace(**dict.fromkeys(("dataset", "dataset_kind", "model", "precision"), "the same"))
     records = [SimpleNamespace(config=run.config, summary=summary) for run in runs]
     assert {run.config.cluster.intra_op_threads for run in runs} == {1, 2} and differences_in_settings(records) == []
 
@@ -214,7 +223,7 @@ def test_rates_of_a_network_of_ones_own_are_scaled_from_that_of_its_compile(tmp_
     comparison = read_comparison(
         None, {"seeds": 1, "arms": [own, *arms("async", "sync")], "batches": ["same_per_worker"]}, settings
     )
-    facts = NetworkFacts(optimizer={"rule": "momentum", "momentum": 0.8, "learning_rate": 0.1})
+    facts = NetworkFacts(optimizer={"rule": "momentum", "momentum": 0.8, "learning_rate": 0.1, "weight_decay": 0.0})
     monkeypatch.setattr(network_check, "check_network", lambda *_: facts)
     planned = comparison_run._with_compiled_optimizer(comparison, planned_runs(comparison), only_named())
     methods = {mode: config.staleness.method for mode, config in by_mode(planned_runs(planned)).items()}

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from ps_cluster.errors import UserError
-from ps_cluster.tools.sweep.space import Axis, parse_varied, read_space
+from ps_cluster.tools.sweep.space import Choices, Range, parse_varied, read_space
 
 
 def axis(given):
@@ -13,17 +13,17 @@ def axis(given):
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ("0.01..1:log", Axis((0.01, 1), is_range=True, log=True)),
-        ("-1..1", Axis((-1, 1), is_range=True)),
-        ("1e-3..1e-1", Axis((0.001, 0.1), is_range=True)),
-        ("0.1..0.5:3", Axis((0.1, 0.3, 0.5))),
-        ("0.001..0.1:log:3", Axis((0.001, 0.01, 0.1))),
-        ("16..64:4", Axis((16, 32, 48, 64))),
-        ("1..3:5", Axis((1, 2, 3))),
-        ("64,128", Axis((64, 128))),
-        ("sgd, adam", Axis(("sgd", "adam"))),
-        ("[1, 2],[3]", Axis(([1, 2], [3]))),
-        ([True, None], Axis((True, None))),
+        ("0.01..1:log", Range(0.01, 1, log=True)),
+        ("-1..1", Range(-1, 1)),
+        ("1e-3..1e-1", Range(0.001, 0.1)),
+        ("0.1..0.5:3", Choices((0.1, 0.3, 0.5))),
+        ("0.001..0.1:log:3", Choices((0.001, 0.01, 0.1))),
+        ("16..64:4", Choices((16, 32, 48, 64))),
+        ("1..3:5", Choices((1, 2, 3))),
+        ("64,128", Choices((64, 128))),
+        ("sgd, adam", Choices(("sgd", "adam"))),
+        ("[1, 2],[3]", Choices(([1, 2], [3]))),
+        ([True, None], Choices((True, None))),
     ],
 )
 def test_values_are_read_as_they_are_written(given, expected):

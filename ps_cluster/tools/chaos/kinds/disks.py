@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ps_cluster.config.tasks import OnDeaths
 from ps_cluster.tools.chaos.kind import ChaosFailed, FaultKind, Injection, Run, Scene
-from ps_cluster.tools.chaos.namespaces import MOUNTS, NotAllowed, inside
+from ps_cluster.tools.chaos.namespaces import MOUNTS, NotAllowed, inside, run_in
 from ps_cluster.tools.chaos.signs import TrainingBack, new_file
 
 FULL, NO_INODES = "size=4k", "nr_inodes=1"  # options of tmpfs; the one inode is that of the folder itself
@@ -18,10 +18,12 @@ _REFUSED = "No space left on device"  # what the system says in both cases
 
 @contextmanager
 def _small_disks(run: Run, folders: Iterable[Path], options: str) -> Iterator[None]:
-    with inside(run.pid, MOUNTS) as call, ExitStack() as mounted:
+    with inside(run.pid, MOUNTS) as mounts, ExitStack() as mounted:
         for folder in folders:
-            call("mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder))
-            mounted.callback(call, "umount", "--lazy", str(folder))  # works even while a process uses the folder
+            run_in(mounts, "mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder))
+            mounted.callback(
+                run_in, mounts, "umount", "--lazy", str(folder)
+            )  # works even while a process uses the folder
         yield
 
 
@@ -44,8 +46,8 @@ class FullAtLastCheckpoint(_SmallDisk):
 
     def inject(self, scene: Scene) -> Injection:
         run, began = scene.launched, scene.now()
-        with inside(run.pid, MOUNTS) as call:
-            call("mount", "-t", "tmpfs", "-o", FULL, "tmpfs", str(run.files.checkpoints))
+        with inside(run.pid, MOUNTS) as mounts:
+            run_in(mounts, "mount", "-t", "tmpfs", "-o", FULL, "tmpfs", str(run.files.checkpoints))
         run.interrupt()
         scene.wait_for_end(1)  # the small disk goes away with the processes that see it
         if _REFUSED not in run.last_line:

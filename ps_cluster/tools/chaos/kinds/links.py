@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 from ps_cluster.system.private_network import NAMESPACE_ARGV
 from ps_cluster.tools.chaos.kind import Lasting, Run, Scene
-from ps_cluster.tools.chaos.namespaces import NETWORK, NotAllowed, inside
+from ps_cluster.tools.chaos.namespaces import NETWORK, NotAllowed, inside, run_in
 
 CUT_S, SLOW_S = 3.0, 6.0
 # A step of the default network moves a megabyte each way. A packet on this link has up to 64 KiB.
@@ -33,12 +33,12 @@ class RunLink(Lasting):
     @contextmanager
     def _degraded(self, run: Run) -> Iterator[None]:
         some_task = next(iter(run.running().values()))  # all tasks are in the same network
-        with inside(some_task, NETWORK) as call:
-            call(*self._degrade)
+        with inside(some_task, NETWORK) as network:
+            run_in(network, *self._degrade)
             try:
                 yield
             finally:
-                call(*self._restore)
+                run_in(network, *self._restore)
 
 
 # The interface is down, so no task reaches another one.

@@ -8,7 +8,7 @@ import signal
 import psutil
 
 from ps_cluster.config.tasks import CHIEF, EVALUATOR, PS, WORKER, OnDeaths
-from ps_cluster.launch import task_server
+from ps_cluster.launch import fork_server_program
 from ps_cluster.tools.chaos.kind import Death, FaultKind, Injection, Run, Scene
 from ps_cluster.tools.chaos.signs import Condition, TrainingBack
 
@@ -67,7 +67,7 @@ def _fork_servers(run: Run) -> list[psutil.Process]:
     with contextlib.suppress(psutil.Error):
         for child in psutil.Process(run.pid).children():
             with contextlib.suppress(psutil.Error):
-                if task_server.__name__ in child.cmdline():
+                if fork_server_program.__name__ in child.cmdline():
                     found.append(child)
     return found
 

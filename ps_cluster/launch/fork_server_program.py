@@ -1,6 +1,6 @@
 """Import TensorFlow and the program of every task once, and fork tasks for the launcher.
 
-    python -m ps_cluster.launch.task_server CHANNEL RUN_DIR
+    python -m ps_cluster.launch.fork_server_program CHANNEL RUN_DIR
 
 RUN_DIR is an argument only so that the list of processes shows it.
 """

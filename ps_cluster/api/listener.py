@@ -1,0 +1,81 @@
+"""Follow a run from the caller's process: call the caller's functions with each row that the run has written."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from enum import Enum
+from functools import partial
+from operator import itemgetter
+from typing import Protocol
+
+from ps_cluster.files.json_rows import RowTail
+from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow, with_work
+from ps_cluster.runs.run_dir import RunDir
+
+
+class Listening(Protocol):
+    """Follows a run from the caller's process."""
+
+    def look(self) -> bool:
+        """Read what the run has written since the last call. Return whether to end the run early."""
+
+    def finish(self) -> None:
+        """Do what remains to do after the run has ended without an error."""
+
+
+class Wish(Enum):
+    """The answers that a callback may return."""
+
+    STOP = "stop"
+
+    def __repr__(self) -> str:
+        return f"ps_cluster.{self.name}"
+
+
+STOP = Wish.STOP
+"""Returned by a callback: end the training early. The steps under way are finished, the last checkpoint is scored."""
+
+OnProgress = Callable[[ProgressRow], object]
+OnEvaluation = Callable[[EvaluationRow], object]
+
+
+class Listener:
+    """Hands the rows of a run to the caller's functions, in the order in which they were written."""
+
+    def __init__(self, run_dir: RunDir, *, on_progress: OnProgress | None, on_evaluation: OnEvaluation | None):
+        self._work = run_dir.work
+        self._progress = (RowTail(run_dir.progress, ProgressRow), on_progress)
+        self._evaluation = (RowTail(run_dir.evaluation, EvaluationRow), on_evaluation)
+        self._later: list[tuple[float, Callable[[], object]]] = []
+
+    def skip(self) -> None:
+        """Skip the rows that exist already, which are from an earlier session of the run."""
+        for rows, _ in (self._progress, self._evaluation):
+            rows.new_rows()
+
+    def look(self) -> bool:
+        """Call the functions with the new rows until one returns STOP. Return whether one did."""
+        return any(call() is STOP for call in self._calls())
+
+    def finish(self) -> None:
+        """Do nothing, because all rows have been handed over."""
+
+    def _calls(self) -> list[Callable[[], object]]:
+        # Rows that are written while the two files are read wait for the next look, because an earlier row may be missing.
+        until, found = time.time(), self._later
+        rows, on_progress = self._progress
+        if on_progress:
+            # Rows before the first update say nothing, and a run that is stopped then has trained nothing. Rows of a save
+            # repeat the row before.
+            found += [
+                (row.time, partial(on_progress, row))
+                for row in with_work(self._work, rows.new_rows())
+                if row.applied and row.phase != "saving"
+            ]
+        scores, on_evaluation = self._evaluation
+        if on_evaluation:
+            found += [(score.time, partial(on_evaluation, score)) for score in scores.new_rows()]
+        in_order = sorted(found, key=itemgetter(0))
+        self._later = [one for one in in_order if one[0] >= until]
+        return [call for written, call in in_order if written < until]

@@ -1,0 +1,60 @@
+"""The optimizer of a network's compile() replaces rule `compiled`, and settings that were set besides the rule stay."""
+
+import pytest
+
+from ps_cluster.config import build_config
+from ps_cluster.config.networks import NETWORKS
+from ps_cluster.launch.network_check import NetworkFacts, with_rule_of_compile
+
+ADAMW = NetworkFacts(optimizer={"rule": "adam", "learning_rate": 0.001, "weight_decay": 0.004})
+
+
+@pytest.fixture
+def of_own_network(tmp_path):
+    """of_own_network(**settings) → a configuration with a network of the user, which is never built here."""
+    (tmp_path / "my.py").write_text("def network():\n    raise AssertionError\n")
+    model = NETWORKS.named_by_user("my.py:network", tmp_path)
+    return lambda **settings: build_config(None, {"model.name": model} | settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "decay"),
+    [({}, 0.004), ({"optimizer.weight_decay": 0.0}, 0.0), ({"optimizer.weight_decay": 0.1}, 0.1)],
+)
+def test_a_weight_decay_that_was_set_replaces_that_of_compile_also_if_it_is_0(of_own_network, settings, decay):
+    assert with_rule_of_compile(of_own_network(**settings), ADAMW).optimizer.weight_decay == decay
+
+
+def test_a_network_without_compile_has_no_weight_decay_unless_one_is_set(of_own_network):
+    trained = with_rule_of_compile(of_own_network(), NetworkFacts()).optimizer
+    assert (trained.rule, trained.learning_rate, trained.weight_decay) == ("adam", 0.001, 0.0)
+    of_user = of_own_network(**{"optimizer.weight_decay": 0.1})
+    assert with_rule_of_compile(of_user, NetworkFacts()).optimizer.weight_decay == 0.1
+
+
+@pytest.mark.parametrize("rule", ["compiled", "adam"])
+def test_factors_of_learning_rates_that_were_set_stay(of_own_network, rule):
+    factors = [{"match": "kernel", "factor": 0.0}]
+    config = of_own_network(**{"optimizer.rule": rule, "optimizer.learning_rate_factors": factors})
+    (kept,) = with_rule_of_compile(config, ADAMW).optimizer.learning_rate_factors
+    assert (kept.match, kept.factor) == ("kernel", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("rule", "settings", "method"), [
+        ("adam", {}, "predict"), ("momentum", {}, "gap_aware"), ("nesterov", {}, "gap_aware"), ("sgd", {}, "none"),
+        ("adam", {"staleness.method": "none"}, "none"),
+        ("momentum", {"staleness.method": "inverse"}, "inverse"), ("adam", {"mode.name": "sync"}, "none"),
+    ],
+)  # fmt: skip
+def test_the_staleness_method_is_the_usual_one_of_the_compiled_rule_unless_somebody_chooses(
+    of_own_network, rule, settings, method
+):
+    facts = NetworkFacts(optimizer={"rule": rule, "learning_rate": 0.1, "weight_decay": 0.0})
+    assert with_rule_of_compile(of_own_network(**settings), facts).staleness.method == method
+
+
+def test_one_way_to_clip_is_enough(of_own_network):
+    facts = NetworkFacts(optimizer={"rule": "sgd", "learning_rate": 0.1, "weight_decay": 0.0, "clip_norm": 1.0})
+    trained = with_rule_of_compile(of_own_network(**{"optimizer.clip_value": 0.5}), facts).optimizer
+    assert (trained.clip_value, trained.clip_norm) == (0.5, None)
