@@ -30,6 +30,7 @@ from ps_cluster.files.json_files import read_json
 from ps_cluster.files.writing import write_json, write_whole
 from ps_cluster.installation import IMPORT_FOLDER
 from ps_cluster.report.terminal import print_line
+from ps_cluster.runs.machine_rows import MachineRow
 from ps_cluster.system import machine
 from ps_cluster.tools.compare.estimates import t_quantile
 
@@ -84,7 +85,7 @@ class Record(BaseModel):
     Attributes:
       commit: the code that was measured.
       date: the day of the measurement, as 2026-01-31.
-      machine: its processor, cores and libraries.
+      machine: its processor, cores and libraries, without the commit.
       columns: key in the rows → column, in the order of the table.
       rows: key → `Value` for each column. A row may also have the key "digits", which replaces those of all columns.
     """
@@ -94,7 +95,7 @@ class Record(BaseModel):
     command: str
     commit: str
     date: str
-    machine: dict[str, Any]
+    machine: MachineRow
     columns: dict[str, Column]
     rows: list[dict[str, Any]]
 
@@ -126,10 +127,10 @@ def keep(output: Path | None, rows: list[dict[str, Any]], columns: dict[str, Col
         before[2:].upper().replace("-", "_") if word.startswith("/") else shlex.quote(word)
         for before, word in zip(("", *words), words)
     )
-    commit, date = here.pop("commit") or "unknown", time.strftime("%Y-%m-%d")
+    commit, date = here.commit or "unknown", time.strftime("%Y-%m-%d")
     record = Record(command=command, commit=commit, date=date, machine=here, columns=columns, rows=rows)
     if output is not None:
-        write_json(output, record.model_dump())
+        write_json(output, record.model_dump(exclude={"machine": {"commit"}}))
     return record
 
 

@@ -246,7 +246,7 @@ class Study:
         score = score_of(settings, data)
         trial = Trial(
             arm=arm.name, **choice.model_dump(), seed=seed, held_out=held_out, score=score,
-            commit=machine.describe()["commit"] or "unknown",
+            commit=machine.describe().commit or "unknown",
         )  # fmt: skip
         self.keep(trial)
         print_line(f"{arm.name}, {choice}, seed {seed}: {score}")

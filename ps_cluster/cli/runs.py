@@ -7,6 +7,7 @@ import secrets
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -33,6 +34,9 @@ from ps_cluster.files import locks, untrusted
 from ps_cluster.notices import Notify
 from ps_cluster.report.terminal import make_console, print_line, print_note
 from ps_cluster.runs.run_dir import RUN_DIRECTORY, RunDir
+
+if TYPE_CHECKING:
+    from ps_cluster.report.health import Probe
 
 # Remove run directories, but nothing that is not a run, is in use, or belongs to another user.
 
@@ -242,7 +246,7 @@ def health(
     run_dir: Path,
     kind: str | None,
     index: int | None,
-    probe: str,
+    probe: Probe,
     max_age: float,
     max_save_age: float | None,
     as_json: bool,

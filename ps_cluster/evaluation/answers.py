@@ -11,7 +11,7 @@ import numpy as np
 from rich.text import Text
 
 from ps_cluster.files.values import cell, finite
-from ps_cluster.report.terminal import FOLD, Output, SafeConsole, plain_table
+from ps_cluster.report.terminal import FOLD, ColumnOptions, Output, SafeConsole, plain_table
 
 Prediction = TypeVar("Prediction")
 GivenPrediction = TypeVar("GivenPrediction", contravariant=True)
@@ -113,7 +113,7 @@ def _write_table(
     stream: IO[str] | Output, rows: Iterable[tuple[str, Prediction]], formatter: PredictionFormatter[Prediction]
 ) -> None:
     """Write a table for people. It is written at the end, because the widths of its columns are not known before."""
-    table = plain_table(example=FOLD, **{heading: {} for heading in formatter.headings})
+    table = plain_table(example=FOLD, **{heading: ColumnOptions() for heading in formatter.headings})
     for name, prediction in rows:
         table.add_row(*map(Text, (name, *formatter.shown(prediction))))
     output = stream if isinstance(stream, Output) else Output(stream)

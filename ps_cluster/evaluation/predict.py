@@ -15,7 +15,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.evaluation.answers import ClassFormatter, PredictionFormatter, ValueFormatter, WritePredictions
 from ps_cluster.evaluation.example_files import batches_of
 from ps_cluster.evaluation.predictor import Predictor, TrainedRun
-from ps_cluster.files.writing import create_beside
+from ps_cluster.files.writing import create_text_beside
 from ps_cluster.notices import Notify
 from ps_cluster.report.terminal import Output
 
@@ -67,5 +67,5 @@ def opened_output(output: Path | None) -> Iterator[IO[str] | Output]:
         stream.flush()
     else:
         output.parent.mkdir(parents=True, exist_ok=True)
-        with create_beside(output, encoding="utf-8") as file:
+        with create_text_beside(output) as file:
             yield file

@@ -15,14 +15,14 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, BinaryIO, TypeVar
+from typing import IO, BinaryIO
 from zlib import crc32
 
 import numpy as np
 from pydantic import BaseModel, ValidationError
 from safetensors import SafetensorError, safe_open
 
-from ps_cluster.files.json_files import parse_json
+from ps_cluster.files.json_files import Model, parse_json
 from ps_cluster.files.reading import open_regular
 from ps_cluster.files.values import Malformed, first_error, one_line
 
@@ -35,8 +35,6 @@ _HEADER, _CHECKSUMS = "header", "crc32"  # the texts in addition to the arrays
 _LENGTH = struct.Struct("<Q")  # of the table; begins the file
 _CHUNK_BYTES = 2**20
 _LARGEST_CRC = 2**32 - 1
-
-Model = TypeVar("Model", bound=BaseModel)
 
 
 class Checksums(BaseModel):

@@ -97,7 +97,8 @@ def reason(error: BaseException, most: int = MOST_CHARACTERS) -> str:
 
     This is the system's message if the error has one, else the text of the error, or its class if it has no text.
     """
-    return one_line(getattr(error, "strerror", None) or str(error) or type(error).__name__, most)
+    of_system = error.strerror if isinstance(error, OSError) else None
+    return one_line(of_system or str(error) or type(error).__name__, most)
 
 
 def printable(text: str) -> str:

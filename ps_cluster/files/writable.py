@@ -6,7 +6,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from ps_cluster.files.values import Malformed, refuse_address
+from ps_cluster.files.values import Malformed, reason, refuse_address
 
 LONGEST_NAME = 200  # bytes; most systems allow 255, and a temporary name is longer
 LONGEST_PATH = 3000  # bytes; most systems allow 4,096, and a run has files below this path
@@ -38,4 +38,4 @@ def check_folder(path: Path, folder: Path | None = None) -> None:
     except NotADirectoryError as error:
         raise Malformed("can't be written: a file is in the way") from error
     except (OSError, ValueError) as error:  # ValueError: the name can't be encoded
-        raise Malformed(f"can't be written: {getattr(error, 'strerror', None) or error}") from error
+        raise Malformed(f"can't be written: {reason(error)}") from error

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import io
 import json
 import os
 import secrets
@@ -20,7 +21,7 @@ import shutil
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import Any, BinaryIO, TextIO
 
 _MODE = 0o644
 _SAFELY = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK  # a pipe is refused without waiting for it
@@ -64,23 +65,50 @@ def write_json(path: Path, value: Any) -> None:
 
 
 @contextlib.contextmanager
-def create_beside(path: Path, encoding: str | None = None, *, lasting: bool = True) -> Iterator[IO[Any]]:
+def create_beside(path: Path, *, lasting: bool = True) -> Iterator[BinaryIO]:
     """Yield a new file that is renamed to `path` if the block ends without an error, and removed otherwise.
 
-    Without an `encoding` it is a file of bytes. `lasting`: as for `write_whole`.
+    `lasting`: as for `write_whole`.
     """
     temporary = _temporary_name(path)
     descriptor = open_to_write(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     with contextlib.suppress(OSError):  # without locks on this file system, nobody removes leftovers either
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     try:
-        with os.fdopen(descriptor, "w" if encoding else "wb", encoding=encoding) as file:
+        with os.fdopen(descriptor, "wb") as file:
             yield file
             file.flush()
             if lasting:
                 os.fsync(descriptor)
             check()
             temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def create_text_beside(path: Path) -> Iterator[TextIO]:
+    """Yield a new file of UTF-8 text, like `create_beside`."""
+    with create_beside(path) as file:
+        text = io.TextIOWrapper(file, encoding="utf-8")
+        yield text
+        text.detach()  # writes what is buffered, and leaves the file open
+
+
+@contextlib.contextmanager
+def path_beside(path: Path) -> Iterator[Path]:
+    """Yield the path of a file that the block has to write. It is renamed to `path` if the block ends without an error.
+
+    Otherwise it is removed. This is for libraries that open the file themselves, and choose its format by the suffix,
+    which is that of `path`. The file is not locked, so `remove_leftovers` does not look at it.
+    """
+    temporary = path.with_name(f".{path.stem}.{secrets.token_hex(8)}{path.suffix}")
+    try:
+        yield temporary
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        check()
+        temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -125,7 +125,7 @@ def run_local(
             early_stop=loop.decisions.early_stop,
             usage=cluster.usage.report(),
             machine=machine.describe(),
-            network=network.to_json(),
+            network=network.summary(),
         )
         proof_code = write_ending(config, run_dir, ended, view.notice)
     except RunFailed:

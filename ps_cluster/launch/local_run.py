@@ -33,7 +33,7 @@ from ps_cluster.notices import Notify, ignore
 from ps_cluster.report.byte_progress import every_tenth
 from ps_cluster.report.progress import ProgressView
 from ps_cluster.runs import checkpoints
-from ps_cluster.runs.monitor import checked_mode
+from ps_cluster.runs.monitor import checked_monitor_mode
 from ps_cluster.runs.result_rows import BROKEN, Summary
 from ps_cluster.runs.run_dir import CODE, RUN_DIRECTORY, RunDir, check_unused
 from ps_cluster.system import private_network
@@ -195,7 +195,7 @@ def complete_config(config: RunConfig, dataset: PackedDataset, notify: Notify = 
             "data.dataset": dataset.name,
             "data.data_dir": os.path.realpath(os.path.expanduser(data_dir)) if data_dir else None,
             "model.precision": fastest_precision() if precision == AUTO else precision,
-            "evaluation.monitor_mode": checked_mode(config.evaluation, dataset.spec, facts.metrics),
+            "evaluation.monitor_mode": checked_monitor_mode(config.evaluation, dataset.spec, facts.metrics),
         }
     )
 

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 
@@ -29,14 +29,36 @@ class Mistake:
     measure: str
 
 
+@dataclass(frozen=True)
+class MatrixCell:
+    """A cell of the confusion matrix. `share`: its share of the examples of its row."""
+
+    count: int
+    share: float
+    right: bool = False
+
+
+class AnalysisRow(Protocol):
+    """The results of a class, label or output."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def merit(self) -> tuple[float, ...] | None:
+        """A key that sorts the worst rows first; None for a row that never counts as one of the worst."""
+
+    @property
+    def cells(self) -> list[str]:
+        """The row of the table as text, without its name."""
+
+
 class Analysis(ABC):
     """The analysis of predictions. Each objective has a subclass, which its method `results` returns.
 
     Attributes:
       heading, table_columns: the title and the headings of the table on the page.
       worst: which rows of the table are shown if there are too many.
-      matrix: the cells of a confusion matrix; empty if there is none.
-      calibration: how well confidence fits accuracy; None for predictions without confidence.
       mistakes_title, mistakes_note: the texts above and below the mistakes.
       columns: the headings for the texts of a `Mistake`.
       target: the targets of the predicted examples, [N] or [N, outputs].
@@ -44,8 +66,6 @@ class Analysis(ABC):
 
     heading = worst = ""
     table_columns: tuple[str, ...] = ()
-    matrix: Sequence[Sequence[Any]] = ()
-    calibration: Calibration | None = None
     mistakes_title = "The most confident mistakes"
     mistakes_note = "Examples are counted from 0, in the order of the test set."
     columns = ("predicted", "true", "confidence")
@@ -69,29 +89,31 @@ class Analysis(ABC):
 
     @property
     @abstractmethod
-    def rows(self) -> Sequence[Any]:
+    def rows(self) -> Sequence[AnalysisRow]:
         """A row for each class, label or output."""
 
-    @abstractmethod
-    def merit(self, row: Any) -> tuple[float, ...] | None:
-        """Return a key that sorts the worst rows first; None for a row that never counts as one of the worst."""
+    @property
+    def matrix(self) -> Sequence[Sequence[MatrixCell]]:
+        """The cells of the confusion matrix; empty if there is none."""
+        return ()
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """How well confidence fits accuracy; None for predictions without confidence."""
+        return None
 
     @cached_property
     def shown(self) -> list[int]:
         """The indices of the rows that the page shows: all, or the worst ones if there are more than MOST_SHOWN."""
         if len(self.rows) <= MOST_SHOWN:
             return list(range(len(self.rows)))
-        merits = ((self.merit(row), index) for index, row in enumerate(self.rows))
+        merits = ((row.merit, index) for index, row in enumerate(self.rows))
         return [index for _, index in sorted(one for one in merits if one[0] is not None)[:MOST_SHOWN]]
 
     @property
     def table_rows(self) -> list[list[str]]:
         """The rows that the page shows, as text, each with its name first."""
-        return [[row.name, *self.cells(row)] for row in map(self.rows.__getitem__, self.shown)]
-
-    @abstractmethod
-    def cells(self, row: Any) -> list[str]:
-        """Return a row of the table as text, without its name."""
+        return [[row.name, *row.cells] for row in map(self.rows.__getitem__, self.shown)]
 
     @abstractmethod
     def table_note(self) -> str:

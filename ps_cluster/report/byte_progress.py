@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TimeRemainingColumn
 
+from ps_cluster.data.download import BytesDone
 from ps_cluster.notices import Notify
 from ps_cluster.report.terminal import print_line
-
-BytesDone = Callable[[int, int | None], None]
-"""Called with the number of bytes so far and the total, which is None if unknown."""
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import numpy as np
 
 from ps_cluster.files.json_files import Json
 from ps_cluster.files.values import Malformed
-from ps_cluster.report.analysis import MISTAKES, Analysis, Mistake
+from ps_cluster.report.analysis import MISTAKES, Analysis, MatrixCell, Mistake
 from ps_cluster.report.calibration import Calibration, percent, reliability, share_of
 from ps_cluster.report.plots import Plot
 from ps_cluster.runs.predictions import Predictions
@@ -34,6 +34,14 @@ class ClassRow:
     accuracy: float | None
     precision: float | None
 
+    @property
+    def merit(self) -> tuple[float, ...] | None:
+        return None if self.accuracy is None else (self.accuracy, -self.examples)
+
+    @property
+    def cells(self) -> list[str]:
+        return [percent(self.accuracy), f"{self.right:,}", f"{self.examples:,}", percent(self.precision)]
+
 
 @dataclass(frozen=True)
 class Confusion:
@@ -43,15 +51,6 @@ class Confusion:
     predicted: str
     count: int
     share: float
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A cell of the confusion matrix. `share`: its share of the examples of its row."""
-
-    count: int
-    share: float
-    right: bool = False
 
 
 class ClassResults(Analysis):
@@ -87,12 +86,6 @@ class ClassResults(Analysis):
             for name, examples, right, predicted in counts
         ]
 
-    def merit(self, row: ClassRow) -> tuple[float, ...] | None:
-        return None if row.accuracy is None else (row.accuracy, -row.examples)
-
-    def cells(self, row: ClassRow) -> list[str]:
-        return [percent(row.accuracy), f"{row.right:,}", f"{row.examples:,}", percent(row.precision)]
-
     def table_note(self) -> str:
         unit = self.predictions.unit
         return (
@@ -108,14 +101,14 @@ class ClassResults(Analysis):
         return share_of(sum(known), len(known))
 
     @cached_property
-    def matrix(self) -> list[list[Cell]]:  # type: ignore[override]
+    def matrix(self) -> list[list[MatrixCell]]:
         """A row for each class shown, with a cell for each predicted class shown, and a cell for all other examples."""
         rows = []
         for label, counts in zip(self.shown, self._counts(self.shown)):
             examples = max(1, self.rows[label].examples)
-            cells = [Cell(int(n), n / examples, label == predicted) for n, predicted in zip(counts, self.shown)]
+            cells = [MatrixCell(int(n), n / examples, label == other) for n, other in zip(counts, self.shown)]
             others = self.rows[label].examples - int(counts.sum())
-            rows.append([*cells, Cell(others, others / examples)])
+            rows.append([*cells, MatrixCell(others, others / examples)])
         return rows
 
     @property
@@ -147,7 +140,7 @@ class ClassResults(Analysis):
         ]
 
     @cached_property
-    def calibration(self) -> Calibration:  # type: ignore[override]
+    def calibration(self) -> Calibration:
         return Calibration.of(self._confidence[self.known], self._right[self.known])
 
     def numbers(self) -> Json:

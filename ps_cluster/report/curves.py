@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
@@ -11,11 +12,13 @@ from matplotlib.ticker import PercentFormatter
 from ps_cluster.files.json_rows import some_rows
 from ps_cluster.report.colours import PALETTE
 from ps_cluster.report.plots import plain_ticks
-from ps_cluster.runs.result_rows import ProgressRow, ScoreRow, Summary
+from ps_cluster.report.points import Point, scored_points, trained_points
+from ps_cluster.runs.result_rows import Measure, ProgressRow, ScoreRow, Summary
 from ps_cluster.runs.run_dir import RunDir
 
 MOST_ROWS = 1000  # of progress that are read
-X_AXES = ("train_seconds", "examples")
+XAxis = Literal["train_seconds", "examples"]
+X_AXES: tuple[XAxis, ...] = get_args(XAxis)
 
 
 @dataclass(frozen=True)
@@ -26,13 +29,13 @@ class Curves:
       trained: means over the updates between two rows of progress. Of a long run, only some rows are read, evenly
         spaced.
       tested: the scores of checkpoints.
-      metric: "accuracy" or "error".
+      metric: the metric of the objective.
       unit: the word for several examples, e.g. "images".
     """
 
     trained: Sequence[ProgressRow]
     tested: Sequence[ScoreRow]
-    metric: str
+    metric: Literal["accuracy", "error"]
     unit: str
 
     @classmethod
@@ -43,28 +46,26 @@ class Curves:
         return cls(trained, tested, "error" if is_error else "accuracy", summary.unit)
 
     @property
-    def measures(self) -> tuple[str, str]:
+    def measures(self) -> tuple[Measure, Measure]:
         return self.metric, "loss"
 
-    def label(self, x_axis: str) -> str:
-        """Return the label of one of X_AXES."""
+    def label(self, x_axis: XAxis) -> str:
+        """Return the label of an axis."""
         return "seconds of training" if x_axis == "train_seconds" else f"{self.unit} trained on"
 
-    def draw(self, panel: Axes, x_axis: str, measure: str) -> None:
+    def draw(self, panel: Axes, x_axis: XAxis, measure: Measure) -> None:
         """Draw a measure over training, test and, if there are any, held-out training examples."""
-        _line(panel, self.trained, x_axis, measure, "training", PALETTE[5], "")
-        _line(panel, self.tested, x_axis, f"test_{measure}", "test", PALETTE[1], "o")
-        _line(panel, self.tested, x_axis, f"validation_{measure}", "validation", PALETTE[2], "s")
+        _line(panel, trained_points(self.trained, measure), x_axis, "training", PALETTE[5], "")
+        _line(panel, scored_points(self.tested, measure, "test"), x_axis, "test", PALETTE[1], "o")
+        _line(panel, scored_points(self.tested, measure, "validation"), x_axis, "validation", PALETTE[2], "s")
         panel.set_ylabel(measure)
         plain_ticks(panel)
         if measure == "accuracy":
             panel.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
 
 
-def _line(
-    panel: Axes, rows: Sequence[ProgressRow | ScoreRow], x: str, y: str, label: str, color: str, marker: str
-) -> None:
-    points = [(getattr(row, x), getattr(row, y)) for row in rows]
-    known = [point for point in points if None not in point]
+def _line(panel: Axes, points: Sequence[Point], x_axis: XAxis, label: str, color: str, marker: str) -> None:
+    places = ((one.train_seconds if x_axis == "train_seconds" else one.examples, one.value) for one in points)
+    known = [place for place in places if place[0] is not None]
     if known:
         panel.plot(*zip(*known), label=label, color=color, marker=marker, markersize=4)

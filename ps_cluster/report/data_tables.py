@@ -15,7 +15,7 @@ from ps_cluster.data.inventory import Copy, Entry
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.files.json_files import Json
 from ps_cluster.files.values import number_text
-from ps_cluster.report.terminal import FOLD, LEFT, RIGHT, megabytes, plain_table
+from ps_cluster.report.terminal import FOLD, LEFT, RIGHT, ColumnOptions, megabytes, plain_table
 
 MOST_GROUPS, MOST_COLUMNS, ROWS = 30, 10, 5  # that are shown
 _BAR, _LONGEST_NAME = 30, 20  # widths in characters
@@ -23,7 +23,8 @@ _BAR, _LONGEST_NAME = 30, 20  # widths in characters
 
 def print_entries(entries: list[Entry], console: Console) -> None:
     """Print a row for each packed copy, and for each data set that has none."""
-    name, rest = {**FOLD, "max_width": _LONGEST_NAME}, {**FOLD, "ratio": 1}
+    name: ColumnOptions = {**FOLD, "max_width": _LONGEST_NAME}
+    rest: ColumnOptions = {**FOLD, "ratio": 1}
     table = plain_table(**{"data set": name, "examples": LEFT, "form, origin, name of the copy": rest})
     for entry in entries:
         for copy in entry.copies:
@@ -135,7 +136,7 @@ def _fields_table(described: list[Described]) -> Table:
 
 def _groups_table(dataset: PackedDataset) -> Table:
     """Return the counts of each class, label or range of the target, with bars."""
-    table = plain_table(target=FOLD, training=RIGHT, test=RIGHT, **{"": {}})
+    table = plain_table(target=FOLD, training=RIGHT, test=RIGHT, **{"": ColumnOptions()})
     groups = groups_of(dataset)
     most = max(group.train_examples for group in groups)
     for group in groups[:MOST_GROUPS]:

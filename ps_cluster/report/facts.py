@@ -11,10 +11,10 @@ from rich.text import Text
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.files.values import counted, one_line
 from ps_cluster.report.run_state import real_counterpart
-from ps_cluster.runs.monitor import value_text
 from ps_cluster.runs.result_rows import (
     BROKEN,
     EvaluationSummary,
+    MetricText,
     Proof,
     Summary,
     Updates,
@@ -149,10 +149,8 @@ def _best_model(evaluation: EvaluationSummary) -> str:
     """Return the step of the best model, and the metric and examples by which it was chosen."""
     metric, examples = str(evaluation.monitor), evaluation.best_chosen_on
     which = "largest" if evaluation.monitor_mode == "max" else "smallest"
-    value = value_text(metric, evaluation.best_value)
-    return (
-        f"step {evaluation.best_step:,}, which has the {which} {examples} {metric}: {value.removeprefix(f'{metric} ')}"
-    )
+    value = MetricText.of(metric, evaluation.best_value).value
+    return f"step {evaluation.best_step:,}, which has the {which} {examples} {metric}: {value}"
 
 
 def _test_score(evaluation: EvaluationSummary, last_step: int, unit: str) -> Text:
@@ -192,8 +190,7 @@ def _usual_score(summary: Summary) -> str:
 
 def _value(accuracy: float | None, error: float | None) -> str:
     """Return a metric without its name, e.g. "91.20%"."""
-    words = metric_text(accuracy, error)
-    return words.split(" ", 1)[1] if words else "not a finite number"
+    return (metric_text(accuracy, error) or MetricText.of("metric", None)).value
 
 
 def _warning(summary: Summary) -> str:
@@ -209,7 +206,7 @@ def _warning(summary: Summary) -> str:
             f"guessing: score it on more, or let several runs agree. {page}"
         )
     if summary.learned is False:
-        guess = value_text("accuracy" if summary.evaluation.test_error is None else "error", summary.guess)
+        guess = MetricText.of("accuracy" if summary.evaluation.test_error is None else "error", summary.guess)
         hint = f" {summary.few_updates.capitalize()}." if summary.few_updates else ""
         return f"the model is not better than guessing, which has {guess}: nothing was learned.{hint} {page}"
     return f"the loss was NaN or infinite in {bad:,} of {summary.updates.applied:,} updates. {page}" if bad else ""

@@ -35,7 +35,9 @@ class Guess(NamedTuple):
         if accuracies := _accuracies(scores):
             return max(accuracies) > self.value + self._chance or self._is_ranked(scores)
         errors = [row.test_error for row in scores.history if row.test_error is not None]
-        return min(errors) < 0.99 * self.value if errors else False if scores.history else None
+        if errors:
+            return min(errors) < 0.99 * self.value
+        return False if scores.history else None
 
     def is_too_uncertain_for(self, scores: EvaluationSummary) -> bool:
         """Return whether there are too few examples to tell that a network has learned nothing.

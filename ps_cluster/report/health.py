@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ps_cluster.config.tasks import Task, leader_type
 from ps_cluster.errors import UserError
@@ -22,8 +22,11 @@ from ps_cluster.runs.run_dir import TASK_FILE, RunDir
 from ps_cluster.runs.training_phases import NOT_BEGUN, UNDER_WAY
 from ps_cluster.system import run_processes
 from ps_cluster.system.addresses import host_and_port
-from ps_cluster.system.run_processes import age_seconds
+from ps_cluster.system.run_processes import ProcessState, age_seconds
 
+Probe = Literal["live", "ready"]
+_FIRST_WORDS: Mapping[Probe, str] = {"live": "alive", "ready": "ready"}
+"""The first words of answers."""
 _CLOCK_TOLERANCE_S = 1.0  # between the clock of process starts and that of rows
 
 
@@ -67,7 +70,7 @@ class HealthBounds:
 class Surroundings:
     """The functions that query the machine. Tests pass in functions of their own."""
 
-    state: Callable[[int, Path, str | None], str] = run_processes.state_of
+    state: Callable[[int, Path, str | None], ProcessState] = run_processes.state_of
     listens: Callable[[int, int], bool] = run_processes.listens
     age_s: Callable[[int], float] = age_seconds
     wall: Callable[[], float] = time.time
@@ -83,7 +86,7 @@ class HealthFacts:
     machine: Surroundings
     row: ProgressRow | None
 
-    def signs(self, member: Member, probe: str) -> Iterator[HealthSign]:
+    def signs(self, member: Member, probe: Probe) -> Iterator[HealthSign]:
         """Yield what is found about a process. A process that is gone or stopped has no further findings."""
         state = self.machine.state(member.pid, self.run_dir.root, member.life)
         yield HealthSign("process", state == "running", f"{member.name} (pid {member.pid}) is {state}")
@@ -100,7 +103,7 @@ class HealthFacts:
             age_s = self._age_s(row.time)
             says = f"the last sign of life of the leader is {age_s:.1f} s old"
             yield _bounded("rows", says, age_s, self.bounds.age_s, "--max-age")
-        if probe == READY:
+        if probe == "ready":
             yield self._training(row)
             if self.row is not None and self.row.phase in UNDER_WAY:
                 yield self._saved()
@@ -144,15 +147,11 @@ def _bounded(name: str, says: str, seconds: float, most_s: float | None, option:
     return HealthSign(name, good, says if good else f"{says} ({option} {most_s:g})")
 
 
-LIVE, READY = PROBES = ("live", "ready")
-_GOOD = {LIVE: "alive", READY: "ready"}  # the first word of an answer
-
-
 @dataclass(frozen=True)
 class Health:
-    """The answer of a probe. `probe`: one of PROBES."""
+    """The answer of a probe."""
 
-    probe: str
+    probe: Probe
     signs: tuple[HealthSign, ...]
 
     @property
@@ -163,13 +162,15 @@ class Health:
     def line(self) -> str:
         """The answer on one line: the bad signs, or all signs if none is bad."""
         shown = [sign.says for sign in self.signs if self.good or not sign.good]
-        return f"{'' if self.good else 'not '}{_GOOD[self.probe]}: {'; '.join(shown)}"
+        return f"{'' if self.good else 'not '}{_FIRST_WORDS[self.probe]}: {'; '.join(shown)}"
 
     def to_json(self) -> dict[str, Any]:
         return {"probe": self.probe, "good": self.good, "signs": [asdict(sign) for sign in self.signs]}
 
 
-def ask(root: Path, probe: str, task: Task | None, bounds: HealthBounds, machine: Surroundings | None = None) -> Health:
+def ask(
+    root: Path, probe: Probe, task: Task | None, bounds: HealthBounds, machine: Surroundings | None = None
+) -> Health:
     """Return the health of a task. If none is named, probe what runs on this machine: the launcher, or all tasks here.
 
     Raises:

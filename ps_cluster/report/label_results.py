@@ -37,6 +37,15 @@ class LabelRow:
     f1: float | None
     accuracy: float
 
+    @property
+    def merit(self) -> tuple[float, ...] | None:
+        return None if self.f1 is None else (self.f1, -self.examples)
+
+    @property
+    def cells(self) -> list[str]:
+        shares = map(percent, (self.f1, self.found, self.precision, self.accuracy))
+        return [*shares, f"{self.examples:,}", f"{self.predicted:,}"]
+
 
 class LabelResults(Analysis):
     """Predictions of each label's probability. A label is predicted if its probability is above 1/2."""
@@ -84,10 +93,6 @@ class LabelResults(Analysis):
             for name, examples, predicted, both, accuracy in counts
         ]  # fmt: skip
 
-    def cells(self, row: LabelRow) -> list[str]:
-        shares = map(percent, (row.f1, row.found, row.precision, row.accuracy))
-        return [*shares, f"{row.examples:,}", f"{row.predicted:,}"]
-
     def table_note(self) -> str:
         unit = self.predictions.unit
         return (
@@ -97,11 +102,8 @@ class LabelResults(Analysis):
             "are right."
         )
 
-    def merit(self, row: LabelRow) -> tuple[float, ...] | None:
-        return None if row.f1 is None else (row.f1, -row.examples)
-
     @cached_property
-    def calibration(self) -> Calibration:  # type: ignore[override]
+    def calibration(self) -> Calibration:
         """The calibration over all examples and labels, by the confidence that a label is present, or absent."""
         return Calibration.of(self._confidence[self.known], self._right[self.known])
 

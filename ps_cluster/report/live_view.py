@@ -13,7 +13,7 @@ from rich.text import Text
 
 from ps_cluster.config.tasks import PS, WORKER
 from ps_cluster.files.values import counted
-from ps_cluster.report.run_state import RunState, clock, synthetic_notice
+from ps_cluster.report.run_state import RunState, clock_text, synthetic_notice
 from ps_cluster.report.terminal import LEFT, RIGHT, plain_table
 
 _STATE_COLOURS = {"running": "green", "starting": "cyan", "restarting": "yellow", "ended": "dim", "failed": "bold red"}
@@ -39,7 +39,7 @@ def draw(state: RunState, width: int, seconds: float) -> Group:
         others = [score for score in last.scores if score != chosen_by]
         text = Text(chosen_by, "bold green").append(f" at step {last.step:,}", "default")
         if best is not last:
-            text.append(f" · best {monitor.words(best).split(' ', 1)[1]} at step {best.step:,}", "default")
+            text.append(f" · best {monitor.text(best)} at step {best.step:,}", "default")
         parts += [Text(), text.append("".join(f" · {other}" for other in others), "default")]
     elif state.applied:
         parts += [Text(), Text("no checkpoint is scored on the test set yet", "dim")]
@@ -52,7 +52,7 @@ def _bar(state: RunState, seconds: float) -> Table:
         grid.add_column(no_wrap=True)
     grid.columns[1].ratio = 1
     bar = ProgressBar(total=state.total, completed=state.applied, pulse=state.row is None, animation_time=seconds)
-    after = f"{state.applied:,}/{state.total:,}  {state.applied / state.total:4.0%}  {clock(seconds)}"
+    after = f"{state.applied:,}/{state.total:,}  {state.applied / state.total:4.0%}  {clock_text(seconds)}"
     grid.add_row(Text(state.phase, "bold cyan"), bar, Text(" · ".join((after, *state.time_left))))
     return grid
 

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, chain, repeat, zip_longest
 from pathlib import Path
+from typing import NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -20,10 +21,41 @@ from ps_cluster.notices import Line, LogLine
 from ps_cluster.report.progress import ProgressView
 from ps_cluster.report.run_state import TaskState
 from ps_cluster.runs import checkpoints
-from ps_cluster.runs.result_rows import STALENESS_BOUNDS, EvaluationRow, ProgressRow
+from ps_cluster.runs.result_rows import STALENESS_BOUNDS, EvaluationRow, ProgressRow, StalenessBuckets
 from ps_cluster.runs.run_dir import RunDir
 
-Counts = Mapping[str | int, float]
+
+class Work(NamedTuple):
+    """Numbers of updates applied, dropped and rolled back, and of examples."""
+
+    applied: int = 0
+    examples: int = 0
+    dropped: int = 0
+    rolled_back: int = 0
+
+    def with_change(self, before: ProgressRow, now: ProgressRow) -> Work:
+        """Return these numbers plus what was added from one row to the next."""
+        return Work(
+            self.applied + _more(before.applied, now.applied),
+            self.examples + _more(before.examples, now.examples),
+            self.dropped + _more(before.dropped, now.dropped),
+            self.rolled_back + _more(now.applied, before.applied),
+        )
+
+
+class StalenessCounts(NamedTuple):
+    """The staleness of steps, as in `StalenessBuckets`; without counts before the first row that has some."""
+
+    counts: Sequence[int] = ()
+    sum: int = 0
+
+    def with_change(self, before: StalenessBuckets | None, now: StalenessBuckets | None) -> StalenessCounts:
+        """Return these counts plus what was added from one row to the next."""
+        if now is None:
+            return self
+        counts = zip_longest(self.counts, before.counts if before else (), now.counts, fillvalue=0)
+        added = [total + _more(earlier, later) for total, earlier, later in counts]
+        return StalenessCounts(added, self.sum + _more(before.sum if before else 0, now.sum))
 
 
 @dataclass(frozen=True)
@@ -33,9 +65,7 @@ class Seen:
     Attributes:
       row: the newest row of progress.
       score: the newest score.
-      work: the numbers of examples, and of updates applied, dropped and rolled back.
       workers: index of a worker → the number of its updates.
-      staleness: index → the count with this index in `StalenessBuckets`; "sum" → the sum there.
       pids: the newest process of each task.
       up: the tasks that run.
       restarts: how often each task was started again.
@@ -45,9 +75,9 @@ class Seen:
     run_dir: RunDir | None = None
     row: ProgressRow | None = None
     score: EvaluationRow | None = None
-    work: Counts = field(default_factory=dict)
-    workers: Counts = field(default_factory=dict)
-    staleness: Counts = field(default_factory=dict)
+    work: Work = Work()
+    workers: Mapping[int, int] = field(default_factory=dict)
+    staleness: StalenessCounts = StalenessCounts()
     pids: Mapping[Task, int] = field(default_factory=dict)
     up: frozenset[Task] = frozenset()
     restarts: Counter[Task] = field(default_factory=Counter)
@@ -56,13 +86,14 @@ class Seen:
     def with_row(self, row: ProgressRow) -> Seen:
         """Return what was seen, with another row. Counting begins at the first row."""
         before = self.row or row
-        lost: Counts = {"rolled_back": max(0, before.applied - row.applied)}
+        earlier, now = _updates_of_workers(before), _updates_of_workers(row)
+        workers = {index: self.workers.get(index, 0) + _more(earlier[index], now[index]) for index in now}
         return replace(
             self,
             row=row,
-            work=_grown(_grown(self.work, _work(before), _work(row)), {}, lost),
-            workers=_grown(self.workers, _updates_of_workers(before), _updates_of_workers(row)),
-            staleness=_grown(self.staleness, _staleness(before), _staleness(row)),
+            work=self.work.with_change(before, row),
+            workers={**self.workers, **workers},
+            staleness=self.staleness.with_change(before.staleness, row.staleness),
         )
 
     def with_tasks(self, tasks: Sequence[TaskState]) -> Seen:
@@ -73,28 +104,16 @@ class Seen:
         return replace(self, pids={**self.pids, **pids}, up=up, restarts=self.restarts + again)
 
 
-def _work(row: ProgressRow) -> Counts:
-    return {"applied": row.applied, "examples": row.examples, "dropped": row.dropped}
-
-
-def _updates_of_workers(row: ProgressRow) -> Counts:
-    updates: Counter[str | int] = Counter()
+def _updates_of_workers(row: ProgressRow) -> Counter[int]:
+    updates: Counter[int] = Counter()
     for worker in row.workers:
         updates[worker.index] += worker.updates
     return updates
 
 
-def _staleness(row: ProgressRow) -> Counts:
-    return {**dict(enumerate(row.staleness.counts)), "sum": row.staleness.sum} if row.staleness else {}
-
-
-def _grown(total: Counts, before: Counts, now: Counts) -> Counts:
-    """Return `total` plus what was added from `before` to `now`.
-
-    A count that fell, after going back to a snapshot, adds 0.
-    """
-    more = {name: max(0, value - before.get(name, 0)) for name, value in now.items()}
-    return {**total, **{name: total.get(name, 0) + value for name, value in more.items()}}
+def _more(before: int, now: int) -> int:
+    """Return what was added to a count. A count that fell, after going back to a snapshot, adds 0."""
+    return max(0, now - before)
 
 
 Value = float | None | tuple[Sequence[tuple[str, float]], float]
@@ -130,14 +149,10 @@ def _of_score(read: Callable[[EvaluationRow], float | None]) -> Read:
     return lambda seen: None if seen.score is None else read(seen.score)
 
 
-def _count(name: str) -> Read:
-    return lambda seen: seen.work.get(name, 0)
-
-
 def _staleness_buckets(seen: Seen) -> Value:
     bounds = [*(str(float(bound)) for bound in STALENESS_BOUNDS), "+Inf"]
-    up_to = accumulate(seen.staleness.get(index, 0) for index in range(len(bounds)))
-    return list(zip(bounds, up_to)), seen.staleness.get("sum", 0.0)
+    up_to = accumulate(chain(seen.staleness.counts, repeat(0)))
+    return list(zip(bounds, up_to)), seen.staleness.sum
 
 
 def _of_tasks(read: Callable[[Seen, Task], float]) -> Read:
@@ -147,10 +162,19 @@ def _of_tasks(read: Callable[[Seen, Task], float]) -> Read:
 _counter = partial(RunMetric, kind=CounterMetricFamily)
 _TASK = ("type", "index")
 METRICS: tuple[RunMetric, ...] = (
-    _counter("ps_cluster_updates", "Updates applied. An update that is trained again counts again", _count("applied")),
-    _counter("ps_cluster_updates_rolled_back", "Updates that were lost, and are trained again", _count("rolled_back")),
-    _counter("ps_cluster_examples", "Training examples in the updates applied", _count("examples")),
-    _counter("ps_cluster_gradients_dropped", "Gradients that came too late for their round", _count("dropped")),
+    _counter(
+        "ps_cluster_updates", "Updates applied. An update that is trained again counts again",
+        lambda seen: seen.work.applied,
+    ),
+    _counter(
+        "ps_cluster_updates_rolled_back", "Updates that were lost, and are trained again",
+        lambda seen: seen.work.rolled_back,
+    ),
+    _counter("ps_cluster_examples", "Training examples in the updates applied", lambda seen: seen.work.examples),
+    _counter(
+        "ps_cluster_gradients_dropped", "Gradients that came too late for their round",
+        lambda seen: seen.work.dropped,
+    ),
     _counter(
         "ps_cluster_worker_updates", "Steps applied, by worker",
         lambda seen: {(str(index),): updates for index, updates in seen.workers.items()}, ("worker",),

@@ -21,7 +21,7 @@ from ps_cluster.report.live_view import draw
 from ps_cluster.report.run_state import (
     RunState,
     TaskState,
-    clock,
+    clock_text,
     score_line,
     synthetic_banner,
     warn_of_generated,
@@ -120,7 +120,7 @@ class PlainView(ProgressView):
         self.notice(f"{RUN_DIRECTORY} {state.run_dir.root}")
 
     def notice(self, line: Line) -> None:
-        self._output.write(self._lines.line(line, f"[{clock(self._seconds()):>5}] ") + "\n")
+        self._output.write(self._lines.line(line, f"[{clock_text(self._seconds()):>5}] ") + "\n")
         self._output.flush()
 
     def progress(self, row: ProgressRow) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -20,14 +20,13 @@ from ps_cluster.notices import Notify
 from ps_cluster.report.analysis import Analysis, Mistake
 from ps_cluster.report.calibration import percent, share_of
 from ps_cluster.report.colours import PALETTE
-from ps_cluster.report.curves import X_AXES, Curves
+from ps_cluster.report.curves import X_AXES, Curves, XAxis
 from ps_cluster.report.facts import facts_of
 from ps_cluster.report.mistakes import ShownExamples, shown_examples
 from ps_cluster.report.pages import rendered
 from ps_cluster.report.plots import Plot, small_plot
-from ps_cluster.runs.monitor import value_text
 from ps_cluster.runs.predictions import load_predictions
-from ps_cluster.runs.result_rows import Summary, metric_text
+from ps_cluster.runs.result_rows import Measure, MetricText, Summary, metric_text
 from ps_cluster.runs.run_dir import RunDir
 
 SCHEMA = 2  # schema 1 had the scores of the last and of the best model under "models"
@@ -76,8 +75,8 @@ class _ScoredRun:
             yield f"Step {last:,}, the last one, is not scored."
 
     @property
-    def _best_words(self) -> dict[str, str | None]:
-        """Split on which a model can be chosen, the preferred one first → the metric of the best model, as text."""
+    def _best_texts(self) -> dict[str, MetricText | None]:
+        """Split on which a model can be chosen, the preferred one first → the metric of the best model."""
         score = self.summary.evaluation
         return {
             "validation": metric_text(score.best_validation_accuracy, score.best_validation_error),
@@ -94,11 +93,11 @@ class _ScoredRun:
             yield "It is also the best model, which predict and export use (best/model.keras)."
         elif score.best_step is not None:
             chosen = "held-out training examples" if score.best_chosen_on == "validation" else "the test set itself"
-            best = ", ".join(f"{name} {words}" for name, words in self._best_words.items() if words)
+            best = ", ".join(f"{name} {text}" for name, text in self._best_texts.items() if text)
             by = ""
             if score.monitor not in (None, "accuracy", "error"):
                 extreme = "largest" if score.monitor_mode == "max" else "smallest"
-                by = f", by the {extreme} {value_text(score.monitor, score.best_value)}"
+                by = f", by the {extreme} {MetricText.of(score.monitor, score.best_value)}"
             yield (
                 "The best model, which predict and export use (best/model.keras), is that of step "
                 f"{score.best_step:,}: {best or 'test metric not finite'}; it was chosen on {chosen}{by}."
@@ -108,13 +107,12 @@ class _ScoredRun:
         """Yield the name and text of each of the most important numbers."""
         score = self.summary.evaluation
         last = {"last validation": score.validation, "last test": metric_text(score.test_accuracy, score.test_error)}
-        best = {f"best {name}": text for name, text in self._best_words.items()}
+        best = {f"best {name}": text for name, text in self._best_texts.items()}
         if score.best_chosen_on == "validation":  # the test score of the chosen model, not the best test score
             best["test of the best,"] = best.pop("best test")
         for name, text in (last | best).items():
             if text:
-                metric, value = text.split(" ", 1)
-                yield f"{name} {metric}", value.replace("%", "\N{NO-BREAK SPACE}%")
+                yield f"{name} {text.name}", text.value.replace("%", "\N{NO-BREAK SPACE}%")
         for name, number in (score.compiled | score.metrics).items():
             yield f"last test {name}", number_text(number)
         if self.analysis:
@@ -135,7 +133,7 @@ class _ScoredRun:
             "objective": analysis.predictions.objective if analysis else None,
             "test_examples": analysis.predictions.examples if analysis else None,
             "found": analysis.numbers() if analysis else None,
-            "mistakes": [vars(one) for one in self.mistakes],
+            "mistakes": [asdict(one) for one in self.mistakes],
             "curves": {
                 "training": [row.model_dump(include=shown) for row in self.curves.trained],
                 "test": [row.model_dump() for row in self.curves.tested],
@@ -195,7 +193,7 @@ def _curve_plots(curves: Curves) -> Iterator[Plot]:
         for x_axis in X_AXES:
             over = "time" if x_axis == "train_seconds" else curves.unit
 
-            def draw(axes: Axes, x_axis: str = x_axis, measure: str = measure) -> None:
+            def draw(axes: Axes, x_axis: XAxis = x_axis, measure: Measure = measure) -> None:
                 curves.draw(axes, x_axis, measure)
                 axes.set_xlabel(curves.label(x_axis))
 

@@ -22,8 +22,8 @@ from ps_cluster.files.json_rows import last_row
 from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.installation import PROGRAM
 from ps_cluster.notices import Notify
-from ps_cluster.report.terminal import FOLD, LEFT, RIGHT, facts_table, plain_table
-from ps_cluster.runs.result_rows import EvaluationRow, MeasuredMetric, ProgressRow, Summary, metric_text
+from ps_cluster.report.terminal import FOLD, LEFT, RIGHT, ColumnOptions, facts_table, plain_table
+from ps_cluster.runs.result_rows import EvaluationRow, MetricValues, ProgressRow, Summary, metric_text
 from ps_cluster.runs.rows import DatasetPointer
 from ps_cluster.runs.run_dir import RunDir
 
@@ -74,9 +74,11 @@ class ListedRun:
 
     @property
     def score(self) -> str:
-        """The last score in words."""
-        words = metric_text(self.test_accuracy, self.test_error) or "–"
-        return words.removeprefix("accuracy ")
+        """The last score in words. An accuracy is without its name, because its unit tells it."""
+        text = metric_text(self.test_accuracy, self.test_error)
+        if text is None:
+            return "–"
+        return text.value if text.name == "accuracy" else str(text)
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,7 @@ def _with_rows(one: ListedRun, run_dir: RunDir) -> ListedRun:
     return _with_score(one, score) if score else one
 
 
-def _with_score(one: ListedRun, score: MeasuredMetric) -> ListedRun:
+def _with_score(one: ListedRun, score: MetricValues) -> ListedRun:
     """Return the entry with the values of a score."""
     return replace(
         one,
@@ -202,9 +204,9 @@ def print_runs(runs: list[ListedRun], console: Console) -> None:
     """Print a row for each run."""
     now = time.time()
     unit = "images" if all(run.unit == "images" for run in runs) else "examples"
-    names = {name: {**FOLD, "ratio": 1} for name in ("mode", "data", "network")}
+    name: ColumnOptions = {**FOLD, "ratio": 1}
     last = {"test": RIGHT, f"{unit}/s": RIGHT}
-    table = plain_table(run={**FOLD, "ratio": 2}, state=LEFT, age=RIGHT, **names, **last)
+    table = plain_table(run={**FOLD, "ratio": 2}, state=LEFT, age=RIGHT, mode=name, data=name, network=name, **last)
     for run in runs:
         chosen = (short_name(name) for name in (run.mode, run.dataset, run.model))
         speed = "–" if run.examples_per_second is None else f"{run.examples_per_second:,.0f}"

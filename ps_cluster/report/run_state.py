@@ -15,8 +15,8 @@ from ps_cluster.files.values import counted
 from ps_cluster.notices import Notify
 from ps_cluster.runs import logs
 from ps_cluster.runs.logs import GENERATED_DATA
-from ps_cluster.runs.monitor import Monitor, value_text
-from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow
+from ps_cluster.runs.monitor import Monitor
+from ps_cluster.runs.result_rows import MEASURES, EvaluationRow, ProgressRow
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.training_phases import Phase
 
@@ -145,7 +145,7 @@ class RunState:
     def time_left(self) -> list[str]:
         """A list whose only item is the time left, in words; an empty list while the time left is unknown."""
         left = self.seconds_left
-        return [f"{clock(left)} left"] if left is not None and self.phase == "training" else []
+        return [f"{clock_text(left)} left"] if left is not None and self.phase == "training" else []
 
     @property
     def progress_line(self) -> str:
@@ -158,13 +158,13 @@ def score_line(row: EvaluationRow, monitor: Monitor) -> str:
     """Return a score as a line for logs. It begins with the examples on which the best model is chosen."""
     losses = [row.test_loss] if row.validation is None else [row.validation_loss, row.test_loss]
     parts = [f"{score}{'' if loss is None else f', loss {loss:.3f}'}" for score, loss in zip(row.scores, losses)]
-    if monitor.name not in (AUTO, "accuracy", "error", "loss"):
-        parts[0] += f", {value_text(monitor.name, monitor.value(row))}"
+    if monitor.name not in (AUTO, *MEASURES):
+        parts[0] += f", {monitor.text(row)}"
     parts[0] += monitor.best_so_far(row) * row.best
     return f"step {row.step:,}: {' · '.join(parts)}"
 
 
-def clock(seconds: float) -> str:
+def clock_text(seconds: float) -> str:
     """Return seconds as `m:ss` or `h:mm:ss`."""
     minutes, second = divmod(max(0, round(seconds)), 60)
     hours, minute = divmod(minutes, 60)

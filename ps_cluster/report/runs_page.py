@@ -22,9 +22,11 @@ from ps_cluster.files.writing import remove_leftovers, write_whole
 from ps_cluster.notices import Line, Notify
 from ps_cluster.report.colours import PALETTE
 from ps_cluster.report.pages import rendered
+from ps_cluster.report.points import Point
 from ps_cluster.report.run_list import RUNNING, age, read_each, run_dirs, short_name, state_text
-from ps_cluster.report.run_state import clock
-from ps_cluster.report.shown_runs import Point, ShownRun, read_shown
+from ps_cluster.report.run_state import clock_text
+from ps_cluster.report.shown_runs import ShownRun, read_shown
+from ps_cluster.runs.result_rows import Measure
 from ps_cluster.runs.run_dir import RunDir
 
 MOST_RUNS = 1000  # that a browser shows well
@@ -37,7 +39,7 @@ IDLE_LOOKS = 3  # more than one, because a comparison or a sweep starts its next
 FILTERS = ("outcome", "mode", "data", "network")
 
 
-class Cell(NamedTuple):
+class TableCell(NamedTuple):
     """A cell of the table of runs. `order`: the value by which its column is sorted; None comes last."""
 
     text: str
@@ -155,19 +157,19 @@ HEADINGS = (
 )  # fmt: skip
 
 
-def cells(run: ShownRun, now: float) -> list[Cell]:
+def cells(run: ShownRun, now: float) -> list[TableCell]:
     """Return the cells of a run in the columns of `HEADINGS`, without the first cell, which has the run's name."""
     one = run.listed
     names = (short_name(one.mode), _data(run), short_name(one.model))
     merit = one.test_accuracy if one.test_accuracy is not None else None if one.test_error is None else -one.test_error
     return [
-        Cell(state_text(one), one.state),
-        Cell(age(now - one.began_at), now - one.began_at),
-        *(Cell(name, name.lower()) for name in names),
-        Cell(one.score, merit),
+        TableCell(state_text(one), one.state),
+        TableCell(age(now - one.began_at), now - one.began_at),
+        *(TableCell(name, name.lower()) for name in names),
+        TableCell(one.score, merit),
         _number(one.test_loss, number_text),
         _number(one.updates, "{:,}".format),
-        _number(one.train_seconds, clock),
+        _number(one.train_seconds, clock_text),
         _number(one.examples_per_second, "{:,.0f}".format),
         _number(one.staleness_mean, "{:.2f}".format),
         _number(one.staleness_p95, "{:,}".format),
@@ -190,8 +192,8 @@ def _data(run: ShownRun) -> str:
     return short_name(run.listed.dataset) + (" (generated)" if run.is_generated else "")
 
 
-def _number(value: float | None, text: Callable[[float], str]) -> Cell:
-    return Cell("–" if value is None else text(value), value)
+def _number(value: float | None, text: Callable[[float], str]) -> TableCell:
+    return TableCell("–" if value is None else text(value), value)
 
 
 def _embedded(run: ShownRun) -> Json:
@@ -200,7 +202,7 @@ def _embedded(run: ShownRun) -> Json:
     def digits(value: float | None) -> float | None:
         return None if value is None else float(f"{value:.5g}")
 
-    def points(curves: Mapping[str, list[Point]]) -> Json:
+    def points(curves: Mapping[Measure, list[Point]]) -> Json:
         return {
             measure: [[digits(one.train_seconds), one.examples, digits(one.value)] for one in curve]
             for measure, curve in curves.items()

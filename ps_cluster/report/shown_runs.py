@@ -2,38 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from ps_cluster.config.datasets import DATASETS
 from ps_cluster.files import untrusted
 from ps_cluster.files.json_rows import last_row, some_rows
 from ps_cluster.files.values import in_words, one_line
+from ps_cluster.report.points import Point, scored_points, trained_points
 from ps_cluster.report.run_list import ListedRun, RunFiles, listed, read_files
 from ps_cluster.runs.result_rows import (
+    MEASURES,
     STALENESS_BOUNDS,
     EvaluationRow,
+    Measure,
     ProgressRow,
     ScoreRow,
 )
 from ps_cluster.runs.run_dir import RunDir
 
-MEASURES = ("accuracy", "error", "loss")
 MOST_POINTS = 40  # of a curve, because a browser draws the curves of 20 runs at once
 MOST_CHARACTERS = 200  # of the name or the value of a setting
 
 Item = TypeVar("Item")
-
-
-class Point(NamedTuple):
-    """A point of a curve. Its seconds and its examples may be unknown."""
-
-    train_seconds: float | None
-    examples: int | None
-    value: float
 
 
 @dataclass(frozen=True)
@@ -51,8 +45,8 @@ class ShownRun:
     listed: ListedRun
     is_generated: bool
     staleness_shares: Sequence[tuple[int, float]]
-    tested: Mapping[str, list[Point]]
-    trained: Mapping[str, list[Point]]
+    tested: Mapping[Measure, list[Point]]
+    trained: Mapping[Measure, list[Point]]
     settings: Mapping[str, str] = field(repr=False)
     page: Path | None
 
@@ -62,12 +56,13 @@ def read_shown(run_dir: RunDir) -> ShownRun:
     files = read_files(run_dir)
     one = listed(files)
     trained = [row for row in some_rows(run_dir.progress, ProgressRow, MOST_POINTS) if row.applied]
+    tested = _scores(files)
     return ShownRun(
         one,
         is_generated=_is_generated(files, one.dataset),
         staleness_shares=_staleness_shares(files),
-        tested=_curves(_scores(files), "test_"),
-        trained=_curves(trained, ""),
+        tested=_curves(lambda measure: scored_points(tested, measure, "test")),
+        trained=_curves(lambda measure: trained_points(trained, measure)),
         settings={_short(key): _short(in_words(value)) for key, value in files.settings.items()},
         page=_own_page(run_dir),
     )
@@ -79,12 +74,8 @@ def _scores(files: RunFiles) -> Sequence[ScoreRow]:
     return some_rows(files.run_dir.evaluation, EvaluationRow, MOST_POINTS)
 
 
-def _curves(rows: Iterable[ScoreRow | ProgressRow], prefix: str) -> dict[str, list[Point]]:
-    rows, found = list(rows), {}
-    for measure in MEASURES:
-        values = ((row, getattr(row, prefix + measure)) for row in rows)
-        found[measure] = [Point(row.train_seconds, row.examples, value) for row, value in values if value is not None]
-    return {measure: points for measure, points in found.items() if points}
+def _curves(points_of: Callable[[Measure], list[Point]]) -> dict[Measure, list[Point]]:
+    return {measure: points for measure in MEASURES if (points := points_of(measure))}
 
 
 def _staleness_shares(files: RunFiles) -> list[tuple[int, float]]:

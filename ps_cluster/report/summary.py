@@ -6,26 +6,25 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
 
 from ps_cluster.config import RunConfig, changed, load_config
 from ps_cluster.config.datasets import DATASETS
 from ps_cluster.config.tasks import PS, Task
 from ps_cluster.data.packed import PackedDataset, load_pointed
 from ps_cluster.errors import UserError
-from ps_cluster.files.json_files import Json, read_json
+from ps_cluster.files.json_files import Model, read_json
 from ps_cluster.files.json_rows import read_rows
 from ps_cluster.files.writing import write_json
 from ps_cluster.notices import Notify, ignore
 from ps_cluster.report.guess import guess_for
+from ps_cluster.runs.machine_rows import MachineRow, NetworkSummary, UsageRow
 from ps_cluster.runs.monitor import Monitor
 from ps_cluster.runs.proof import with_recomputed
 from ps_cluster.runs.result_rows import (
     EarlyStop,
     EvaluationRow,
     EvaluationSummary,
-    MeasuredMetric,
-    NetworkSummary,
+    MetricValues,
     Outcome,
     ProgressRow,
     ScoreRow,
@@ -39,7 +38,7 @@ from ps_cluster.runs.result_rows import (
     WorkerSummary,
     with_work,
 )
-from ps_cluster.runs.rows import ClusterFile, DatasetPointer, Row, ScalingRow, TaskRow
+from ps_cluster.runs.rows import ClusterFile, DatasetPointer, ScalingRow, TaskRow
 from ps_cluster.runs.run_dir import RunDir
 
 # In schema 1, train_seconds and examples_per_second began again with each chief, and startup_seconds was that of the
@@ -51,10 +50,9 @@ MOST_EPOCHS_LISTED = 10_000  # without a score, because `checkpoints.every_epoch
 UPDATES = tuple(Updates.model_fields)  # the names of the counts
 
 Restarts = Mapping[Task, int]
-"""(task type, index) → how often the task was started again. A task that never was may be left out."""
+"""How often each task was started again. A task that never was may be left out."""
 Tasks = Mapping[Task, TaskRow]
-"""(task type, index) → its row in cluster.json, which is that of the newest process."""
-Model = TypeVar("Model", bound=Row)
+"""Task → its row in cluster.json, which is that of the newest process."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,9 +69,7 @@ class EndedRun:
       restarts: how often each task was started again. A task that never was may be left out.
       silences: worker processes that were ended because they did nothing (launch/silence.py).
       scaled: the changes of the number of workers during this command.
-      usage: "cpu_seconds", "peak_memory_bytes" and "processes" of this command (system/usage.py).
-      machine: the machine of this command (system/machine.py).
-      network: "private", and "notice", the message if it is not private (system/private_network.py).
+      machine, usage, network: of this command.
       early_stop: why the training was stopped early; None if it was not.
       leaders: how many leaders the training had, one after the other, if its tasks are started one by one; else None.
     """
@@ -82,12 +78,12 @@ class EndedRun:
     wall_seconds: float
     began: float
     life: str | None
-    machine: Json
+    machine: MachineRow
     restarts: Restarts = field(default_factory=dict)
     silences: Sequence[SilenceRow] = ()
     scaled: Sequence[ScalingRow] = ()
-    usage: Json = field(default_factory=dict)
-    network: Json = field(default_factory=dict)
+    usage: UsageRow = UsageRow()
+    network: NetworkSummary = NetworkSummary()
     leaders: int | None = None
     early_stop: EarlyStop | None = None
 
@@ -134,7 +130,7 @@ def write_summary(run_dir: RunDir, ended: EndedRun, notify: Notify = ignore) -> 
         workers=workers,
         worker_processes=len({p.pid for worker in workers for p in worker.processes if p.updates}),
         parameter_servers=_parameter_servers(training.parameter_servers, tasks, ended.restarts),
-        restarts={f"{task}": count for task, count in sorted(ended.restarts.items()) if count},
+        restarts={str(task): count for task, count in sorted(ended.restarts.items()) if count},
         silences=list(ended.silences),
         scaled=list(ended.scaled),
         wall_seconds=ended.wall_seconds,
@@ -143,7 +139,10 @@ def write_summary(run_dir: RunDir, ended: EndedRun, notify: Notify = ignore) -> 
         session_train_seconds=0.0 if totals.before is None else max(0.0, training.train_seconds - totals.before),
         startup_seconds=None if totals.begun is None else totals.begun - ended.began,
         machine=ended.machine,
-        network=NetworkSummary(**ended.network),
+        cpu_seconds=ended.usage.cpu_seconds,
+        peak_memory_bytes=ended.usage.peak_memory_bytes,
+        processes=ended.usage.processes,
+        network=ended.network,
         evaluation=evaluation,
         updates=training.updates,
         tables=training.tables,
@@ -157,7 +156,6 @@ def write_summary(run_dir: RunDir, ended: EndedRun, notify: Notify = ignore) -> 
         rolled_back_seconds=training.rolled_back_seconds,
         interrupted_seconds=training.interrupted_seconds,
         bad_losses=training.bad_losses,
-        **ended.usage,
     )
     return _write(run_dir, summary)
 
@@ -171,12 +169,13 @@ def refresh_evaluation(run_dir: RunDir, notify: Notify = ignore) -> Summary:
     summary, config = read_json(run_dir.summary, Summary), load_config(run_dir.config)
     dataset = _dataset(run_dir, config)
     evaluation, guess = _evaluation(run_dir, config, dataset, notify), guess_for(dataset)
-    found: Json = {"evaluation": evaluation}
+    learned, few = summary.learned, summary.too_few_examples
     if guess:
+        learned = guess.is_beaten_by(evaluation)
         few = guess.examples if guess.is_too_uncertain_for(evaluation) else None
-        found |= {"learned": guess.is_beaten_by(evaluation), "too_few_examples": few}
     proof = summary.proof and with_recomputed(summary.proof, run_dir, summary.updates.applied, notify)
-    found |= {"proof": proof} | ({"outcome": "failed"} if proof and not proof.holds else {})
+    outcome = "failed" if proof and not proof.holds else summary.outcome
+    found = {"evaluation": evaluation, "learned": learned, "too_few_examples": few, "proof": proof, "outcome": outcome}
     return _write(run_dir, summary.model_copy(update=found))
 
 
@@ -284,17 +283,16 @@ def _evaluation(run_dir: RunDir, config: RunConfig, dataset: PackedDataset | Non
     Without scores, all values are null.
     """
     rows = read_rows(run_dir.evaluation, EvaluationRow, notify)
-    by_step = {row.step: ScoreRow(**{name: getattr(row, name) for name in ScoreRow.model_fields}) for row in rows}
+    by_step = {row.step: ScoreRow.model_validate(row.model_dump()) for row in rows}
     history = [by_step[step] for step in sorted(by_step)]
     if not history:
         return EvaluationSummary()
     last = history[-1]
     monitor = Monitor.of(config.evaluation)
     sound = [row for row in history if math.isfinite(monitor.merit(row))]
-    best = max(sound, key=monitor.merit) if sound else EvaluationSummary()
+    best: MetricValues = max(sound, key=monitor.merit) if sound else MetricValues()
     return EvaluationSummary(
-        **{name: getattr(last, name) for name in MeasuredMetric.model_fields},
-        augmented_test_accuracy=last.augmented_test_accuracy,
+        **last.model_dump(include=set(EvaluationSummary.model_fields)),
         best_test_accuracy=best.test_accuracy,
         best_test_error=best.test_error,
         best_validation_accuracy=best.validation_accuracy,
@@ -302,8 +300,8 @@ def _evaluation(run_dir: RunDir, config: RunConfig, dataset: PackedDataset | Non
         best_step=best.step,
         best_chosen_on=last.deciding,
         monitor=monitor.metric(last),
-        monitor_mode=monitor.mode_of(last),
-        best_value=monitor.value(best) if sound else None,
+        monitor_mode=monitor.better_of(last),
+        best_value=monitor.value(best),
         best_metrics=best.metrics,
         best_compiled=best.compiled,
         epochs_not_scored=_epochs_not_scored(config, dataset, history) if dataset else [],

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import IO, Any, cast
+from collections.abc import Callable, Iterable, Iterator
+from typing import IO, Any, TypedDict, cast
 
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleOptions, JustifyMethod, OverflowMethod, RenderableType
 from rich.measure import Measurement
 from rich.segment import Segment
 from rich.table import Table
@@ -80,13 +80,23 @@ class SafeConsole(Console):
             yield segment if segment.control else segment._replace(text=_printable_lines(segment.text))
 
 
-LEFT: Mapping[str, Any] = {"no_wrap": True}
-RIGHT: Mapping[str, Any] = {"no_wrap": True, "justify": "right"}
-FOLD: Mapping[str, Any] = {"overflow": "fold"}
+class ColumnOptions(TypedDict, total=False):
+    """The options of rich for a column that this package uses."""
+
+    no_wrap: bool
+    justify: JustifyMethod
+    overflow: OverflowMethod
+    ratio: int
+    max_width: int
 
 
-def plain_table(**columns: Mapping[str, Any]) -> Table:
-    """Return a table without lines. `columns`: heading → options of rich for the column, e.g. `RIGHT`."""
+LEFT: ColumnOptions = {"no_wrap": True}
+RIGHT: ColumnOptions = {"no_wrap": True, "justify": "right"}
+FOLD: ColumnOptions = {"overflow": "fold"}
+
+
+def plain_table(**columns: ColumnOptions) -> Table:
+    """Return a table without lines. `columns`: heading → options, e.g. `RIGHT`."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for heading, options in columns.items():
         table.add_column(heading, **options)

@@ -17,7 +17,7 @@ from ps_cluster.files.writing import write_whole
 from ps_cluster.report.lanes import Lane, chief_lane, server_lanes, worker_lanes
 from ps_cluster.report.terminal import LEFT, RIGHT, plain_table
 from ps_cluster.runs.ledger_csv import APPLY_ROW, read_csv
-from ps_cluster.runs.phases import GAPS, PHASES, phase_shares
+from ps_cluster.runs.phases import GAPS, PHASES, time_shares
 from ps_cluster.runs.run_dir import RunDir
 
 
@@ -35,7 +35,7 @@ def print_shares(run_dir: RunDir, console: Console) -> None:
     Columns that are 0 in all rows are left out.
     """
     updates = _updates(run_dir)
-    shares = {f"worker {worker}": share for worker, share in phase_shares(updates).items()}
+    shares = {f"worker {worker}": share.by_name for worker, share in time_shares(updates).items()}
     applies = _applies(run_dir)
     seconds = applies["applied_time"] - applies["entered_time"]
     # These shares are of the same time as those of the workers.

@@ -43,6 +43,16 @@ class ValueRow:
     median: float | None
     high: float | None
 
+    @property
+    def merit(self) -> tuple[float, ...]:
+        return (np.inf if self.explained is None else self.explained,)
+
+    @property
+    def cells(self) -> list[str]:
+        errors = [self.mean_absolute, self.root_mean_square, self.bias, self.low, self.median, self.high]
+        texts = ["–" if value is None else number_text(value) for value in errors]
+        return [*texts[:3], "–" if self.explained is None else f"{self.explained:.3f}", *texts[3:]]
+
 
 class ValueResults(Analysis):
     """Predictions of one or several numbers for each example, in the units of the target."""
@@ -79,14 +89,6 @@ class ValueResults(Analysis):
         explained = 1 - square / spread if spread else None
         of_errors = float(np.abs(errors).mean()), square**0.5, float(errors.mean())
         return ValueRow(name, *of_errors, explained, low, median, high)
-
-    def merit(self, row: ValueRow) -> tuple[float, ...]:
-        return (np.inf if row.explained is None else row.explained,)
-
-    def cells(self, row: ValueRow) -> list[str]:
-        errors = [row.mean_absolute, row.root_mean_square, row.bias, row.low, row.median, row.high]
-        texts = ["–" if value is None else number_text(value) for value in errors]
-        return [*texts[:3], "–" if row.explained is None else f"{row.explained:.3f}", *texts[3:]]
 
     def table_note(self) -> str:
         return (

@@ -50,7 +50,10 @@ class JournalGivenUp(RunFailed):
 
 
 class LeaderStretch(Row):
-    """The work of one leader up to a state: its newest state, or the state from which the next leader continued.
+    """The part of one leader's work that counts.
+
+    It ends with a state (a checkpoint or a snapshot). That is the leader's newest state or, if another leader has
+    followed, the state from which that leader continued. The rows that the leader wrote after this state do not count.
 
     Attributes:
       term: the leader's number (runs/leaders.py); 0 for a leader without a claim.

@@ -14,7 +14,7 @@ import numpy as np
 from ps_cluster.errors import UserError
 from ps_cluster.files.reading import open_regular
 from ps_cluster.files.values import Malformed, one_line
-from ps_cluster.files.writing import create_beside, remove_leftovers
+from ps_cluster.files.writing import create_text_beside, remove_leftovers
 from ps_cluster.runs import journal
 from ps_cluster.runs.ledger import NO_ROWS, ROW, WHOLE, ShardJoiner, check_values, names_of
 from ps_cluster.runs.proof import OnRows, RoundShape
@@ -116,7 +116,7 @@ def _in_step_order(
 def _csv(path: Path, row: np.dtype) -> Iterator[IO[str]]:
     """Yield a temporary file with the header. It is renamed to `path` if the block ends without an error."""
     remove_leftovers(path.parent, path.name)  # they are as large as the ledger
-    with create_beside(path, encoding="utf-8") as file:
+    with create_text_beside(path) as file:
         file.write(",".join(names_of(row)) + "\n")
         yield file
 

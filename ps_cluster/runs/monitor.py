@@ -11,12 +11,10 @@ from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec
 from ps_cluster.config.schema import EvaluationSettings
 from ps_cluster.config.setting_types import AUTO
 from ps_cluster.errors import UserError, did_you_mean
-from ps_cluster.files.values import listed, number_text
-from ps_cluster.runs.result_rows import EarlyStop, MeasuredMetric, metric_text
+from ps_cluster.files.values import listed
+from ps_cluster.runs.result_rows import Better, EarlyStop, MeasuredMetric, MetricText, MetricValues
 
-Mode = Literal["max", "min"]
-
-MODES: Mapping[str, Mode] = {
+BETTER: Mapping[str, Better] = {
     "accuracy": "max", "error": "min", "loss": "min", "auc": "max", "f1": "max", "log_loss": "min", "rmse": "min",
     "r2": "max",
 }  # fmt: skip
@@ -24,10 +22,10 @@ MODES: Mapping[str, Mode] = {
 
 @dataclass(frozen=True)
 class Monitor:
-    """The metric that decides which model is best. `mode`: None if it is the accuracy or error of the objective."""
+    """The metric that decides which model is best. `better`: None if it is the accuracy or error of the objective."""
 
     name: str = AUTO
-    mode: Mode | None = None
+    better: Better | None = None
 
     @classmethod
     def of(cls, settings: EvaluationSettings) -> Monitor:
@@ -36,24 +34,24 @@ class Monitor:
             return cls()
         if settings.monitor_mode != AUTO:
             return cls(settings.monitor, settings.monitor_mode)
-        if settings.monitor not in MODES:
+        if settings.monitor not in BETTER:
             raise UserError(
                 f"evaluation.monitor_mode: got 'auto': it is not known whether a larger or a smaller {settings.monitor} is "
                 "better: write max or min"
             )
-        return cls(settings.monitor, MODES[settings.monitor])
+        return cls(settings.monitor, BETTER[settings.monitor])
 
-    def metric(self, row: MeasuredMetric) -> str:
+    def metric(self, row: MetricValues) -> str:
         """Return the name of the metric in a row."""
         if self.name != AUTO:
             return self.name
         return "error" if row.value_of("accuracy", row.deciding) is None else "accuracy"
 
-    def mode_of(self, row: MeasuredMetric) -> Mode:
-        """Return whether larger values of the metric in a row are better."""
-        return self.mode or MODES[self.metric(row)]
+    def better_of(self, row: MetricValues) -> Better:
+        """Return which values of the metric in a row are better."""
+        return self.better or BETTER[self.metric(row)]
 
-    def value(self, row: MeasuredMetric) -> float | None:
+    def value(self, row: MetricValues) -> float | None:
         """Return the metric over the examples that decide; None if it is not finite."""
         return row.value_of(self.metric(row), row.deciding)
 
@@ -65,30 +63,27 @@ class Monitor:
         value = self.value(row)
         if row.test_loss is None or value is None:
             return -math.inf
-        return value if self.mode_of(row) == "max" else -value
+        return value if self.better_of(row) == "max" else -value
+
+    def text(self, row: MeasuredMetric) -> MetricText:
+        """Return the value with its name in words."""
+        return MetricText.of(self.metric(row), self.value(row))
 
     def words(self, row: MeasuredMetric) -> str:
         """Return the value with its name and its examples, e.g. "validation auc 0.9312"."""
-        return f"{row.deciding} {value_text(self.metric(row), self.value(row))}"
+        return f"{row.deciding} {self.text(row)}"
 
     def best_so_far(self, row: MeasuredMetric) -> str:
         """Return the end of a line about the best score so far. It names the metric if the user has chosen it."""
         return f", best so far{'' if self.name == AUTO else f' by {row.deciding} {self.name}'}"
 
 
-def value_text(metric: str, value: float | None) -> str:
-    """Return a metric and its value in words, e.g. "accuracy 91.20%" or "auc 0.9312"."""
-    if value is None:
-        return f"{metric} not a finite number"
-    return str(metric_text(value, None)) if metric == "accuracy" else f"{metric} {number_text(value)}"
-
-
-def checked_mode(
-    settings: EvaluationSettings, spec: ExampleSpec, of_network: Mapping[str, Mode | None] | None = None
-) -> Mode | Literal["auto"]:
+def checked_monitor_mode(
+    settings: EvaluationSettings, spec: ExampleSpec, of_network: Mapping[str, Better | None] | None = None
+) -> Better | Literal["auto"]:
     """Return `evaluation.monitor_mode` for the metric of a run, after checking that the run has this metric.
 
-    `of_network`: name of a metric → its mode, or None if its mode is unknown, for all metrics that are scored besides
+    `of_network`: name of a metric → which values are better, None if unknown, for all metrics that are scored besides
     accuracy, error and loss. By default these are the objective's further metrics. Raises UserError if there is no such
     metric, or if it is unknown which of its values are better.
     """
@@ -96,19 +91,19 @@ def checked_mode(
         return "auto"
     objective = OBJECTIVES[spec.objective]
     if of_network is None:
-        of_network = {name: MODES[name] for name in objective.further_metrics(spec)}
-    own: dict[str, Mode | None] = {name: MODES[name] for name in (objective.metric_name, "loss")}
-    of_ranking: dict[str, Mode | None] = {settings.recall_name: "max"} if settings.recall_name else {}
+        of_network = {name: BETTER[name] for name in objective.further_metrics(spec)}
+    own: dict[str, Better | None] = {name: BETTER[name] for name in (objective.metric_name, "loss")}
+    of_ranking: dict[str, Better | None] = {settings.recall_name: "max"} if settings.recall_name else {}
     known = own | dict(of_network) | of_ranking
     if settings.monitor not in known:
         raise UserError(
             f"evaluation.monitor: got '{settings.monitor}': {did_you_mean(settings.monitor, known)}a run of this network on "
             f"this data is scored by {listed(list(known))}"
         )
-    mode = known[settings.monitor]
-    if settings.monitor_mode == AUTO and mode is not None:
-        return mode
-    return Monitor.of(settings).mode or "auto"
+    better = known[settings.monitor]
+    if settings.monitor_mode == AUTO and better is not None:
+        return better
+    return Monitor.of(settings).better or "auto"
 
 
 class EarlyStopping:

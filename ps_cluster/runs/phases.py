@@ -2,25 +2,74 @@
 
 from __future__ import annotations
 
+from typing import Generic, NamedTuple, TypeVar
+
 import numpy as np
 
 from ps_cluster.runs.ledger import NOT_SCHEDULED
+
+Value = TypeVar("Value")
 
 # The boundaries of PHASES.
 PHASE_COLUMNS = (
     "asked_time", "admitted_time", "pulled_time", "computed_time", "pushed_time", "entered_time", "applied_time",
 )  # fmt: skip
-# "pushes" includes the wait of a push for the critical section.
-PHASES = ("waits", "pulls", "computes", "slow on purpose", "pushes", "applies")
-# What a worker does between two steps. "idle": nothing. "dispatch": a scheduled dispatch is on its way to the worker.
-# "returns": within a dispatch, the parameter server's reply is on its way back. In modes without waits the reply brings the
-# next parameters.
-GAPS = ("idle", "dispatch", "returns")
+
+
+class Phases(NamedTuple, Generic[Value]):
+    """A value for each phase of a step, in their order. `pushes` includes the wait of a push for the critical section."""
+
+    waits: Value
+    pulls: Value
+    computes: Value
+    slow_on_purpose: Value
+    pushes: Value
+    applies: Value
+
+
+class TimeShares(NamedTuple):
+    """How a worker spent the time from the first pull to the last update of all workers: shares that sum to 1.
+
+    The three gaps are between two steps.
+
+    Attributes:
+      returns: within a dispatch, the parameter server's reply is on its way back. In modes without waits the reply brings
+        the next parameters.
+      dispatch: a scheduled dispatch is on its way to the worker.
+      idle: the worker does nothing.
+    """
+
+    phases: Phases[float]
+    returns: float
+    dispatch: float
+    idle: float
+
+    @property
+    def busy(self) -> float:
+        """The share in which the worker computed, or was slow on purpose."""
+        return self.phases.computes + self.phases.slow_on_purpose
+
+    @property
+    def by_name(self) -> dict[str, float]:
+        """The share of each of PHASES and GAPS."""
+        return dict(
+            zip((*PHASES, *reversed(GAPS)), (*self.phases, self.returns, self.dispatch, self.idle), strict=True)
+        )
+
+
+# The names that people read.
+PHASES = tuple(name.replace("_", " ") for name in Phases._fields)
+GAPS = ("idle", "dispatch", "returns")  # in the order in which they follow each other
 
 
 def phase_times(rows: np.ndarray) -> np.ndarray:
     """Return when each phase began and the last one ended, float64 [phases + 1, steps], unix seconds."""
     return np.stack([rows[name] for name in PHASE_COLUMNS])
+
+
+def phase_seconds(rows: np.ndarray) -> Phases[np.ndarray]:
+    """Return how long each phase took, float64 [steps] each."""
+    return Phases(*np.diff(phase_times(rows), axis=0))
 
 
 def gap_times(rows: np.ndarray) -> np.ndarray:
@@ -44,11 +93,8 @@ def gap_times(rows: np.ndarray) -> np.ndarray:
     return np.stack([free, handed, received, asked])
 
 
-def phase_shares(rows: np.ndarray) -> dict[int, dict[str, float]]:
-    """Return worker → phase or gap → its share of the time from the first pull to the last update.
-
-    The shares of a worker sum to 1. Without rows there are no workers.
-    """
+def time_shares(rows: np.ndarray) -> dict[int, TimeShares]:
+    """Return how each worker spent its time: index → shares. Without rows there are no workers."""
     times, gaps = phase_times(rows), gap_times(rows)
     by_worker = {}
     for worker in np.unique(rows["worker"]):
@@ -57,6 +103,8 @@ def phase_shares(rows: np.ndarray) -> dict[int, dict[str, float]]:
         seconds = np.maximum(np.diff(times[:, mine], axis=0), 0).sum(axis=1)
         _, dispatch, returns = np.diff(gaps[:, mine], axis=0).sum(axis=1)
         shares = np.array([*seconds, returns, dispatch]) / (times[-1].max() - times[0].min())
-        idle = max(0.0, 1 - float(shares.sum()))
-        by_worker[int(worker)] = dict(zip((*PHASES, "returns", "dispatch", "idle"), [*shares.tolist(), idle]))
+        *phases, returned, dispatched = shares.tolist()
+        by_worker[int(worker)] = TimeShares(
+            Phases(*phases), returned, dispatched, idle=max(0.0, 1 - float(shares.sum()))
+        )
     return by_worker

@@ -140,7 +140,8 @@ class ShardAudit:
         self._rounds = rounds
         self._expected, self._holds_from = expected, holds_from
         self._steps = StepSet()
-        self._newest, self._run = 0, rounds.most  # version of the last row, and number of consecutive rows with it
+        # The version of the last row, and the number of consecutive rows with it.
+        self._newest, self._rows_of_newest = 0, rounds.most
         self._begun = 0  # number of updates that have at least one row
         self._factors = None if expected.begun_with is None else FactorsOfRates(expected.begun_with)
         self.rows = self.repeated = 0
@@ -165,8 +166,13 @@ class ShardAudit:
             self._steps.close_below(self._updates() * self._rounds.steps_per_update)
 
     def _updates(self, version: int = 0) -> int:
-        """Return the number of updates in the rows. `version`: the shard's version, which shows if the newest is complete."""
-        of_newest = (self._run - 1) % self._rounds.most + 1
+        """Return the number of updates in the rows.
+
+        In rounds with backup workers the rows do not always show whether the newest update is complete, because an update
+        may have more gradients than it needs. `version`: the shard's version, which shows it. Without it, the newest
+        update counts once it has all gradients that it may have.
+        """
+        of_newest = (self._rows_of_newest - 1) % self._rounds.most + 1
         is_over = of_newest == self._rounds.most or (
             version >= self._begun and of_newest >= self._rounds.gradients_per_update
         )
@@ -176,10 +182,10 @@ class ShardAudit:
         """Check that versions follow each other, and that each has as many rows as an update has gradients."""
         before, numbers = np.concatenate([[self._newest], versions[:-1]]), np.arange(len(versions))
         # For each row, the number of consecutive rows with its version so far. The first of them may be in an earlier chunk.
-        begins = np.maximum.accumulate(np.where(versions != before, numbers, -self._run))
-        runs = np.concatenate([[self._run], numbers - begins + 1])
+        begins = np.maximum.accumulate(np.where(versions != before, numbers, -self._rows_of_newest))
+        runs = np.concatenate([[self._rows_of_newest], numbers - begins + 1])
         counts = (runs - 1) % self._rounds.most + 1  # the gradients of the update up to each row
-        self._newest, self._run = int(versions[-1]), int(runs[-1])
+        self._newest, self._rows_of_newest = int(versions[-1]), int(runs[-1])
         self._begun += int(np.count_nonzero(counts[1:] == 1))
         same = (versions == before) & (counts[:-1] < self._rounds.most)
         next_one = (versions == before + 1) & (counts[:-1] >= self._rounds.gradients_per_update)

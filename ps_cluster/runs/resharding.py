@@ -31,8 +31,8 @@ LEDGER = {"counts", ACCEPTED_STEPS, "waiting"}  # the arrays that a resumed trai
 _SAME_ON_ALL_SHARDS = [COUNTS.index(name) for name in ("version", "accepted")]
 
 
-def is_consistent_cut(arrays: Arrays) -> bool:
-    """Return whether all shards of a checkpoint have accepted the same steps."""
+def is_even(arrays: Arrays) -> bool:
+    """Return whether a checkpoint is even: all its shards have accepted the same steps."""
     if not arrays.keys() >= LEDGER:
         return False
     alike = (arrays["counts"][:, _SAME_ON_ALL_SHARDS], arrays[ACCEPTED_STEPS])
@@ -43,7 +43,7 @@ def newest_even(directory: Path) -> int | None:
     """Return the step of the newest even checkpoint in a directory, if any. Raises what `load_to_go_on` does."""
 
     def check(checkpoint: Checkpoint) -> None:
-        if not is_consistent_cut(checkpoint.arrays):
+        if not is_even(checkpoint.arrays):
             raise CheckpointError("its shards have not applied the same steps")
 
     checkpoint = load_to_go_on([directory], ignore, check)

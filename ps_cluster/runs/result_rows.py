@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 from pydantic import ConfigDict, Field, JsonValue
 
@@ -13,6 +13,7 @@ from ps_cluster.config.datasets import MOST_CLASSES
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.values import number_text
+from ps_cluster.runs.machine_rows import MachineRow, NetworkSummary, ProcessUsage
 from ps_cluster.runs.rows import (
     MOST,
     Count,
@@ -123,12 +124,18 @@ class ProgressRow(WorkFile):
         }
         return {name: value for name, value in values.items() if value is not None}
 
+    def measured(self, measure: Measure) -> float | None:
+        """Return the metric, or the loss, of the updates since the previous row; None if it is unknown or not finite."""
+        values: dict[Measure, float | None] = {"accuracy": self.accuracy, "error": self.error, "loss": self.loss}
+        return values[measure]
+
 
 def with_work(work: Path, rows: Sequence[ProgressRow]) -> Sequence[ProgressRow]:
     """Return the newest rows with the work in metrics/work.json; unchanged if that file can't be read."""
     with contextlib.suppress(FileNotFoundError, UserError):
         newest = read_json(work, WorkFile) if rows else WorkFile()
-        return [row.model_copy(update={name: getattr(newest, name) for name in WorkFile.model_fields}) for row in rows]
+        update = {"workers": newest.workers, "dispatches": newest.dispatches}
+        return [row.model_copy(update=update) for row in rows]
     return rows
 
 
@@ -144,9 +151,35 @@ BROKEN: tuple[TrainingOutcome, ...] = ("diverged", "nan_loss")
 Split = Literal["test", "validation"]
 """The examples of a score: the test examples, or held-out training examples."""
 
+Measure = Literal["accuracy", "error", "loss"]
+"""What every training is measured by. An objective has an accuracy or an error."""
+MEASURES: tuple[Measure, ...] = get_args(Measure)
 
-class MeasuredMetric(Row):
+Better = Literal["max", "min"]
+"""Which values of a metric are better: larger or smaller ones."""
+
+
+class MetricText(NamedTuple):
+    """A metric in words, e.g. "accuracy" and "91.20%"."""
+
+    name: str
+    value: str
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.value}"
+
+    @classmethod
+    def of(cls, name: str, value: float | None) -> MetricText:
+        """Return the text of a value that a metric has, e.g. "accuracy 91.20%" or "auc 0.9312"."""
+        if value is None:
+            return cls(name, "not a finite number")
+        return cls(name, f"{value:.2%}" if name == "accuracy" else number_text(value))
+
+
+class MetricValues(Row):
     """The scores of a checkpoint over the test examples and, if there are some, held-out training examples (validation).
+
+    Without a scored checkpoint, all values are None.
 
     Attributes:
       test_accuracy, test_error: the share of correct predictions, or the error in the target's units. One is always
@@ -158,7 +191,7 @@ class MeasuredMetric(Row):
       compiled, validation_compiled: the metrics with which the user's model was compiled.
     """
 
-    step: Count
+    step: Count | None = None
     test_accuracy: Share | None = None
     test_error: Loss | None = None
     test_loss: Loss | None = None
@@ -183,18 +216,28 @@ class MeasuredMetric(Row):
         further = self.metrics if on_test else self.validation_metrics
         if metric in compiled:
             return compiled[metric]
-        if metric in ("accuracy", "error", "loss"):
-            value: float | None = getattr(self, f"{examples}_{metric}")
-            return value
+        for measure in MEASURES:
+            if metric == measure:
+                return self.measured(measure, examples)
         return further.get(metric)
 
-    @property
-    def test(self) -> str:
-        """The metric over the test examples in words, e.g. "accuracy 91.20%"."""
-        return metric_text(self.test_accuracy, self.test_error) or "metric not a finite number"
+    def measured(self, measure: Measure, examples: Split) -> float | None:
+        """Return the objective's metric, or the loss, over some examples; None if it is unknown or not finite."""
+        on_test = examples == "test"
+        values: dict[Measure, float | None] = {
+            "accuracy": self.test_accuracy if on_test else self.validation_accuracy,
+            "error": self.test_error if on_test else self.validation_error,
+            "loss": self.test_loss if on_test else self.validation_loss,
+        }
+        return values[measure]
 
     @property
-    def validation(self) -> str | None:
+    def test(self) -> MetricText:
+        """The metric over the test examples in words."""
+        return metric_text(self.test_accuracy, self.test_error) or MetricText.of("metric", None)
+
+    @property
+    def validation(self) -> MetricText | None:
         """The metric over held-out training examples in words; None without such examples."""
         return metric_text(self.validation_accuracy, self.validation_error)
 
@@ -205,16 +248,22 @@ class MeasuredMetric(Row):
         return [*held_out, f"test {self.test}"]
 
 
+class MeasuredMetric(MetricValues):
+    """The scores of a checkpoint."""
+
+    step: Count
+
+
 def named_values(values: Mapping[str, float]) -> list[str]:
     """Return metrics by name in words, e.g. "auc 0.9312"."""
     return [f"{name} {number_text(value)}" for name, value in values.items()]
 
 
-def metric_text(accuracy: float | None, error: float | None) -> str | None:
+def metric_text(accuracy: float | None, error: float | None) -> MetricText | None:
     """Return "accuracy 91.20%" or "error 0.123", whichever is known; None if neither is."""
     if accuracy is not None:
-        return f"accuracy {accuracy:.2%}"
-    return None if error is None else f"error {number_text(error)}"
+        return MetricText.of("accuracy", accuracy)
+    return None if error is None else MetricText.of("error", error)
 
 
 class ScoreRow(MeasuredMetric):
@@ -439,16 +488,6 @@ class SilenceRow(Row):
     seconds: Seconds
 
 
-class ProcessUsage(Row):
-    """Processor time and memory of a process; None for values that could not be read."""
-
-    type: Word
-    index: Index
-    pid: Pid
-    cpu_seconds: Seconds | None = None
-    peak_pss_bytes: Count | None = None
-
-
 class EarlyStop(Row):
     """The reason for an early stop: the metric did not become better in `patience` scored checkpoints up to `step`."""
 
@@ -466,7 +505,7 @@ class EarlyStop(Row):
         return f"{self.examples} {self.monitor} has not become better in {in_a_row} up to step {self.step:,}{best}"
 
 
-class EvaluationSummary(MeasuredMetric):
+class EvaluationSummary(MetricValues):
     """The last score, the best score, and all scores in the order of steps; None without scores.
 
     Attributes:
@@ -477,7 +516,6 @@ class EvaluationSummary(MeasuredMetric):
       epochs_not_scored: with `checkpoints.every_epochs`, the epochs before the last score that have no score.
     """
 
-    step: Count | None = None  # type: ignore[assignment]  # there may be no score
     augmented_test_accuracy: Share | None = None
     best_test_accuracy: Share | None = None
     best_test_error: Loss | None = None
@@ -486,19 +524,12 @@ class EvaluationSummary(MeasuredMetric):
     best_step: Count | None = None
     best_chosen_on: Split | None = None
     monitor: Word | None = None
-    monitor_mode: Literal["max", "min"] | None = None
+    monitor_mode: Better | None = None
     best_value: Loss | None = None
     best_metrics: dict[Word, Loss] = {}
     best_compiled: dict[Word, Loss] = {}
     epochs_not_scored: list[Seconds] = []
     history: list[ScoreRow] = []
-
-
-class NetworkSummary(Row):
-    """Isolation of the ports. `notice`: the reason if the network is not private."""
-
-    private: bool | None = None
-    notice: str | None = None
 
 
 class Summary(TrainingNumbers):
@@ -547,6 +578,6 @@ class Summary(TrainingNumbers):
     cpu_seconds: Seconds | None = None
     peak_memory_bytes: Count | None = None
     processes: list[ProcessUsage] = []
-    machine: dict[Word, Word | bool | Count | Number | None] | None = None
+    machine: MachineRow | None = None
     network: NetworkSummary = NetworkSummary()
     evaluation: EvaluationSummary = EvaluationSummary()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import math
-import os
-import secrets
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +12,7 @@ from ps_cluster.files import untrusted
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.json_rows import append_row, read_rows
 from ps_cluster.files.locks import InUse, Lock
-from ps_cluster.files.writing import write_json
+from ps_cluster.files.writing import path_beside, write_json
 from ps_cluster.notices import Notify
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.checkpoints import Checkpoint
@@ -94,11 +92,8 @@ class Records:
         folder.mkdir(parents=True, exist_ok=True)
         for left_over in (*folder.glob(".model.*.keras"), *folder.glob(".*.tmp")):
             left_over.unlink()  # a killed evaluator left it, because this one holds the lock
-        temporary = folder / f".model.{secrets.token_hex(8)}.keras"
-        save_model(temporary)
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.replace(self._run_dir.best_model)
+        with path_beside(self._run_dir.best_model) as unfinished:
+            save_model(unfinished)
         checkpoints.write(folder / "checkpoint.safetensors", checkpoint)
         write_json(self._best_file, row.model_dump(include=set(MeasuredMetric.model_fields)))
 

@@ -30,7 +30,7 @@ MOST_WAITING = 8  # while more files than this wait, no further update is sample
 
 @dataclass(frozen=True)
 class SampledShard:
-    """The record of one sampled update on one shard. All arrays are float32, except the positions.
+    """The record of one sampled update on one shard. Arrays are float32, unless another dtype is named.
 
     Positions are those in the vector of the whole network.
 
@@ -40,6 +40,7 @@ class SampledShard:
       positions: int64 [k], the positions at which the k values of the arrays below lie.
       given: [n] or [vectors * n], all weights of the shard that the worker got.
       given_positions: int64 [n], the positions at which they lie.
+      given_statistics: [m], the statistics of the shard that the worker got.
       at_pull: the values from which the given weights were computed, at the time of the pull: "weights" [k'], and other
         values of the staleness method; single numbers are [1]. k' is k without the numbers in rows of embedding tables,
         which are the last of the k values.

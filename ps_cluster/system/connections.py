@@ -41,7 +41,8 @@ def cut(address: str) -> None:
 def _end(address: tuple[Any, ...]) -> tuple[str, int]:
     """Return host and port. An IPv4 host is always returned in the form of IPv4, even if a socket writes it as IPv6."""
     host = ipaddress.ip_address(address[0])
-    return str(getattr(host, "ipv4_mapped", None) or host), address[1]
+    mapped = host.ipv4_mapped if isinstance(host, ipaddress.IPv6Address) else None
+    return str(mapped or host), address[1]
 
 
 def _watch(after_s: float) -> None:

@@ -38,8 +38,8 @@ _ON_GPUS = {
 }
 # float32 is float32, unless the user has set it: with the ten bits of TF32 the proof could not compare gradients.
 _ON_GPUS_BY_DEFAULT = {"NVIDIA_TF32_OVERRIDE": "0"}
-# Variable → the values that tasks can't follow (None: all but the one in `_FIXED`), and the reason.
 _YES = ("1", "true", "True")
+# Variable → the values that tasks can't follow (None: all but the one in `_FIXED`), and the reason.
 _NOT_FOLLOWED: Mapping[str, tuple[Sequence[str] | None, str]] = {
     "KERAS_BACKEND": (None, "tasks compute with TensorFlow"),
     "KERAS_NNX_ENABLED": (_YES, "tasks compute with TensorFlow"),

@@ -1,10 +1,11 @@
-"""Find in a log why a process ended."""
+"""Find in the output of a process why it ended."""
 
 from __future__ import annotations
 
 import os
 import re
 import signal
+import subprocess
 from pathlib import Path
 
 _TAIL_BYTES = 2**16
@@ -38,6 +39,12 @@ def last_words(log: Path, start: int, exit_code: int) -> str:
     raised = _first_exception(lines) if exit_code > 0 else ""
     telling = [line for line in map(str.strip, lines) if line and not _CHATTER.match(line)]
     return next(iter((*fatal, *filter(None, [raised]), *telling[-1:])), "").strip()[:_LINE_CHARACTERS]
+
+
+def last_error_line(ended: subprocess.CompletedProcess[str]) -> str:
+    """Return the last line that a program wrote to standard error, or else its exit code in words."""
+    lines = ended.stderr.strip().splitlines()
+    return lines[-1] if lines else f"exit code {ended.returncode}"
 
 
 def _first_exception(lines: list[str]) -> str:

@@ -30,12 +30,12 @@ class Allowance:
 
     @property
     def threads(self) -> int:
-        """Return how many threads can run at the same time: one per processor, or fewer under a quota."""
+        """The number of threads that can run at the same time: one per processor, or fewer under a quota."""
         return self.processors if self.cpus is None else max(1, min(self.processors, math.ceil(self.cpus)))
 
     @property
     def quota_decides(self) -> bool:
-        """Return whether the quota allows fewer threads than there are processors."""
+        """True if the quota allows fewer threads than there are processors."""
         return self.threads < self.processors
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from ps_cluster.installation import tensorflow_version
+from ps_cluster.runs.machine_rows import MachineRow
 from ps_cluster.system.limits import Allowance, allowance
 
 _BFLOAT16_FLAGS = ("avx512_bf16", "amx_bf16")
@@ -25,33 +24,30 @@ def fastest_precision(cpuinfo: Path = CPUINFO) -> str:
     return "bfloat16" if set(_BFLOAT16_FLAGS) & flags_of(cpuinfo) else "float32"
 
 
-def describe(cpuinfo: Path = CPUINFO, allowed: Allowance | None = None) -> dict[str, Any]:
-    """Return the machine's entry in summary.json; nothing in it names the machine or its user.
-
-    `cores` and `memory_gb` are what this process may use. `cpu_limit` (processor seconds per second) and
-    `memory_limit_gb` are the limits of its control group, None without a limit. `tensorflow` is None if it is not
-    installed. `commit` is None outside a git checkout, and ends in "-dirty" if a file differs from that commit.
-    """
+def describe(cpuinfo: Path = CPUINFO, allowed: Allowance | None = None) -> MachineRow:
+    """Return the machine's entry in summary.json. Its cores and memory are what this process may use."""
     flags, allowed = flags_of(cpuinfo), allowed or allowance()
     memory, limit = psutil.virtual_memory().total, allowed.memory_bytes
-    return {
-        "processor": _first(cpuinfo, "model name") or platform.machine(),
-        "cores": allowed.threads,
-        "cpu_limit": allowed.cpus,
-        "memory_gb": round(min(memory, limit or memory) / 1e9, 1),
-        "memory_limit_gb": round(limit / 1e9, 1) if limit else None,
-        **{flag: flag in flags for flag in _BFLOAT16_FLAGS},
-        "tensorflow": tensorflow_version(),
-        "commit": commit_of(_CODE),
-    }
+    return MachineRow(
+        processor=_first(cpuinfo, "model name") or platform.machine(),
+        cores=allowed.threads,
+        cpu_limit=allowed.cpus,
+        memory_gb=round(min(memory, limit or memory) / 1e9, 1),
+        memory_limit_gb=round(limit / 1e9, 1) if limit else None,
+        avx512_bf16="avx512_bf16" in flags,
+        amx_bf16="amx_bf16" in flags,
+        tensorflow=tensorflow_version(),
+        commit=commit_of(_CODE),
+    )
 
 
-def processor_of(machine: Mapping[str, Any] | None) -> str:
-    """Return the processor of a `describe` entry, with its bfloat16 instructions, which its namesakes may lack."""
-    if not machine or "processor" not in machine:
+def processor_of(machine: MachineRow | None) -> str:
+    """Return the processor of a machine with its bfloat16 instructions, which a processor of the same name may lack."""
+    if machine is None or machine.processor is None:
         return UNKNOWN
-    flags = ", ".join(flag for flag in _BFLOAT16_FLAGS if machine.get(flag))
-    return f"{machine['processor']} ({flags})" if flags else machine["processor"]
+    has = zip(_BFLOAT16_FLAGS, (machine.avx512_bf16, machine.amx_bf16), strict=True)
+    flags = ", ".join(flag for flag, is_there in has if is_there)
+    return f"{machine.processor} ({flags})" if flags else machine.processor
 
 
 def commit_of(code: Path) -> str | None:

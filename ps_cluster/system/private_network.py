@@ -17,12 +17,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, TypedDict, Unpack
+from typing import IO, TypedDict, Unpack
 
 from ps_cluster.config.isolation import WORDS, interface_of
 from ps_cluster.errors import UserError
 from ps_cluster.notices import Notify, ignore
 from ps_cluster.runs.logs import PORTS_OPEN
+from ps_cluster.runs.machine_rows import NetworkSummary
+from ps_cluster.system.last_words import last_error_line
 
 REQUIRE, OFF = "require", "off"  # and "auto": where the system allows it
 NAMESPACE_ARGV = (sys.executable, "-I", "-S", str(Path(__file__).with_name("namespace.py")))
@@ -58,8 +60,9 @@ class RunNetwork:
     def isolated(self) -> bool:
         return bool(self.descriptors)
 
-    def to_json(self) -> dict[str, Any]:
-        return {"private": self.isolated, "notice": self.notice}
+    def summary(self) -> NetworkSummary:
+        """Return the network's entry in summary.json."""
+        return NetworkSummary(private=self.isolated, notice=self.notice)
 
     def inside(self, argv: tuple[str, ...]) -> tuple[str, ...]:
         """Return a command that runs `argv` in this network. Its process must inherit the descriptors."""
@@ -143,8 +146,7 @@ def new_namespaces(command: str, *arguments: str, namespace_argv: tuple[str, ...
         except (OSError, subprocess.TimeoutExpired) as error:
             raise Unavailable(f"private network: {error}") from error
         if helper.returncode:
-            said = helper.stderr.strip().splitlines() or [f"exit code {helper.returncode}"]
-            raise Unavailable(said[-1])
+            raise Unavailable(last_error_line(helper))
         return _received(receiver)
 
 

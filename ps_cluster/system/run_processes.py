@@ -6,9 +6,12 @@ import contextlib
 import os
 import time
 from pathlib import Path
+from typing import Literal
 
 import psutil
 
+ProcessState = Literal["running", "stopped", "gone"]
+"""A stopped process got SIGSTOP, and may run again."""
 _LISTENING = "0A"  # the state of a socket in /proc/PID/net/tcp
 
 
@@ -27,8 +30,8 @@ def life_of(launcher_pid: int) -> str:
     return f"{launcher_pid}@{start_ticks(launcher_pid)}"
 
 
-def state_of(pid: int, root: Path, life: str | None = None) -> str:
-    """Return "running", "stopped" (SIGSTOP), or "gone", for a process that the files of the run `root` (resolved) name.
+def state_of(pid: int, root: Path, life: str | None = None) -> ProcessState:
+    """Return the state of a process that the files of the run `root` (resolved) name.
 
     `life`: the unique id of the process (`life_of`), if the files have it.
     """

@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping
 import psutil
 
 from ps_cluster.config.tasks import TRAINING_TYPES, Task
-from ps_cluster.files.json_files import Json
-from ps_cluster.runs.result_rows import ProcessUsage
+from ps_cluster.runs.machine_rows import ProcessUsage, UsageRow
 
 # The kernel walks all pages of a process to compute its share: 33 ms for all processes of a default run.
 MEMORY_EVERY_S = 5.0
@@ -66,18 +65,14 @@ class Usage:
             if sizes:
                 self._peak_sum = max(sum(sizes.values()), self._peak_sum or 0)
 
-    def report(self) -> Json:
-        """Return the entries of summary.json.
-
-        `cpu_seconds` is the sum over the training tasks; the evaluator, which only uses time left over, is listed among
-        the processes. `peak_memory_bytes` is the highest sum over all processes at one time.
-        """
+    def report(self) -> UsageRow:
+        """Return the usage of all processes so far."""
         rows = list(self._processes.values())
-        return {
-            "cpu_seconds": sum(row.cpu_seconds or 0.0 for row in rows if row.type in TRAINING_TYPES),
-            "peak_memory_bytes": self._peak_sum,
-            "processes": [row.model_dump() for row in rows],
-        }
+        return UsageRow(
+            cpu_seconds=sum(row.cpu_seconds or 0.0 for row in rows if row.type in TRAINING_TYPES),
+            peak_memory_bytes=self._peak_sum,
+            processes=rows,
+        )
 
 
 _M_MMAP_THRESHOLD, _LARGE_BLOCK = -3, 1 << 20

@@ -20,7 +20,7 @@ from ps_cluster.runs import checkpoints, journal, step_set
 from ps_cluster.runs.checkpoints import ACCEPTED_STEPS, Checkpoint, CheckpointError, ProgressState, StatesUnreadable
 from ps_cluster.runs.journal import JournalDamaged
 from ps_cluster.runs.ledger import COLUMNS, COUNTS, check_values, counts_of, rows_of
-from ps_cluster.runs.resharding import LEDGER, is_consistent_cut
+from ps_cluster.runs.resharding import LEDGER, is_even
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.step_set import MOST_OPEN
 from ps_cluster.training.agreement import facts_of_data, text_of
@@ -67,7 +67,7 @@ def newest_for(shards: int, run_dir: RunDir, notify: Notify) -> Checkpoint | Non
 
     def check(found: Checkpoint) -> None:
         arrays = found.arrays
-        if arrays.keys() >= LEDGER and len(arrays["counts"]) != shards and not is_consistent_cut(arrays):
+        if arrays.keys() >= LEDGER and len(arrays["counts"]) != shards and not is_even(arrays):
             raise CheckpointError(
                 f"checkpoint of step {found.step}: its {len(arrays['counts'])} parameter servers had not applied the same "
                 f"steps, so a cluster with {shards} can't continue from it"

@@ -24,7 +24,7 @@ from ps_cluster.runs.checkpoints import CheckpointMeta, FullState
 from ps_cluster.runs.journal import JournalNotWritten, LeaderStretch, stretch_of
 from ps_cluster.runs.ledger import counts_of
 from ps_cluster.runs.logs import DISK_REFUSES
-from ps_cluster.runs.resharding import is_consistent_cut, newest_even
+from ps_cluster.runs.resharding import is_even, newest_even
 from ps_cluster.runs.result_rows import EvaluationRow
 from ps_cluster.runs.rows import Kind
 from ps_cluster.runs.run_dir import RunDir, say
@@ -291,7 +291,7 @@ class Saver:
             data=self._data,
             network=self._network,
         )
-        even = self._config.shards > 1 and is_consistent_cut(arrays)
+        even = self._config.shards > 1 and is_even(arrays)
         spare = step if even else self._even.get(directory)
         if directory == self._run_dir.snapshots and not even and spare == step:
             # This snapshot would replace the even one of the same name, from which fewer servers can continue, and it has

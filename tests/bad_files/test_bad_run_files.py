@@ -8,6 +8,7 @@ import pytest
 
 from ps_cluster.launch.endings import training_result
 from ps_cluster.report.summary import EndedRun, write_summary
+from ps_cluster.runs.machine_rows import MachineRow
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.tools.compare.records import read_record
 from tests.bad_files.damage import (
@@ -174,7 +175,7 @@ def test_a_run_is_resumed_without_what_can_be_had_again(place, damage, says):
 def test_the_summary_is_made_without_what_is_damaged_and_says_so(place, name, content):
     run_dir, said = RunDir(place / "run"), []
     (run_dir.root / name).write_text(content)
-    ended = EndedRun(outcome="stopped", wall_seconds=1.0, began=0.0, life="1", machine={})
+    ended = EndedRun(outcome="stopped", wall_seconds=1.0, began=0.0, life="1", machine=MachineRow())
     summary = write_summary(run_dir, ended, said.append)
     assert summary.outcome == "stopped" and len(said) == 1 and name in said[0]
     assert json.loads(run_dir.summary.read_text()) == summary.model_dump(mode="json")

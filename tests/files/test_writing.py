@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from ps_cluster.files.writing import create_beside, open_append, remove_leftovers, write_json, write_whole
+from ps_cluster.files.writing import (
+    create_beside,
+    create_text_beside,
+    open_append,
+    path_beside,
+    remove_leftovers,
+    write_json,
+    write_whole,
+)
 
 PACKAGE = Path(__file__).parents[2] / "ps_cluster"
 
@@ -24,7 +32,25 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_beside_it(tmp_path):
     with pytest.raises(ZeroDivisionError), create_beside(tmp_path / "a") as file:
         file.write(b"new")
         raise ZeroDivisionError
+    with pytest.raises(ZeroDivisionError), create_text_beside(tmp_path / "a") as text:
+        text.write("new")
+        raise ZeroDivisionError
+    with pytest.raises(ZeroDivisionError), path_beside(tmp_path / "a") as path:
+        path.write_text("new")
+        raise ZeroDivisionError
     assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
+
+
+def test_text_and_a_file_that_a_library_writes_get_their_names_when_they_are_complete(tmp_path):
+    with create_text_beside(tmp_path / "a") as text:
+        text.write("één\n")
+        assert not (tmp_path / "a").exists()
+    with path_beside(tmp_path / "b.keras") as path:
+        path.write_text("new")
+        assert path.suffix == ".keras" and not (tmp_path / "b.keras").exists()
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {
+        "a": "één\n".encode(), "b.keras": b"new"
+    }  # fmt: skip
 
 
 def test_a_link_in_the_place_of_a_whole_file_is_replaced_and_not_followed(tmp_path):

@@ -18,7 +18,7 @@ from ps_cluster.config import build_config
 from ps_cluster.config.tasks import Task
 from ps_cluster.report.live_view import draw
 from ps_cluster.report.progress import LiveView, PlainView, make_view
-from ps_cluster.report.run_state import RunState, TaskState, clock
+from ps_cluster.report.run_state import RunState, TaskState, clock_text
 from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow
 from ps_cluster.runs.run_dir import RunDir
 from tests.helpers.data import only_named
@@ -301,7 +301,7 @@ def test_time_left_counts_that_later_images_are_larger():
 
 @pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (59.6, "1:00"), (3599, "59:59"), (3600, "1:00:00")])
 def test_durations_are_written_as_on_a_clock(seconds, text):
-    assert clock(seconds) == text
+    assert clock_text(seconds) == text
 
 
 def test_reader_that_leaves_does_not_end_the_run():

@@ -15,8 +15,8 @@ from ps_cluster.data.packing import write_packed
 from ps_cluster.files.json_rows import append_row
 from ps_cluster.files.values import Malformed
 from ps_cluster.installation import IMPORT_FOLDER
-from ps_cluster.report.analysis import MISTAKES, MOST_SHOWN
-from ps_cluster.report.class_results import Cell, ClassResults, Confusion
+from ps_cluster.report.analysis import MISTAKES, MOST_SHOWN, MatrixCell
+from ps_cluster.report.class_results import ClassResults, Confusion
 from ps_cluster.report.drawing import NOT_SCORED, draw_results, try_to_draw_results
 from ps_cluster.report.label_results import LabelResults
 from ps_cluster.report.plots import Plot, plain_ticks, small_plot
@@ -63,7 +63,9 @@ def test_each_class_has_its_accuracy_and_its_precision():
 
 def test_the_confusion_matrix_counts_each_example_in_the_row_of_its_class():
     found = ClassResults(of_classes())
-    assert found.matrix[0] == [Cell(1, 0.5, True), Cell(1, 0.5), Cell(0, 0.0), Cell(0, 0.0)]
+    assert found.matrix[0] == [
+        MatrixCell(1, 0.5, True), MatrixCell(1, 0.5), MatrixCell(0, 0.0), MatrixCell(0, 0.0)
+    ]  # fmt: skip
     assert [cell.count for cell in found.matrix[1]] == [1, 1, 0, 1], "the last one had no prediction"
     assert found.numbers()["confusion_matrix"] == [[1, 1, 0], [1, 1, 0], [0, 0, 0]]
     assert found.confusions == [Confusion("cat", "dog", 1, 0.5), Confusion("dog", "cat", 1, pytest.approx(1 / 3))]

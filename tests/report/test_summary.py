@@ -24,6 +24,7 @@ from ps_cluster.report.facts import histogram_bars
 from ps_cluster.report.summary import EndedRun, refresh_evaluation, write_summary
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.leaders import Claim
+from ps_cluster.runs.machine_rows import MachineRow, NetworkSummary, UsageRow
 from ps_cluster.runs.result_rows import EarlyStop, ProgressRow, Summary
 from ps_cluster.runs.rows import ScalingRow
 from ps_cluster.runs.run_dir import RunDir
@@ -130,7 +131,11 @@ def write(run_dir: RunDir, **changes) -> dict:
         "life": LIFE,
         "restarts": {Task("worker", 1): 1},
     }
-    told |= {"usage": USAGE, "machine": MACHINE, "network": {"private": True}}
+    told |= {
+        "usage": UsageRow.model_validate(USAGE),
+        "machine": MachineRow(**MACHINE),
+        "network": NetworkSummary(private=True),
+    }
     return write_summary(run_dir, EndedRun(**told | changes)).model_dump(mode="json")
 
 
@@ -508,7 +513,7 @@ OPEN = "not isolated: whoever reaches the ports runs code as you"
     ("changes", "says", "word"),
     [
         ({"dataset": "synthetic", "dataset_kind": "synthetic"}, "SYNTHETIC", "SYNTHETIC"),
-        ({"network": {"private": False, "notice": OPEN}}, OPEN, "isolated"),
+        ({"network": NetworkSummary(private=False, notice=OPEN)}, OPEN, "isolated"),
         (
             {"gradients": {"scheduled": 1173, "applied": 782, "dropped": 391, "per_update": 2}},
             "1,173 scheduled · 782 applied · 391 dropped, because they came too late · 2 in an update on average",

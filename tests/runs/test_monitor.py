@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ps_cluster.config import build_config
 from ps_cluster.config.objectives import ArrayField, ExampleSpec
 from ps_cluster.errors import UserError
-from ps_cluster.runs.monitor import EarlyStopping, Monitor, checked_mode
+from ps_cluster.runs.monitor import EarlyStopping, Monitor, checked_monitor_mode
 from ps_cluster.runs.result_rows import EarlyStop, EvaluationRow
 
 TWO = ExampleSpec({"x": ArrayField("float32", (3,))}, ArrayField("int64", ()), classes=("no", "yes"))
@@ -62,7 +62,7 @@ def test_scores_are_compared_by_the_chosen_metric_on_held_out_examples_if_there_
     ],
 )
 def test_the_direction_is_known_by_the_metric_or_given(chosen, spec, of_network, found):
-    assert checked_mode(settings(**chosen), spec, of_network) == found
+    assert checked_monitor_mode(settings(**chosen), spec, of_network) == found
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_the_direction_is_known_by_the_metric_or_given(chosen, spec, of_network,
 )  # fmt: skip
 def test_a_metric_that_can_not_decide_is_refused_in_one_line(chosen, of_network, line):
     with pytest.raises(UserError) as refused:
-        checked_mode(settings(**chosen), TWO, of_network)
+        checked_monitor_mode(settings(**chosen), TWO, of_network)
     assert str(refused.value) == line
 
 

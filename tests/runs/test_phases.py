@@ -17,19 +17,19 @@ def rows_of(*steps):
 
 
 def test_shares_are_of_the_time_of_the_whole_run_and_sum_to_one():
-    found = phases.phase_shares(rows_of((0, 10, 10.5, 11, 13, 13, 13.5, 14), (1, 10, 10, 11, 12, 18, 19, 20)))
-    assert list(found[0].values()) == pytest.approx([0.05, 0.05, 0.2, 0, 0.05, 0.05, 0, 0, 0.6])
-    assert list(found[1].values()) == pytest.approx([0, 0.1, 0.1, 0.6, 0.1, 0.1, 0, 0, 0])
-    assert list(found[0]) == [*phases.PHASES, "returns", "dispatch", "idle"]
+    found = phases.time_shares(rows_of((0, 10, 10.5, 11, 13, 13, 13.5, 14), (1, 10, 10, 11, 12, 18, 19, 20)))
+    assert list(found[0].by_name.values()) == pytest.approx([0.05, 0.05, 0.2, 0, 0.05, 0.05, 0, 0, 0.6])
+    assert list(found[1].by_name.values()) == pytest.approx([0, 0.1, 0.1, 0.6, 0.1, 0.1, 0, 0, 0])
+    assert list(found[0].by_name) == [*phases.PHASES, "returns", "dispatch", "idle"]
 
 
 def test_shares_of_no_rows_are_nobodys():
-    assert phases.phase_shares(rows_of()) == {}
+    assert phases.time_shares(rows_of()) == {}
 
 
 def test_a_parameter_server_whose_clock_is_behind_makes_no_phase_negative():
-    [shares] = phases.phase_shares(rows_of((0, 10, 10, 10, 12, 12, 11, 11), (0, 12, 12, 12, 14, 14, 14, 15))).values()
-    assert list(shares.values()) == pytest.approx([0, 0, 0.8, 0, 0, 0.2, 0, 0, 0])
+    [shares] = phases.time_shares(rows_of((0, 10, 10, 10, 12, 12, 11, 11), (0, 12, 12, 12, 14, 14, 14, 15))).values()
+    assert list(shares.by_name.values()) == pytest.approx([0, 0, 0.8, 0, 0, 0.2, 0, 0, 0])
 
 
 def scheduled(*steps):

@@ -130,8 +130,8 @@ def test_onednn_is_used_unless_the_user_says_no(given, used):
 
 def test_the_summary_calls_the_machine_what_may_be_used_of_it(tmp_path):
     machine = describe(tmp_path / "absent", Allowance(64, 0.5, GIB // 2))
-    assert (machine["cores"], machine["cpu_limit"]) == (1, 0.5)
-    assert (machine["memory_gb"], machine["memory_limit_gb"]) == (0.5, 0.5)
+    assert (machine.cores, machine.cpu_limit) == (1, 0.5)
+    assert (machine.memory_gb, machine.memory_limit_gb) == (0.5, 0.5)
 
 
 @pytest.fixture
@@ -161,7 +161,7 @@ def test_a_real_group_with_a_quota_is_seen_from_inside(group_of_half_a_processor
         "import os, sys; from pathlib import Path; Path(sys.argv[1], 'cgroup.procs').write_text(str(os.getpid()))\n"
         "from ps_cluster.system import limits as control_group, machine\n"
         "allowed = control_group.allowance(); machine = machine.describe()\n"
-        "print(allowed.cpus, allowed.threads, machine['cores'], machine['cpu_limit'])"
+        "print(allowed.cpus, allowed.threads, machine.cores, machine.cpu_limit)"
     )
     command = [sys.executable, "-c", code, str(group_of_half_a_processor)]
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=60)

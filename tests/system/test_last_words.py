@@ -1,8 +1,10 @@
 """The line of a log that says why its process ended."""
 
+import subprocess
+
 import pytest
 
-from ps_cluster.system.last_words import last_words
+from ps_cluster.system.last_words import last_error_line, last_words
 
 CHATTER = "I0000 00:00:1 port.cc:153] oneDNN custom operations are on.\n"
 CHAIN = """connecting
@@ -57,3 +59,8 @@ def test_the_reason_is_what_a_process_wrote_first_when_it_failed(tmp_path, log, 
 
 def test_a_log_that_somebody_has_removed_has_no_reason(tmp_path):
     assert last_words(tmp_path / "absent", 0, 1) == ""
+
+
+@pytest.mark.parametrize(("stderr", "line"), [("first\nlast\n\n", "last"), (" \n", "exit code 3")])
+def test_a_program_that_failed_is_told_by_its_last_line_or_its_exit_code(stderr, line):
+    assert last_error_line(subprocess.CompletedProcess([], 3, "output", stderr)) == line

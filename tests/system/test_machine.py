@@ -1,8 +1,10 @@
 import subprocess
 
 import pytest
+from pydantic import ValidationError
 
-from ps_cluster.system.machine import commit_of, describe, fastest_precision
+from ps_cluster.runs.machine_rows import MachineRow
+from ps_cluster.system.machine import UNKNOWN, commit_of, describe, fastest_precision, processor_of
 
 CPUINFO = """processor\t: {core}
 model name\t: Some EPYC 9B45
@@ -33,11 +35,11 @@ def test_bfloat16_is_the_fastest_where_the_processor_has_instructions_for_it(cpu
 
 def test_a_processor_that_tells_nothing_computes_in_float32(tmp_path):
     assert fastest_precision(tmp_path / "absent") == "float32"
-    assert describe(tmp_path / "absent")["processor"]
+    assert describe(tmp_path / "absent").processor
 
 
 def test_a_machine_is_described_by_what_speed_and_numbers_depend_on(cpuinfo):
-    machine = describe(cpuinfo("avx512_bf16"))
+    machine = describe(cpuinfo("avx512_bf16")).model_dump()
     known = {"processor": "Some EPYC 9B45", "avx512_bf16": True, "amx_bf16": False}
     assert {name: machine.pop(name) for name in known} == known
     assert machine.pop("cores") >= 1 and machine.pop("memory_gb") > 0.1
@@ -46,6 +48,15 @@ def test_a_machine_is_described_by_what_speed_and_numbers_depend_on(cpuinfo):
     assert machine.pop("tensorflow").startswith("2.")
     machine.pop("commit")
     assert not machine
+
+
+def test_a_machine_in_the_file_of_another_version_is_written_as_it_was_read():
+    known = {"processor": "A Xeon", "amx_bf16": True, "memory_gib": 23.5}
+    machine = MachineRow.model_validate(known)
+    assert machine.model_dump() == known and processor_of(machine) == "A Xeon (amx_bf16)"
+    assert processor_of(MachineRow()) == processor_of(None) == UNKNOWN
+    with pytest.raises(ValidationError):
+        MachineRow.model_validate({"memory_gib": [23.5]})
 
 
 def test_the_commit_is_known_and_says_where_a_file_differs_from_it(tmp_path):

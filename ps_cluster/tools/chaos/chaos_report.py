@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from pydantic import BaseModel, JsonValue
+from pydantic import BaseModel
 from rich.console import Console
 from rich.padding import Padding
 
 from ps_cluster.report.terminal import LEFT, RIGHT, facts_table, plain_table
+from ps_cluster.runs.machine_rows import MachineRow
 from ps_cluster.runs.result_rows import Summary, TrainingResult, Updates
 from ps_cluster.system import machine
 from ps_cluster.tools.chaos.settings import ChaosSettings
@@ -79,7 +80,7 @@ class ChaosReport(BaseModel):
     passed: bool
     problems: list[str]
     settings: ChaosSettings
-    machine: dict[str, JsonValue]
+    machine: MachineRow
     seconds: float
     faults: list[Injected]
     by_kind: list[KindRow]
@@ -161,7 +162,7 @@ def print_report(report: ChaosReport, console: Console) -> None:
 
 def _facts(report: ChaosReport) -> Iterator[tuple[str, str]]:
     accuracy, restarts = report.accuracy, report.cluster_restarts
-    yield "time", f"{report.seconds:.0f} s with faults, {report.machine['cores']} cores"
+    yield "time", f"{report.seconds:.0f} s with faults, {report.machine.cores} cores"
     if report.updates:
         yield "ledger", " · ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in report.updates)
     if report.hosted:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ps_cluster.system.last_words import last_error_line
 from ps_cluster.system.private_network import RunNetwork
 
 NETWORK, MOUNTS = "net", "mnt"  # types of namespaces
@@ -43,8 +44,7 @@ def run_in(network: RunNetwork, *argv: str) -> None:
     except subprocess.TimeoutExpired as error:
         raise NotAllowed(str(error)) from error
     if ended.returncode:
-        errors = ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"]
-        raise NotAllowed(f"{Path(argv[0]).name} {' '.join(argv[1:])}: {errors[-1]}")
+        raise NotAllowed(f"{Path(argv[0]).name} {' '.join(argv[1:])}: {last_error_line(ended)}")
 
 
 @contextmanager

@@ -193,13 +193,13 @@ def _origins(groups: Sequence[Group]) -> dict[str, object]:
         ]
         for group in groups
     )
-    machines = Counter(json.dumps(record.summary.machine) for record in records if record.summary.machine)
+    machines = Counter(record.summary.machine for record in records if record.summary.machine)
     return {
         "common": common,
         "groups": [(group, " ".join(own)) for group, own in zip(groups, options)],
         "again": f"{PROGRAM} run --config RUN_DIR/config.yaml",
         "machines": [
-            {"runs": str(runs)} | {name: in_words(value) for name, value in json.loads(machine).items()}
+            {"runs": str(runs)} | {name: in_words(value) for name, value in machine.model_dump().items()}
             for machine, runs in machines.items()
         ],
     }

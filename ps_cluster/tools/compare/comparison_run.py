@@ -64,7 +64,7 @@ def train_all(
     if comparison.target_score is not None:
         monitor = Monitor.of(complete[0].evaluation)
         noun = OBJECTIVES[dataset.spec.objective].metric_name if monitor.name == AUTO else monitor.name
-        metric_named(noun, monitor.mode, "test").check_target(comparison.target_score)
+        metric_named(noun, monitor.better, "test").check_target(comparison.target_score)
     baseline_of(labels(complete), baseline)
     _claim(output, comparison, training_order(runs))
     roots = {run.name: output / RUNS / run.name for run in runs}

@@ -60,7 +60,7 @@ def differences_in_surroundings(records: Sequence[Record]) -> list[str]:
     ]
     isolated = [{_ISOLATION: record.config.cluster.isolation} for record in records]
     return [
-        *_differing([record.summary.machine or {} for record in records]),
+        *_differing([record.summary.machine.model_dump() if record.summary.machine else {} for record in records]),
         *_differing(isolated),
         *_differing(pinned),
     ]

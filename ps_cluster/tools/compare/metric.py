@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from ps_cluster.config.setting_types import AUTO
 from ps_cluster.errors import UserError
-from ps_cluster.runs.monitor import MODES, Mode, Monitor
-from ps_cluster.runs.result_rows import MeasuredMetric, Split
+from ps_cluster.runs.monitor import BETTER, Monitor
+from ps_cluster.runs.result_rows import Better, MeasuredMetric, Split
 
 
 @dataclass(frozen=True)
@@ -136,18 +136,18 @@ _MOST = {"auc": 1.0, "f1": 1.0, "r2": 1.0, "recall": 1.0}  # the largest values 
 _NOT_BELOW_0 = ("loss", "auc", "f1", "log_loss", "rmse", "recall")
 
 
-def metric_named(name: str, mode: Mode | None, examples: Split) -> Metric:
+def metric_named(name: str, better: Better | None, examples: Split) -> Metric:
     """Return a metric by its name in rows, measured on `examples`.
 
-    `mode` says which values are better; None for a metric of which that is known.
+    `better`: None for a metric of which it is known which values are better.
     """
-    mode = mode or MODES[name]
+    better = better or BETTER[name]
     known = next((metric for metric in (ACCURACY, ERROR) if metric.noun == name), None)
     if known is not None:
-        return replace(known, larger_is_better=mode == "max", examples=examples)
+        return replace(known, larger_is_better=better == "max", examples=examples)
     kind = name.partition("@")[0]  # recall@10 is a recall
     least = 0.0 if kind in _NOT_BELOW_0 else -math.inf
-    return Metric(name, mode == "max", f"a value of {name}", _MOST.get(kind, math.inf), least, examples)
+    return Metric(name, better == "max", f"a value of {name}", _MOST.get(kind, math.inf), least, examples)
 
 
 def metric_of(scores: Sequence[MeasuredMetric], monitor: Monitor = Monitor()) -> Metric:
@@ -161,4 +161,4 @@ def metric_of(scores: Sequence[MeasuredMetric], monitor: Monitor = Monitor()) ->
     if noun == AUTO:
         known = any(score.value_of(ACCURACY.noun, examples) is not None for score in scores)
         noun = ACCURACY.noun if known else ERROR.noun
-    return metric_named(noun, monitor.mode, examples)
+    return metric_named(noun, monitor.better, examples)

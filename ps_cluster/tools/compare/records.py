@@ -12,13 +12,12 @@ from ps_cluster.files.json_files import read_json
 from ps_cluster.runs.ledger import NO_ROWS
 from ps_cluster.runs.ledger_csv import read_csv
 from ps_cluster.runs.monitor import Monitor
-from ps_cluster.runs.phases import phase_shares
+from ps_cluster.runs.phases import time_shares
 from ps_cluster.runs.result_rows import BROKEN, ScoreRow, Summary
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.tools.compare.metric import Metric, metric_of
 
 LONGEST_GAP = 0.5  # between two scores that are interpolated, as a share of the training's examples
-_BUSY = ("computes", "slow on purpose")  # of phases.PHASES
 
 
 @dataclass(frozen=True)
@@ -153,7 +152,7 @@ def read_record(run_root: Path) -> Record:
         )
     if unknown := next((name for name, value in work_of(summary).items() if value is None), None):
         raise UserError(f"'{run_dir.summary}': {unknown} is missing, so the run can't be compared")
-    busy = {worker: sum(shares[name] for name in _BUSY) for worker, shares in phase_shares(ledger).items()}
+    busy = {worker: shares.busy for worker, shares in time_shares(ledger).items()}
     return Record(
         root=run_dir.root,
         config=config,

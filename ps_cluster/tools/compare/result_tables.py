@@ -8,12 +8,12 @@ from typing import NamedTuple
 from rich.console import Console
 
 from ps_cluster.report.facts import number
-from ps_cluster.report.terminal import FOLD, plain_table
+from ps_cluster.report.terminal import FOLD, ColumnOptions, plain_table
 from ps_cluster.tools.compare.estimates import Estimate
 from ps_cluster.tools.compare.findings import GroupDifference, GroupFinding
 from ps_cluster.tools.compare.groups import Group
 
-_RIGHT = {**FOLD, "justify": "right"}
+_RIGHT: ColumnOptions = {**FOLD, "justify": "right"}
 
 
 class Table(NamedTuple):

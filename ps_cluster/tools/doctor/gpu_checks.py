@@ -19,6 +19,7 @@ from ps_cluster.installation import finding_this_package, how_to_install_cuda
 from ps_cluster.quiet_import import import_tensorflow
 from ps_cluster.system import environment
 from ps_cluster.system.gpus import usable_gpus
+from ps_cluster.system.last_words import last_error_line
 from ps_cluster.tools.doctor.finding import Finding, fail, ok, warn
 
 MULTIPLY_S = 160.0  # TensorFlow may compile for a new GPU at its first use
@@ -54,8 +55,7 @@ def gpus(there: Sequence[str] | None = None, argv: Sequence[str] = _ARGV) -> Fin
     except ValidationError:
         products = []
     if ended.returncode:
-        last = ended.stderr.strip().splitlines()[-1:] or [f"exit code {ended.returncode}"]
-        return fail(f"{count}: {last[0]}", "see whether driver and CUDA fit TensorFlow (nvidia-smi)")
+        return fail(f"{count}: {last_error_line(ended)}", "see whether driver and CUDA fit TensorFlow (nvidia-smi)")
     if not products:
         return warn(f"{count}, and TensorFlow sees none: training is on the processors", how_to_install_cuda())
     each = "; ".join(f"{one.name} {one.model}".strip() + f" multiplies in {one.ms:.1f} ms" for one in products)

@@ -15,6 +15,7 @@ from packaging.requirements import Requirement
 from ps_cluster.data import inventory
 from ps_cluster.installation import IMPORT_FOLDER, PROGRAM, how_to_install
 from ps_cluster.system import environment
+from ps_cluster.system.last_words import last_error_line
 from ps_cluster.tools.doctor.finding import Finding, fail, ok, warn
 
 FIRST_PYTHON, LAST_PYTHON = (3, 11), (3, 13)  # as in pyproject.toml
@@ -48,9 +49,9 @@ def tensorflow_import(
         ended = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=timeout_s, env=env)
     except subprocess.TimeoutExpired:
         return fail(f"not imported within {timeout_s:g} s", "see whether the machine is overloaded")
-    last = (ended.stdout if ended.returncode == 0 else ended.stderr).strip().splitlines()[-1:]
-    answer = " ".join(last) or f"exit code {ended.returncode}"
-    return ok(answer) if ended.returncode == 0 else fail(answer, how_to_install())
+    if ended.returncode:
+        return fail(last_error_line(ended), how_to_install())
+    return ok(" ".join(ended.stdout.strip().splitlines()[-1:]) or "exit code 0")
 
 
 def locked_versions(lock: Path = _LOCK, version_of: Callable[[str], str] = metadata.version) -> Finding:

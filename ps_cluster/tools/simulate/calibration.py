@@ -17,7 +17,7 @@ from ps_cluster.files.json_files import read_json
 from ps_cluster.files.json_rows import read_rows
 from ps_cluster.files.values import first_error
 from ps_cluster.runs import ledger_csv
-from ps_cluster.runs.phases import phase_times
+from ps_cluster.runs.phases import phase_seconds, phase_times
 from ps_cluster.runs.result_rows import ProgressRow, Summary
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system.machine import processor_of
@@ -195,7 +195,6 @@ def _steps_of(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     between two dispatches.
     """
     rows = np.sort(rows, order="asked_time")[COLD_STEPS:]
-    times = phase_times(rows)
-    _, pull, compute, _, push, apply = np.diff(times, axis=0)
+    times, seconds = phase_times(rows), phase_seconds(rows)
     gaps, between = times[0, 1:] - times[-1, :-1], np.diff(rows["scheduled_time"]) != 0
-    return np.stack([pull, compute, push + apply]), gaps[~between], gaps[between]
+    return np.stack([seconds.pulls, seconds.computes, seconds.pushes + seconds.applies]), gaps[~between], gaps[between]

@@ -12,7 +12,7 @@ from rich.console import Console
 from ps_cluster.files.values import finite
 from ps_cluster.files.writing import write_json
 from ps_cluster.report.terminal import LEFT, RIGHT, plain_table
-from ps_cluster.runs.monitor import value_text
+from ps_cluster.runs.result_rows import MetricText
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class ScoreTable:
         rows = []
         for name, one in zip(names, (*self.of_members, self.mean, self.of_ensemble), strict=True):
             calibration = [] if one.calibration_error is None else [f"{one.calibration_error:.2%}"]
-            metric = value_text(self.field, one.metric).removeprefix(f"{self.field} ")
+            metric = MetricText.of(self.field, one.metric).value
             rows.append([name, metric, f"{one.loss:.4f}", *calibration])
         return rows
 

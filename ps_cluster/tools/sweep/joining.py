@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -18,6 +16,7 @@ from ps_cluster.data.packed import PackedDataset
 from ps_cluster.data.text_rows import network_inputs
 from ps_cluster.errors import UserError
 from ps_cluster.evaluation.scorer import Scorer
+from ps_cluster.files.writing import path_beside
 from ps_cluster.models.flat import as_arguments
 from ps_cluster.models.judges import judge_of
 from ps_cluster.models.saved import predicting
@@ -58,14 +57,8 @@ def joined(members: Sequence[keras.Model], dataset: PackedDataset) -> keras.Mode
 
 def save_joined(model: keras.Model, path: Path) -> None:
     """Save the model whole or not at all."""
-    unfinished = path.with_name(f".{path.stem}.{secrets.token_hex(8)}.keras")
-    try:
+    with path_beside(path) as unfinished:
         model.save(unfinished)
-        with unfinished.open("rb") as file:
-            os.fsync(file.fileno())
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def score(names: Sequence[str], members: Sequence[keras.Model], dataset: PackedDataset) -> ScoreTable:

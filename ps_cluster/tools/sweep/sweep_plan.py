@@ -21,7 +21,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.files.values import first_error
 from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.launch.local_run import complete_config
-from ps_cluster.runs.monitor import MODES, Monitor
+from ps_cluster.runs.monitor import BETTER, Monitor
 from ps_cluster.runs.result_rows import MeasuredMetric
 from ps_cluster.tools.fleet import config_at_once
 from ps_cluster.tools.sweep.methods import MOST_TRIALS, SEARCH_METHODS, STAGES, SearchMethod
@@ -145,11 +145,11 @@ class SweepPlan:
         """The metric that judges the trials. It is the same for all of them."""
         monitor = Monitor.of(self.config(next(iter(self.space.samples()))).evaluation)
         metric = OBJECTIVES[self.dataset.spec.objective].metric_name if monitor.name == AUTO else monitor.name
-        return Monitor(metric, monitor.mode or MODES[metric])
+        return Monitor(metric, monitor.better or BETTER[metric])
 
     @property
     def smaller_is_better(self) -> bool:
-        return self.monitor.mode == "min"
+        return self.monitor.better == "min"
 
     def score(self, row: MeasuredMetric, before: float | None) -> float | None:
         """Return the score of a trial after one more checkpoint.

@@ -12,7 +12,7 @@ from ps_cluster.files.writing import write_json, write_whole
 from ps_cluster.files.yaml_files import dump_yaml
 from ps_cluster.installation import PROGRAM
 from ps_cluster.report.terminal import FOLD, LEFT, RIGHT, plain_table
-from ps_cluster.runs.monitor import value_text
+from ps_cluster.runs.result_rows import MetricText
 from ps_cluster.tools.sweep.space import Values
 from ps_cluster.tools.sweep.sweep_plan import SweepPlan
 from ps_cluster.tools.sweep.trial_book import TrialBook
@@ -76,7 +76,7 @@ def print_sweep_result(plan: SweepPlan, book: TrialBook, output: Path, console: 
 
 def score_text(plan: SweepPlan, score: float | None) -> str:
     """Return a score in words, e.g. "accuracy 91.20%"."""
-    return "–" if score is None else value_text(plan.monitor.name, score)
+    return "–" if score is None else str(MetricText.of(plan.monitor.name, score))
 
 
 def listed(values: Values) -> str:

@@ -8,6 +8,7 @@ from click.testing import CliRunner
 from ps_cluster.cli.main import main
 from ps_cluster.errors import UserError
 from ps_cluster.files.yaml_files import dump_yaml, parse_yaml
+from ps_cluster.runs.machine_rows import MachineRow
 from ps_cluster.tools.simulate import training
 from ps_cluster.tools.simulate.costs import costs_of, known_costs, read_costs
 from tests.tools.simulate.fake_run import write_run
@@ -75,9 +76,11 @@ def test_of_tables_a_plan_says_what_a_step_pulls_and_what_a_server_holds(tmp_pat
 
 
 def test_a_plan_says_when_its_costs_are_of_another_processor_than_this(monkeypatch):
-    monkeypatch.setattr("ps_cluster.tools.simulate.simulation_run.machine.describe", lambda: {"processor": "Another"})
+    monkeypatch.setattr(
+        "ps_cluster.tools.simulate.simulation_run.machine.describe", lambda: MachineRow(processor="Another")
+    )
     assert "OTHER PROCESSOR" in simulate("--workers", 3, "--ps", 1).output
-    known = {"processor": "AMD EPYC", "avx512_bf16": True}
+    known = MachineRow(processor="AMD EPYC", avx512_bf16=True)
     monkeypatch.setattr("ps_cluster.tools.simulate.simulation_run.machine.describe", lambda: known)
     assert "OTHER PROCESSOR" not in simulate("--workers", 3, "--ps", 1).output
 

@@ -1,0 +1,28 @@
+"""Read the points of the curves of a run from its rows. Imports no TensorFlow and no matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from ps_cluster.runs.result_rows import Measure, ProgressRow, ScoreRow, Split
+
+
+class Point(NamedTuple):
+    """A point of a curve. Its seconds and its examples may be unknown."""
+
+    train_seconds: float | None
+    examples: int | None
+    value: float
+
+
+def trained_points(rows: Iterable[ProgressRow], measure: Measure) -> list[Point]:
+    """Return the points of a measure over training examples."""
+    values = ((row, row.measured(measure)) for row in rows)
+    return [Point(row.train_seconds, row.examples, value) for row, value in values if value is not None]
+
+
+def scored_points(rows: Iterable[ScoreRow], measure: Measure, examples: Split) -> list[Point]:
+    """Return the points of a measure over test examples, or over held-out training examples."""
+    values = ((row, row.measured(measure, examples)) for row in rows)
+    return [Point(row.train_seconds, row.examples, value) for row, value in values if value is not None]
