@@ -27,6 +27,7 @@ class SyncDiloco(OuterMode, SyncPs):
     name = "sync-diloco"
     says = "workers train by themselves for many steps; the mean of a round's periods is one outer step"
     Settings = SyncDilocoSettings
+    has_tables = False  # a worker's local steps change all weights
     promise = replace(SyncPs.promise, takes_local_steps=True)
     uses = UsedSettings(unused=frozenset({"staleness", "lookahead"}))
 
