@@ -77,6 +77,32 @@ class Push:
         return [self.step, self.version, self.gradient, self.fresh, self.columns, *of_rows]
 
 
+class AnswerNumbers(NamedTuple):
+    """The whole numbers in the answer to a pull, int64 [] each; in the answers of all shards, int64 [ps] each."""
+
+    version: tf.Tensor  # the version that was pulled
+    has_step: tf.Tensor  # 1 if the ledger already has the requested step, else 0
+    outcome: tf.Tensor  # the outcome of the push, if the answer is to an exchange
+    batches: tf.Tensor | None = None  # with `limits_batches`, the number of batches that the worker may take
+
+    def stacked(self) -> tf.Tensor:
+        """Return the numbers as they are sent, int64 [3 or 4]."""
+        return tf.stack([number for number in self if number is not None])
+
+
+class Answer(NamedTuple):
+    """The content of the answer to a pull, without rows of tables."""
+
+    weights: tf.Tensor  # [n] in the wire's dtype; [vectors, n] if a pull returns several vectors
+    statistics: tf.Tensor  # float32 [m]
+    numbers: tf.Tensor  # int64 [3 or 4], the `AnswerNumbers`
+
+    @property
+    def version(self) -> tf.Tensor:
+        """The version that was pulled, int64 []."""
+        return self.numbers[0]
+
+
 class LedgerPart(NamedTuple):
     """New rows and the counters of a shard's ledger."""
 
@@ -262,14 +288,9 @@ class ParameterShard:
             message: list[tf.Tensor] = self.section.execute(read)
             return message
 
-    def read_message(self, message: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Return the content of an answer: [weights in wire dtype, statistics, int64 [3] or more].
-
-        The integers are, in this order: the version; 1 if the ledger already has the requested step, else 0; with
-        `limits_batches` the number of batches that the worker may take; and the outcome of the push, if the answer is
-        to an exchange.
-        """
-        return self.pull_message.unpack(message[: len(message) - len(self.tables)])
+    def read_message(self, message: Sequence[tf.Tensor]) -> Answer:
+        """Return the content of an answer that `pull` or `exchange` has returned."""
+        return Answer(*self.pull_message.unpack(message[: len(message) - len(self.tables)]))
 
     def read_rows(self, message: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
         """Return the rows in an answer, [u x width] of each group of tables."""
@@ -282,7 +303,8 @@ class ParameterShard:
 
     def outcome(self, message: Sequence[tf.Tensor]) -> tf.Tensor:
         """Return the outcome of an exchange's push, int64 []: REFUSED, APPLIED or DROPPED."""
-        return self.pull_message.last(message[: len(message) - len(self.tables)])[-1]
+        numbers = self.pull_message.last(message[: len(message) - len(self.tables)])
+        return numbers[AnswerNumbers._fields.index("outcome")]
 
     def _answer(
         self, worker: tf.Tensor, step: tf.Tensor, outcome: tf.Tensor | int = APPLIED, places: Sequence[tf.Tensor] = ()
@@ -297,15 +319,21 @@ class ParameterShard:
             places_and_rows = list(zip(places, rows))
             kept = self.samples.keep_given(update, puller, version, weights, statistics, places_and_rows)
             weights = after([kept], weights)
-        numbers = [version, tf.cast(self.has(step), tf.int64)]
-        numbers += [self.batches_for(worker)] if self.capabilities.limits_batches else []
-        numbers += [tf.cast(outcome, tf.int64)]
-        return [*self.pull_message.pack([weights, statistics, tf.stack(numbers)]), *rows]
+        numbers = AnswerNumbers(
+            version,
+            tf.cast(self.has(step), tf.int64),
+            tf.cast(outcome, tf.int64),
+            self.batches_for(worker) if self.capabilities.limits_batches else None,
+        )
+        return [*self.pull_message.pack([weights, statistics, numbers.stacked()]), *rows]
 
     def _outcome_alone(self, outcome: tf.Tensor) -> list[tf.Tensor]:
         """Return the answer to a push that no pull follows."""
-        nothing = tf.zeros([1 + self.capabilities.limits_batches + 1], tf.int64)
-        message = self.pull_message.short(tf.concat([nothing, [tf.cast(outcome, tf.int64)]], 0))
+        none = tf.zeros([], tf.int64)
+        numbers = AnswerNumbers(
+            none, none, tf.cast(outcome, tf.int64), none if self.capabilities.limits_batches else None
+        )
+        message = self.pull_message.short(numbers.stacked())
         return [*message, *(tf.zeros([0], self.wire) for _ in self.tables)]
 
     def would_accept(self, version: tf.Tensor) -> tf.Tensor:

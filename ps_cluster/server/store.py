@@ -29,7 +29,7 @@ from ps_cluster.runs.update_samples import SampledShard
 from ps_cluster.server.arrangement import BLOCK_NUMBERS, Arrangement, Block, BlockPart, contiguous
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.keyed_tables import KeyedTableShard
-from ps_cluster.server.shard import NO_STEP, ParameterShard
+from ps_cluster.server.shard import NO_STEP, AnswerNumbers, ParameterShard
 from ps_cluster.server.table_shard import PushedRows
 from ps_cluster.server.vector_on_server import Extent, VectorOnServer
 
@@ -153,15 +153,14 @@ class ParameterStore:
         rows_of_shards = [shard.read_rows(message) for shard, message in zip(self.shards, messages, strict=True)]
         row_values = [part for group in zip(*rows_of_shards) for part in group]  # in the order of `rows`
         answers = [shard.read_message(message) for shard, message in zip(self.shards, messages, strict=True)]
-        weights, statistics, numbers = zip(*answers)
-        versions, have_step, *more = tf.unstack(tf.stack(numbers), axis=1)
+        numbers = AnswerNumbers(*tf.unstack(tf.stack([answer.numbers for answer in answers]), axis=1))
         return Pulled(
-            tf.concat([*weights, *row_values], -1),
-            tf.concat(statistics, 0),
-            versions,
-            is_replay=tf.reduce_all(have_step > 0) if asks_for_step else None,
+            tf.concat([*(answer.weights for answer in answers), *row_values], -1),
+            tf.concat([answer.statistics for answer in answers], 0),
+            numbers.version,
+            is_replay=tf.reduce_all(numbers.has_step > 0) if asks_for_step else None,
             # What the shards measure may differ a little. The first shard decides.
-            batches=more[0][0] if self.shards[0].capabilities.limits_batches else None,
+            batches=None if numbers.batches is None else numbers.batches[0],
             rows=rows,
         )
 

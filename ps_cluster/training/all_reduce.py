@@ -236,8 +236,8 @@ def all_reduce_function(
         identity = WorkerIdentity(who[0], who[1])
         asked = tf.timestamp()
         with tf.control_dependencies([asked]):
-            weights, statistics, numbers = replica.read_message(replica.pull(identity.worker))
-        pulled = Pulled(weights, statistics, numbers[:1])
+            answer = replica.read_message(replica.pull(identity.worker))
+        pulled = Pulled(answer.weights, answer.statistics, answer.numbers[:1])  # the version, of a single shard
         step_id = pulled.versions[0] * workers + identity.worker
         result, row, _ = computation(step_id, pulled, identity, NOT_SCHEDULED, asked, asked)
         with tf.control_dependencies([row]):

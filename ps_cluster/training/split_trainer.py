@@ -147,16 +147,16 @@ class SplitDispatch:
                 asked.append(now_after(step_id))
                 message = part.pull(tf.constant(identity.worker, tf.int64), [asked[-1]], step_id)
                 pulled.append(part.read_message(message))
-        weights, statistics, versions = zip(*pulled)
-        results = self._step.by_parts(step_id, weights, statistics)
+        weights = [answer.weights for answer in pulled]
+        results = self._step.by_parts(step_id, weights, [answer.statistics for answer in pulled])
         pushed = []
-        for number, (part, result) in enumerate(zip(self._store.shards, results, strict=True)):
+        for number, (part, answer, result) in enumerate(zip(self._store.shards, pulled, results, strict=True)):
             with tf.device(self._holders[number]):
                 computed = now_after(result.gradient)
-                pulled_time = now_after(weights[number])
+                pulled_time = now_after(answer.weights)
                 times = StepTimes(scheduled, asked[number], asked[number], pulled_time, computed, computed)
                 row = stacked(worker_columns(self._identities[number], result, times))
-                pushed.append(part.push(step_id, versions[number][0], result.gradient, result.fresh, row))
+                pushed.append(part.push(step_id, answer.version, result.gradient, result.fresh, row))
         return tf.stack(pushed)
 
 

@@ -30,7 +30,7 @@ from ps_cluster.config.lazy import tf
 from ps_cluster.config.modes import ClusterShape, UsedSettings
 from ps_cluster.server.capabilities import Capabilities
 from ps_cluster.server.initial_state import InitialState
-from ps_cluster.server.shard import ParameterShard, Push
+from ps_cluster.server.shard import Answer, ParameterShard, Push
 from ps_cluster.server.staleness.correction import Arrival
 from ps_cluster.server.update_rules.rule import decay_rates
 from ps_cluster.training.modes.local_steps import (
@@ -83,9 +83,9 @@ class ElasticShard(ParameterShard):
     def slots(self) -> dict[str, tf.Variable]:
         return super().slots | {"own": self._own, "before": self._before}
 
-    def read_message(self, message: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        weights, *others = super().read_message(message)
-        return [tf.reshape(weights, [self.capabilities.vectors_given, self.length]), *others]
+    def read_message(self, message: Sequence[tf.Tensor]) -> Answer:
+        answer = super().read_message(message)
+        return answer._replace(weights=tf.reshape(answer.weights, [self.capabilities.vectors_given, self.length]))
 
     def values_for(self, worker: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
         weights = tf.stack([self._own.sparse_read(worker), self._before.sparse_read(worker)])

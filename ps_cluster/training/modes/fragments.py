@@ -97,14 +97,13 @@ class FragmentedWorker:
             vector, settle, columns = sent.vector, sent.settle, with_remainders(columns, sent.remainders)
         else:
             vector, settle = tf.cast(moved, part.wire), lambda outcomes: []
-        answer = part.exchange(step, version, vector, fresh, stacked(columns), step)
-        weights, statistics, numbers = part.read_message(answer)
-        outcome = part.outcome(answer)
-        weights = tf.cast(weights, tf.float32)
+        message = part.exchange(step, version, vector, fresh, stacked(columns), step)
+        answer, outcome = part.read_message(message), part.outcome(message)
+        weights = tf.cast(answer.weights, tf.float32)
         kept = [one[of].assign(weights) for one in (self.own.weights, self._pulled)]
-        kept += [one[of_statistics].assign(statistics) for one in (self._statistics, self._statistics_pulled)]
+        kept += [one[of_statistics].assign(answer.statistics) for one in (self._statistics, self._statistics_pulled)]
         with tf.control_dependencies([*kept, *settle(outcome[None])]):
-            return after([self._versions[index].assign(numbers[0])], 0), outcome
+            return after([self._versions[index].assign(answer.version)], 0), outcome
 
 
 def fragments_graph(store: ParameterStore, training: LocalTraining, config: RunConfig) -> DispatchGraph:
