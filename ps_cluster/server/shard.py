@@ -26,7 +26,7 @@ from ps_cluster.config import RunConfig
 from ps_cluster.config.lazy import graph, tf
 from ps_cluster.config.staleness_methods import METHODS
 from ps_cluster.runs.checkpoints import ONE_PER_SHARD
-from ps_cluster.runs.ledger import WORKER_COLUMNS, WorkerColumns
+from ps_cluster.runs.ledger import WORKER_COLUMNS, ServerColumns, WorkerColumns
 from ps_cluster.server.capabilities import Capabilities
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.keyed_tables import KeyedTableShard
@@ -548,9 +548,10 @@ class ParameterShard:
         self, push: Push, version: tf.Tensor, stale: tf.Tensor, rate_factor: tf.Tensor | float = 1.0
     ) -> tf.Operation:
         """Write the row of an accepted push. `rate_factor`: see `RateOfMoreWorkers`."""
-        known = [tf.cast(value, tf.float64) for value in (push.step, version, stale, rate_factor)]
-        server_columns = tf.stack([*known, push.entered, now_after(version)])
-        return self.ledger.write(tf.concat([server_columns, push.columns], axis=0)[None])
+        assert push.entered is not None, "`receive` records the time"
+        columns = ServerColumns(version, stale, rate_factor, push.entered, now_after(version))
+        known = tf.stack([tf.cast(value, tf.float64) for value in (push.step, *columns)])
+        return self.ledger.write(tf.concat([known, push.columns], axis=0)[None])
 
     @graph
     def read_ledger(self, first: tf.Tensor) -> LedgerPart:

@@ -31,7 +31,7 @@ from ps_cluster.files.values import Malformed
 from ps_cluster.files.writing import write_whole
 from ps_cluster.private_names import abort_collectives, limit_silence, wait_at_barrier
 from ps_cluster.runs import checkpoints
-from ps_cluster.runs.ledger import NOT_SCHEDULED
+from ps_cluster.runs.ledger import NOT_SCHEDULED, ServerColumns
 from ps_cluster.runs.run_dir import AGREEMENT
 from ps_cluster.server.ordering import after, now_after
 from ps_cluster.server.store import ParameterStore, Pulled
@@ -245,7 +245,8 @@ def all_reduce_function(
         entered = now_after(*means)
         gradient, fresh = (after([entered], vector) for vector in means)
         version = replica.apply_mean(gradient, result.learning_rate, fresh)
-        return tf.concat([[tf.cast(version, tf.float64), 0.0, 1.0, entered, now_after(version)], row], 0)
+        columns = ServerColumns(version, 0, 1.0, entered, now_after(version))
+        return tf.concat([tf.stack([tf.cast(value, tf.float64) for value in columns]), row], 0)
 
     @graph_of_dispatch(config, tf.TensorSpec([], tf.int32))
     def run_updates(count: tf.Tensor, request: tf.Tensor) -> tf.Tensor:
