@@ -28,14 +28,14 @@ if TYPE_CHECKING:  # imports TensorFlow
 
 @dataclass(frozen=True)
 class WorkerIdentity:
-    """The index and pid of the worker that runs a graph, read from a file in the process's working directory."""
+    """The index and pid of a worker: int64 [] each in the graph that it runs, or numbers."""
 
-    worker: tf.Tensor  # int64 []
-    pid: tf.Tensor  # int64 []
+    worker: tf.Tensor | int
+    pid: tf.Tensor | int
 
     @classmethod
     def read(cls) -> WorkerIdentity:
-        """Read the identity file in the process that runs the graph."""
+        """Read the identity of the process that runs the graph, from a file in its working directory."""
         content = tf.io.decode_raw(tf.io.read_file(IDENTITY), tf.int64)
         return cls(content[0], content[1])
 
