@@ -67,16 +67,15 @@ class WorkerState:
         self._first: dict[str, np.ndarray | tf.Tensor] = {}  # the values with which they begin
         self._names: list[str] = []
 
-    def variable(self, name: str, value: np.ndarray | tf.Tensor, *, changes: bool) -> Any:
-        """Return the process's variable of this name, which begins with `value` and is kept in the files.
-
-        If it never `changes`, return a constant instead.
-        """
-        if not changes:
-            return tf.constant(value)
+    def variable(self, name: str, value: np.ndarray | tf.Tensor, /) -> tf.Variable:
+        """Return the process's variable of this name, which begins with `value` and is kept in the files."""
         self._first[name] = value
         self._kept[name] = self.scratch(name, value.shape, tf.as_dtype(value.dtype))
         return self._kept[name]
+
+    def fixed(self, name: str, value: np.ndarray, /) -> tf.Tensor:
+        """Return a constant of the graph, for `RuleVariables`."""
+        return tf.constant(value)
 
     def scratch(self, name: str, shape: Sequence[int], dtype: tf.DType) -> tf.Variable:
         """Return the process's variable of this name, which is not kept in files."""
@@ -103,7 +102,7 @@ class WorkerState:
     def _saves(self) -> tf.Variable:
         """The number of the newest save. It is the last kept variable, so call `variable` before for all others."""
         if "saves" not in self._kept:
-            self.variable("saves", np.zeros([], np.int64), changes=True)
+            self.variable("saves", np.zeros([], np.int64))
         return self._kept["saves"]
 
     @property
@@ -289,7 +288,7 @@ class ErrorFeedback:
     def __call__(self, step: tf.Tensor, gradient: tf.Tensor) -> SentVector:
         """Return the vector to push for the gradient [n] of a step (int64 [])."""
         state = WorkerState(self.name, "the remainder of earlier pushes", self.files)
-        left_out = state.variable("vector", np.zeros(sum(self.lengths), np.float32), changes=True)
+        left_out = state.variable("vector", np.zeros(sum(self.lengths), np.float32))
         with tf.control_dependencies([state.load(step, [gradient])]):
             before = left_out.read_value()
         wanted = tf.cast(gradient, tf.float32) + before

@@ -36,7 +36,7 @@ from ps_cluster.server.update_rules.rule import decay_rates
 from ps_cluster.training.modes.local_steps import (
     LocalMode,
     LocalSettings,
-    Progress,
+    PeriodSoFar,
     local_steps_field,
     take_local_steps,
 )
@@ -137,10 +137,10 @@ class LocalSteps:
             gradient = self._factors * tf.cast(result.gradient, tf.float32)
             return result, moved - result.learning_rate * (gradient + self._decay * tf.cast(here, tf.float32))
 
-        begun = Progress.begin(tf.zeros_like(own, tf.float32), statistics)
+        begun = PeriodSoFar.begin(tf.zeros_like(own, tf.float32), statistics)
         ended = take_local_steps(0, self._local_steps, begun, self._keep, take)
         fresh = ended.statistics - self._keep**self._local_steps * statistics
-        return ended.result(self._local_steps, tf.cast(ended.state, own.dtype), fresh)
+        return ended.result(self._local_steps, tf.cast(ended.passed_on, own.dtype), fresh)
 
 
 class Elastic(LocalMode):
