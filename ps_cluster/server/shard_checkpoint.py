@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ps_cluster.config.lazy import graph, tf
-from ps_cluster.runs.checkpoints import ACCEPTED_STEPS, KEYED, ONE_PER_SHARD
+from ps_cluster.runs.checkpoints import ACCEPTED_STEPS, KEYED, ONE_PER_SHARD, is_by_weight
 from ps_cluster.server.keyed_tables import KeyedTableShard
 from ps_cluster.server.ordering import after
 from ps_cluster.server.rate_of_more_workers import NEVER
@@ -27,6 +27,14 @@ class ShardState(NamedTuple):
     rows: dict[str, list[tf.Tensor]]  # for each vector with a number for each weight, the rows of each group of tables
     changed: list[tf.Tensor]  # int64 [k] for each group, the numbers of the rows in `rows`; empty if these are all rows
     ledger_rows: tf.Tensor  # float64 [k, columns]
+
+
+class ShardSnapshot(NamedTuple):
+    """A `ShardState` as the chief gets it. Vectors that continue with rows of tables stay on the server."""
+
+    arrays: dict[str, np.ndarray | VectorOnServer]  # of a checkpoint
+    counts: np.ndarray  # int64 [len(COUNTS)], also one of the arrays
+    ledger_rows: np.ndarray  # float64 [k, columns]
 
 
 class ShardCheckpoint:
@@ -95,10 +103,8 @@ class ShardCheckpoint:
             state: ShardState = self._shard.section.execute(read)
             return state
 
-    def snapshot(
-        self, first: int, closed: int, extent: Extent = Extent.WHOLE
-    ) -> tuple[dict[str, np.ndarray | VectorOnServer], np.ndarray]:
-        """Return the state at one version, and the rows from row number `first` on, float64 [k, columns].
+    def snapshot(self, first: int, closed: int, extent: Extent = Extent.WHOLE) -> ShardSnapshot:
+        """Return the state at one version, and the ledger's rows from row number `first` on.
 
         With embedding tables, a vector with a number for each weight is a `VectorOnServer`.
 
@@ -118,7 +124,7 @@ class ShardCheckpoint:
             name: VectorOnServer(found[name], copies, sizes, self._shard.device, changes)
             for name, copies in state.rows.items()
         }
-        return {**found, **of_server}, state.ledger_rows.numpy()
+        return ShardSnapshot({**found, **of_server}, found["counts"], state.ledger_rows.numpy())
 
     def _rows_in_state(self, name: str) -> list[tf.Variable | None]:
         """Return for each group of tables the variable that continues a vector of `state`, float32 [rows, width].
@@ -132,7 +138,7 @@ class ShardCheckpoint:
     @property
     def _by_weight(self) -> set[str]:
         """The names in `state` of vectors with a number for each weight."""
-        return {name for name in self._shard.state if name == "weights" or name.startswith("slot_")}
+        return {name for name in self._shard.state if is_by_weight(name)}
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:

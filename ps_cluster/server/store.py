@@ -30,6 +30,7 @@ from ps_cluster.server.arrangement import BLOCK_NUMBERS, Arrangement, Block, Blo
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.keyed_tables import KeyedTableShard
 from ps_cluster.server.shard import NO_STEP, AnswerNumbers, ParameterShard
+from ps_cluster.server.shard_checkpoint import ShardSnapshot
 from ps_cluster.server.table_shard import PushedRows
 from ps_cluster.server.vector_on_server import Extent, VectorOnServer
 
@@ -177,7 +178,7 @@ class ParameterStore:
         return shard
 
     def row_counts(self, rows: Rows) -> tuple[tf.Tensor | int, tf.Tensor | int]:
-        """Return the number of `rows`, summed over all groups of tables, and of the numbers in them, int64 [] each."""
+        """Return how many rows `rows` has, over all groups of tables, and how many floats are in these rows, int64 []."""
         counts = [(tf.size(ids, tf.int64), table.width) for ids, table in zip(rows.ids, self.shards[0].tables)]
         return sum(count for count, _ in counts), sum(count * width for count, width in counts)
 
@@ -339,11 +340,9 @@ class ParameterStore:
           With embedding tables, the weights and slots are `Pieces`.
         """
         with self.snapshot_lock:
-            states, rows = zip(
-                *self._on_each(lambda shard, first: shard.checkpoint.snapshot(first, closed, extent), firsts)
-            )
-        counts = np.stack([state["counts"] for state in states])
-        return self._joined(states), Ledgers([rows_of(new_rows) for new_rows in rows], counts)
+            found = self._on_each(lambda shard, first: shard.checkpoint.snapshot(first, closed, extent), firsts)
+        rows = [rows_of(of_shard.ledger_rows) for of_shard in found]
+        return self._joined(found), Ledgers(rows, np.stack([of_shard.counts for of_shard in found]))
 
     @property
     def keyed_forms(self) -> list[KeyedRows]:
@@ -421,16 +420,17 @@ class ParameterStore:
         for index, shard in enumerate(self.shards):
             shard.checkpoint.restore({name: cut[index] for name, cut in parts.items()})
 
-    def _joined(self, states: Sequence[dict[str, Any]]) -> dict[str, np.ndarray | Pieces]:
-        """Return the arrays of a checkpoint, from the state of each shard."""
+    def _joined(self, snapshots: Sequence[ShardSnapshot]) -> dict[str, np.ndarray | Pieces]:
+        """Return the arrays of a checkpoint, from the snapshot of each shard."""
         joined: dict[str, np.ndarray | Pieces] = {}
-        for name in states[0]:
-            arrays = [state[name] for state in states]
-            if isinstance(arrays[0], VectorOnServer):
-                if arrays[0].changes is None:
-                    joined[name] = self._in_pieces(arrays)
-                else:
-                    joined[CHANGED], joined[name] = self._changed_in_pieces(arrays)
+        for name in snapshots[0].arrays:
+            found = [of_shard.arrays[name] for of_shard in snapshots]
+            vectors = [one for one in found if isinstance(one, VectorOnServer)]
+            arrays = [one for one in found if not isinstance(one, VectorOnServer)]
+            if vectors and vectors[0].changes is None:
+                joined[name] = self._in_pieces(vectors)
+            elif vectors:
+                joined[CHANGED], joined[name] = self._changed_in_pieces(vectors)
             elif _is_by_shard(name):
                 joined[name] = _stacked(arrays)
             else:

@@ -223,7 +223,7 @@ def test_a_restored_store_goes_on_exactly_where_the_snapshot_was():
 def test_a_digest_tells_weights_from_others_and_from_the_same_in_another_order():
     store = make_store(kind=ReplicaShard)
     (part,) = store.shards
-    state, _ = part.checkpoint.snapshot(0, closed=0)
+    state = part.checkpoint.snapshot(0, closed=0).arrays
 
     def digest(weights):
         part.checkpoint.restore(state | {"weights": weights})
