@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,7 +32,7 @@ from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.keyed_tables import KeyedTableShard
 from ps_cluster.server.leftovers import LOCK
 from ps_cluster.server.lookahead import Lookahead
-from ps_cluster.server.ordering import after, now_after
+from ps_cluster.server.ordering import Needed, after, now_after
 from ps_cluster.server.rate_of_more_workers import RateOfMoreWorkers
 from ps_cluster.server.samples import ALL_WORKERS, KeptState, UpdateSamples
 from ps_cluster.server.shard_checkpoint import ShardCheckpoint
@@ -157,6 +157,7 @@ class ParameterShard:
     def __init__(self, device: str, start: InitialState, config: RunConfig, total_steps: int):
         self.device = device
         self._in_rounds = config.mode_kind.averages
+        self._batches_per_step = config.batches_per_step
         self.samples: UpdateSamples | None = None
         self._keep = start.keep  # becomes a constant of the graph, on the parameter server
         self.wire = tf.dtypes.as_dtype(config.wire)
@@ -175,6 +176,7 @@ class ParameterShard:
                 for group, values in enumerate(start.tables)
             ]
             self._correction = method.correction(config.staleness, self.weights, workers, config.most_workers)
+            self._gathered_gradients = method.gathered_gradients(config)
             lowers_rate = config.mode_kind.lowers_rate
             self._rate_factor = RateOfMoreWorkers(workers, config.most_workers) if lowers_rate else None
             updates = total_steps // config.steps_per_update
@@ -264,7 +266,7 @@ class ParameterShard:
     def pull(
         self,
         worker: tf.Tensor,
-        needed: Sequence[Any] = (),
+        needed: Needed = (),
         step: tf.Tensor | int = NO_STEP,
         places: Sequence[tf.Tensor] = (),
     ) -> list[tf.Tensor]:
@@ -343,7 +345,7 @@ class ParameterShard:
 
     def batches_for(self, worker: tf.Tensor) -> tf.Tensor:
         """Return how many batches of a step a worker may take, int64 []. Called only with `limits_batches`."""
-        raise NotImplementedError
+        return tf.constant(self._batches_per_step, tf.int64)
 
     def values_for(self, worker: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
         """Return ([weights float32 [n], statistics float32 [m]], version int64 []) for a worker's pull."""
@@ -521,7 +523,7 @@ class ParameterShard:
         Args:
           before: int64 [], the version before the update.
         """
-        every = self._correction.gathered_gradients
+        every = self._gathered_gradients
         if every == 1:
             return self._rule.apply(gradient, learning_rate, before, share)
         slot = self._correction.slots["gathered"]

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ParamSpec, TypeAlias, TypeVar
+from typing import ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from ps_cluster.runs.update_samples import SampledShard
 from ps_cluster.server.arrangement import BLOCK_NUMBERS, Arrangement, Block, BlockPart, contiguous
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.keyed_tables import KeyedTableShard
+from ps_cluster.server.ordering import Needed
 from ps_cluster.server.shard import NO_STEP, AnswerNumbers, ParameterShard
 from ps_cluster.server.shard_checkpoint import ShardSnapshot
 from ps_cluster.server.table_shard import PushedRows
@@ -125,7 +126,7 @@ class ParameterStore:
     def pull(
         self,
         worker: tf.Tensor,
-        needed: Sequence[Any] = (),
+        needed: Needed = (),
         step: tf.Tensor | int = NO_STEP,
         *,
         asks_for_step: bool = False,
@@ -143,9 +144,7 @@ class ParameterStore:
             self.pull_messages(worker, needed, step, rows), asks_for_step=asks_for_step, rows=rows
         )
 
-    def pull_messages(
-        self, worker: tf.Tensor, needed: Sequence[Any], step: tf.Tensor | int, rows: Rows = NO_ROWS
-    ) -> Messages:
+    def pull_messages(self, worker: tf.Tensor, needed: Needed, step: tf.Tensor | int, rows: Rows = NO_ROWS) -> Messages:
         """Return every shard's answer to a pull as sent; `read_messages` unpacks it. Arguments: as for `pull`."""
         return [pull(worker, needed, step, at) for pull, at in zip(self._pulls, self._places(rows), strict=True)]
 

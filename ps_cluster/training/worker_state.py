@@ -22,7 +22,7 @@ import numpy as np
 
 from ps_cluster.config.lazy import tf
 from ps_cluster.server.leftovers import VARIABLE, note, terms_of
-from ps_cluster.server.ordering import after
+from ps_cluster.server.ordering import Needed, after
 from ps_cluster.server.shard import APPLIED
 from ps_cluster.server.wire import as_bytes
 
@@ -84,7 +84,7 @@ class WorkerState:
         self._names.append(f"{self._name}/{name}")
         return variable_of_process(self._names[-1], shape, dtype)
 
-    def load(self, step: tf.Tensor, needed: Sequence[Any]) -> tf.Tensor:
+    def load(self, step: tf.Tensor, needed: Needed) -> tf.Tensor:
         """Initialise the variables if this process has none yet, from the newer complete file or to their first values.
 
         Returns a tensor to depend on. `step`: the step id, int64 []. `needed`: operations to run before.
@@ -190,7 +190,7 @@ class WorkerState:
         settled: tf.Tensor = tf.cond(is_applied, save, restore_if_written)
         return settled
 
-    def save(self, needed: Sequence[Any]) -> tf.Operation:
+    def save(self, needed: Needed) -> tf.Operation:
         """After `needed`, write the variables to the older of the two files, if the state has files.
 
         If the disk refuses the write, the worker's log reports it once, and training continues. The next save tries the same

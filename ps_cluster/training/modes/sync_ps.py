@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from ps_cluster.config.modes import ClusterShape, ModeSettings, Promise, Waits
 from ps_cluster.config.tasks import ON_DEATH, WORKER, OnDeath
 from ps_cluster.models.rows import Rows
 from ps_cluster.server.initial_state import InitialState
-from ps_cluster.server.ordering import after, now_after
+from ps_cluster.server.ordering import Needed, after, now_after
 from ps_cluster.server.shard import APPLIED, Push
 from ps_cluster.server.store import ParameterStore, Pulled
 from ps_cluster.server.table_shard import PushedRows
@@ -88,7 +88,7 @@ class RoundShard(WaitingShard):
 
         return [tf.cond(self._summed[0] >= self._needed, wait, self.version.read_value)]
 
-    def admit_to_round(self, worker: tf.Tensor, end: tf.Tensor, needed: Sequence[Any]) -> tf.Tensor:
+    def admit_to_round(self, worker: tf.Tensor, end: tf.Tensor, needed: Needed) -> tf.Tensor:
         """Return when `worker` asked and was admitted, in unix seconds of the parameter server, and the version: float64 [3].
 
         The worker asks once everything `needed` is done. It is admitted once a round is open to which it has not yet pushed a
@@ -165,7 +165,7 @@ def rounds_graph(store: ParameterStore, compute: Compute, config: RunConfig) -> 
     computation = TimedComputation(compute, config, store)
     shard = store.only(RoundShard)
 
-    def pull(identity: WorkerIdentity, end: tf.Tensor, needed: Sequence[Any] = ()) -> list[Any]:
+    def pull(identity: WorkerIdentity, end: tf.Tensor, needed: Needed = ()) -> list[Any]:
         """Wait for the next round and pull, all on the ps, so that the answer to a push is the next parameters.
 
         With embedding tables, the worker has to know the version before it pulls, so that it can ask for the rows of
