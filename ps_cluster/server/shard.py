@@ -25,7 +25,7 @@ import numpy as np
 from ps_cluster.config import RunConfig
 from ps_cluster.config.lazy import graph, tf
 from ps_cluster.config.staleness_methods import METHODS
-from ps_cluster.runs.checkpoints import ONE_PER_SHARD
+from ps_cluster.runs.checkpoints import ONE_PER_SHARD, SLOT, STATISTICS, WEIGHTS
 from ps_cluster.runs.ledger import WORKER_COLUMNS, ServerColumns, WorkerColumns
 from ps_cluster.server.capabilities import Capabilities
 from ps_cluster.server.initial_state import InitialState
@@ -453,7 +453,7 @@ class ParameterShard:
         """Apply a push and write its row into the ledger; return APPLIED."""
         arrival = Arrival(push.worker, push.version, self.version.read_value())
         factor = tf.ones([]) if self._rate_factor is None else self._rate_factor.factor(push.worker)
-        used = [table.use_keys(*pushed) for table, *pushed in zip(self.tables, *push.rows, strict=True)]
+        used = [table.take_places(*pushed) for table, *pushed in zip(self.tables, *push.rows, strict=True)]
         push = replace(push, rows=PushedRows([places for places, _ in used], [gradient for _, gradient in used]))
         change = partial(self.change, push, arrival, factor)
         if self.samples is None:
@@ -593,13 +593,13 @@ class ParameterShard:
         a different number. For slots there is no such limit.
         """
         slots = {
-            (f"slot_{name}" if variable.shape.rank else f"{ONE_PER_SHARD}{name}"): variable
+            (f"{SLOT}{name}" if variable.shape.rank else f"{ONE_PER_SHARD}{name}"): variable
             for name, variable in self.slots.items()
         }
         if self._rate_factor is not None:
             slots |= {f"{ONE_PER_SHARD}{name}": variable for name, variable in self._rate_factor.slots.items()}
-        return {"weights": self.weights, "statistics": self.statistics, **slots}
+        return {WEIGHTS: self.weights, STATISTICS: self.statistics, **slots}
 
     def row_of_newcomer(self, state: dict[str, np.ndarray]) -> np.ndarray:
         """Return the initial row of per-worker slots, float32 [n], for a worker that the snapshot does not have."""
-        return np.zeros_like(state["weights"])
+        return np.zeros_like(state[WEIGHTS])

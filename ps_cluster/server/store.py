@@ -94,8 +94,8 @@ class ParameterStore:
         """
         self.layout = list(layout)
         self._most_workers = config.most_workers
-        # The session is a part of the names of variables in workers, so that two leaders never share such a variable.
-        self.session = parts[0].session
+        # This begins the names of variables in workers, so that two leaders never share such a variable.
+        self.leader_prefix = parts[0].leader_prefix
         self.shards = [
             shard_class(device, part, config, total_steps) for device, part in zip(devices, parts, strict=True)
         ]

@@ -113,7 +113,7 @@ def _train(
     session.keep_up("training")  # from this row on, the limit for the first updates applies, not the limit for a start
     while not progress.completed and leader_request == CONTINUE:
         until = min(progress.applied + config.updates_at_once, progress.next_whole_epochs)
-        progress.scheduled(np.arange(progress.applied, until))
+        progress.note_scheduled(np.arange(progress.applied, until))
         request = CONTINUE if not drain.is_set() else STOP if drain.for_good else CONTINUE_LATER
         if session.leads and session.broken:
             request = STOP

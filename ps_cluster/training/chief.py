@@ -236,7 +236,7 @@ class Chief:
     def _repeat_late_dispatches(self) -> None:
         """Give the steps of dispatches without new updates to another worker too. The ledger accepts each step once."""
         late_after_s = self._lost_after_s + self._progress.longest_wait_seconds
-        for steps in self._progress.late_dispatches(late_after_s, self._work.workers):
+        for steps in self._progress.take_late_dispatches(late_after_s, self._work.workers):
             say(f"{len(steps)} steps had no update for {late_after_s:.0f} s: another worker gets them too")
             self._work.repeat(steps)
 

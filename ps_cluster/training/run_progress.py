@@ -16,7 +16,7 @@ from ps_cluster.config import RunConfig
 from ps_cluster.errors import RunFailed
 from ps_cluster.files.values import finite
 from ps_cluster.runs import step_set
-from ps_cluster.runs.checkpoints import ProgressState, TallyState
+from ps_cluster.runs.checkpoints import COUNTERS, WAITING, ProgressState, TallyState
 from ps_cluster.runs.ledger import COLUMNS, COUNTS, TIME_COLUMNS, Counts, ShardJoiner, counts_of, rows_of
 from ps_cluster.runs.result_rows import (
     STALENESS_BOUNDS,
@@ -108,9 +108,9 @@ class RunProgress:
         self._gaps: dict[int, deque[float]] = {}  # worker → mean seconds between its updates, at each of the last looks
 
     def resume(self, arrays: Mapping[str, np.ndarray], state: ProgressState) -> None:
-        """Continue from a checkpoint: its arrays "counts" and "waiting", and its `state`."""
-        self.positions = [of_shard.accepted for of_shard in counts_of(arrays["counts"])]
-        self.counts = arrays["counts"]
+        """Continue from a checkpoint: its arrays COUNTERS and WAITING, and its `state`."""
+        self.positions = [of_shard.accepted for of_shard in counts_of(arrays[COUNTERS])]
+        self.counts = arrays[COUNTERS]
         scheduled, self._applied_steps = step_set.from_state(state.scheduled), step_set.from_state(state.applied)
         self._tally = AppliedTotals(state.tally)
         self.next_step = scheduled.end * self._steps_per_update
@@ -119,8 +119,8 @@ class RunProgress:
         applied = self._applied_steps if self._steps_per_update == 1 else StepSet(self.applied)
         self.scheduled_updates = scheduled.both(applied)
         self._joiner.mixed = state.mixed
-        self._joiner.waiting_shards = arrays["waiting"][:, 0].astype(np.int64)
-        self._joiner.waiting = rows_of(arrays["waiting"][:, 1:])
+        self._joiner.waiting_shards = arrays[WAITING][:, 0].astype(np.int64)
+        self._joiner.waiting = rows_of(arrays[WAITING][:, 1:])
 
     @property
     def state(self) -> ProgressState:
@@ -156,17 +156,17 @@ class RunProgress:
         end = min(self.total, begin + updates)
         return end if self.held_at is None else min(end, self._end_of_epochs(begin))
 
-    def scheduled(self, updates: np.ndarray) -> None:
+    def note_scheduled(self, updates: np.ndarray) -> None:
         """Count `updates` (int64 [k]) that were handed out as one dispatch. Except in rounds, an update is one step."""
         with self._handing_out:
             self.scheduled_updates.add(updates)
             if self._steps_per_update == 1:  # a round has no dispatches to track, because it belongs to all workers
                 self._dispatches.add(updates)
 
-    def late_dispatches(self, after_s: float, workers: int) -> list[np.ndarray]:
-        """Return the open steps (int64 [k]) of each dispatch to hand out again. See `OpenDispatches.late`."""
+    def take_late_dispatches(self, after_s: float, workers: int) -> list[np.ndarray]:
+        """Return the open steps (int64 [k]) of each dispatch to hand out again. See `OpenDispatches.take_late`."""
         with self._handing_out:
-            return self._dispatches.late(after_s, workers)
+            return self._dispatches.take_late(after_s, workers)
 
     def missing_in_round(self) -> list[int]:
         """Return the workers that have not pushed in the open round although others have; none in modes without rounds."""
@@ -321,8 +321,8 @@ class RunProgress:
         seconds = newest.monotonic_s - oldest.monotonic_s
         return (number(newest) - number(oldest)) / seconds if seconds > 0 else 0.0
 
-    def row(self, phase: Phase, *, written: int = 0, save_seconds: float | None = None) -> ProgressRow:
-        """Return a row of metrics/progress.jsonl. Its means are over the updates since the previous row.
+    def take_row(self, phase: Phase, *, written: int = 0, save_seconds: float | None = None) -> ProgressRow:
+        """Return a row of metrics/progress.jsonl, and begin new means: they are over the updates since the previous row.
 
         The other arguments are the fields of the same names.
         """

@@ -72,7 +72,7 @@ def train(job: TrainingJob, mode: SplitNetwork) -> None:
 
 def build(
     mode: SplitNetwork, log: Path | None,
-    config: RunConfig, dataset: PackedDataset, devices: Sequence[str], own_device: str, session: str,
+    config: RunConfig, dataset: PackedDataset, devices: Sequence[str], own_device: str, leader_prefix: str,
     free: FreeMemory | None,
 ) -> tuple[ParameterStore, SplitStep]:  # fmt: skip
     """Return the store, with a shard for each worker's part, and the step through all parts. See `building.build`.
@@ -82,7 +82,7 @@ def build(
       log: the file to which the device of each operation is written; None if it is not written.
     """
     network, start = make_network(config, dataset, own_device, free=free)
-    start = replace(start, session=session)
+    start = replace(start, leader_prefix=leader_prefix)
     try:
         step = mode.cut(config, dataset, network, own_device, len(devices))
     except ValueError as error:

@@ -143,7 +143,7 @@ class TrainStep:
             loss=loss,
             metric=metric,
             learning_rate=self.learning_rate(batch),
-            examples=rows_in(passed.outputs),
+            examples=example_count(passed.outputs),
             ids_checksum=checksum_of(drawn.ids),
         )
 
@@ -203,7 +203,7 @@ class TrainStep:
         return learning_rate(self._config, self._total_batches, batch)
 
 
-def rows_in(outputs: Any) -> tf.Tensor:
+def example_count(outputs: Any) -> tf.Tensor:
     """Return the number of examples in the outputs of a network, int64 []."""
     return tf.shape(tf.nest.flatten(outputs)[0], tf.int64)[0]
 

@@ -123,7 +123,7 @@ class TimedComputation:
         if config.loses_of_pushes:
             # The files are written after each push, so only modes with infrequent pushes have them.
             files = residual_files(0) if config.mode_kind.promise.takes_local_steps else ()
-            lengths, name = [part.length for part in store.shards], f"{store.session}/left-out"
+            lengths, name = [part.length for part in store.shards], f"{store.leader_prefix}/left-out"
             self._feedback = ErrorFeedback(store.rounded, lengths, config.training.seed, files, name=name)
         self._slow_down = SlowDown(
             parse_stragglers(config.cluster.straggler), config.most_workers, config.training.seed

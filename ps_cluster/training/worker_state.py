@@ -58,7 +58,7 @@ class WorkerState:
         """Create the state for one graph. It has no variables yet.
 
         Args:
-          name: the name of the state, which is unique in the process. It begins with the leader's session.
+          name: the name of the state, which is unique in the process. It begins with the leader's prefix.
           says: a description of the state, for the worker's log.
           files: the names of the two files in the worker's workspace; if empty, the state ends with the process.
         """
@@ -66,6 +66,7 @@ class WorkerState:
         self._kept: dict[str, tf.Variable] = {}
         self._first: dict[str, np.ndarray | tf.Tensor] = {}  # the values with which they begin
         self._names: list[str] = []
+        self._refused = self.scratch("refused", [], tf.bool)  # whether the disk refused the last save
 
     def variable(self, name: str, value: np.ndarray | tf.Tensor, /) -> tf.Variable:
         """Return the process's variable of this name, which begins with `value` and is kept in the files."""
@@ -104,11 +105,6 @@ class WorkerState:
         if "saves" not in self._kept:
             self.variable("saves", np.zeros([], np.int64))
         return self._kept["saves"]
-
-    @property
-    def _refused(self) -> tf.Variable:
-        """Whether the disk refused the last save, bool []."""
-        return self.scratch("refused", [], tf.bool)
 
     def _fill(self, step: tf.Tensor) -> tf.Tensor:
         if not self._files:

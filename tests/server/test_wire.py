@@ -232,7 +232,7 @@ def test_the_gradients_that_count_are_what_was_applied_and_what_is_left_out(name
             gradients = GRADIENTS[first + 1] + np.where(first[:, None] >= 0, GRADIENTS[first], 0)
             name, begin = f"left-out-{index}", 0
         wanted = np.split(gradients.sum(axis=0), ends[:-1])[index]
-        left_out = variable_of_process(f"{store.session}/{name}/vector", [], tf.float32).read_value().numpy()
+        left_out = variable_of_process(f"{store.leader_prefix}/{name}/vector", [], tf.float32).read_value().numpy()
         assert np.linalg.norm(left_out) > 0.001
         assert applied[index] + left_out[begin : begin + part.length] == pytest.approx(wanted, abs=1e-4)
 

@@ -55,7 +55,7 @@ def build(
     dataset: PackedDataset,
     devices: Sequence[str],
     own_device: str,
-    session: str,
+    leader_prefix: str,
     free: FreeMemory | None,
 ) -> tuple[ParameterStore, Compute]:
     """As `building.build`, but instead of a network's weights there are `length` weights that stay 0."""
@@ -63,7 +63,7 @@ def build(
 
     nothing = np.zeros(0, np.float32)
     weights, factors = np.zeros(length, np.float32), np.ones(length, np.float32)
-    start = InitialState(weights, factors, statistics=nothing, keep=nothing, session=session)
+    start = InitialState(weights, factors, statistics=nothing, keep=nothing, leader_prefix=leader_prefix)
     total_steps = config.total_steps(dataset.train_examples)
     store = ParameterStore(devices, start.split(len(devices)), config=config, total_steps=total_steps)
 

@@ -28,6 +28,7 @@ from ps_cluster.config import RunConfig
 from ps_cluster.config.equations import Slots, UpdateParts
 from ps_cluster.config.lazy import tf
 from ps_cluster.config.modes import ClusterShape, UsedSettings
+from ps_cluster.runs.checkpoints import WEIGHTS
 from ps_cluster.server.capabilities import Capabilities
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.shard import Answer, ParameterShard, Push
@@ -92,7 +93,7 @@ class ElasticShard(ParameterShard):
         return [weights, self.statistics.read_value()], self.version.read_value()
 
     def row_of_newcomer(self, state: dict[str, np.ndarray]) -> np.ndarray:
-        return state["weights"]  # all workers begin with the weights of the centre
+        return state[WEIGHTS]  # all workers begin with the weights of the centre
 
     def change(self, push: Push, arrival: Arrival, factor: tf.Tensor) -> tf.Tensor:
         before = self._own.sparse_read(push.worker) + push.gradient

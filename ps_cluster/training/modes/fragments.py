@@ -41,7 +41,7 @@ class FragmentedWorker:
                 [part.length],
                 (training.seed + _APART * index) % 2**31,
                 residual_files(index),
-                name=f"{store.session}/left-out-{index}",
+                name=f"{store.leader_prefix}/left-out-{index}",
             )
             for index, part in enumerate(self._shards)
             if part.codec.loses

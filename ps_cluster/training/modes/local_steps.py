@@ -110,7 +110,7 @@ class LocalOptimizer:
         """Create the variables. `length`: the number of weights. `dtype`: the dtype in which steps are computed."""
         self._training, self._dtype = training, dtype
         self.state = WorkerState(
-            f"{training.start.session}/optimizer", "the optimizer of the local steps", OF_OPTIMIZER
+            f"{training.start.leader_prefix}/optimizer", "the optimizer of the local steps", OF_OPTIMIZER
         )
         self.weights = self.state.scratch("weights", [length], tf.float32)
         self._rule = make_rule(

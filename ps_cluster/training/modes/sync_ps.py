@@ -13,6 +13,7 @@ from ps_cluster.config.lazy import tf
 from ps_cluster.config.modes import ClusterShape, ModeSettings, Promise, Waits
 from ps_cluster.config.tasks import ON_DEATH, WORKER, OnDeath
 from ps_cluster.models.rows import Rows
+from ps_cluster.runs.checkpoints import SLOT
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.ordering import Needed, after, now_after
 from ps_cluster.server.shard import APPLIED, Push
@@ -71,7 +72,7 @@ class RoundShard(WaitingShard):
 
     @property
     def state(self) -> dict[str, tf.Variable]:
-        sums = {"slot_sum": self._sum, "fresh_sum": self._fresh_sum, "gradients_summed": self._summed}
+        sums = {f"{SLOT}sum": self._sum, "fresh_sum": self._fresh_sum, "gradients_summed": self._summed}
         return super().state | sums | ({"round_rate": self._rate} if self._most > self._needed else {})
 
     def on_tick(
@@ -152,7 +153,7 @@ class Rounds(StepSource):
             end = self._progress.end_of_dispatch(begin, size)
             while end * self._config.steps_per_update > self._progress.end_of_window:
                 yield False
-            self._progress.scheduled(np.arange(begin, end))  # counted before it is sent, see `AsynchronousSteps`
+            self._progress.note_scheduled(np.arange(begin, end))  # counted before it is sent, see `AsynchronousSteps`
             for _ in range(self._config.training_workers):
                 self._schedule(self._graphs.first, end)
             begin = end
