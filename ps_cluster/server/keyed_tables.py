@@ -106,7 +106,10 @@ class KeyedTableShard(TableShard):
         return tf.reshape(tf.cast(tf.tensor_scatter_nd_update(rows, others, initial), dtype), [-1])
 
     def take_places(self, wanted: tf.Tensor, gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Record that an update uses some keys, and give a row to each key that is admitted. See `TableShard.take_places`."""
+        """Record that an update uses some keys, and give a row to each key that is admitted.
+
+        See `TableShard.take_places`.
+        """
         form, now = self.form, self._version.read_value()
         found, is_there = self._find(wanted)
         seen = tf.where(is_there, tf.gather_nd(self.sightings, found.cells), 0) + 1

@@ -177,7 +177,7 @@ class ParameterStore:
         return shard
 
     def row_counts(self, rows: Rows) -> tuple[tf.Tensor | int, tf.Tensor | int]:
-        """Return how many rows `rows` has, over all groups of tables, and how many floats are in these rows, int64 []."""
+        """Return how many rows `rows` has, over all groups of tables, and how many floats are in these rows."""
         counts = [(tf.size(ids, tf.int64), table.width) for ids, table in zip(rows.ids, self.shards[0].tables)]
         return sum(count for count, _ in counts), sum(count * width for count, width in counts)
 

@@ -44,8 +44,8 @@ from ps_cluster.training.job import TrainingJob
 from ps_cluster.training.modes.sync import ReplicaShard
 from ps_cluster.training.round_watch import RoundWatch
 from ps_cluster.training.session import Session, SessionStart
-from ps_cluster.training.step import StepResult, WorkerIdentity
-from ps_cluster.training.worker import Compute, TimedComputation
+from ps_cluster.training.step import Compute, StepResult, WorkerIdentity
+from ps_cluster.training.worker import TimedComputation
 from ps_cluster.training.worker_group import WorkerGroup
 
 _NEVER_MS = 2**31 - 1  # 25 days

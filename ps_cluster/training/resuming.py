@@ -77,8 +77,8 @@ def newest_for(shards: int, run_dir: RunDir, notify: Notify) -> Checkpoint | Non
         arrays = found.arrays
         if arrays.keys() >= LEDGER and len(arrays[COUNTERS]) != shards and not is_consistent_cut(arrays):
             raise CheckpointError(
-                f"checkpoint of step {found.step}: its {len(arrays[COUNTERS])} parameter servers had not applied the same "
-                f"steps, so a cluster with {shards} can't continue from it"
+                f"checkpoint of step {found.step}: its {len(arrays[COUNTERS])} parameter servers had not applied the "
+                f"same steps, so a cluster with {shards} can't continue from it"
             )
 
     return checkpoints.load_to_go_on(run_dir.states, notify, check)
@@ -133,7 +133,7 @@ def _begun(found: Checkpoint, progress: ProgressState, config: RunConfig, run_di
 def _contradictions(
     found: Checkpoint, progress: ProgressState, scheduled: StepSet, config: RunConfig, run_dir: RunDir
 ) -> Iterator[str]:
-    """Yield what contradicts other numbers of a checkpoint. Only the first one counts: later checks rely on earlier ones."""
+    """Yield what contradicts other numbers of a checkpoint. Take only the first: later checks rely on earlier ones."""
     leaders, applied, steps = found.meta.leaders, progress.applied, found.arrays[ACCEPTED_STEPS]
     table, waiting = found.arrays[COUNTERS], found.arrays[WAITING]
     counts = counts_of(table)

@@ -322,7 +322,7 @@ class RunProgress:
         return (number(newest) - number(oldest)) / seconds if seconds > 0 else 0.0
 
     def take_row(self, phase: Phase, *, written: int = 0, save_seconds: float | None = None) -> ProgressRow:
-        """Return a row of metrics/progress.jsonl, and begin new means: they are over the updates since the previous row.
+        """Return a row of metrics/progress.jsonl, whose means are over the updates since the previous call.
 
         The other arguments are the fields of the same names.
         """

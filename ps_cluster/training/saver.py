@@ -318,7 +318,7 @@ class Saver:
         )
 
     def _note_saved(self, directory: Path, step: int, *, even: bool) -> None:
-        """Note what was saved. Call it only after the save: if the disk refuses it, it stays due, and the even state stays."""
+        """Note what was saved. Call it only after the save, because a save that the disk refuses stays due."""
         if even:
             self._even[directory] = step
             if step:

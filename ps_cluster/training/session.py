@@ -31,8 +31,8 @@ from ps_cluster.training.resuming import check_journals, check_network, newest_c
 from ps_cluster.training.run_progress import RunProgress
 from ps_cluster.training.sampling import UpdateSampler
 from ps_cluster.training.saver import Saver, begun_with, check_disk
+from ps_cluster.training.step import Compute
 from ps_cluster.training.step_source import DispatchGraphs
-from ps_cluster.training.worker import Compute
 
 LOCAL_DEVICE = "/device:CPU:0"
 NO_LOSS_AFTER = 100  # steps; a training without a finite loss in this many steps is stopped

@@ -13,7 +13,6 @@ its workspace      two files for each state, written in turn after each push; re
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
@@ -30,17 +29,6 @@ _SAVES_BITS = 40  # the lower bits of a save's number, which count the saves; th
 
 Settle: TypeAlias = "Callable[[tf.Tensor], list[tf.Tensor]]"
 """Settles the worker's state: outcomes of a push, int32 or int64 [ps] → tensors to depend on, empty if there is no state."""
-
-
-class KeepsState(ABC):
-    """A computation of a worker's step that keeps a state in the worker's process."""
-
-    @abstractmethod
-    def settle(self, step: tf.Tensor, outcomes: tf.Tensor) -> tf.Tensor:
-        """Keep the state after the computation of `step` (int64 []) if a shard applied its push; else restore the state before.
-
-        Returns a tensor to depend on. `outcomes`: as for `Settle`.
-        """
 
 
 class WorkerState:

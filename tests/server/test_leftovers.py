@@ -14,7 +14,7 @@ from ps_cluster.server.leftovers import QUEUE, REGISTER, VARIABLE, free_leftover
 from ps_cluster.server.store import ParameterStore
 from ps_cluster.training.step import StepResult
 from tests.helpers.exhaustive import mostly
-from tests.helpers.stores import NO_EXAMPLES
+from tests.helpers.stores import NO_EXAMPLES, Plain
 
 DEVICE = "/device:CPU:0"
 ON_SERVERS = [mode for mode in MODES if mode.has_parameter_servers]
@@ -35,7 +35,7 @@ def dispatch_of(session, **values):
         [DEVICE] * shards, start.split(shards), config=config, total_steps=40,
         shard_class=config.mode_kind.shard,
     )  # fmt: skip
-    compute = config.mode_kind.worker_step(plain_step, config, start, nothing)
+    compute = config.mode_kind.worker_step(Plain(plain_step), config, start, nothing)
     return config.mode_kind.dispatch(store, compute, config, repeats=False), store
 
 

@@ -66,7 +66,7 @@ def periods(config, factors=ONES, *, keep=NOTHING, step=quadratic, batches=None)
             result = local(number, weights, tf.constant(STATISTICS[: len(keep)]), limits)._asdict()
             with tf.control_dependencies(list(result.values())):
                 settled = local.settle(number, outcome)
-            with tf.control_dependencies([settled]):
+            with tf.control_dependencies(settled):
                 return {name: tf.identity(value) for name, value in result.items()}
 
         results = dict(run(number, weights, outcome))
@@ -141,7 +141,7 @@ def leader(term, since=1):
         moved = local(number, weights, tf.zeros([0])).gradient
         with tf.control_dependencies([moved]):
             settled = local.settle(number, tf.constant([APPLIED]))
-        return after([settled], moved)
+        return after(settled, moved)
 
     return lambda period: run(identity(period), tf.constant(START, tf.float32)).numpy()
 

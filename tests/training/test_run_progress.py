@@ -157,7 +157,7 @@ def test_a_row_tells_when_it_is_in_training_on_the_machine_and_in_whose_life(mac
     assert (row.time, row.monotonic, row.life, row.train_seconds) == (WALL + 3, 53, "12@345", 3)
     assert row.times == TrainingTimes(seconds=3, first_update=1, last_update=2.5, resumed_update=1, stood=((1, 2.5),))
     assert ProgressRow.model_validate(json.loads(row.model_dump_json())) == row
-    assert make_progress().row("training").life is None
+    assert make_progress().take_row("training").life is None
 
 
 def test_the_rate_is_that_of_the_last_seconds(machine):

@@ -20,7 +20,8 @@ from ps_cluster.training.modes.fragments import fragments_graph
 from ps_cluster.training.modes.local_steps import LocalTraining
 from ps_cluster.training.modes.outer_steps import OuterMode, OuterSettings
 from ps_cluster.training.modes.waiting import put
-from ps_cluster.training.worker import Compute, DispatchGraph
+from ps_cluster.training.step import Compute
+from ps_cluster.training.worker import DispatchGraph
 
 # The highest speed is that of a worker that pushed within the last COUNTS_AS_FASTEST_FOR x (number of workers) pushes.
 COUNTS_AS_FASTEST_FOR = 4

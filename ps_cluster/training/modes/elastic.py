@@ -28,6 +28,7 @@ from ps_cluster.config import RunConfig
 from ps_cluster.config.equations import Slots, UpdateParts
 from ps_cluster.config.lazy import tf
 from ps_cluster.config.modes import ClusterShape, UsedSettings
+from ps_cluster.models.rows import NO_ROWS, Rows
 from ps_cluster.runs.checkpoints import WEIGHTS
 from ps_cluster.server.capabilities import Capabilities
 from ps_cluster.server.initial_state import InitialState
@@ -41,8 +42,7 @@ from ps_cluster.training.modes.local_steps import (
     local_steps_field,
     take_local_steps,
 )
-from ps_cluster.training.step import WHOLE_PERIOD, PeriodLimits, StepResult, TrainStep
-from ps_cluster.training.worker import Compute
+from ps_cluster.training.step import WHOLE_PERIOD, Compute, PeriodLimits, StepResult, TrainStep
 
 if TYPE_CHECKING:
     from ps_cluster.training.recomputed_steps import RecomputedSteps
@@ -108,7 +108,7 @@ class ElasticShard(ParameterShard):
             return self.version.assign_add(1)
 
 
-class LocalSteps:
+class LocalSteps(Compute):
     """Computes one period of a worker: `local_steps` steps of plain SGD on the worker's weights."""
 
     def __init__(self, step: TrainStep, config: RunConfig, start: InitialState, keep: np.ndarray):
@@ -120,13 +120,19 @@ class LocalSteps:
         self._local_steps = config.batches_per_step
 
     def __call__(
-        self, step: tf.Tensor, weights: tf.Tensor, statistics: tf.Tensor, limits: PeriodLimits = WHOLE_PERIOD
+        self,
+        step: tf.Tensor,
+        /,
+        weights: tf.Tensor,
+        statistics: tf.Tensor,
+        limits: PeriodLimits = WHOLE_PERIOD,
+        rows: Rows = NO_ROWS,
     ) -> StepResult:
         """Take all steps of one period. Return the distance moved instead of a gradient.
 
         Args:
           weights: [2, n], the worker's x_i, and its x before the exchange, where the first gradient is taken.
-          limits: not used.
+          limits, rows: not used.
         """
         own, before = tf.unstack(weights)
 

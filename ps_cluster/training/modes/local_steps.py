@@ -15,14 +15,15 @@ from pydantic import Field
 from ps_cluster.config import RunConfig
 from ps_cluster.config.lazy import tf
 from ps_cluster.config.modes import ModeSettings, Promise
+from ps_cluster.models.rows import NO_ROWS, Rows
 from ps_cluster.runs.run_dir import OF_OPTIMIZER
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.ordering import after
 from ps_cluster.server.shard import APPLIED
 from ps_cluster.server.update_rules.rule import make_rule
 from ps_cluster.training.modes.base import DefaultMode
-from ps_cluster.training.step import WHOLE_PERIOD, GoesOn, PeriodLimits, StepResult, TrainStep
-from ps_cluster.training.worker_state import KeepsState, WorkerState
+from ps_cluster.training.step import WHOLE_PERIOD, Compute, GoesOn, PeriodLimits, StepResult, TrainStep
+from ps_cluster.training.worker_state import WorkerState
 
 
 def local_steps_field(default: int) -> Any:
@@ -139,11 +140,11 @@ class LocalOptimizer:
         return take_local_steps(first, end, so_far, training.keep, take, goes_on)
 
     def settle(self, step: tf.Tensor, outcomes: tf.Tensor) -> tf.Tensor:
-        """As `KeepsState.settle`."""
+        """Return a tensor to depend on. See `Compute.settle`."""
         return self.state.settle(step, tf.reduce_any(tf.equal(outcomes, APPLIED)))
 
 
-class LocalTraining(KeepsState):
+class LocalTraining(Compute):
     """Computes one period of a worker: local steps with the run's optimizer rule, whose state stays with the worker."""
 
     def __init__(self, step: TrainStep, config: RunConfig, start: InitialState, keep: np.ndarray):
@@ -154,7 +155,13 @@ class LocalTraining(KeepsState):
         self.kept = keep**self.local_steps  # the share of the statistics that the server keeps with each push
 
     def __call__(
-        self, step: tf.Tensor, weights: tf.Tensor, statistics: tf.Tensor, limits: PeriodLimits = WHOLE_PERIOD
+        self,
+        step: tf.Tensor,
+        /,
+        weights: tf.Tensor,
+        statistics: tf.Tensor,
+        limits: PeriodLimits = WHOLE_PERIOD,
+        rows: Rows = NO_ROWS,
     ) -> StepResult:
         """Take the steps of one period. Return the pulled weights minus the reached weights instead of a gradient.
 
@@ -172,5 +179,5 @@ class LocalTraining(KeepsState):
         fresh = ended.statistics - self.kept * statistics
         return ended.result(count, tf.cast(moved, weights.dtype), fresh)
 
-    def settle(self, step: tf.Tensor, outcomes: tf.Tensor) -> tf.Tensor:
-        return LocalOptimizer(self, len(self.start.factors), tf.float32).settle(step, outcomes)
+    def settle(self, step: tf.Tensor, outcomes: tf.Tensor) -> list[tf.Tensor]:
+        return [LocalOptimizer(self, len(self.start.factors), tf.float32).settle(step, outcomes)]

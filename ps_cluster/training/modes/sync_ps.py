@@ -22,9 +22,9 @@ from ps_cluster.server.table_shard import PushedRows
 from ps_cluster.training.computing_device import graph_of_dispatch
 from ps_cluster.training.modes.base import DefaultMode
 from ps_cluster.training.modes.waiting import WaitingShard
-from ps_cluster.training.step import WorkerIdentity
+from ps_cluster.training.step import Compute, WorkerIdentity
 from ps_cluster.training.step_source import StepSource
-from ps_cluster.training.worker import Compute, DispatchGraph, TimedComputation, rows_of
+from ps_cluster.training.worker import DispatchGraph, TimedComputation
 
 _NOT_YET = -1  # instead of the version at which a worker is admitted
 
@@ -174,7 +174,7 @@ def rounds_graph(store: ParameterStore, compute: Compute, config: RunConfig) -> 
         """
         admitted = shard.admit_to_round(identity.worker, end, needed)
         step_id = tf.cast(admitted[2], tf.int64) * config.steps_per_update + identity.worker
-        rows = rows_of(compute, step_id)
+        rows = compute.rows(step_id)
         pulled = store.pull(identity.worker, [admitted], rows=rows)
         # With tables, the rows are those of the step of the admitted version. If that round has ended since, the push
         # has to count as late.
