@@ -24,9 +24,8 @@ class InitialState:
     matrices: tuple[Matrix, ...] = ()  # the places of the matrices among the weights
     tables: tuple[np.ndarray, ...] = ()  # the rows of each group of embedding tables, [rows, width]
     keyed: Mapping[int, KeyedPart] = field(default_factory=dict)  # the groups whose rows are found by their keys
-    leader_prefix: str = field(
-        default_factory=new_leader_prefix
-    )  # begins the names of resources, see server/leftovers.py
+    # Begins the names of all resources that the leader creates, see server/leftovers.py.
+    leader_prefix: str = field(default_factory=new_leader_prefix)
     index: int = 0  # the number of the shard, from 0
 
     def split(self, shards: int) -> list[InitialState]:
