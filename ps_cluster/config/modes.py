@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from ps_cluster.server.update_rules.rule import UpdateRule
     from ps_cluster.training.job import TrainingJob
     from ps_cluster.training.recomputed_steps import RecomputedSteps
-    from ps_cluster.training.step import TrainStep
+    from ps_cluster.training.step import Compute, TrainStep
     from ps_cluster.training.step_source import StepSource
-    from ps_cluster.training.worker import Compute, DispatchGraph
+    from ps_cluster.training.worker import DispatchGraph
 
 
 class Waits(Enum):

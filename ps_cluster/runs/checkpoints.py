@@ -44,18 +44,23 @@ ENDED = "ended.json"
 READ_AGAIN_AFTER_S = (0.5, 2.0, 5.0)
 
 _FILE_NAME = re.compile(r"step-(\d{9,})-term-(\d{6,})(?:-since-(\d{9,}))?\.safetensors")
+# The names of a checkpoint's arrays.
+WEIGHTS, STATISTICS = "weights", "statistics"
+SLOT = "slot_"  # prefix of slots with a number for each weight
 ACCEPTED_STEPS = "accepted_steps"
+COUNTERS = "counts"  # the counters of each shard
+WAITING = "waiting"  # rows of steps that some shards still lack
 KEYED = "keyed"  # the keys of rows and what belongs to them, of all tables of keys (server/keyed_tables.py)
 CHANGED = "changed"  # the ranges of the vectors of weights and slots that a snapshot of changed rows has
-BY_SHARD = (ACCEPTED_STEPS, "counts")  # arrays that have a row for each shard
+BY_SHARD = (ACCEPTED_STEPS, COUNTERS)  # arrays that have a row for each shard
 ONE_PER_SHARD = "each_"  # prefix of slots with one number for each shard, float32 [ps], or a few numbers, [ps, k]
 # Array → its dtype, and the allowed numbers of axes. A slot is a vector, or has a row for each worker.
 KNOWN = {
-    "weights": (np.float32, (1,)),
-    "statistics": (np.float32, (1,)),
+    WEIGHTS: (np.float32, (1,)),
+    STATISTICS: (np.float32, (1,)),
     ACCEPTED_STEPS: (np.int64, (2,)),
-    "counts": (np.int64, (2,)),
-    "waiting": (np.float64, (2,)),
+    COUNTERS: (np.int64, (2,)),
+    WAITING: (np.float64, (2,)),
     KEYED: (np.int64, (1,)),
     CHANGED: (np.int64, (2,)),
 }
@@ -392,7 +397,7 @@ def _on_full_state(path: Path, found: Checkpoint, since: FullState) -> Checkpoin
 
 def is_by_weight(name: str) -> bool:
     """Return whether an array of a checkpoint has a number for each weight."""
-    return name == "weights" or name.startswith("slot_")
+    return name == WEIGHTS or name.startswith(SLOT)
 
 
 def _array(arrays: Mapping[str, np.ndarray], name: str) -> np.ndarray:
@@ -400,7 +405,7 @@ def _array(arrays: Mapping[str, np.ndarray], name: str) -> np.ndarray:
         raise Malformed(f"it has no array '{name}'")
     array = arrays[name]
     numbers = KNOWN_NUMBERS if name.startswith(ONE_PER_SHARD) else None
-    known = KNOWN_SLOT if name.startswith("slot_") else numbers or KNOWN.get(name)
+    known = KNOWN_SLOT if name.startswith(SLOT) else numbers or KNOWN.get(name)
     if known and (array.dtype != known[0] or array.ndim not in known[1]):
         raise Malformed(f"'{name}' is {array.dtype} {list(array.shape)}")
     return array

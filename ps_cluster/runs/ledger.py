@@ -15,13 +15,24 @@ from ps_cluster.config.lazy import tf
 from ps_cluster.files.values import Malformed
 from ps_cluster.runs.rows import MOST, MOST_INDEX
 
-# The columns that the parameter server fills. Times are unix seconds. The update was made with the row's learning rate x
-# `rate_factor` (`server.rate_of_more_workers.RateOfMoreWorkers`).
-STORE_COLUMNS = ("version", "staleness", "rate_factor", "entered_time", "applied_time")
 # The constants of `server.rate_of_more_workers.RateOfMoreWorkers`.
 RATE_RETURNS_OVER = 100  # after workers have left, the lowered factor of the rate grows e-fold in this many updates
 # A worker takes part if one of the last TAKES_PART_FOR x (number of workers so far) updates is its own.
 TAKES_PART_FOR = 16
+
+
+class ServerColumns(NamedTuple):
+    """The columns that the parameter server fills: scalars of any numeric dtype in a graph, or numbers.
+
+    Times are unix seconds: `WorkerColumns` has their order.
+    """
+
+    version: tf.Tensor | float
+    staleness: tf.Tensor | float
+    # The update was made with the row's learning rate x this factor (`server.rate_of_more_workers.RateOfMoreWorkers`).
+    rate_factor: tf.Tensor | float
+    entered_time: tf.Tensor | float
+    applied_time: tf.Tensor | float
 
 
 class WorkerColumns(NamedTuple):
@@ -55,7 +66,7 @@ class WorkerColumns(NamedTuple):
 
 
 WORKER_COLUMNS = WorkerColumns._fields
-COLUMNS = ("step", *STORE_COLUMNS, *WORKER_COLUMNS)
+COLUMNS = ("step", *ServerColumns._fields, *WORKER_COLUMNS)
 TIME_COLUMNS = tuple(name for name in COLUMNS if name.endswith("_time"))
 NOT_SCHEDULED = 0.0  # the scheduled time in modes where no chief hands out steps
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ps_cluster.errors import UserError
 from ps_cluster.models.keyed_rows import KeyedPart
-from ps_cluster.server.leftovers import new_session, note
+from ps_cluster.server.leftovers import new_leader_prefix, note
 from ps_cluster.server.update_rules.rule import Matrix
 
 
@@ -24,7 +24,8 @@ class InitialState:
     matrices: tuple[Matrix, ...] = ()  # the places of the matrices among the weights
     tables: tuple[np.ndarray, ...] = ()  # the rows of each group of embedding tables, [rows, width]
     keyed: Mapping[int, KeyedPart] = field(default_factory=dict)  # the groups whose rows are found by their keys
-    session: str = field(default_factory=new_session)  # the leader's session, see server/leftovers.py
+    # Begins the names of all resources that the leader creates, see server/leftovers.py.
+    leader_prefix: str = field(default_factory=new_leader_prefix)
     index: int = 0  # the number of the shard, from 0
 
     def split(self, shards: int) -> list[InitialState]:
@@ -91,7 +92,7 @@ class InitialState:
         Args:
           kind: the type of the resource: QUEUE, LOCK or VARIABLE of server/leftovers.py.
         """
-        name = f"{self.session}/shard-{self.index}/{what}"
+        name = f"{self.leader_prefix}/shard-{self.index}/{what}"
         note(kind, [name])
         return name
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -12,8 +13,27 @@ from ps_cluster.runs.update_samples import SampledShard
 from ps_cluster.server.keyed_tables import KeyedTableShard
 from ps_cluster.server.table_shard import TableShard
 
-# The dtypes of the kept tensors, in the order of `KeptRows._kept`.
-_KEPT = ("int64", "float32", "float32", "int64", "int64", "float32", "float32", "float32")
+V = TypeVar("V")
+
+
+class RowValues(NamedTuple, Generic[V]):
+    """Everything that is kept of the rows of a group of tables: the variables, their values, or the dtypes of these.
+
+    A row's place or key says where it is (server/table_shard.py). The rows that are pulled may differ from those that
+    are pushed.
+    """
+
+    given_places: V  # int64 [u], the places or keys of the rows that the worker gets
+    given: V  # float32 [u x width], these rows as the worker gets them
+    at_pull: V  # float32 [u x width], these rows as they are in the table
+    places: V  # int64 [u], the places of the rows that the update changes
+    keys: V  # int64 [u], their keys
+    gradient: V  # float32 [u x width], as received
+    before: V  # float32 [1 + slots, u x width], the rows and slots before the update
+    after: V  # float32 [1 + slots, u x width], the same after it
+
+
+_DTYPES = RowValues("int64", "float32", "float32", "int64", "int64", "float32", "float32", "float32")
 
 
 class KeptRows:
@@ -24,9 +44,7 @@ class KeptRows:
         self._slots = sorted(table.slots)
         # The tensors are serialised, because the number of rows differs from step to step. TensorFlow 2.21 aborts the
         # process of a worker whose graph has a remote variable of unknown shape.
-        self._kept = [tf.Variable("", trainable=False) for _ in _KEPT]
-        self._given_places, self._given, self._at_pull, self._places, self._keys, *others = self._kept
-        self._gradient, self._before, self._after = others
+        self._kept = RowValues(*(tf.Variable("", trainable=False) for _ in _DTYPES))
 
     def keep_given(self, places: tf.Tensor, rows: tf.Tensor) -> tf.Operation:
         """Keep the rows that a worker gets, and the same rows as they are in the table.
@@ -35,9 +53,9 @@ class KeptRows:
           places: int64 [u], the places or keys of the rows. rows: [u x width].
         """
         return tf.group(
-            _keep(self._given_places, places),
-            _keep(self._given, tf.cast(rows, tf.float32)),
-            _keep(self._at_pull, self._in_table(places)),
+            _keep(self._kept.given_places, places),
+            _keep(self._kept.given, tf.cast(rows, tf.float32)),
+            _keep(self._kept.at_pull, self._in_table(places)),
         )
 
     def _in_table(self, places: tf.Tensor) -> tf.Tensor:
@@ -54,25 +72,26 @@ class KeptRows:
     def keep_before(self, places: tf.Tensor, gradient: tf.Tensor) -> tf.Operation:
         """Keep a gradient as received, [u x width], and the rows and slots before the update."""
         return tf.group(
-            _keep(self._places, places),
-            _keep(self._keys, self._table.keys_at(places)),
-            _keep(self._gradient, tf.cast(gradient, tf.float32)),
-            _keep(self._before, self._now(places)),
+            _keep(self._kept.places, places),
+            _keep(self._kept.keys, self._table.keys_at(places)),
+            _keep(self._kept.gradient, tf.cast(gradient, tf.float32)),
+            _keep(self._kept.before, self._now(places)),
         )
 
     def keep_after(self) -> tf.Operation:
-        return _keep(self._after, self._now(tf.io.parse_tensor(self._places.read_value(), tf.int64)))
+        places = tf.io.parse_tensor(self._kept.places.read_value(), tf.int64)
+        return _keep(self._kept.after, self._now(places))
 
     def _now(self, places: tf.Tensor) -> tf.Tensor:
         """Return the current rows and slots at some places, float32 [1 + slots, u x width]."""
         variables = [self._table.rows, *(self._table.slots[name] for name in self._slots)]
         return tf.stack([tf.reshape(tf.gather(variable, places), [-1]) for variable in variables])
 
-    def read(self) -> list[tf.Tensor]:
-        """Return everything that is kept, in the form that `added_to` takes: len(_KEPT) strings."""
-        return [variable.read_value() for variable in self._kept]
+    def read(self) -> RowValues[tf.Tensor]:
+        """Return everything that is kept, in the form that `added_to` takes: serialised tensors, string [] each."""
+        return RowValues(*(variable.read_value() for variable in self._kept))
 
-    def added_to(self, shard: SampledShard, group: int, first: int, values: Sequence[bytes]) -> SampledShard:
+    def added_to(self, shard: SampledShard, group: int, first: int, values: RowValues[tf.Tensor]) -> SampledShard:
         """Return a shard's record with the kept rows added to it.
 
         Args:
@@ -80,12 +99,14 @@ class KeptRows:
           first: the position of the group's first number in the shard's vectors.
           values: the result of `read`.
         """
-        kept = (tf.io.parse_tensor(value, dtype).numpy() for value, dtype in zip(values, _KEPT, strict=True))
-        given_places, given, at_pull, places, keys, gradient, before, after = kept
+        kept = RowValues[np.ndarray](
+            *(tf.io.parse_tensor(value.numpy(), dtype).numpy() for value, dtype in zip(values, _DTYPES, strict=True))
+        )
+        given_places, given, at_pull = kept.given_places, kept.given, kept.at_pull
         keyed = dict(shard.keyed)
         if isinstance(self._table, KeyedTableShard):
             # The proof compares only those pulled rows that have a place at the time of the push.
-            place_of = dict(zip(keys.tolist(), places.tolist(), strict=True))
+            place_of = dict(zip(kept.keys.tolist(), kept.places.tolist(), strict=True))
             at_push = np.array([place_of.get(key, -1) for key in given_places.tolist()], np.int64)
             in_table = np.where(at_push < 0, -1, self._table.places_in_table(at_push))
             keyed |= {f"{group}_keys": given_places, f"{group}_places": in_table, f"{group}_given": given}
@@ -97,9 +118,9 @@ class KeptRows:
             found: np.ndarray = (first + rows[:, None] * width + np.arange(width)).ravel()
             return found
 
-        def continued(arrays: Mapping[str, np.ndarray], kept: np.ndarray) -> dict[str, np.ndarray]:
-            rows_by_name = dict(zip(["weights", *self._slots], kept))
-            zeros = np.zeros(len(gradient), np.float32)  # for slots that rows don't have
+        def continued(arrays: Mapping[str, np.ndarray], rows_and_slots: np.ndarray) -> dict[str, np.ndarray]:
+            rows_by_name = dict(zip(["weights", *self._slots], rows_and_slots))
+            zeros = np.zeros(len(kept.gradient), np.float32)  # for slots that rows don't have
             return {
                 name: array if len(array) == 1 else np.concatenate([array, rows_by_name.get(name, zeros)])
                 for name, array in arrays.items()
@@ -107,14 +128,14 @@ class KeptRows:
 
         return replace(
             shard,
-            positions=np.concatenate([shard.positions, positions(places)]),
+            positions=np.concatenate([shard.positions, positions(kept.places)]),
             given=np.concatenate([shard.given, given]),
             given_positions=np.concatenate([shard.given_positions, positions(given_places)]),
             rows_at_pull=np.concatenate([shard.rows_at_pull, at_pull]),
-            gradient=np.concatenate([shard.gradient, gradient]),
+            gradient=np.concatenate([shard.gradient, kept.gradient]),
             keyed=keyed,
-            before=continued(shard.before, before),
-            after=continued(shard.after, after),
+            before=continued(shard.before, kept.before),
+            after=continued(shard.after, kept.after),
         )
 
 

@@ -96,19 +96,22 @@ class KeyedTableShard(TableShard):
         found: np.ndarray = (places // ways * self._part.servers + self._part.index) * ways + places % ways
         return found
 
-    def read(self, places: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-        """Return the rows of some keys, end to end, [u x width] in `dtype`. `places`: the keys, int64 [u]."""
-        found, is_there = self._find(places)
+    def read(self, wanted: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+        """Return the rows of some keys, end to end, [u x width] in `dtype`. `wanted`: the keys, int64 [u]."""
+        found, is_there = self._find(wanted)
         has_row = is_there & (found.columns < self.form.ways)
         rows = tf.gather(self.rows, tf.where(has_row, self._places(found), 0))
         others = tf.where(~has_row)
-        initial = self.form.initial(tf.gather(places, others[:, 0]))
+        initial = self.form.initial(tf.gather(wanted, others[:, 0]))
         return tf.reshape(tf.cast(tf.tensor_scatter_nd_update(rows, others, initial), dtype), [-1])
 
-    def use_keys(self, keys: tf.Tensor, gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Record that an update uses some keys, and give a row to each key that is admitted. See `TableShard.use_keys`."""
+    def take_places(self, wanted: tf.Tensor, gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Record that an update uses some keys, and give a row to each key that is admitted.
+
+        See `TableShard.take_places`.
+        """
         form, now = self.form, self._version.read_value()
-        found, is_there = self._find(keys)
+        found, is_there = self._find(wanted)
         seen = tf.where(is_there, tf.gather_nd(self.sightings, found.cells), 0) + 1
         has_row = is_there & (found.columns < form.ways)
         is_admitted = ~has_row & (seen >= form.admit_after)

@@ -2,7 +2,7 @@
 
 Without a launcher (`task`), servers outlive their leaders, and a frozen leader may wake up while its successor works.
 TensorFlow shares resources by name within a process: two leaders whose queue, lock or variable has the same name use
-the same resource. So each such name begins with the leader's session, which contains the leader's term:
+the same resource. So each such name begins with the leader's prefix, which contains the leader's term:
 
     term-000002-since-000001-5f0c…/shard-0/changed-0
 
@@ -29,8 +29,8 @@ QUEUE_CAPACITY = 2**31 - 1  # elements; an enqueue must never block, because it 
 _TERM = re.compile(r"term-(\d+)-since-(\d+)-")
 
 
-def new_session(term: int = 0, since: int | None = None) -> str:
-    """Return a new name for a session. No other leader uses this name.
+def new_leader_prefix(term: int = 0, since: int | None = None) -> str:
+    """Return a new prefix for the names of resources. No other leader uses it.
 
     Args:
       term: the leader's term (runs/leaders.py); 0 if it has none.
@@ -42,7 +42,7 @@ def new_session(term: int = 0, since: int | None = None) -> str:
 def terms_of(name: str) -> tuple[int, int]:
     """Return the term of the leader to which a name belongs, and that of the leader that began the training.
 
-    Both are 0 if the name does not begin with a leader's session.
+    Both are 0 if the name does not begin with a leader's prefix.
     """
     match = _TERM.match(name)
     return (int(match[1]), int(match[2])) if match else (0, 0)

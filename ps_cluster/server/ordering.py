@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TypeAlias
 
 from ps_cluster.config.lazy import tf
 
+Dependency: TypeAlias = "tf.Tensor | tf.Operation | tf.Variable"
+"""Something in a graph after which something else may run."""
+Needed: TypeAlias = "Sequence[Dependency]"
+"""Everything that has to be done before something else runs."""
 
-def after(needed: Sequence[Any], value: tf.Tensor | int) -> tf.Tensor:
+
+def after(needed: Needed, value: tf.Tensor | int) -> tf.Tensor:
     """Return `value`, which is available only once everything `needed` is done."""
     with tf.control_dependencies(needed):
         return tf.identity(value)
 
 
-def now_after(*needed: Any) -> tf.Tensor:
+def now_after(*needed: Dependency) -> tf.Tensor:
     """Return the time at which everything `needed` is done, float64 [], unix seconds."""
     with tf.control_dependencies(needed):
         return tf.timestamp()

@@ -21,7 +21,7 @@ import numpy as np
 
 from ps_cluster.config.lazy import graph, tf
 from ps_cluster.runs.update_samples import SampledShard
-from ps_cluster.server.kept_rows import KeptRows
+from ps_cluster.server.kept_rows import KeptRows, RowValues
 from ps_cluster.server.table_shard import NOTHING_PUSHED, PushedRows, TableShard
 
 NOT_ARMED = -2  # in place of an update's number; no pull asks for this number
@@ -56,7 +56,7 @@ class KeptState:
 
 
 class KeptUpdate(NamedTuple):
-    """Everything that is kept at a place, read at the same moment: tensors, or their values."""
+    """Everything that is kept at a place, read at the same moment."""
 
     update: tf.Tensor  # int64 [], the number of the update; NOT_ARMED if there is none
     stage: tf.Tensor  # int64 []
@@ -70,7 +70,7 @@ class KeptUpdate(NamedTuple):
     statistics: tf.Tensor  # float32 [3, m], what the step adds to them, and the statistics before and after the update
     slot_numbers: tf.Tensor  # float32 [2, numbers], before and after the update
     positions: tf.Tensor  # int64 [positions]
-    tables: Sequence[Sequence[tf.Tensor]]  # of each group of tables, the result of `KeptRows.read`
+    tables: Sequence[RowValues[tf.Tensor]]  # of each group of tables, the result of `KeptRows.read`
 
 
 class UpdateSamples:
@@ -301,22 +301,22 @@ class UpdateSamples:
 
     def take(self, place: int) -> SampledShard | None:
         """Return the update that was kept at a place, and disarm the place; None if no update is complete there."""
-        kept: KeptUpdate = tf.nest.map_structure(lambda value: value.numpy(), self._take(tf.constant(place, tf.int64)))
-        if kept.stage != _CHANGED:
+        kept = self._take(tf.constant(place, tf.int64))
+        if int(kept.stage) != _CHANGED:
             return None
-        (version, worker), (gradient, *state_before) = kept.pulled_by, kept.before
-        fresh, statistics_before, statistics_after = kept.statistics
-        numbers_before, numbers_after = kept.slot_numbers
+        (version, worker), (gradient, *state_before) = kept.pulled_by.numpy().tolist(), kept.before.numpy()
+        fresh, statistics_before, statistics_after = kept.statistics.numpy()
+        numbers_before, numbers_after = kept.slot_numbers.numpy()
         names = ["weights", *self._slots]
         shard = SampledShard(
-            update=int(kept.update), worker=int(worker), version=int(version), positions=kept.positions,
-            given=kept.given.astype(np.float32), given_positions=np.arange(self._length),
-            given_statistics=kept.given_statistics,
-            at_pull=dict(zip(["weights", *self._of_pull], kept.at_pull))
-            | dict(zip(self._pull_numbers, kept.numbers_at_pull[:, None])),
+            update=int(kept.update), worker=worker, version=version, positions=kept.positions.numpy(),
+            given=kept.given.numpy().astype(np.float32), given_positions=np.arange(self._length),
+            given_statistics=kept.given_statistics.numpy(),
+            at_pull=dict(zip(["weights", *self._of_pull], kept.at_pull.numpy()))
+            | dict(zip(self._pull_numbers, kept.numbers_at_pull.numpy()[:, None])),
             rows_at_pull=np.zeros(0, np.float32), gradient=gradient,
             before=dict(zip(names, state_before)) | dict(zip(self._numbers, numbers_before[:, None])),
-            after=dict(zip(names, kept.after)) | dict(zip(self._numbers, numbers_after[:, None])),
+            after=dict(zip(names, kept.after.numpy())) | dict(zip(self._numbers, numbers_after[:, None])),
             fresh=fresh, statistics_before=statistics_before, statistics_after=statistics_after,
         )  # fmt: skip
         first = self._length

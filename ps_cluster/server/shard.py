@@ -18,21 +18,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.lazy import graph, tf
 from ps_cluster.config.staleness_methods import METHODS
-from ps_cluster.runs.checkpoints import ONE_PER_SHARD
-from ps_cluster.runs.ledger import WORKER_COLUMNS, WorkerColumns
+from ps_cluster.runs.checkpoints import ONE_PER_SHARD, SLOT, STATISTICS, WEIGHTS
+from ps_cluster.runs.ledger import WORKER_COLUMNS, ServerColumns, WorkerColumns
 from ps_cluster.server.capabilities import Capabilities
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.keyed_tables import KeyedTableShard
 from ps_cluster.server.leftovers import LOCK
 from ps_cluster.server.lookahead import Lookahead
-from ps_cluster.server.ordering import after, now_after
+from ps_cluster.server.ordering import Needed, after, now_after
 from ps_cluster.server.rate_of_more_workers import RateOfMoreWorkers
 from ps_cluster.server.samples import ALL_WORKERS, KeptState, UpdateSamples
 from ps_cluster.server.shard_checkpoint import ShardCheckpoint
@@ -75,6 +75,32 @@ class Push:
         """Return all tensors of the worker's message."""
         of_rows = (*self.rows.places, *self.rows.gradients)
         return [self.step, self.version, self.gradient, self.fresh, self.columns, *of_rows]
+
+
+class AnswerNumbers(NamedTuple):
+    """The whole numbers in the answer to a pull, int64 [] each; in the answers of all shards, int64 [ps] each."""
+
+    version: tf.Tensor  # the version that was pulled
+    has_step: tf.Tensor  # 1 if the ledger already has the requested step, else 0
+    outcome: tf.Tensor  # the outcome of the push, if the answer is to an exchange
+    batches: tf.Tensor | None = None  # with `limits_batches`, the number of batches that the worker may take
+
+    def stacked(self) -> tf.Tensor:
+        """Return the numbers as they are sent, int64 [3 or 4]."""
+        return tf.stack([number for number in self if number is not None])
+
+
+class Answer(NamedTuple):
+    """The content of the answer to a pull, without rows of tables."""
+
+    weights: tf.Tensor  # [n] in the wire's dtype; [vectors, n] if a pull returns several vectors
+    statistics: tf.Tensor  # float32 [m]
+    numbers: tf.Tensor  # int64 [3 or 4], the `AnswerNumbers`
+
+    @property
+    def version(self) -> tf.Tensor:
+        """The version that was pulled, int64 []."""
+        return self.numbers[0]
 
 
 class LedgerPart(NamedTuple):
@@ -131,6 +157,7 @@ class ParameterShard:
     def __init__(self, device: str, start: InitialState, config: RunConfig, total_steps: int):
         self.device = device
         self._in_rounds = config.mode_kind.averages
+        self._batches_per_step = config.batches_per_step
         self.samples: UpdateSamples | None = None
         self._keep = start.keep  # becomes a constant of the graph, on the parameter server
         self.wire = tf.dtypes.as_dtype(config.wire)
@@ -149,6 +176,7 @@ class ParameterShard:
                 for group, values in enumerate(start.tables)
             ]
             self._correction = method.correction(config.staleness, self.weights, workers, config.most_workers)
+            self._gathered_gradients = method.gathered_gradients(config)
             lowers_rate = config.mode_kind.lowers_rate
             self._rate_factor = RateOfMoreWorkers(workers, config.most_workers) if lowers_rate else None
             updates = total_steps // config.steps_per_update
@@ -238,7 +266,7 @@ class ParameterShard:
     def pull(
         self,
         worker: tf.Tensor,
-        needed: Sequence[Any] = (),
+        needed: Needed = (),
         step: tf.Tensor | int = NO_STEP,
         places: Sequence[tf.Tensor] = (),
     ) -> list[tf.Tensor]:
@@ -262,14 +290,9 @@ class ParameterShard:
             message: list[tf.Tensor] = self.section.execute(read)
             return message
 
-    def read_message(self, message: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Return the content of an answer: [weights in wire dtype, statistics, int64 [3] or more].
-
-        The integers are, in this order: the version; 1 if the ledger already has the requested step, else 0; with
-        `limits_batches` the number of batches that the worker may take; and the outcome of the push, if the answer is
-        to an exchange.
-        """
-        return self.pull_message.unpack(message[: len(message) - len(self.tables)])
+    def read_message(self, message: Sequence[tf.Tensor]) -> Answer:
+        """Return the content of an answer that `pull` or `exchange` has returned."""
+        return Answer(*self.pull_message.unpack(message[: len(message) - len(self.tables)]))
 
     def read_rows(self, message: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
         """Return the rows in an answer, [u x width] of each group of tables."""
@@ -282,7 +305,8 @@ class ParameterShard:
 
     def outcome(self, message: Sequence[tf.Tensor]) -> tf.Tensor:
         """Return the outcome of an exchange's push, int64 []: REFUSED, APPLIED or DROPPED."""
-        return self.pull_message.last(message[: len(message) - len(self.tables)])[-1]
+        numbers = self.pull_message.last(message[: len(message) - len(self.tables)])
+        return numbers[AnswerNumbers._fields.index("outcome")]
 
     def _answer(
         self, worker: tf.Tensor, step: tf.Tensor, outcome: tf.Tensor | int = APPLIED, places: Sequence[tf.Tensor] = ()
@@ -297,15 +321,21 @@ class ParameterShard:
             places_and_rows = list(zip(places, rows))
             kept = self.samples.keep_given(update, puller, version, weights, statistics, places_and_rows)
             weights = after([kept], weights)
-        numbers = [version, tf.cast(self.has(step), tf.int64)]
-        numbers += [self.batches_for(worker)] if self.capabilities.limits_batches else []
-        numbers += [tf.cast(outcome, tf.int64)]
-        return [*self.pull_message.pack([weights, statistics, tf.stack(numbers)]), *rows]
+        numbers = AnswerNumbers(
+            version,
+            tf.cast(self.has(step), tf.int64),
+            tf.cast(outcome, tf.int64),
+            self.batches_for(worker) if self.capabilities.limits_batches else None,
+        )
+        return [*self.pull_message.pack([weights, statistics, numbers.stacked()]), *rows]
 
     def _outcome_alone(self, outcome: tf.Tensor) -> list[tf.Tensor]:
         """Return the answer to a push that no pull follows."""
-        nothing = tf.zeros([1 + self.capabilities.limits_batches + 1], tf.int64)
-        message = self.pull_message.short(tf.concat([nothing, [tf.cast(outcome, tf.int64)]], 0))
+        none = tf.zeros([], tf.int64)
+        numbers = AnswerNumbers(
+            none, none, tf.cast(outcome, tf.int64), none if self.capabilities.limits_batches else None
+        )
+        message = self.pull_message.short(numbers.stacked())
         return [*message, *(tf.zeros([0], self.wire) for _ in self.tables)]
 
     def would_accept(self, version: tf.Tensor) -> tf.Tensor:
@@ -315,7 +345,7 @@ class ParameterShard:
 
     def batches_for(self, worker: tf.Tensor) -> tf.Tensor:
         """Return how many batches of a step a worker may take, int64 []. Called only with `limits_batches`."""
-        raise NotImplementedError
+        return tf.constant(self._batches_per_step, tf.int64)
 
     def values_for(self, worker: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
         """Return ([weights float32 [n], statistics float32 [m]], version int64 []) for a worker's pull."""
@@ -423,7 +453,7 @@ class ParameterShard:
         """Apply a push and write its row into the ledger; return APPLIED."""
         arrival = Arrival(push.worker, push.version, self.version.read_value())
         factor = tf.ones([]) if self._rate_factor is None else self._rate_factor.factor(push.worker)
-        used = [table.use_keys(*pushed) for table, *pushed in zip(self.tables, *push.rows, strict=True)]
+        used = [table.take_places(*pushed) for table, *pushed in zip(self.tables, *push.rows, strict=True)]
         push = replace(push, rows=PushedRows([places for places, _ in used], [gradient for _, gradient in used]))
         change = partial(self.change, push, arrival, factor)
         if self.samples is None:
@@ -493,7 +523,7 @@ class ParameterShard:
         Args:
           before: int64 [], the version before the update.
         """
-        every = self._correction.gathered_gradients
+        every = self._gathered_gradients
         if every == 1:
             return self._rule.apply(gradient, learning_rate, before, share)
         slot = self._correction.slots["gathered"]
@@ -520,9 +550,10 @@ class ParameterShard:
         self, push: Push, version: tf.Tensor, stale: tf.Tensor, rate_factor: tf.Tensor | float = 1.0
     ) -> tf.Operation:
         """Write the row of an accepted push. `rate_factor`: see `RateOfMoreWorkers`."""
-        known = [tf.cast(value, tf.float64) for value in (push.step, version, stale, rate_factor)]
-        server_columns = tf.stack([*known, push.entered, now_after(version)])
-        return self.ledger.write(tf.concat([server_columns, push.columns], axis=0)[None])
+        assert push.entered is not None, "`receive` records the time"
+        columns = ServerColumns(version, stale, rate_factor, push.entered, now_after(version))
+        known = tf.stack([tf.cast(value, tf.float64) for value in (push.step, *columns)])
+        return self.ledger.write(tf.concat([known, push.columns], axis=0)[None])
 
     @graph
     def read_ledger(self, first: tf.Tensor) -> LedgerPart:
@@ -562,13 +593,13 @@ class ParameterShard:
         a different number. For slots there is no such limit.
         """
         slots = {
-            (f"slot_{name}" if variable.shape.rank else f"{ONE_PER_SHARD}{name}"): variable
+            (f"{SLOT}{name}" if variable.shape.rank else f"{ONE_PER_SHARD}{name}"): variable
             for name, variable in self.slots.items()
         }
         if self._rate_factor is not None:
             slots |= {f"{ONE_PER_SHARD}{name}": variable for name, variable in self._rate_factor.slots.items()}
-        return {"weights": self.weights, "statistics": self.statistics, **slots}
+        return {WEIGHTS: self.weights, STATISTICS: self.statistics, **slots}
 
     def row_of_newcomer(self, state: dict[str, np.ndarray]) -> np.ndarray:
         """Return the initial row of per-worker slots, float32 [n], for a worker that the snapshot does not have."""
-        return np.zeros_like(state["weights"])
+        return np.zeros_like(state[WEIGHTS])

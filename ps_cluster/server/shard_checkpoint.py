@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ps_cluster.config.lazy import graph, tf
-from ps_cluster.runs.checkpoints import ACCEPTED_STEPS, KEYED, ONE_PER_SHARD
+from ps_cluster.runs.checkpoints import ACCEPTED_STEPS, COUNTERS, KEYED, ONE_PER_SHARD, SLOT, WEIGHTS, is_by_weight
 from ps_cluster.server.keyed_tables import KeyedTableShard
 from ps_cluster.server.ordering import after
 from ps_cluster.server.rate_of_more_workers import NEVER
@@ -27,6 +27,14 @@ class ShardState(NamedTuple):
     rows: dict[str, list[tf.Tensor]]  # for each vector with a number for each weight, the rows of each group of tables
     changed: list[tf.Tensor]  # int64 [k] for each group, the numbers of the rows in `rows`; empty if these are all rows
     ledger_rows: tf.Tensor  # float64 [k, columns]
+
+
+class ShardSnapshot(NamedTuple):
+    """A `ShardState` as the chief gets it. Vectors that continue with rows of tables stay on the server."""
+
+    arrays: dict[str, np.ndarray | VectorOnServer]  # of a checkpoint
+    counts: np.ndarray  # int64 [len(COUNTS)], also one of the arrays
+    ledger_rows: np.ndarray  # float64 [k, columns]
 
 
 class ShardCheckpoint:
@@ -81,7 +89,7 @@ class ShardCheckpoint:
                 ]
                 for name in (self._by_weight if self._shard.tables else ())
             }
-            arrays |= {ACCEPTED_STEPS: self._shard.ledger.accepted_steps(closed), "counts": self._shard.counts()}
+            arrays |= {ACCEPTED_STEPS: self._shard.ledger.accepted_steps(closed), COUNTERS: self._shard.counts()}
             if keyed := self._keyed:
                 arrays[KEYED] = tf.concat([tf.reshape(table.state(), [-1]) for table in keyed], 0)
             noted = [
@@ -95,10 +103,8 @@ class ShardCheckpoint:
             state: ShardState = self._shard.section.execute(read)
             return state
 
-    def snapshot(
-        self, first: int, closed: int, extent: Extent = Extent.WHOLE
-    ) -> tuple[dict[str, np.ndarray | VectorOnServer], np.ndarray]:
-        """Return the state at one version, and the rows from row number `first` on, float64 [k, columns].
+    def snapshot(self, first: int, closed: int, extent: Extent = Extent.WHOLE) -> ShardSnapshot:
+        """Return the state at one version, and the ledger's rows from row number `first` on.
 
         With embedding tables, a vector with a number for each weight is a `VectorOnServer`.
 
@@ -118,21 +124,21 @@ class ShardCheckpoint:
             name: VectorOnServer(found[name], copies, sizes, self._shard.device, changes)
             for name, copies in state.rows.items()
         }
-        return {**found, **of_server}, state.ledger_rows.numpy()
+        return ShardSnapshot({**found, **of_server}, found[COUNTERS], state.ledger_rows.numpy())
 
     def _rows_in_state(self, name: str) -> list[tf.Variable | None]:
         """Return for each group of tables the variable that continues a vector of `state`, float32 [rows, width].
 
         It is None where rows have no such slot. The vector is 0 there.
         """
-        if name == "weights":
+        if name == WEIGHTS:
             return [table.rows for table in self._shard.tables]
-        return [table.slots.get(name.removeprefix("slot_")) for table in self._shard.tables]
+        return [table.slots.get(name.removeprefix(SLOT)) for table in self._shard.tables]
 
     @property
     def _by_weight(self) -> set[str]:
         """The names in `state` of vectors with a number for each weight."""
-        return {name for name in self._shard.state if name == "weights" or name.startswith("slot_")}
+        return {name for name in self._shard.state if is_by_weight(name)}
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -142,7 +148,7 @@ class ShardCheckpoint:
         found |= {name: (*found[name][:-1], found[name][-1] + rows) for name in self._by_weight}
         if self._keyed:
             found[KEYED] = (sum(self._keyed_sizes),)
-        return found | {ACCEPTED_STEPS: (), "counts": ()}
+        return found | {ACCEPTED_STEPS: (), COUNTERS: ()}
 
     def restore_piece(self, name: str, place: int, values: np.ndarray) -> None:
         """Restore some of the rows of tables that continue a vector of the state.
@@ -179,6 +185,6 @@ class ShardCheckpoint:
             for table, part in zip(keyed, np.split(state[KEYED], np.cumsum(self._keyed_sizes)[:-1]), strict=True):
                 table.restore(part)
         self._shard.ledger.restore(state[ACCEPTED_STEPS])
-        for counter, count in zip(self._shard.counters, state["counts"], strict=True):
+        for counter, count in zip(self._shard.counters, state[COUNTERS], strict=True):
             counter.assign(count)
         self._shard.history.restart(self._shard.version)

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ParamSpec, TypeAlias, TypeVar
+from typing import ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -29,7 +29,9 @@ from ps_cluster.runs.update_samples import SampledShard
 from ps_cluster.server.arrangement import BLOCK_NUMBERS, Arrangement, Block, BlockPart, contiguous
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.keyed_tables import KeyedTableShard
-from ps_cluster.server.shard import NO_STEP, ParameterShard
+from ps_cluster.server.ordering import Needed
+from ps_cluster.server.shard import NO_STEP, AnswerNumbers, ParameterShard
+from ps_cluster.server.shard_checkpoint import ShardSnapshot
 from ps_cluster.server.table_shard import PushedRows
 from ps_cluster.server.vector_on_server import Extent, VectorOnServer
 
@@ -92,8 +94,8 @@ class ParameterStore:
         """
         self.layout = list(layout)
         self._most_workers = config.most_workers
-        # The session is a part of the names of variables in workers, so that two leaders never share such a variable.
-        self.session = parts[0].session
+        # This begins the names of variables in workers, so that two leaders never share such a variable.
+        self.leader_prefix = parts[0].leader_prefix
         self.shards = [
             shard_class(device, part, config, total_steps) for device, part in zip(devices, parts, strict=True)
         ]
@@ -124,7 +126,7 @@ class ParameterStore:
     def pull(
         self,
         worker: tf.Tensor,
-        needed: Sequence[Any] = (),
+        needed: Needed = (),
         step: tf.Tensor | int = NO_STEP,
         *,
         asks_for_step: bool = False,
@@ -142,9 +144,7 @@ class ParameterStore:
             self.pull_messages(worker, needed, step, rows), asks_for_step=asks_for_step, rows=rows
         )
 
-    def pull_messages(
-        self, worker: tf.Tensor, needed: Sequence[Any], step: tf.Tensor | int, rows: Rows = NO_ROWS
-    ) -> Messages:
+    def pull_messages(self, worker: tf.Tensor, needed: Needed, step: tf.Tensor | int, rows: Rows = NO_ROWS) -> Messages:
         """Return every shard's answer to a pull as sent; `read_messages` unpacks it. Arguments: as for `pull`."""
         return [pull(worker, needed, step, at) for pull, at in zip(self._pulls, self._places(rows), strict=True)]
 
@@ -153,15 +153,14 @@ class ParameterStore:
         rows_of_shards = [shard.read_rows(message) for shard, message in zip(self.shards, messages, strict=True)]
         row_values = [part for group in zip(*rows_of_shards) for part in group]  # in the order of `rows`
         answers = [shard.read_message(message) for shard, message in zip(self.shards, messages, strict=True)]
-        weights, statistics, numbers = zip(*answers)
-        versions, have_step, *more = tf.unstack(tf.stack(numbers), axis=1)
+        numbers = AnswerNumbers(*tf.unstack(tf.stack([answer.numbers for answer in answers]), axis=1))
         return Pulled(
-            tf.concat([*weights, *row_values], -1),
-            tf.concat(statistics, 0),
-            versions,
-            is_replay=tf.reduce_all(have_step > 0) if asks_for_step else None,
+            tf.concat([*(answer.weights for answer in answers), *row_values], -1),
+            tf.concat([answer.statistics for answer in answers], 0),
+            numbers.version,
+            is_replay=tf.reduce_all(numbers.has_step > 0) if asks_for_step else None,
             # What the shards measure may differ a little. The first shard decides.
-            batches=more[0][0] if self.shards[0].capabilities.limits_batches else None,
+            batches=None if numbers.batches is None else numbers.batches[0],
             rows=rows,
         )
 
@@ -178,7 +177,7 @@ class ParameterStore:
         return shard
 
     def row_counts(self, rows: Rows) -> tuple[tf.Tensor | int, tf.Tensor | int]:
-        """Return the number of `rows`, summed over all groups of tables, and of the numbers in them, int64 [] each."""
+        """Return how many rows `rows` has, over all groups of tables, and how many floats are in these rows."""
         counts = [(tf.size(ids, tf.int64), table.width) for ids, table in zip(rows.ids, self.shards[0].tables)]
         return sum(count for count, _ in counts), sum(count * width for count, width in counts)
 
@@ -340,11 +339,9 @@ class ParameterStore:
           With embedding tables, the weights and slots are `Pieces`.
         """
         with self.snapshot_lock:
-            states, rows = zip(
-                *self._on_each(lambda shard, first: shard.checkpoint.snapshot(first, closed, extent), firsts)
-            )
-        counts = np.stack([state["counts"] for state in states])
-        return self._joined(states), Ledgers([rows_of(new_rows) for new_rows in rows], counts)
+            found = self._on_each(lambda shard, first: shard.checkpoint.snapshot(first, closed, extent), firsts)
+        rows = [rows_of(of_shard.ledger_rows) for of_shard in found]
+        return self._joined(found), Ledgers(rows, np.stack([of_shard.counts for of_shard in found]))
 
     @property
     def keyed_forms(self) -> list[KeyedRows]:
@@ -422,16 +419,17 @@ class ParameterStore:
         for index, shard in enumerate(self.shards):
             shard.checkpoint.restore({name: cut[index] for name, cut in parts.items()})
 
-    def _joined(self, states: Sequence[dict[str, Any]]) -> dict[str, np.ndarray | Pieces]:
-        """Return the arrays of a checkpoint, from the state of each shard."""
+    def _joined(self, snapshots: Sequence[ShardSnapshot]) -> dict[str, np.ndarray | Pieces]:
+        """Return the arrays of a checkpoint, from the snapshot of each shard."""
         joined: dict[str, np.ndarray | Pieces] = {}
-        for name in states[0]:
-            arrays = [state[name] for state in states]
-            if isinstance(arrays[0], VectorOnServer):
-                if arrays[0].changes is None:
-                    joined[name] = self._in_pieces(arrays)
-                else:
-                    joined[CHANGED], joined[name] = self._changed_in_pieces(arrays)
+        for name in snapshots[0].arrays:
+            found = [of_shard.arrays[name] for of_shard in snapshots]
+            vectors = [one for one in found if isinstance(one, VectorOnServer)]
+            arrays = [one for one in found if not isinstance(one, VectorOnServer)]
+            if vectors and vectors[0].changes is None:
+                joined[name] = self._in_pieces(vectors)
+            elif vectors:
+                joined[CHANGED], joined[name] = self._changed_in_pieces(vectors)
             elif _is_by_shard(name):
                 joined[name] = _stacked(arrays)
             else:

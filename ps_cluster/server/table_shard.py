@@ -69,21 +69,21 @@ class TableShard:
         """The slots of the rows, and the sum of their gradients if it is kept: name → float32 [rows, width]."""
         return self._rule.slots | ({} if self._sum is None else {"sum": self._sum})
 
-    def use_keys(self, keys: tf.Tensor, gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the places of the rows to change, int64 [v], and their gradients, [v x width].
+    def take_places(self, wanted: tf.Tensor, gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the places of the rows that a push changes, int64 [v], and their gradients, [v x width].
 
         Args:
-          keys: int64 [u], distinct places, or keys. gradient: [u x width].
+          wanted: int64 [u], distinct places, or keys. gradient: [u x width].
         """
-        return keys, gradient
+        return wanted, gradient
 
     def keys_at(self, places: tf.Tensor) -> tf.Tensor:
         """Return the keys of the rows at some places, int64 [u]; int64 [0] if rows have no keys."""
         return tf.zeros([0], tf.int64)
 
-    def read(self, places: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-        """Return some rows, end to end, [u x width] in `dtype`. `places`: int64 [u]."""
-        return tf.reshape(tf.cast(tf.gather(self.rows, places), dtype), [-1])
+    def read(self, wanted: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+        """Return some rows, end to end, [u x width] in `dtype`. `wanted`: their places, or keys, int64 [u]."""
+        return tf.reshape(tf.cast(tf.gather(self.rows, wanted), dtype), [-1])
 
     # If an update is the mean of several pushes, their gradients are summed up until the update.
 

@@ -31,7 +31,7 @@ from ps_cluster.files.values import Malformed
 from ps_cluster.files.writing import write_whole
 from ps_cluster.private_names import abort_collectives, limit_silence, wait_at_barrier
 from ps_cluster.runs import checkpoints
-from ps_cluster.runs.ledger import NOT_SCHEDULED
+from ps_cluster.runs.ledger import NOT_SCHEDULED, ServerColumns
 from ps_cluster.runs.run_dir import AGREEMENT
 from ps_cluster.server.ordering import after, now_after
 from ps_cluster.server.store import ParameterStore, Pulled
@@ -44,8 +44,8 @@ from ps_cluster.training.job import TrainingJob
 from ps_cluster.training.modes.sync import ReplicaShard
 from ps_cluster.training.round_watch import RoundWatch
 from ps_cluster.training.session import Session, SessionStart
-from ps_cluster.training.step import StepResult, WorkerIdentity
-from ps_cluster.training.worker import Compute, TimedComputation
+from ps_cluster.training.step import Compute, StepResult, WorkerIdentity
+from ps_cluster.training.worker import TimedComputation
 from ps_cluster.training.worker_group import WorkerGroup
 
 _NEVER_MS = 2**31 - 1  # 25 days
@@ -113,7 +113,7 @@ def _train(
     session.keep_up("training")  # from this row on, the limit for the first updates applies, not the limit for a start
     while not progress.completed and leader_request == CONTINUE:
         until = min(progress.applied + config.updates_at_once, progress.next_whole_epochs)
-        progress.scheduled(np.arange(progress.applied, until))
+        progress.note_scheduled(np.arange(progress.applied, until))
         request = CONTINUE if not drain.is_set() else STOP if drain.for_good else CONTINUE_LATER
         if session.leads and session.broken:
             request = STOP
@@ -236,8 +236,8 @@ def all_reduce_function(
         identity = WorkerIdentity(who[0], who[1])
         asked = tf.timestamp()
         with tf.control_dependencies([asked]):
-            weights, statistics, numbers = replica.read_message(replica.pull(identity.worker))
-        pulled = Pulled(weights, statistics, numbers[:1])
+            answer = replica.read_message(replica.pull(identity.worker))
+        pulled = Pulled(answer.weights, answer.statistics, answer.numbers[:1])  # the version, of a single shard
         step_id = pulled.versions[0] * workers + identity.worker
         result, row, _ = computation(step_id, pulled, identity, NOT_SCHEDULED, asked, asked)
         with tf.control_dependencies([row]):
@@ -245,7 +245,8 @@ def all_reduce_function(
         entered = now_after(*means)
         gradient, fresh = (after([entered], vector) for vector in means)
         version = replica.apply_mean(gradient, result.learning_rate, fresh)
-        return tf.concat([[tf.cast(version, tf.float64), 0.0, 1.0, entered, now_after(version)], row], 0)
+        columns = ServerColumns(version, 0, 1.0, entered, now_after(version))
+        return tf.concat([tf.stack([tf.cast(value, tf.float64) for value in columns]), row], 0)
 
     @graph_of_dispatch(config, tf.TensorSpec([], tf.int32))
     def run_updates(count: tf.Tensor, request: tf.Tensor) -> tf.Tensor:

@@ -14,8 +14,9 @@ import tensorflow as tf
 from ps_cluster.config import RunConfig
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.data.packed import PackedDataset
-from ps_cluster.models import build as networks
 from ps_cluster.models import flat
+from ps_cluster.models.build import MOST_EXAMPLES
+from ps_cluster.models.build import build as build_model
 from ps_cluster.models.coming_embeddings import before_each_embedding
 from ps_cluster.models.finding_tables import find_tables
 from ps_cluster.models.user_networks import check_image_sizes, unused_parts
@@ -27,9 +28,8 @@ from ps_cluster.server.update_rules.rule import Matrix
 from ps_cluster.system.limits import FreeMemory
 from ps_cluster.training.computing_device import accelerator_of
 from ps_cluster.training.memory import TableMemoryLimit, check_memory, machines_of
-from ps_cluster.training.step import TrainStep
+from ps_cluster.training.step import Compute, TrainStep
 from ps_cluster.training.table_limits import check_keyed, reason_against_rows
-from ps_cluster.training.worker import Compute
 
 
 class Build(Protocol):
@@ -41,7 +41,7 @@ class Build(Protocol):
         dataset: PackedDataset,
         devices: Sequence[str],
         own_device: str,
-        session: str,
+        leader_prefix: str,
         free: FreeMemory | None,
         /,
     ) -> tuple[ParameterStore, Compute]: ...
@@ -52,19 +52,19 @@ def build(
     dataset: PackedDataset,
     devices: Sequence[str],
     own_device: str,
-    session: str,
+    leader_prefix: str,
     free: FreeMemory | None,
     accelerator_of: Callable[[RunConfig], str | None] = accelerator_of,
 ) -> tuple[ParameterStore, Compute]:
     """Return the store, with one shard on each of `devices`, and the function that computes a worker's step.
 
     Args:
-      session: the leader's session, which names all resources that the leader creates on servers (server/leftovers.py).
+      leader_prefix: begins the names of all resources that the leader creates on servers (server/leftovers.py).
       free: the free memory for all tasks together; None if the tasks are on several machines, whose memory is unknown.
       accelerator_of: returns the device of each worker that computes the network; None: the worker's processor.
     """
     network, start = make_network(config, dataset, own_device, devices, free)
-    start = replace(start, session=session)
+    start = replace(start, leader_prefix=leader_prefix)
     # Workers that take local steps hold all matrices themselves, so the servers may cut through them.
     on_servers = replace(start, matrices=()) if config.mode_kind.promise.takes_local_steps else start
     arrangement = arrangement_of(network, len(devices), on_servers.matrices) if network.tables else None
@@ -128,8 +128,8 @@ def make_network(
         )
         with nullcontext() if against else before_each_embedding(limit.add):
             # The first training examples may determine initial weights.
-            first = {name: np.asarray(rows[: networks.MOST_EXAMPLES]) for name, rows in dataset.inputs("train").items()}
-            model = networks.build(config.model, dataset.spec, seed=config.training.seed, examples=first)
+            first = {name: np.asarray(rows[:MOST_EXAMPLES]) for name, rows in dataset.inputs("train").items()}
+            model = build_model(config.model, dataset.spec, seed=config.training.seed, examples=first)
         for line in unused_parts(model, config):
             say(line)
         check_image_sizes(model, config)

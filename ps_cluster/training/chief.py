@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
-from typing import Any, Generic, ParamSpec, Protocol
+from typing import Any, Generic, NamedTuple, ParamSpec, Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -143,6 +143,13 @@ class LocalDispatcher:
             future.result()
 
 
+class _Late(NamedTuple):
+    """A worker that holds up a round."""
+
+    round: int
+    since_s: float  # on the chief's clock, when this was first seen, or when the worker was last asked to start again
+
+
 class Chief:
     """Runs the loop that keeps the dispatcher busy, a little ahead of the updates applied."""
 
@@ -178,7 +185,7 @@ class Chief:
         self._over = False  # whether no dispatch was under way before the current look, and none will follow
         self._present = present
         self._start_again, self._clock = start_again, clock or AwakeClock()
-        self._late: dict[int, tuple[int, float]] = {}  # worker that holds up a round → the round, and since when, in s
+        self._late: dict[int, _Late] = {}  # by worker
 
     def run(self, drain: Drain) -> None:
         """Train until every update is applied, the training is broken, or the drain is set."""
@@ -229,7 +236,7 @@ class Chief:
     def _repeat_late_dispatches(self) -> None:
         """Give the steps of dispatches without new updates to another worker too. The ledger accepts each step once."""
         late_after_s = self._lost_after_s + self._progress.longest_wait_seconds
-        for steps in self._progress.late_dispatches(late_after_s, self._work.workers):
+        for steps in self._progress.take_late_dispatches(late_after_s, self._work.workers):
             say(f"{len(steps)} steps had no update for {late_after_s:.0f} s: another worker gets them too")
             self._work.repeat(steps)
 
@@ -242,20 +249,20 @@ class Chief:
         if self._start_again is None or self._present is None:
             return
         now_s, open_round = self._clock(), self._progress.applied
-        late = dict.fromkeys(self._present() & set(self._progress.missing_in_round()), (open_round, now_s))
+        known = {worker: late for worker, late in self._late.items() if late.round == open_round}
         # A worker that takes part again after its death gets the full time.
         self._late = {
-            worker: self._late[worker] if self._late.get(worker, (-1,))[0] == open_round else seen
-            for worker, seen in late.items()
+            worker: known.get(worker, _Late(open_round, now_s))
+            for worker in self._present() & set(self._progress.missing_in_round())
         }
         # Half of `lost_after_s`, so that the worker is back before the leader gives up.
         late_after_s = max(self._lost_after_s / 2, self._progress.longest_wait_seconds)
-        asked = [worker for worker, (_, since_s) in self._late.items() if now_s - since_s >= late_after_s]
+        asked = [worker for worker, late in self._late.items() if now_s - late.since_s >= late_after_s]
         if asked:
             why = f"it has sent no gradient for {late_after_s:.0f} s, and the other workers wait for it"
             for worker in asked:
                 say(f"worker-{worker} has to start again: {why}")
-                self._late[worker] = open_round, now_s
+                self._late[worker] = _Late(open_round, now_s)
             self._start_again(asked, why)
 
     def _dispatch(self) -> None:

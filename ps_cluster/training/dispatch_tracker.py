@@ -47,7 +47,7 @@ class OpenDispatches:
                 if not dispatch.steps:
                     del self._open[dispatch]
 
-    def late(self, after_s: float, workers: int) -> list[np.ndarray]:
+    def take_late(self, after_s: float, workers: int) -> list[np.ndarray]:
         """Return the open steps (int64 [k]) of each dispatch that had no update for `after_s` seconds, to be repeated.
 
         Each dispatch is returned once. Its repeat is a dispatch, too: it is late if it has no update for `after_s`

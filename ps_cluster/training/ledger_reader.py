@@ -8,6 +8,7 @@ import numpy as np
 
 from ps_cluster.files.tensor_files import Pieces
 from ps_cluster.notices import Notify
+from ps_cluster.runs.checkpoints import WAITING
 from ps_cluster.runs.journal import Journal, JournalNotWritten, Piece
 from ps_cluster.runs.logs import DISK_REFUSES
 from ps_cluster.runs.run_dir import say
@@ -60,7 +61,7 @@ class LedgerReader:
         self._keep_rows(ledgers)
         for journal in self._journals:
             journal.flush()
-        return arrays | {"waiting": self._progress.waiting}
+        return arrays | {WAITING: self._progress.waiting}
 
     @property
     def pieces(self) -> list[Piece]:

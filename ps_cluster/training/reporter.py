@@ -47,7 +47,7 @@ class Reporter:
 
     def row(self, phase: Phase) -> None:
         """Write a row with this phase, now. If the disk refuses it, the log says so, and training continues."""
-        row = self._progress.row(phase, written=self._written, save_seconds=self.save_seconds)
+        row = self._progress.take_row(phase, written=self._written, save_seconds=self.save_seconds)
         self._last = row.model_copy(update=WorkFile().model_dump())
         try:
             writing.check()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -17,12 +17,20 @@ from ps_cluster.errors import UserError
 from ps_cluster.files.values import Malformed
 from ps_cluster.notices import Notify
 from ps_cluster.runs import checkpoints, journal, step_set
-from ps_cluster.runs.checkpoints import ACCEPTED_STEPS, Checkpoint, CheckpointError, ProgressState, StatesUnreadable
+from ps_cluster.runs.checkpoints import (
+    ACCEPTED_STEPS,
+    COUNTERS,
+    WAITING,
+    Checkpoint,
+    CheckpointError,
+    ProgressState,
+    StatesUnreadable,
+)
 from ps_cluster.runs.journal import JournalDamaged
 from ps_cluster.runs.ledger import COLUMNS, COUNTS, check_values, counts_of, rows_of
 from ps_cluster.runs.resharding import LEDGER, is_even
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.runs.step_set import MOST_OPEN
+from ps_cluster.runs.step_set import MOST_OPEN, StepSet
 from ps_cluster.training.agreement import facts_of_data, text_of
 
 
@@ -67,10 +75,10 @@ def newest_for(shards: int, run_dir: RunDir, notify: Notify) -> Checkpoint | Non
 
     def check(found: Checkpoint) -> None:
         arrays = found.arrays
-        if arrays.keys() >= LEDGER and len(arrays["counts"]) != shards and not is_even(arrays):
+        if arrays.keys() >= LEDGER and len(arrays[COUNTERS]) != shards and not is_even(arrays):
             raise CheckpointError(
-                f"checkpoint of step {found.step}: its {len(arrays['counts'])} parameter servers had not applied the same "
-                f"steps, so a cluster with {shards} can't continue from it"
+                f"checkpoint of step {found.step}: its {len(arrays[COUNTERS])} parameter servers had not applied the "
+                f"same steps, so a cluster with {shards} can't continue from it"
             )
 
     return checkpoints.load_to_go_on(run_dir.states, notify, check)
@@ -106,40 +114,56 @@ def _state_of(found: Checkpoint, run_dir: RunDir) -> tuple[RunConfig, ProgressSt
         raise earlier from error
     if found.meta.progress is None or found.meta.times is None or not found.arrays.keys() >= LEDGER:
         raise earlier
-    if [found.arrays[name].shape[1] for name in ("counts", "waiting")] != [len(COUNTS), 1 + len(COLUMNS)]:
+    if [found.arrays[name].shape[1] for name in (COUNTERS, WAITING)] != [len(COUNTS), 1 + len(COLUMNS)]:
         raise earlier
     return config, found.meta.progress
 
 
 def _begun(found: Checkpoint, progress: ProgressState, config: RunConfig, run_dir: RunDir) -> int:
     """Return how many updates have begun. Raises UserError if the numbers in the checkpoint contradict each other."""
-    counts = counts_of(found.arrays["counts"])
-    scheduled, applied = step_set.from_state(progress.scheduled), progress.applied
-    gradients = sum(progress.tally.staleness.values())
-    waiting, leaders = found.arrays["waiting"], found.meta.leaders
-    # For a shard that an earlier leader did not have, the rows of shard 0 count, because they are the same.
-    rows = [sum(part.rows for part in journal.history_of(run_dir, leaders, index)) for index in range(len(counts))]
-    is_consistent = (
-        bool(leaders)
-        and rows == [of_shard.accepted for of_shard in counts]
-        and len(counts) == len(leaders[-1].rows) == len(found.arrays[ACCEPTED_STEPS]) == config.shards
-        and found.arrays["counts"].min(initial=0) >= 0
-        and found.arrays[ACCEPTED_STEPS].shape[1] > 0
-        and (found.arrays[ACCEPTED_STEPS][:, 0] <= applied.below).all()
-        and len(waiting) <= MOST_OPEN
-        and np.isin(waiting[:, 0], np.arange(config.shards)).all()
-        and _are_rows(waiting[:, 1:])
-        and applied.count <= min(of_shard.accepted for of_shard in counts)
-        and abs(gradients - applied.count) <= MOST_OPEN
-        and abs(scheduled.first_missing - min(of_shard.version for of_shard in counts)) <= MOST_OPEN
-        and abs(scheduled.end * config.steps_per_update - applied.below) <= MOST_OPEN
-    )
-    if not is_consistent:
+    scheduled = step_set.from_state(progress.scheduled)
+    if (first := next(_contradictions(found, progress, scheduled, config, run_dir), None)) is not None:
         raise UserError(
-            f"the checkpoint of step {found.step} can't be resumed: its numbers of updates contradict each other: "
-            f"remove it from '{run_dir.root}' to resume an older one"
+            f"the checkpoint of step {found.step} can't be resumed: its numbers of updates contradict each other "
+            f"({first}): remove it from '{run_dir.root}' to resume an older one"
         )
     return scheduled.end
+
+
+def _contradictions(
+    found: Checkpoint, progress: ProgressState, scheduled: StepSet, config: RunConfig, run_dir: RunDir
+) -> Iterator[str]:
+    """Yield what contradicts other numbers of a checkpoint. Take only the first: later checks rely on earlier ones."""
+    leaders, applied, steps = found.meta.leaders, progress.applied, found.arrays[ACCEPTED_STEPS]
+    table, waiting = found.arrays[COUNTERS], found.arrays[WAITING]
+    counts = counts_of(table)
+    if not leaders:
+        yield "it names no leader"
+    # For a shard that an earlier leader did not have, the rows of shard 0 count, because they are the same.
+    rows = [sum(part.rows for part in journal.history_of(run_dir, leaders, index)) for index in range(len(counts))]
+    if rows != (accepted := [of_shard.accepted for of_shard in counts]):
+        yield f"the journals have {rows} rows, and the shards have accepted {accepted} gradients"
+    lengths = [len(counts), len(leaders[-1].rows), len(steps), config.shards]
+    if len(set(lengths)) > 1:
+        yield f"its parts are those of {lengths} shards"
+    if table.min(initial=0) < 0:
+        yield f"a counter is {table.min()}"
+    if not steps.shape[1] or (steps[:, 0] > applied.below).any():
+        yield f"a shard names no first open step, or one above {applied.below}, the first step that is not applied"
+    if len(waiting) > MOST_OPEN:
+        yield f"{len(waiting)} rows wait for other shards"
+    if not np.isin(waiting[:, 0], np.arange(config.shards)).all():
+        yield f"rows wait that are of none of the {config.shards} shards"
+    if not _are_rows(waiting[:, 1:]):
+        yield "a row that waits has an impossible value"
+    if applied.count > min(accepted):
+        yield f"{applied.count} steps are applied, and a shard has accepted {min(accepted)}"
+    if abs((gradients := sum(progress.tally.staleness.values())) - applied.count) > MOST_OPEN:
+        yield f"{applied.count} steps are applied, and {gradients} are counted"
+    if abs(scheduled.first_missing - (version := min(of_shard.version for of_shard in counts))) > MOST_OPEN:
+        yield f"update {scheduled.first_missing} is the first that was not handed out, at version {version}"
+    if abs(scheduled.end * config.steps_per_update - applied.below) > MOST_OPEN:
+        yield f"{scheduled.end} updates were handed out, and step {applied.below} is the first that is not applied"
 
 
 def _are_rows(table: np.ndarray) -> bool:

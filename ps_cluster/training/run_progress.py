@@ -6,8 +6,9 @@ import math
 import threading
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from ps_cluster.config import RunConfig
 from ps_cluster.errors import RunFailed
 from ps_cluster.files.values import finite
 from ps_cluster.runs import step_set
-from ps_cluster.runs.checkpoints import ProgressState, TallyState
+from ps_cluster.runs.checkpoints import COUNTERS, WAITING, ProgressState, TallyState
 from ps_cluster.runs.ledger import COLUMNS, COUNTS, TIME_COLUMNS, Counts, ShardJoiner, counts_of, rows_of
 from ps_cluster.runs.result_rows import (
     STALENESS_BOUNDS,
@@ -42,6 +43,14 @@ RATE_WINDOW_S = 10.0
 FIRST_UPDATE_S = 600.0
 GAPS = 9  # measurements of each worker; their median is its pace, so a few pauses do not count
 SUMMED = ("loss", "learning_rate", "staleness", "metric", "examples")
+
+
+class _Look(NamedTuple):
+    """What was applied at the time of a look at the ledger."""
+
+    monotonic_s: float
+    updates: int
+    examples: int
 
 
 class RunProgress:
@@ -93,15 +102,15 @@ class RunProgress:
         self._handing_out = threading.Lock()  # the chief hands out steps in one thread and counts them in another
         self._tally = AppliedTotals()
         self._sums, self._summed_rows = dict.fromkeys(SUMMED, 0.0), 0  # since the last row of progress
-        self._points: deque[tuple[float, int, int]] = deque()  # of each look: monotonic s, updates, examples
+        self._looks: deque[_Look] = deque()  # within RATE_WINDOW_S
         # (worker, pid) → when its newest update was applied, unix s.
         self._last_update: dict[tuple[int, int], float] = {}
         self._gaps: dict[int, deque[float]] = {}  # worker → mean seconds between its updates, at each of the last looks
 
     def resume(self, arrays: Mapping[str, np.ndarray], state: ProgressState) -> None:
-        """Continue from a checkpoint: its arrays "counts" and "waiting", and its `state`."""
-        self.positions = [of_shard.accepted for of_shard in counts_of(arrays["counts"])]
-        self.counts = arrays["counts"]
+        """Continue from a checkpoint: its arrays COUNTERS and WAITING, and its `state`."""
+        self.positions = [of_shard.accepted for of_shard in counts_of(arrays[COUNTERS])]
+        self.counts = arrays[COUNTERS]
         scheduled, self._applied_steps = step_set.from_state(state.scheduled), step_set.from_state(state.applied)
         self._tally = AppliedTotals(state.tally)
         self.next_step = scheduled.end * self._steps_per_update
@@ -110,8 +119,8 @@ class RunProgress:
         applied = self._applied_steps if self._steps_per_update == 1 else StepSet(self.applied)
         self.scheduled_updates = scheduled.both(applied)
         self._joiner.mixed = state.mixed
-        self._joiner.waiting_shards = arrays["waiting"][:, 0].astype(np.int64)
-        self._joiner.waiting = rows_of(arrays["waiting"][:, 1:])
+        self._joiner.waiting_shards = arrays[WAITING][:, 0].astype(np.int64)
+        self._joiner.waiting = rows_of(arrays[WAITING][:, 1:])
 
     @property
     def state(self) -> ProgressState:
@@ -147,17 +156,17 @@ class RunProgress:
         end = min(self.total, begin + updates)
         return end if self.held_at is None else min(end, self._end_of_epochs(begin))
 
-    def scheduled(self, updates: np.ndarray) -> None:
+    def note_scheduled(self, updates: np.ndarray) -> None:
         """Count `updates` (int64 [k]) that were handed out as one dispatch. Except in rounds, an update is one step."""
         with self._handing_out:
             self.scheduled_updates.add(updates)
             if self._steps_per_update == 1:  # a round has no dispatches to track, because it belongs to all workers
                 self._dispatches.add(updates)
 
-    def late_dispatches(self, after_s: float, workers: int) -> list[np.ndarray]:
-        """Return the open steps (int64 [k]) of each dispatch to hand out again. See `OpenDispatches.late`."""
+    def take_late_dispatches(self, after_s: float, workers: int) -> list[np.ndarray]:
+        """Return the open steps (int64 [k]) of each dispatch to hand out again. See `OpenDispatches.take_late`."""
         with self._handing_out:
-            return self._dispatches.late(after_s, workers)
+            return self._dispatches.take_late(after_s, workers)
 
     def missing_in_round(self) -> list[int]:
         """Return the workers that have not pushed in the open round although others have; none in modes without rounds."""
@@ -188,9 +197,9 @@ class RunProgress:
         for of_shard in ledgers.rows[1:] if self._config.mode_kind.shares_steps else ():
             self._tally.add_work(of_shard)  # the joined row names only the worker of the first shard
         now = self.clock.monotonic
-        self._points.append((now, self.applied, self.examples))
-        while now - self._points[0][0] > RATE_WINDOW_S:
-            self._points.popleft()
+        self._looks.append(_Look(now, self.applied, self.examples))
+        while now - self._looks[0].monotonic_s > RATE_WINDOW_S:
+            self._looks.popleft()
 
     def _count_rows(self, rows: np.ndarray) -> None:
         self._applied_steps.add(rows["step"].astype(np.int64))
@@ -296,20 +305,24 @@ class RunProgress:
         return self._tally.staleness.copy()
 
     def updates_per_second(self) -> float:
-        return self._rate(1)
+        return self._per_second(lambda look: look.updates)
+
+    def examples_per_second(self) -> float:
+        return self._per_second(lambda look: look.examples)
 
     def epochs_per_second(self) -> float:
-        return self._rate(2) / self._train_examples
+        return self.examples_per_second() / self._train_examples
 
-    def _rate(self, field: int) -> float:
-        """Return how fast a field of `_points` grows, in units per second; 0 as long as it is not known."""
-        if not self._points:
+    def _per_second(self, number: Callable[[_Look], int]) -> float:
+        """Return how much a number grows in a second; 0 as long as it is not known."""
+        if not self._looks:
             return 0.0
-        oldest, newest = self._points[0], self._points[-1]
-        return (newest[field] - oldest[field]) / (newest[0] - oldest[0]) if newest[0] > oldest[0] else 0.0
+        oldest, newest = self._looks[0], self._looks[-1]
+        seconds = newest.monotonic_s - oldest.monotonic_s
+        return (number(newest) - number(oldest)) / seconds if seconds > 0 else 0.0
 
-    def row(self, phase: Phase, *, written: int = 0, save_seconds: float | None = None) -> ProgressRow:
-        """Return a row of metrics/progress.jsonl. Its means are over the updates since the previous row.
+    def take_row(self, phase: Phase, *, written: int = 0, save_seconds: float | None = None) -> ProgressRow:
+        """Return a row of metrics/progress.jsonl, whose means are over the updates since the previous call.
 
         The other arguments are the fields of the same names.
         """
@@ -333,7 +346,7 @@ class RunProgress:
             scheduled=scheduled,
             total=self.total,
             examples=self.examples,
-            examples_per_second=self._rate(2),
+            examples_per_second=self.examples_per_second(),
             train_seconds=times.seconds,
             times=times,
             epoch=self.epochs,

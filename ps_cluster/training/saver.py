@@ -20,7 +20,7 @@ from ps_cluster.files.json_rows import read_rows
 from ps_cluster.files.tensor_files import Pieces
 from ps_cluster.notices import Line, Notify
 from ps_cluster.runs import checkpoints
-from ps_cluster.runs.checkpoints import CheckpointMeta, FullState
+from ps_cluster.runs.checkpoints import COUNTERS, WEIGHTS, CheckpointMeta, FullState
 from ps_cluster.runs.journal import JournalNotWritten, LeaderStretch, stretch_of
 from ps_cluster.runs.ledger import counts_of
 from ps_cluster.runs.logs import DISK_REFUSES
@@ -53,7 +53,7 @@ MOST_WAITING_BYTES = 2_000_000_000
 # least this often, and for the first time when the first snapshot is due: until then, the permanent loss of a server costs all
 # work. Many snapshots are even by chance. If none was even for this long, the chief hands out nothing until all steps have
 # ended.
-EVEN_EVERY_S, LONGEST_REST_S = 60.0, 10.0
+EVEN_STATE_EVERY_S, LONGEST_REST_S = 60.0, 10.0
 # A save that takes long is reported at this interval, for at most ten minutes, so that it does not count as a standstill.
 SAVE_TOLD_EVERY_S, SAVE_TOLD_AT_MOST = 10.0, 60
 AGAIN_AFTER_S = 5.0  # the time until a checkpoint of whole epochs that the disk has refused is tried again
@@ -112,8 +112,8 @@ class Saver:
             if not config.evaluation.after_training:  # otherwise all checkpoints are kept, and there may be many
                 self._even[run_dir.checkpoints] = newest_even(run_dir.checkpoints)
         has_even = any(self._even.values())  # an even state of step 0 saves no work, so it does not count
-        first_s = min(EVEN_EVERY_S, config.checkpoints.snapshot_every_seconds)
-        self._even_at, self._even_every_s = clock(), EVEN_EVERY_S if has_even else first_s
+        first_s = min(EVEN_STATE_EVERY_S, config.checkpoints.snapshot_every_seconds)
+        self._even_at, self._even_state_every_s = clock(), EVEN_STATE_EVERY_S if has_even else first_s
         self._reported_at = -1  # the number of updates applied at the last save that took long
         self._resting_at = 0  # the number of updates applied at the last look of a rest
         self._full: FullState | None = None  # the snapshot since which the servers note the rows that change
@@ -143,7 +143,7 @@ class Saver:
     def _rested_s(self) -> float:
         if self._config.shards == 1 or not self._progress.applied:
             return -1.0
-        return self._clock() - self._even_at - self._even_every_s
+        return self._clock() - self._even_at - self._even_state_every_s
 
     def save_when_due(self) -> None:
         """Save a checkpoint or a snapshot if one is due. If the disk refuses it, this is reported, and training continues."""
@@ -167,7 +167,7 @@ class Saver:
             self._end_rest()  # the disk refuses, or a step takes too long: continue, and try again later
 
     def _end_rest(self) -> None:
-        self._even_every_s = max(EVEN_EVERY_S, PAUSE_FACTOR * self._rested_s)
+        self._even_state_every_s = max(EVEN_STATE_EVERY_S, PAUSE_FACTOR * self._rested_s)
         self._even_at = self._clock()
 
     def _try_to_save(self, directory: Path) -> None:
@@ -251,37 +251,63 @@ class Saver:
 
     def _save(self, directory: Path) -> bool:
         """Save the state; return whether another number of shards can continue from it."""
-        began, share, extent = self._clock(), 0.0, Extent.WHOLE
-        if directory == self._run_dir.snapshots:
-            share = self._ledger_reader.changed_share
-            is_small = share <= MOST_CHANGED and self._built_on_full + share <= 1
-            extent = Extent.CHANGED if self._full and is_small else Extent.FULL
+        began, is_snapshot = self._clock(), directory == self._run_dir.snapshots
+        share = self._ledger_reader.changed_share if is_snapshot else 0.0
+        extent = self._extent_of_snapshot(share) if is_snapshot else Extent.WHOLE
         since = self._full if extent is Extent.CHANGED else None
         if extent is Extent.FULL:
             self._full = None  # until the new one is written
+        checkpoint = self._read_state(extent, since)
+        even = self._config.shards > 1 and is_even(checkpoint.arrays)
+        spare = checkpoint.step if even else self._even.get(directory)
+        if is_snapshot and not even and spare == checkpoint.step:
+            # This snapshot would replace the even one of the same name, from which fewer servers can continue, and it has
+            # hardly more in it.
+            self._saved[directory] = self._clock()
+            return False
+        keep = SNAPSHOTS_KEPT if is_snapshot else self._checkpoints_kept()
+        with self._heartbeat():
+            path = checkpoints.save(directory, checkpoint, keep, spare)
+        if extent is Extent.FULL and checkpoint.pieces:
+            self._full, self._built_on_full = checkpoints.as_full_state(path, checkpoint), 0.0
+        elif extent is Extent.CHANGED:
+            self._built_on_full += share
+        self._note_saved(directory, checkpoint.step, even=even)
+        self.last_seconds = self._clock() - began
+        self._ended = self._clock()
+        return even
+
+    def _extent_of_snapshot(self, changed_share: float) -> Extent:
+        """Return which rows of tables the next snapshot holds, if this share of the weights has changed."""
+        is_small = changed_share <= MOST_CHANGED and self._built_on_full + changed_share <= 1
+        return Extent.CHANGED if self._full and is_small else Extent.FULL
+
+    def _read_state(self, extent: Extent, since: FullState | None) -> checkpoints.Checkpoint:
+        """Read the state from the servers, look for divergence, and print the lines about the state."""
         found = self._ledger_reader.snapshot(extent)
         pieces = {name: array for name, array in found.items() if isinstance(array, Pieces)}
         arrays = {name: array for name, array in found.items() if not isinstance(array, Pieces)}
-        if "weights" in pieces:
-            pieces["weights"] = self._looking_for_divergence(pieces["weights"])
+        if WEIGHTS in pieces:
+            pieces[WEIGHTS] = self._looking_for_divergence(pieces[WEIGHTS])
         else:
-            self.diverged = not all_finite(arrays["weights"])
+            self.diverged = not all_finite(arrays[WEIGHTS])
         for line in self._lines_of(arrays):
             self._notify(line)
+        step = min(of_shard.version for of_shard in counts_of(arrays[COUNTERS]))
+        return checkpoints.Checkpoint(step, arrays, self._meta(step), pieces, since)
+
+    def _meta(self, step: int) -> CheckpointMeta:
         times = self._progress.clock.times
-        step = min(of_shard.version for of_shard in counts_of(arrays["counts"]))
-        meta = CheckpointMeta(
-            leaders=[
-                *self._before,
-                stretch_of(
-                    self._ledger_reader.pieces,
-                    term=self._term,
-                    step=step,
-                    workers=begun_with(self._config, self._before),
-                    rules=self._rules,
-                    problem=self.problem,
-                ),
-            ],
+        stretch = stretch_of(
+            self._ledger_reader.pieces,
+            term=self._term,
+            step=step,
+            workers=begun_with(self._config, self._before),
+            rules=self._rules,
+            problem=self.problem,
+        )
+        return CheckpointMeta(
+            leaders=[*self._before, stretch],
             config=self._config.model_dump(mode="json"),
             dataset_kind=self._dataset_kind,
             train_seconds=times.seconds,
@@ -291,32 +317,17 @@ class Saver:
             data=self._data,
             network=self._network,
         )
-        even = self._config.shards > 1 and is_even(arrays)
-        spare = step if even else self._even.get(directory)
-        if directory == self._run_dir.snapshots and not even and spare == step:
-            # This snapshot would replace the even one of the same name, from which fewer servers can continue, and it has
-            # hardly more in it.
-            self._saved[directory] = self._clock()
-            return False
-        keep = SNAPSHOTS_KEPT if directory == self._run_dir.snapshots else self._checkpoints_kept()
-        with self._heartbeat():
-            checkpoint = checkpoints.Checkpoint(step, arrays, meta, pieces, since)
-            path = checkpoints.save(directory, checkpoint, keep, spare)
-        if extent is Extent.FULL and pieces:
-            self._full, self._built_on_full = checkpoints.as_full_state(path, checkpoint), 0.0
-        elif extent is Extent.CHANGED:
-            self._built_on_full += share
-        if even:  # only after the save: if the disk refuses it, the previous even state must stay
+
+    def _note_saved(self, directory: Path, step: int, *, even: bool) -> None:
+        """Note what was saved. Call it only after the save, because a save that the disk refuses stays due."""
+        if even:
             self._even[directory] = step
             if step:
                 self._end_rest()
         self._saved[directory] = self._clock()
-        if directory == self._run_dir.checkpoints:  # only after the save: if the disk refuses it, it must stay due
+        if directory == self._run_dir.checkpoints:
             self._epochs = self._whole_epochs()
             self._hold()
-        self.last_seconds = self._clock() - began
-        self._ended = self._clock()
-        return even
 
     def _looking_for_divergence(self, weights: Pieces) -> Pieces:
         """Return the same pieces, which set `diverged` while they are read."""

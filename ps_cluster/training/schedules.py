@@ -50,5 +50,14 @@ class Keras(Schedule[KerasSettings]):
 
     def factor(self, settings: KerasSettings, past: tf.Tensor, update: tf.Tensor) -> tf.Tensor:
         """Return the rate of Keras's function at an update, divided by its highest rate."""
-        function = getattr(keras.optimizers.schedules, settings.function)(**settings.arguments)
+        of_keras = keras.optimizers.schedules
+        functions = {
+            "CosineDecay": of_keras.CosineDecay,
+            "CosineDecayRestarts": of_keras.CosineDecayRestarts,
+            "ExponentialDecay": of_keras.ExponentialDecay,
+            "InverseTimeDecay": of_keras.InverseTimeDecay,
+            "PiecewiseConstantDecay": of_keras.PiecewiseConstantDecay,
+            "PolynomialDecay": of_keras.PolynomialDecay,
+        }
+        function = functions[settings.function](**settings.arguments)
         return tf.cast(function(update), tf.float32) / settings.highest

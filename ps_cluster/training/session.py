@@ -17,7 +17,7 @@ from ps_cluster.runs.run_dir import say
 from ps_cluster.runs.times import TrainingTimes
 from ps_cluster.runs.training_phases import Phase
 from ps_cluster.runs.update_samples import forget_samples
-from ps_cluster.server.leftovers import new_session
+from ps_cluster.server.leftovers import new_leader_prefix
 from ps_cluster.server.store import ParameterStore
 from ps_cluster.system.limits import room
 from ps_cluster.training.agreement import facts_of_data
@@ -31,8 +31,8 @@ from ps_cluster.training.resuming import check_journals, check_network, newest_c
 from ps_cluster.training.run_progress import RunProgress
 from ps_cluster.training.sampling import UpdateSampler
 from ps_cluster.training.saver import Saver, begun_with, check_disk
+from ps_cluster.training.step import Compute
 from ps_cluster.training.step_source import DispatchGraphs
-from ps_cluster.training.worker import Compute
 
 LOCAL_DEVICE = "/device:CPU:0"
 NO_LOSS_AFTER = 100  # steps; a training without a finite loss in this many steps is stopped
@@ -82,7 +82,7 @@ class SessionStart:
     def continue_from(self, checkpoint: checkpoints.Checkpoint | None) -> None:
         """Continue from a checkpoint, or begin if it is None, and restart the clock. Call it before `build`."""
         if checkpoint is not None:
-            before, now = len(checkpoint.arrays["counts"]), self.config.shards
+            before, now = len(checkpoint.arrays[checkpoints.COUNTERS]), self.config.shards
             if now != before:
                 say(f"parameter servers: {now} instead of {before}, from step {checkpoint.step:,} on")
             checkpoint = resharding.resharded(checkpoint, now)
@@ -111,15 +111,15 @@ class SessionStart:
         if self.leads:
             self.reporter.row("building")
         leaders = self.resumed.meta.leaders if self.resumed else []
-        session = new_session(self.term, leaders[0].term if leaders else self.term)
+        leader_prefix = new_leader_prefix(self.term, leaders[0].term if leaders else self.term)
         # Under a launcher, all tasks are on this machine.
         free = None if self._life is None else room()
-        store, compute = self._build(self.config, self.dataset, devices, own_device, session, free)
+        store, compute = self._build(self.config, self.dataset, devices, own_device, leader_prefix, free)
         if self.leads and self.resumed is None:  # a resumed run already has states, and needs room for only one more
             check_disk(self.config, self.run_dir, store.state_bytes)
         if self.resumed is not None:
             check_network(self.resumed, store.layout)
-            arrays = {name: a for name, a in self.resumed.arrays.items() if name != "waiting"}
+            arrays = {name: a for name, a in self.resumed.arrays.items() if name != checkpoints.WAITING}
             store.restore({**arrays, **self.resumed.changed})
         return Session(self, store, compute)
 

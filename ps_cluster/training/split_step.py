@@ -21,7 +21,7 @@ from ps_cluster.training.device_names import processor_beside
 from ps_cluster.training.modes.layers import LayersSettings
 from ps_cluster.training.modes.width import WidthSettings
 from ps_cluster.training.placement import check_devices, devices_of, first_blocks, names_of_all_devices
-from ps_cluster.training.step import StepResult, TrainBatch, TrainStep, clipping_of, rows_in
+from ps_cluster.training.step import StepResult, TrainBatch, TrainStep, clipping_of, example_count
 
 
 class SplitStep(TrainStep):
@@ -117,7 +117,7 @@ class SplitStep(TrainStep):
                 loss = sum(passed.losses, self._judge.loss(batch.targets, passed.outputs, batch.weights, scale))
             gradients = tape.gradient(loss, weights)
             metric = tf.reduce_sum(self._judge.metric(batch.targets, passed.outputs))
-            return loss, metric, rows_in(passed.outputs), gradients, passed.fresh
+            return loss, metric, example_count(passed.outputs), gradients, passed.fresh
 
 
 def _loss_scales(batches: Sequence[TrainBatch]) -> list[MicroBatch | None]:

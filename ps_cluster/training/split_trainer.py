@@ -72,7 +72,7 @@ def train(job: TrainingJob, mode: SplitNetwork) -> None:
 
 def build(
     mode: SplitNetwork, log: Path | None,
-    config: RunConfig, dataset: PackedDataset, devices: Sequence[str], own_device: str, session: str,
+    config: RunConfig, dataset: PackedDataset, devices: Sequence[str], own_device: str, leader_prefix: str,
     free: FreeMemory | None,
 ) -> tuple[ParameterStore, SplitStep]:  # fmt: skip
     """Return the store, with a shard for each worker's part, and the step through all parts. See `building.build`.
@@ -82,7 +82,7 @@ def build(
       log: the file to which the device of each operation is written; None if it is not written.
     """
     network, start = make_network(config, dataset, own_device, free=free)
-    start = replace(start, session=session)
+    start = replace(start, leader_prefix=leader_prefix)
     try:
         step = mode.cut(config, dataset, network, own_device, len(devices))
     except ValueError as error:
@@ -147,16 +147,16 @@ class SplitDispatch:
                 asked.append(now_after(step_id))
                 message = part.pull(tf.constant(identity.worker, tf.int64), [asked[-1]], step_id)
                 pulled.append(part.read_message(message))
-        weights, statistics, versions = zip(*pulled)
-        results = self._step.by_parts(step_id, weights, statistics)
+        weights = [answer.weights for answer in pulled]
+        results = self._step.by_parts(step_id, weights, [answer.statistics for answer in pulled])
         pushed = []
-        for number, (part, result) in enumerate(zip(self._store.shards, results, strict=True)):
+        for number, (part, answer, result) in enumerate(zip(self._store.shards, pulled, results, strict=True)):
             with tf.device(self._holders[number]):
                 computed = now_after(result.gradient)
-                pulled_time = now_after(weights[number])
+                pulled_time = now_after(answer.weights)
                 times = StepTimes(scheduled, asked[number], asked[number], pulled_time, computed, computed)
                 row = stacked(worker_columns(self._identities[number], result, times))
-                pushed.append(part.push(step_id, versions[number][0], result.gradient, result.fresh, row))
+                pushed.append(part.push(step_id, answer.version, result.gradient, result.fresh, row))
         return tf.stack(pushed)
 
 

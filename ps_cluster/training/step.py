@@ -5,6 +5,7 @@ The launcher imports this module to check schedules, so it does not import Tenso
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -28,14 +29,14 @@ if TYPE_CHECKING:  # imports TensorFlow
 
 @dataclass(frozen=True)
 class WorkerIdentity:
-    """The index and pid of the worker that runs a graph, read from a file in the process's working directory."""
+    """The index and pid of a worker: int64 [] each in the graph that it runs, or numbers."""
 
-    worker: tf.Tensor  # int64 []
-    pid: tf.Tensor  # int64 []
+    worker: tf.Tensor | int
+    pid: tf.Tensor | int
 
     @classmethod
     def read(cls) -> WorkerIdentity:
-        """Read the identity file in the process that runs the graph."""
+        """Read the identity of the process that runs the graph, from a file in its working directory."""
         content = tf.io.decode_raw(tf.io.read_file(IDENTITY), tf.int64)
         return cls(content[0], content[1])
 
@@ -79,7 +80,42 @@ class PeriodLimits(NamedTuple):
 WHOLE_PERIOD = PeriodLimits()
 
 
-class TrainStep:
+class Compute(ABC):
+    """Computes a step: a `TrainStep`, or the computation that a mode builds from it (`Mode.worker_step`)."""
+
+    @abstractmethod
+    def __call__(
+        self,
+        step: tf.Tensor,
+        /,
+        weights: tf.Tensor,
+        statistics: tf.Tensor,
+        limits: PeriodLimits = WHOLE_PERIOD,
+        rows: Rows = NO_ROWS,
+    ) -> StepResult:
+        """Compute a step.
+
+        Args:
+          step: int64 [], the step id.
+          weights: [n], in the wire's dtype, then the rows; or [vectors, n] if a pull returns several vectors.
+          statistics: float32 [m].
+          limits: the limits of a period of local steps.
+          rows: which rows follow the weights.
+        """
+
+    def rows(self, step: tf.Tensor, /) -> Rows:
+        """Return the rows of embedding tables that a step (int64 []) needs. By default it needs none."""
+        return NO_ROWS
+
+    def settle(self, step: tf.Tensor, outcomes: tf.Tensor) -> list[tf.Tensor]:
+        """Keep the state after the computation of `step` (int64 []) if a shard applied its push; else restore it.
+
+        Returns tensors to depend on. By default there is no state. `outcomes`: as for `Settle` (worker_state.py).
+        """
+        return []
+
+
+class TrainStep(Compute):
     """Computes a batch, its forward pass and its gradient.
 
     Batches are numbered through the whole training. Without local steps, the number of a batch is its step id; with local
@@ -143,11 +179,11 @@ class TrainStep:
             loss=loss,
             metric=metric,
             learning_rate=self.learning_rate(batch),
-            examples=rows_in(passed.outputs),
+            examples=example_count(passed.outputs),
             ids_checksum=checksum_of(drawn.ids),
         )
 
-    def rows(self, batch: tf.Tensor) -> Rows:
+    def rows(self, batch: tf.Tensor, /) -> Rows:
         """Return the rows of embedding tables that a batch needs. `batch`: its number, int64 []."""
         if not self._network.tables:
             return NO_ROWS
@@ -203,7 +239,7 @@ class TrainStep:
         return learning_rate(self._config, self._total_batches, batch)
 
 
-def rows_in(outputs: Any) -> tf.Tensor:
+def example_count(outputs: Any) -> tf.Tensor:
     """Return the number of examples in the outputs of a network, int64 []."""
     return tf.shape(tf.nest.flatten(outputs)[0], tf.int64)[0]
 

@@ -110,7 +110,7 @@ class AsynchronousSteps(StepSource):
             while step_ids[-1] >= self._progress.end_of_window:
                 yield False
             # The dispatch is counted before it is sent, because a look in another thread may find its first update at once.
-            self._progress.scheduled(step_ids)
+            self._progress.note_scheduled(step_ids)
             self._schedule(self._graphs.first, step_ids)
             self.handed_out = int(step_ids[-1])
             self.ends = not len(again) and following == total

@@ -20,7 +20,7 @@ from typing import Protocol
 from ps_cluster.config import RunConfig
 from ps_cluster.config.lazy import tf
 from ps_cluster.config.stragglers import parse_stragglers
-from ps_cluster.models.rows import NO_ROWS, Rows
+from ps_cluster.models.rows import Rows
 from ps_cluster.runs.ledger import WorkerColumns
 from ps_cluster.runs.run_dir import residual_files
 from ps_cluster.server.ordering import after, now_after
@@ -28,24 +28,8 @@ from ps_cluster.server.shard import DROPPED, NO_STEP
 from ps_cluster.server.store import Messages, ParameterStore, Pulled
 from ps_cluster.training.computing_device import graph_of_dispatch
 from ps_cluster.training.slow_down import SlowDown
-from ps_cluster.training.step import WHOLE_PERIOD, PeriodLimits, StepResult, TrainStep, WorkerIdentity
-from ps_cluster.training.worker_state import ErrorFeedback, KeepsState, Settle
-
-
-class Compute(Protocol):
-    """Computes a step: a `TrainStep`, or the computation that a mode builds from it (`Mode.worker_step`)."""
-
-    def __call__(
-        self, step: tf.Tensor, /, weights: tf.Tensor, statistics: tf.Tensor, limits: PeriodLimits = WHOLE_PERIOD
-    ) -> StepResult:
-        """Compute a step.
-
-        Args:
-          step: int64 [], the step id.
-          weights: [n], in the wire's dtype, or [vectors, n] if a pull returns several vectors.
-          statistics: float32 [m].
-          limits: the limits of a period of local steps.
-        """
+from ps_cluster.training.step import Compute, PeriodLimits, StepResult, WorkerIdentity
+from ps_cluster.training.worker_state import ErrorFeedback, Settle
 
 
 class DispatchGraph(Protocol):
@@ -123,7 +107,7 @@ class TimedComputation:
         if config.loses_of_pushes:
             # The files are written after each push, so only modes with infrequent pushes have them.
             files = residual_files(0) if config.mode_kind.promise.takes_local_steps else ()
-            lengths, name = [part.length for part in store.shards], f"{store.session}/left-out"
+            lengths, name = [part.length for part in store.shards], f"{store.leader_prefix}/left-out"
             self._feedback = ErrorFeedback(store.rounded, lengths, config.training.seed, files, name=name)
         self._slow_down = SlowDown(
             parse_stragglers(config.cluster.straggler), config.most_workers, config.training.seed
@@ -158,19 +142,16 @@ class TimedComputation:
 
         def settle(outcomes: tf.Tensor) -> list[tf.Tensor]:
             settled = [] if sent is None else sent.settle(outcomes)
-            compute = self._compute
-            return [*settled, compute.settle(step_id, outcomes)] if isinstance(compute, KeepsState) else settled
+            return [*settled, *self._compute.settle(step_id, outcomes)]
 
         return result, stacked(columns), settle
 
     def _computed(self, step_id: tf.Tensor, pulled: Pulled, pulled_time: tf.Tensor) -> StepResult:
         def compute() -> StepResult:
-            if isinstance(self._compute, TrainStep):
-                return self._compute(step_id, pulled.weights, pulled.statistics, rows=pulled.rows)
             first = self._store.shards[0]
             goes_on = partial(first.would_accept, pulled.versions[0]) if first.capabilities.stops else None
             limits = PeriodLimits(pulled.batches, goes_on)
-            return self._compute(step_id, pulled.weights, pulled.statistics, limits)
+            return self._compute(step_id, pulled.weights, pulled.statistics, limits, pulled.rows)
 
         def zero() -> StepResult:
             none = tf.zeros([], tf.int64)
@@ -189,11 +170,6 @@ class TimedComputation:
         # Without this dependency, TensorFlow might run the whole branch before it reads `pulled_time`.
         computed: StepResult = tf.cond(after([pulled_time], pulled.is_replay), zero, compute)
         return computed
-
-
-def rows_of(compute: Compute, step_id: tf.Tensor) -> Rows:
-    """Return the rows of embedding tables that a step needs. Only the plain step of a network has tables."""
-    return compute.rows(step_id) if isinstance(compute, TrainStep) else NO_ROWS
 
 
 def steps_graph(store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool = False) -> DispatchGraph:
@@ -218,7 +194,7 @@ def steps_graph(store: ParameterStore, compute: Compute, config: RunConfig, *, r
             position: tf.Tensor, asked: tf.Tensor, messages: Messages, rows: Rows
         ) -> tuple[tf.Tensor, tf.Tensor, Messages, Rows]:
             pulled, step_id = store.read_messages(messages, asks_for_step=asks, rows=rows), step_ids[position]
-            next_rows = rows_of(compute, following[position])
+            next_rows = compute.rows(following[position])
             result, row, settle = computation(step_id, pulled, identity, scheduled, asked, asked)
             answer = store.exchange(
                 step_id, pulled.versions, result.gradient, result.fresh, row, following[position], rows, next_rows
@@ -231,7 +207,7 @@ def steps_graph(store: ParameterStore, compute: Compute, config: RunConfig, *, r
             return position, now_after(*tf.nest.flatten(answer)), answer, next_rows
 
         asked = now_after(step_ids)
-        rows = rows_of(compute, step_ids[0])
+        rows = compute.rows(step_ids[0])
         answer = store.pull_messages(identity.worker, [asked], step_ids[0], rows)
         # A loop variable stays on the device of its first value. On the ps, it would be sent to the worker and back.
         start = (0, asked, tf.nest.map_structure(tf.identity, answer), rows)

@@ -13,7 +13,6 @@ its workspace      two files for each state, written in turn after each push; re
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
@@ -22,7 +21,7 @@ import numpy as np
 
 from ps_cluster.config.lazy import tf
 from ps_cluster.server.leftovers import VARIABLE, note, terms_of
-from ps_cluster.server.ordering import after
+from ps_cluster.server.ordering import Needed, after
 from ps_cluster.server.shard import APPLIED
 from ps_cluster.server.wire import as_bytes
 
@@ -30,17 +29,6 @@ _SAVES_BITS = 40  # the lower bits of a save's number, which count the saves; th
 
 Settle: TypeAlias = "Callable[[tf.Tensor], list[tf.Tensor]]"
 """Settles the worker's state: outcomes of a push, int32 or int64 [ps] → tensors to depend on, empty if there is no state."""
-
-
-class KeepsState(ABC):
-    """A computation of a worker's step that keeps a state in the worker's process."""
-
-    @abstractmethod
-    def settle(self, step: tf.Tensor, outcomes: tf.Tensor) -> tf.Tensor:
-        """Keep the state after the computation of `step` (int64 []) if a shard applied its push; else restore the state before.
-
-        Returns a tensor to depend on. `outcomes`: as for `Settle`.
-        """
 
 
 class WorkerState:
@@ -58,7 +46,7 @@ class WorkerState:
         """Create the state for one graph. It has no variables yet.
 
         Args:
-          name: the name of the state, which is unique in the process. It begins with the leader's session.
+          name: the name of the state, which is unique in the process. It begins with the leader's prefix.
           says: a description of the state, for the worker's log.
           files: the names of the two files in the worker's workspace; if empty, the state ends with the process.
         """
@@ -66,17 +54,17 @@ class WorkerState:
         self._kept: dict[str, tf.Variable] = {}
         self._first: dict[str, np.ndarray | tf.Tensor] = {}  # the values with which they begin
         self._names: list[str] = []
+        self._refused = self.scratch("refused", [], tf.bool)  # whether the disk refused the last save
 
-    def variable(self, name: str, value: np.ndarray | tf.Tensor, *, changes: bool) -> Any:
-        """Return the process's variable of this name, which begins with `value` and is kept in the files.
-
-        If it never `changes`, return a constant instead.
-        """
-        if not changes:
-            return tf.constant(value)
+    def variable(self, name: str, value: np.ndarray | tf.Tensor, /) -> tf.Variable:
+        """Return the process's variable of this name, which begins with `value` and is kept in the files."""
         self._first[name] = value
         self._kept[name] = self.scratch(name, value.shape, tf.as_dtype(value.dtype))
         return self._kept[name]
+
+    def fixed(self, name: str, value: np.ndarray, /) -> tf.Tensor:
+        """Return a constant of the graph, for `RuleVariables`."""
+        return tf.constant(value)
 
     def scratch(self, name: str, shape: Sequence[int], dtype: tf.DType) -> tf.Variable:
         """Return the process's variable of this name, which is not kept in files."""
@@ -85,7 +73,7 @@ class WorkerState:
         self._names.append(f"{self._name}/{name}")
         return variable_of_process(self._names[-1], shape, dtype)
 
-    def load(self, step: tf.Tensor, needed: Sequence[Any]) -> tf.Tensor:
+    def load(self, step: tf.Tensor, needed: Needed) -> tf.Tensor:
         """Initialise the variables if this process has none yet, from the newer complete file or to their first values.
 
         Returns a tensor to depend on. `step`: the step id, int64 []. `needed`: operations to run before.
@@ -103,13 +91,8 @@ class WorkerState:
     def _saves(self) -> tf.Variable:
         """The number of the newest save. It is the last kept variable, so call `variable` before for all others."""
         if "saves" not in self._kept:
-            self.variable("saves", np.zeros([], np.int64), changes=True)
+            self.variable("saves", np.zeros([], np.int64))
         return self._kept["saves"]
-
-    @property
-    def _refused(self) -> tf.Variable:
-        """Whether the disk refused the last save, bool []."""
-        return self.scratch("refused", [], tf.bool)
 
     def _fill(self, step: tf.Tensor) -> tf.Tensor:
         if not self._files:
@@ -191,7 +174,7 @@ class WorkerState:
         settled: tf.Tensor = tf.cond(is_applied, save, restore_if_written)
         return settled
 
-    def save(self, needed: Sequence[Any]) -> tf.Operation:
+    def save(self, needed: Needed) -> tf.Operation:
         """After `needed`, write the variables to the older of the two files, if the state has files.
 
         If the disk refuses the write, the worker's log reports it once, and training continues. The next save tries the same
@@ -289,7 +272,7 @@ class ErrorFeedback:
     def __call__(self, step: tf.Tensor, gradient: tf.Tensor) -> SentVector:
         """Return the vector to push for the gradient [n] of a step (int64 [])."""
         state = WorkerState(self.name, "the remainder of earlier pushes", self.files)
-        left_out = state.variable("vector", np.zeros(sum(self.lengths), np.float32), changes=True)
+        left_out = state.variable("vector", np.zeros(sum(self.lengths), np.float32))
         with tf.control_dependencies([state.load(step, [gradient])]):
             before = left_out.read_value()
         wanted = tf.cast(gradient, tf.float32) + before

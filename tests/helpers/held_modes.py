@@ -13,7 +13,7 @@ from ps_cluster.config.lazy import tf
 from ps_cluster.server.ordering import after
 from ps_cluster.training.modes.asynchronous import Async
 from ps_cluster.training.slow_down import sleep
-from ps_cluster.training.worker import WorkerIdentity
+from ps_cluster.training.step import Compute, WorkerIdentity
 
 LOOK_EVERY_S = 0.02
 
@@ -78,16 +78,29 @@ class HeldStore:
         return tf.nest.map_structure(partial(after, held_step), messages)
 
 
+class HeldStep(Compute):
+    """A step that ends only when its worker is let go."""
+
+    def __init__(self, step):
+        self._step = step
+
+    def __call__(self, step, /, *given):
+        result = self._step(step, *given)
+        with tf.control_dependencies([result.gradient]):
+            return result._replace(gradient=after(hold("computed", step), result.gradient))
+
+    def rows(self, step, /):
+        return self._step.rows(step)
+
+    def settle(self, step, outcomes):
+        return self._step.settle(step, outcomes)
+
+
 class Held(Async):
     """Mode `async`, which holds its workers."""
 
     def dispatch(self, store, compute, config, *, repeats):
-        def held_compute(step, weights, statistics, limits):
-            result = compute(step, weights, statistics, limits)
-            with tf.control_dependencies([result.gradient]):
-                return result._replace(gradient=after(hold("computed", step), result.gradient))
-
-        run_steps = super().dispatch(HeldStore(store), held_compute, config, repeats=repeats)
+        run_steps = super().dispatch(HeldStore(store), HeldStep(compute), config, repeats=repeats)
 
         @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.int64), tf.TensorSpec([], tf.float64)])
         def run_when_let_go(step_ids, scheduled):

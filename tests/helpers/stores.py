@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from ps_cluster.config import build_config
 from ps_cluster.files.tensor_files import Pieces
+from ps_cluster.models.rows import NO_ROWS
 from ps_cluster.runs.checkpoints import Checkpoint, as_full_state, load, save
 from ps_cluster.runs.ledger import COUNTS, WORKER_COLUMNS
 from ps_cluster.runs.resharding import resharded
@@ -14,8 +15,21 @@ from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.shard import ParameterShard
 from ps_cluster.server.store import ParameterStore
 from ps_cluster.server.vector_on_server import Extent
+from ps_cluster.training.step import WHOLE_PERIOD, Compute
 
 LENGTH = 7
+
+
+class Plain(Compute):
+    """Computes a step by a function of step id, weights, statistics and limits."""
+
+    def __init__(self, function):
+        self._function = function
+
+    def __call__(self, step, /, weights, statistics, limits=WHOLE_PERIOD, rows=NO_ROWS):
+        return self._function(step, weights, statistics, limits)
+
+
 NO_EXAMPLES = (np.int64(0), np.int64(0))  # the number and the checksum of the examples of a step without examples
 
 

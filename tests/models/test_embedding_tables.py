@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from ps_cluster.config import build_config
+from ps_cluster.config.modes import MODES
 from ps_cluster.config.objectives import ArrayField, ExampleSpec
 from ps_cluster.models.finding_tables import find_tables
 from ps_cluster.models.flat import FlatNetwork, flatten, statistics_of
@@ -194,6 +195,7 @@ def test_an_embedding_that_lora_was_added_to_travels_whole():
 
 AGAINST = [
     ({"mode.name": "diloco"}, "mode.name is diloco, which exchanges or changes all weights"),
+    ({"mode.name": "sync-diloco"}, "mode.name is sync-diloco, which exchanges or changes all weights"),
     (
         {"optimizer.rule": "momentum"},
         "optimizer.rule is momentum, which changes all rows at every update (these do not: adagrad, adam, ftrl, sgd)",
@@ -239,6 +241,15 @@ def test_with_other_settings_rows_travel():
     for key, values in suited.items():
         for value in values:
             assert reason_against_rows(build_config(overrides=SUITED | {key: value})) is None, (key, value)
+
+
+def test_rows_travel_only_in_the_modes_that_the_page_of_tables_names():
+    configs = [
+        build_config(overrides=SUITED | {"mode.name": mode.name, "optimizer.rule": mode.uses.own_rule or "adam"})
+        for mode in MODES
+    ]
+    by_rows = [config.mode.name for config in configs if reason_against_rows(config) is None]
+    assert sorted(by_rows) == ["async", "bounded", "single", "sync-ps"]
 
 
 def functional():

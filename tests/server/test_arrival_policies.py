@@ -15,7 +15,7 @@ from ps_cluster.server.shard import APPLIED, DROPPED, REFUSED
 from ps_cluster.training.step import StepResult
 from ps_cluster.training.worker import steps_graph
 from tests.helpers.exhaustive import mostly
-from tests.helpers.stores import LENGTH, NO_EXAMPLES, eagerly, ledger_of, make_store, pull, row, state_of
+from tests.helpers.stores import LENGTH, NO_EXAMPLES, Plain, eagerly, ledger_of, make_store, pull, row, state_of
 from tests.helpers.waiting import identity
 
 START, RATE = np.linspace(-1, 1, LENGTH), 0.5
@@ -259,7 +259,8 @@ def test_a_worker_computes_a_dropped_step_again_from_what_the_answer_brought(met
         return 0
 
     before = START - RATE * GRADIENTS[9:12].sum(axis=0)
-    steps_graph(store, compute, config, repeats=repeats)(tf.constant([0, 1], tf.int64), tf.constant(0.0, tf.float64))
+    run = steps_graph(store, Plain(compute), config, repeats=repeats)
+    run(tf.constant([0, 1], tf.int64), tf.constant(0.0, tf.float64))
     assert computed.numpy()[:2].tolist() == [2, 1], "step 0 twice"
     expected = before - RATE * (before - 0)
     assert state_of(store)["weights"] == pytest.approx(expected - RATE * (expected - 1), abs=1e-5)

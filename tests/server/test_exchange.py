@@ -14,7 +14,7 @@ from ps_cluster.training.modes.elastic import ElasticShard
 from ps_cluster.training.step import StepResult
 from ps_cluster.training.worker import steps_graph
 from tests.helpers.exhaustive import mostly
-from tests.helpers.stores import NO_EXAMPLES, eagerly, ledger_of, make_store, pull, row, state_of
+from tests.helpers.stores import NO_EXAMPLES, Plain, eagerly, ledger_of, make_store, pull, row, state_of
 from tests.helpers.waiting import identity
 
 STEPS = 12
@@ -130,7 +130,7 @@ def test_a_dispatch_pulls_once_and_gives_the_same_weights_as_a_dispatch_for_each
     states = []
     for dispatches in ([[0, 1, 2, 3, 4, 5]], [[0], [1], [2], [3], [4], [5]]):
         store = make_store(shards)
-        run = steps_graph(store, compute, config)
+        run = steps_graph(store, Plain(compute), config)
         for step_ids in dispatches:
             assert run(tf.constant(step_ids, tf.int64), tf.constant(0.0, tf.float64)) == len(step_ids)
         rows, _counts = ledger_of(store)

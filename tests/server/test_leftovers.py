@@ -10,11 +10,11 @@ from ps_cluster.config import build_config
 from ps_cluster.config.modes import MODES
 from ps_cluster.private_names import variable_of_process
 from ps_cluster.server.initial_state import InitialState
-from ps_cluster.server.leftovers import QUEUE, REGISTER, VARIABLE, free_leftovers, new_session, note, queue_named
+from ps_cluster.server.leftovers import QUEUE, REGISTER, VARIABLE, free_leftovers, new_leader_prefix, note, queue_named
 from ps_cluster.server.store import ParameterStore
 from ps_cluster.training.step import StepResult
 from tests.helpers.exhaustive import mostly
-from tests.helpers.stores import NO_EXAMPLES
+from tests.helpers.stores import NO_EXAMPLES, Plain
 
 DEVICE = "/device:CPU:0"
 ON_SERVERS = [mode for mode in MODES if mode.has_parameter_servers]
@@ -29,13 +29,13 @@ def dispatch_of(session, **values):
     """Return the graph of a dispatch in a leader's session, and the store that it uses."""
     config = build_config(overrides={"training.steps": 40, "cluster.wire": "float32", **values})
     vector, nothing = np.ones(6, np.float32), np.zeros(0, np.float32)
-    start = InitialState(vector, vector, nothing, nothing, session=session)
+    start = InitialState(vector, vector, nothing, nothing, leader_prefix=session)
     shards = config.cluster.parameter_servers
     store = ParameterStore(
         [DEVICE] * shards, start.split(shards), config=config, total_steps=40,
         shard_class=config.mode_kind.shard,
     )  # fmt: skip
-    compute = config.mode_kind.worker_step(plain_step, config, start, nothing)
+    compute = config.mode_kind.worker_step(Plain(plain_step), config, start, nothing)
     return config.mode_kind.dispatch(store, compute, config, repeats=False), store
 
 
@@ -64,12 +64,12 @@ FRAGMENTS = {"mode.name": "diloco", "mode.fragments": True, **INT8}
     ids=lambda values: "-".join(map(str, values.values())),
 )
 def test_every_resource_of_a_dispatch_has_the_leaders_session_in_its_name(values):
-    session = new_session(3)
+    session = new_leader_prefix(3)
     function, store = dispatch_of(session, **values)
     graph = function.get_concrete_function()
     assert unnamed(graph, session) == set()
     assert shared_names(graph), "at least the lock of a shard has a name"
-    assert session.startswith("term-000003-") and store.session == session
+    assert session.startswith("term-000003-") and store.leader_prefix == session
 
 
 def test_a_queue_and_a_variable_without_the_session_in_their_names_are_found():
@@ -85,7 +85,7 @@ def test_a_queue_and_a_variable_without_the_session_in_their_names_are_found():
 
 
 def test_the_next_leader_wakes_graphs_that_wait_for_an_older_one_and_frees_what_has_a_name():
-    old, new = new_session(1), new_session(2)
+    old, new = new_leader_prefix(1), new_leader_prefix(2)
     queues = [queue_named(f"{session}/changed") for session in (old, new)]
     for session in (old, new):
         note(QUEUE, [f"{session}/changed"])

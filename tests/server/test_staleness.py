@@ -12,7 +12,7 @@ from ps_cluster.config.optimizer_rules import RULES
 from ps_cluster.config.staleness_methods import METHODS
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.staleness.correction import Arrival
-from ps_cluster.server.staleness.inverse import InverseSettings, InverseStaleness
+from ps_cluster.server.staleness.inverse import InverseCorrection, InverseSettings
 from ps_cluster.server.staleness.momentum import corrected_momentum
 from ps_cluster.server.store import ParameterStore
 from ps_cluster.server.update_rules.rule import make_rule
@@ -205,7 +205,7 @@ def is_whole(answer, plain):
 
 
 def test_the_scaling_of_inverse_fades_over_the_updates_that_are_given():
-    method = InverseStaleness(InverseSettings(method="inverse", fades_over=100), tf.Variable([0.0]), WORKERS, WORKERS)
+    method = InverseCorrection(InverseSettings(method="inverse", fades_over=100), tf.Variable([0.0]), WORKERS, WORKERS)
 
     def share(staleness, now):
         arrival = Arrival(None, tf.constant(now - staleness, tf.int64), tf.constant(now, tf.int64))

@@ -21,7 +21,7 @@ from ps_cluster.training.modes.sync_ps import RoundShard
 from ps_cluster.training.step import StepResult
 from ps_cluster.training.worker_state import ErrorFeedback
 from tests.helpers.exhaustive import mostly
-from tests.helpers.stores import LENGTH, NO_EXAMPLES, eagerly, ledger_of, make_store, pull, row, state_of
+from tests.helpers.stores import LENGTH, NO_EXAMPLES, Plain, eagerly, ledger_of, make_store, pull, row, state_of
 from tests.helpers.waiting import identity
 
 RANDOM = np.random.default_rng(1)
@@ -214,7 +214,7 @@ def test_the_gradients_that_count_are_what_was_applied_and_what_is_left_out(name
     mode = config.mode_kind
     nothing = np.zeros(0, np.float32)
     start = InitialState(*(np.ones(LENGTH, np.float32),) * 2, nothing, nothing)
-    run = mode.dispatch(store, mode.worker_step(compute, config, start, nothing), config, repeats=False)
+    run = mode.dispatch(store, mode.worker_step(Plain(compute), config, start, nothing), config, repeats=False)
     before, steps = state_of(store)["weights"], range(STEPS)
     run(tf.constant(STEPS if mode.averages else steps, tf.int64), tf.constant(0.0, tf.float64))
     rows, counts = ledger_of(store)
@@ -232,7 +232,7 @@ def test_the_gradients_that_count_are_what_was_applied_and_what_is_left_out(name
             gradients = GRADIENTS[first + 1] + np.where(first[:, None] >= 0, GRADIENTS[first], 0)
             name, begin = f"left-out-{index}", 0
         wanted = np.split(gradients.sum(axis=0), ends[:-1])[index]
-        left_out = variable_of_process(f"{store.session}/{name}/vector", [], tf.float32).read_value().numpy()
+        left_out = variable_of_process(f"{store.leader_prefix}/{name}/vector", [], tf.float32).read_value().numpy()
         assert np.linalg.norm(left_out) > 0.001
         assert applied[index] + left_out[begin : begin + part.length] == pytest.approx(wanted, abs=1e-4)
 

@@ -14,7 +14,7 @@ from ps_cluster.training.modes.sync import ReplicaShard
 from ps_cluster.training.round_watch import RoundWatch
 from ps_cluster.training.step import StepResult
 from ps_cluster.training.worker_group import WorkerGroup
-from tests.helpers.stores import NO_EXAMPLES, make_store, state_of
+from tests.helpers.stores import NO_EXAMPLES, Plain, make_store, state_of
 
 
 def test_statistics_keep_their_precision_where_gradients_travel_in_bfloat16(tmp_path, monkeypatch):
@@ -29,7 +29,7 @@ def test_statistics_keep_their_precision_where_gradients_travel_in_bfloat16(tmp_
 
     store = make_store(kind=ReplicaShard, keep=0.5, steps=2, wire="bfloat16", values=values)
     run = all_reduce_function(
-        tf.distribute.OneDeviceStrategy("/device:CPU:0"), store, compute, build_config(overrides=values)
+        tf.distribute.OneDeviceStrategy("/device:CPU:0"), store, Plain(compute), build_config(overrides=values)
     )
     stop, digest = run(tf.constant(2), tf.constant(0.0, tf.float64)).numpy()
     assert stop == 0.0 and digest == store.shards[0].digest()
@@ -48,7 +48,7 @@ def test_a_loss_that_is_no_number_is_that_of_its_own_worker_alone(tmp_path, monk
 
     store = make_store(kind=ReplicaShard, steps=2, values=values)
     config = build_config(overrides=values | {"cluster.wire": "float32"})
-    run = all_reduce_function(tf.distribute.OneDeviceStrategy("/device:CPU:0"), store, compute, config)
+    run = all_reduce_function(tf.distribute.OneDeviceStrategy("/device:CPU:0"), store, Plain(compute), config)
     stop, *digests = run(tf.constant(1), tf.constant(1.0, tf.float64)).numpy().tolist()
     assert stop == 1.0 and digests == [store.shards[0].digest(), 0.0], "each worker's in its own place"
     losses = store.read_ledgers([0]).rows[0]["loss"]

@@ -13,7 +13,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.runs.ledger import WORKER_COLUMNS
 from ps_cluster.runs.run_dir import IDENTITY, OF_OPTIMIZER
 from ps_cluster.server.initial_state import InitialState
-from ps_cluster.server.leftovers import new_session
+from ps_cluster.server.leftovers import new_leader_prefix
 from ps_cluster.server.ordering import after
 from ps_cluster.server.shard import APPLIED, DROPPED, REFUSED
 from ps_cluster.training.modes.diloco import DilocoShard
@@ -66,7 +66,7 @@ def periods(config, factors=ONES, *, keep=NOTHING, step=quadratic, batches=None)
             result = local(number, weights, tf.constant(STATISTICS[: len(keep)]), limits)._asdict()
             with tf.control_dependencies(list(result.values())):
                 settled = local.settle(number, outcome)
-            with tf.control_dependencies([settled]):
+            with tf.control_dependencies(settled):
                 return {name: tf.identity(value) for name, value in result.items()}
 
         results = dict(run(number, weights, outcome))
@@ -133,7 +133,7 @@ def test_a_period_whose_push_is_not_applied_leaves_the_optimizer_as_it_was(rule,
 def leader(term, since=1):
     """Return a function of (period, weights): a period of a leader in this process, which other leaders use too."""
     config = config_of(**WITH_MOMENTUM)
-    start = replace(beginning(ONES), session=new_session(term, since))
+    start = replace(beginning(ONES), leader_prefix=new_leader_prefix(term, since))
     local = LocalTraining(quadratic, config, start, NOTHING)
 
     @tf.function(autograph=False)
@@ -141,7 +141,7 @@ def leader(term, since=1):
         moved = local(number, weights, tf.zeros([0])).gradient
         with tf.control_dependencies([moved]):
             settled = local.settle(number, tf.constant([APPLIED]))
-        return after([settled], moved)
+        return after(settled, moved)
 
     return lambda period: run(identity(period), tf.constant(START, tf.float32)).numpy()
 

@@ -39,7 +39,7 @@ class SlowRun:
             self._hand_out()
             self._work()
             self.now += LOOK_S
-            for steps in self.dispatches.late(LATE_AFTER_S, len(self._workers)):
+            for steps in self.dispatches.take_late(LATE_AFTER_S, len(self._workers)):
                 self.repeats += 1
                 self._queue.append(steps)
 

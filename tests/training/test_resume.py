@@ -1,5 +1,6 @@
 """What a run may go on from: refused before anything is started or written."""
 
+import re
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -237,10 +238,11 @@ def test_a_state_that_names_other_rows_than_its_shards_have_accepted_does_not_ad
     sound = state(5, arrays, meta)
     other = sound.meta.leaders[0].model_copy(update={"rows": [5, 5]})
     run_dir = RunDir.create(resumed.folder / "other")
-    for leaders in ([other], []):
+    journals = "the journals have [5, 5] rows, and the shards have accepted [5, 6] gradients"
+    for leaders, contradiction in (([other], journals), ([], "it names no leader")):
         told = checkpoints.Checkpoint(5, arrays, meta.model_copy(update={"leaders": leaders}))
         checkpoints.save(run_dir.checkpoints, told, keep=1)
-        with pytest.raises(UserError, match="contradict each other"):
+        with pytest.raises(UserError, match=re.escape(f"contradict each other ({contradiction}): remove it")):
             newest_checkpoint(build_config(None, WORK), run_dir, DATA, notify=pytest.fail)
 
 

@@ -73,7 +73,7 @@ NONE = applied()
 
 def test_an_update_counts_when_its_last_shard_is_applied_and_is_as_stale_as_its_stalest():
     progress = make_progress(steps=2, ps=2)
-    progress.scheduled(np.array([0, 1]))
+    progress.note_scheduled(np.array([0, 1]))
     look(progress, applied((0, 1, 0, 0, 7, 5.0), (1, 2, 1, 1, 8, 6.0)), applied((0, 1, 3, 0, 7, 9.0)))
     assert progress.applied == 1 and progress.outstanding == 1 and not progress.completed
     look(progress, NONE, applied((1, 2, 0, 1, 8, 6.5)))
@@ -83,13 +83,13 @@ def test_an_update_counts_when_its_last_shard_is_applied_and_is_as_stale_as_its_
 
 def test_steps_applied_out_of_order_are_counted_once_and_hold_the_window_where_one_is_open():
     progress = make_progress()
-    progress.scheduled(np.arange(4))
+    progress.note_scheduled(np.arange(4))
     window = progress.end_of_window
     look(progress, applied((1, 1, 0, 1, 8, 1.0), (2, 2, 1, 0, 7, 2.0), (3, 3, 0, 1, 8, 3.0)))
     assert progress.end_of_window == window and progress.applied == 3
     look(progress, applied((0, 4, 0, 0, 7, 4.0)))
     assert progress.end_of_window == window + 4 and progress.applied == 4 and progress.examples == 40
-    assert progress.row("training").workers == [
+    assert progress.take_row("training").workers == [
         WorkerRow(index=0, pid=7, updates=2, examples=20),
         WorkerRow(index=1, pid=8, updates=2, examples=20),
     ]
@@ -103,27 +103,27 @@ def test_rows_that_were_lost_on_their_way_fail_the_run():
 
 def test_a_row_reports_only_what_no_row_has_reported():
     progress = make_progress()
-    progress.scheduled(np.arange(4))
+    progress.note_scheduled(np.arange(4))
     look(progress, applied((0, 1, 0, 0, 7, 1.0), (1, 2, 0, 0, 7, 1.0)))
-    first = progress.row("training")
+    first = progress.take_row("training")
     assert first.loss == 1.5 and first.accuracy == 0.5 and first.epoch == pytest.approx(0.2)
-    assert progress.row("training").loss is None
+    assert progress.take_row("training").loss is None
     look(progress, applied((2, 3, 2, 0, 7, 1.0)))
-    assert progress.row("training").staleness_mean == 2
+    assert progress.take_row("training").staleness_mean == 2
 
 
 def test_a_row_has_nothing_where_a_mean_is_no_number():
     progress = make_progress()
-    progress.scheduled(np.arange(1))
+    progress.note_scheduled(np.arange(1))
     look(progress, applied((0, 1, 0, 0, 7, 1.0), loss=np.nan))
-    row = progress.row("training")
+    row = progress.take_row("training")
     assert row.loss is None and row.diverged is True and row.accuracy == 0.5
-    assert progress.row("training").diverged is False
+    assert progress.take_row("training").diverged is False
 
 
 def test_a_training_has_no_loss_if_that_of_every_step_was_no_number_and_there_were_enough_of_them():
     progress = make_progress()
-    progress.scheduled(np.arange(3))
+    progress.note_scheduled(np.arange(3))
     assert not progress.has_no_loss(least=1), "nothing is known of it"
     look(progress, applied((0, 1, 0, 0, 7, 1.0), (1, 2, 0, 0, 7, 1.0), loss=np.nan))
     assert progress.has_no_loss(least=2) and not progress.has_no_loss(least=3)
@@ -134,18 +134,18 @@ def test_a_training_has_no_loss_if_that_of_every_step_was_no_number_and_there_we
 def test_a_row_names_who_is_at_each_open_dispatch():
     progress = make_progress(steps=9)
     for first in (0, 3, 6):
-        progress.scheduled(np.arange(first, first + 3))
-    assert progress.row("training").dispatches == [None, None, None]
+        progress.note_scheduled(np.arange(first, first + 3))
+    assert progress.take_row("training").dispatches == [None, None, None]
     look(progress, applied((0, 1, 0, 0, 7, 1.0), (3, 2, 0, 1, 8, 1.0), (1, 3, 0, 0, 7, 1.0)))
-    assert progress.row("training").dispatches == [7, 8, None]
+    assert progress.take_row("training").dispatches == [7, 8, None]
     look(progress, applied((2, 4, 0, 0, 7, 2.0), (4, 5, 0, 2, 9, 2.0)))
-    assert progress.row("training").dispatches == [9, None], "done, taken over from one that died, not begun"
+    assert progress.take_row("training").dispatches == [9, None], "done, taken over from one that died, not begun"
 
 
 def test_a_dispatch_of_rounds_is_nobodys():
     progress = make_progress(mode="sync-ps")
-    progress.scheduled(np.arange(2))
-    assert progress.row("training").dispatches == []
+    progress.note_scheduled(np.arange(2))
+    assert progress.take_row("training").dispatches == []
 
 
 def test_a_row_tells_when_it_is_in_training_on_the_machine_and_in_whose_life(machine):
@@ -153,11 +153,11 @@ def test_a_row_tells_when_it_is_in_training_on_the_machine_and_in_whose_life(mac
     progress.clock.start()
     machine.now = 3.0
     look(progress, applied((0, 1, 0, 0, 7, 1.0), (1, 2, 0, 0, 7, 2.5)))
-    row = progress.row("training")
+    row = progress.take_row("training")
     assert (row.time, row.monotonic, row.life, row.train_seconds) == (WALL + 3, 53, "12@345", 3)
     assert row.times == TrainingTimes(seconds=3, first_update=1, last_update=2.5, resumed_update=1, stood=((1, 2.5),))
     assert ProgressRow.model_validate(json.loads(row.model_dump_json())) == row
-    assert make_progress().row("training").life is None
+    assert make_progress().take_row("training").life is None
 
 
 def test_the_rate_is_that_of_the_last_seconds(machine):
@@ -165,7 +165,7 @@ def test_the_rate_is_that_of_the_last_seconds(machine):
     for step in range(20):
         machine.now += 1
         look(progress, applied((step, step + 1, 0, 0, 7, machine.now)))
-    assert progress.updates_per_second() == 1 and progress.row("training").examples_per_second == 10
+    assert progress.updates_per_second() == 1 and progress.take_row("training").examples_per_second == 10
     machine.now += RATE_WINDOW_S - 1
     look(progress, NONE)
     assert progress.updates_per_second() == pytest.approx(1 / RATE_WINDOW_S)
@@ -189,13 +189,13 @@ def waits(progress, *times_of_workers, start=0):
     told = []
     for step, (worker, time) in enumerate(times_of_workers, start):
         look(progress, applied((step, step + 1, 0, worker, 100 + worker, time)))
-        told.append(progress.row("training").longest_wait_seconds)
+        told.append(progress.take_row("training").longest_wait_seconds)
     return told
 
 
 def test_how_long_to_wait_for_an_update_is_learned_from_the_slowest_workers_steps():
     progress = make_progress(steps=100)
-    assert progress.row("training").longest_wait_seconds == FIRST_UPDATE_S
+    assert progress.take_row("training").longest_wait_seconds == FIRST_UPDATE_S
     assert waits(progress, (0, 70), (1, 75)) == [FIRST_UPDATE_S] * 2, "no step is measured"
     assert waits(progress, (0, 134), (1, 175), (0, 198), start=2) == [3 * 64, 3 * 100, 3 * 100]
 
@@ -271,7 +271,7 @@ def test_an_update_may_also_take_the_grace_period():
 
 def test_the_result_tells_lost_and_refused_apart():
     progress = make_progress()
-    progress.scheduled(np.arange(4))
+    progress.note_scheduled(np.arange(4))
     rows = applied((0, 1, 0, 0, 7, 1.0), (1, 2, 0, 0, 7, 2.0), (2, 3, 0, 0, 7, 3.0))
     look(progress, rows, refused=2, dropped=5)
     result = progress.result()
@@ -281,7 +281,7 @@ def test_the_result_tells_lost_and_refused_apart():
 
 def test_updates_of_rounds_count_when_their_last_gradient_is_there_and_late_ones_hold_nothing():
     progress = make_progress(steps=2, mode="sync-ps", backup_workers=1)
-    progress.scheduled(np.arange(2))
+    progress.note_scheduled(np.arange(2))
     window = progress.end_of_window
     look(
         progress, applied((0, 1, 0, 0, 7, 1.0), (2, 1, 0, 2, 9, 2.0), (3, 2, 0, 0, 7, 3.0)), version=1
@@ -305,12 +305,12 @@ def resumed(progress, machine=None, steps=None, **settings):
 
 def test_a_resumed_run_hands_out_just_the_steps_that_are_missing():
     before = make_progress(steps=5)
-    before.scheduled(np.arange(4))
+    before.note_scheduled(np.arange(4))
     look(before, applied((0, 1, 0, 0, 7, 1.0), (2, 2, 0, 0, 7, 2.0)))
     progress = resumed(before)
     assert progress.missing_steps.tolist() == [1, 3] and progress.next_step == 4
     assert progress.applied == 2 and progress.outstanding == 0 and progress.scheduled_updates.count == 2
-    progress.scheduled(np.array([1, 3, 4]))
+    progress.note_scheduled(np.array([1, 3, 4]))
     look(progress, applied((4, 3, 0, 0, 7, 3.0), (1, 4, 0, 0, 7, 4.0), (3, 5, 0, 0, 7, 5.0)))
     assert progress.completed and progress.result().updates.lost == 0
     assert progress.result().workers == [WorkerRow(index=0, pid=7, updates=5, examples=50)]
@@ -318,11 +318,11 @@ def test_a_resumed_run_hands_out_just_the_steps_that_are_missing():
 
 def test_a_step_that_one_shard_had_at_a_checkpoint_counts_when_the_other_one_has_it():
     before = make_progress(steps=2, ps=2)
-    before.scheduled(np.arange(2))
+    before.note_scheduled(np.arange(2))
     look(before, applied((0, 1, 0, 0, 7, 1.0), (1, 2, 4, 0, 7, 2.0)), applied((0, 1, 0, 0, 7, 1.0)))
     progress = resumed(before)
     assert progress.missing_steps.tolist() == [1] and progress.positions == [2, 1]
-    progress.scheduled(np.array([1]))
+    progress.note_scheduled(np.array([1]))
     look(progress, NONE, applied((1, 2, 0, 0, 9, 9.0)))
     assert progress.completed and progress.result().staleness.max == 4
     assert progress.result().updates.mixed == 1, "pushed by one process before it and by another after it"
@@ -331,12 +331,12 @@ def test_a_step_that_one_shard_had_at_a_checkpoint_counts_when_the_other_one_has
 def test_a_resumed_run_of_rounds_goes_on_behind_its_last_update():
     settings = {"mode": "sync-ps", "backup_workers": 1}
     before = make_progress(steps=4, **settings)
-    before.scheduled(np.arange(3))
+    before.note_scheduled(np.arange(3))
     rows = applied((0, 1, 0, 0, 7, 1.0), (2, 1, 0, 2, 9, 1.0), (3, 2, 0, 0, 7, 2.0))
     look(before, rows, version=1)  # round 1 is half full
     progress = resumed(before, **settings)
     assert (progress.applied, progress.outstanding, progress.scheduled_updates.count) == (1, 0, 1)
-    progress.scheduled(np.arange(1, 4))
+    progress.note_scheduled(np.arange(1, 4))
     rows = applied((4, 2, 0, 1, 8, 3.0), *((step, step // 3 + 1, 0, 0, 7, 4.0) for step in (6, 8, 9, 10)))
     look(progress, rows, version=4)
     assert progress.completed and progress.result().gradients.applied == 8
@@ -344,7 +344,7 @@ def test_a_resumed_run_of_rounds_goes_on_behind_its_last_update():
 
 def test_an_update_of_rounds_with_a_grace_period_has_as_many_gradients_as_came_in_it():
     progress = make_progress(steps=2, mode="sync-ps", backup_workers=1, grace_seconds=1)
-    progress.scheduled(np.arange(2))
+    progress.note_scheduled(np.arange(2))
     window = progress.end_of_window
     look(progress, applied((0, 1, 0, 0, 7, 1.0), (2, 1, 0, 2, 9, 2.0)), version=0)
     assert (progress.applied, progress.outstanding) == (0, 2), "the round may get another one"
@@ -358,7 +358,7 @@ def test_an_update_of_rounds_with_a_grace_period_has_as_many_gradients_as_came_i
 def test_training_ends_with_its_last_update_whatever_is_written_after_it(machine):
     progress = make_progress(machine=machine)
     progress.clock.start()
-    progress.scheduled(np.arange(3))
+    progress.note_scheduled(np.arange(3))
     machine.now = 60.0
     look(progress, applied((0, 1, 0, 0, 7, 2.0), (1, 2, 0, 1, 8, 4.0), (2, 3, 0, 0, 7, 5.0)))
     result = progress.result()

@@ -46,7 +46,7 @@ class Training:
             self.look()
 
     def pull(self, step, worker):
-        self.progress.scheduled(np.array([step]))
+        self.progress.note_scheduled(np.array([step]))
         self._worker_of[step] = worker, self.store.pull(identity(worker), step=identity(step))
 
     def push(self, step):

@@ -373,7 +373,7 @@ def saving_of_two(tmp_path):
 def test_the_first_even_snapshot_is_there_once_a_snapshot_is_due(saving_of_two):
     saving, books = saving_of_two, saving_of_two.books
     saving.saver._progress.applied = 0
-    saving.progress.scheduled(np.array([0]))
+    saving.progress.note_scheduled(np.array([0]))
     saving(5)
     assert not saving.rests(), "before the first update there is nothing to save"
     saving.saver._progress.applied = 1
@@ -428,7 +428,7 @@ def test_without_an_even_snapshot_for_a_minute_nothing_is_handed_out_until_there
     books.even = False
     saving(59)
     assert not saving.rests()
-    saving.progress.scheduled(np.array([0]))
+    saving.progress.note_scheduled(np.array([0]))
     saving(3)
     assert saving.rests(), "a step is under way"
     saving.progress.scheduled_updates = StepSet()
@@ -440,7 +440,7 @@ def test_without_an_even_snapshot_for_a_minute_nothing_is_handed_out_until_there
 
 def test_a_rest_that_leads_nowhere_ends_and_the_next_one_comes_much_later(saving_of_two):
     saving = saving_of_two
-    saving.progress.scheduled(np.array([0]))
+    saving.progress.note_scheduled(np.array([0]))
     limit = round(max(LONGEST_REST_S, saving.progress.longest_update_seconds)) + 1
     saving(3 + limit)
     assert not saving.rests()

@@ -117,9 +117,9 @@ def test_run_without_an_evaluator_has_its_settings_in_hparams_beside_the_scalars
 
 def test_rows_of_progress_do_not_grow_with_the_workers(tmp_path):
     class Crowd(RunProgress):
-        def row(self, phase, **named):
+        def take_row(self, phase, **named):
             workers = [WorkerRow(index=index, pid=9000 + index, updates=7) for index in range(1000)]
-            return super().row(phase, **named).model_copy(update={"workers": workers, "dispatches": [9000] * 1000})
+            return super().take_row(phase, **named).model_copy(update={"workers": workers, "dispatches": [9000] * 1000})
 
     config, run_dir = build_config(None, {"training.steps": 7, "data.dataset": "synthetic"}), RunDir(tmp_path)
     run_dir.metrics.mkdir()

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 import tensorflow as tf
 
-from ps_cluster.server.leftovers import new_session
+from ps_cluster.server.leftovers import new_leader_prefix
 from ps_cluster.training.modes.waiting import GraphCondition
 from tests.helpers.processes import wait_until
 
@@ -20,7 +20,7 @@ class Gate:
 
     def __init__(self):
         self._section = tf.CriticalSection(shared_name=f"gate-{id(self)}")
-        self.condition = GraphCondition("/device:CPU:0", self._section, lambda queue: f"{new_session()}/{queue}")
+        self.condition = GraphCondition("/device:CPU:0", self._section, lambda queue: f"{new_leader_prefix()}/{queue}")
         self._number = tf.Variable(0)
         self.attempts = tf.Variable(0)
         self.opened = []

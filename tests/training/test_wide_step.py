@@ -162,5 +162,5 @@ def test_a_store_in_parts_saves_its_vectors_in_the_order_of_the_network_and_take
     changed = saved | dict.fromkeys(("weights", *slots), weights * 2)
     store.restore(changed)
     assert all(state_of(store)[name].tolist() == (weights * 2).tolist() for name in ("weights", *slots))
-    held = store.shards[1].checkpoint.snapshot(0, 0)[0]
+    held = store.shards[1].checkpoint.snapshot(0, 0).arrays
     assert all(held[name].tolist() == [8, 2, 4] for name in ("weights", *slots))

@@ -25,7 +25,7 @@ class Progress:
     def end_of_dispatch(self, begin, updates):
         return min(self.total, begin + updates)
 
-    def scheduled(self, steps): ...
+    def note_scheduled(self, steps): ...
 
     def updates_per_second(self):
         return 0.0

@@ -25,7 +25,7 @@ from ps_cluster.models.judges import ObjectiveJudge
 from ps_cluster.models.networks.mlp import MlpSettings
 from ps_cluster.server.shard import ParameterShard
 from ps_cluster.server.staleness.correction import Correction
-from ps_cluster.server.staleness.drop import DroppedWhenLate
+from ps_cluster.server.staleness.drop import DropCorrection
 from ps_cluster.server.update_rules.adam import AdamUpdate, LazyAdamRows
 from ps_cluster.server.update_rules.momentum import MomentumSettings
 from ps_cluster.server.update_rules.rule import UpdateRule
@@ -69,7 +69,7 @@ class OfAnotherRule(OptimizerRule[MomentumSettings]):
 
 
 class OfAnotherMethod(StalenessMethod[StalenessSettings]):
-    correction = DroppedWhenLate  # type: ignore[assignment]
+    correction = DropCorrection  # type: ignore[assignment]
 
 
 class OfAnotherSchedule(Schedule[ScheduleSettings]):

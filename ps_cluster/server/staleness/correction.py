@@ -2,13 +2,14 @@
 
 The shard (`server/shard.py`) calls its correction in its critical section. At a pull, `given` returns the weights that
 the worker gets. At a push, `accepts` decides whether the gradient counts at all, and `correct` returns the corrected
-gradient and its share. If `gathered_gradients`, K, is above 1, the shard changes the weights only with every K-th
-gradient. In the formulas w is the current weights, w_bak the weights of the worker's last pull, and g the worker's
-gradient.
+gradient and its share. If the method's `gathered_gradients`, K, is above 1, the shard changes the weights only with
+every K-th gradient, by the mean of K gradients. In the formulas w is the current weights, w_bak the weights of the
+worker's last pull, and g the worker's gradient.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Generic, NamedTuple
 
@@ -41,8 +42,6 @@ class Correction(Generic[OwnSettings]):
 
     Attributes:
       capabilities: the correction's capabilities. `accepts` is called only if they include `drops`.
-      gathered_gradients: the number of accepted gradients after which the weights change, by the mean of these
-        gradients.
       needs_step: whether `after_update` does anything.
       slots: the state for checkpoints, name → float32 [n], [workers, n], or [] for one number of the shard.
       of_version: variables [n] that change with the version, as the weights do. `given` gets their values at the
@@ -54,7 +53,6 @@ class Correction(Generic[OwnSettings]):
 
     capabilities = Capabilities()
     needs_step = False
-    gathered_gradients = 1
 
     def __init__(self, settings: OwnSettings, weights: tf.Variable, workers: int, most_workers: int):
         """Create the state.
@@ -104,7 +102,7 @@ class Correction(Generic[OwnSettings]):
 
     def accepts(self, arrival: Arrival) -> tf.Tensor:
         """Return whether the gradient counts, bool []. The shard asks only a correction that drops gradients."""
-        raise NotImplementedError
+        return tf.constant(True)
 
     def after_update(self, before: tf.Tensor, learning_rate: tf.Tensor) -> list[tf.Operation]:
         """Return operations that learn from the step of an update.
@@ -118,7 +116,7 @@ class Correction(Generic[OwnSettings]):
         return []
 
 
-class WithBackups(Correction[OwnSettings]):
+class WithBackups(Correction[OwnSettings], ABC):
     """The base class of corrections that need w - w_bak.
 
     Checkpoints do not contain the pulled weights. So after a restore, a worker's gradients are not corrected until its
@@ -146,6 +144,6 @@ class WithBackups(Correction[OwnSettings]):
         moved = tf.where(self._pulled.sparse_read(arrival.worker), moved, tf.zeros_like(moved))
         return self._corrected(gradient, moved, arrival.worker)
 
+    @abstractmethod
     def _corrected(self, gradient: tf.Tensor, moved: tf.Tensor, worker: tf.Tensor) -> Corrected:
         """Return the result of `correct`. `gradient` and `moved` (w - w_bak): float32 [n]."""
-        raise NotImplementedError

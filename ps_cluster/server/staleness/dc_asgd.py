@@ -21,7 +21,7 @@ class AdaptiveSettings(StalenessSettings):
     decay: Fraction = Field(default=0.95, description="Decay of the running mean square of the gradients.")
 
 
-class AdaptiveDelayCompensation(WithBackups[AdaptiveSettings]):
+class DcAdaptiveCorrection(WithBackups[AdaptiveSettings]):
     """DC-ASGD-a: DC-ASGD-c with a lambda for each weight, lambda_0 / sqrt(MeanSquare + 1e-7).
 
     lambda_0 is `strength`. MeanSquare = m MeanSquare + (1 - m) g*g, where m is `decay`. It starts at 0, without a bias
@@ -43,11 +43,11 @@ class AdaptiveDelayCompensation(WithBackups[AdaptiveSettings]):
             return gradient + self._settings.strength * tf.math.rsqrt(mean_square + EPSILON) * square * moved, None
 
 
-class DcAdaptive(StalenessMethod[AdaptiveSettings]):
+class DcAdaptiveMethod(StalenessMethod[AdaptiveSettings]):
     name = "dc_adaptive"
     says = "delay compensation with a separate lambda for each weight"
     Settings = AdaptiveSettings
-    correction = AdaptiveDelayCompensation
+    correction = DcAdaptiveCorrection
 
     def equation(self, settings: AdaptiveSettings, arrived: ArrivedParts) -> CorrectedParts:
         """Return g + lambda_0 / sqrt(MeanSquare + 1e-7) g*g*(w - w_bak), and the worker's new MeanSquare."""
@@ -62,7 +62,7 @@ class ConstantSettings(StalenessSettings):
     strength: Factor = Field(default=0.04, description="lambda in the paper.")
 
 
-class ConstantDelayCompensation(WithBackups[ConstantSettings]):
+class DcConstantCorrection(WithBackups[ConstantSettings]):
     """DC-ASGD-c: g + lambda g*g*(w - w_bak), elementwise, where lambda is `strength`.
 
     Zheng et al. 2017, "Asynchronous Stochastic Gradient Descent with Delay Compensation", arXiv:1609.08326,
@@ -73,11 +73,11 @@ class ConstantDelayCompensation(WithBackups[ConstantSettings]):
         return gradient + self._settings.strength * gradient * gradient * moved, None
 
 
-class DcConstant(StalenessMethod[ConstantSettings]):
+class DcConstantMethod(StalenessMethod[ConstantSettings]):
     name = "dc_constant"
     says = "delay compensation with a constant lambda"
     Settings = ConstantSettings
-    correction = ConstantDelayCompensation
+    correction = DcConstantCorrection
 
     def equation(self, settings: ConstantSettings, arrived: ArrivedParts) -> CorrectedParts:
         """Return g + lambda g*g*(w - w_bak)."""

@@ -8,7 +8,7 @@ from ps_cluster.config.staleness_methods import StalenessMethod, StalenessSettin
 from ps_cluster.server.staleness.correction import Arrival, Corrected, Correction
 
 
-class DelayAdaptive(Correction[StalenessSettings]):
+class DelayAdaptiveCorrection(Correction[StalenessSettings]):
     """Scales a gradient by W / max(W, τ + 1), where τ is its staleness and W the number of workers.
 
     So a gradient counts fully up to a staleness of W - 1, which is the mean staleness with W workers. The source is
@@ -24,11 +24,11 @@ class DelayAdaptive(Correction[StalenessSettings]):
         return gradient, self._workers / tf.maximum(delay, self._workers)
 
 
-class AdaptiveToDelay(StalenessMethod[StalenessSettings]):
+class DelayAdaptiveMethod(StalenessMethod[StalenessSettings]):
     name = "delay_adaptive"
     says = "a gradient whose staleness is at least the number of workers counts for less"
     takes_periods = True
-    correction = DelayAdaptive
+    correction = DelayAdaptiveCorrection
 
     def equation(self, settings: StalenessSettings, arrived: ArrivedParts) -> CorrectedParts:
         """Return the gradient with the share W / max(W, staleness + 1)."""

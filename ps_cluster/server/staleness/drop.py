@@ -27,7 +27,7 @@ class DropSettings(StalenessSettings):
     )
 
 
-class DroppedWhenLate(Correction[DropSettings]):
+class DropCorrection(Correction[DropSettings]):
     """Drops a gradient whose staleness is R or more. All other gradients count fully.
 
     This is Ringmaster ASGD in its simple form (Maranjyan, Tyurin and Richtárik 2025, arXiv:2501.16168, algorithm 4). In
@@ -47,12 +47,12 @@ class DroppedWhenLate(Correction[DropSettings]):
         return arrival.staleness < self._max_delay
 
 
-class Drop(StalenessMethod[DropSettings]):
+class DropMethod(StalenessMethod[DropSettings]):
     name = "drop"
     says = "a gradient that is too many versions old is dropped, and its step computed again"
     takes_periods = True
     Settings = DropSettings
-    correction = DroppedWhenLate
+    correction = DropCorrection
 
     def equation(self, settings: DropSettings, arrived: ArrivedParts) -> CorrectedParts:
         """Return the gradient unchanged: gradients that are too late are not applied."""

@@ -12,7 +12,7 @@ from ps_cluster.server.staleness.correction import Corrected, WithBackups
 STEP_DECAY = 0.999  # of the running mean square of the steps
 
 
-class GapScaling(WithBackups[StalenessSettings]):
+class GapAwareCorrection(WithBackups[StalenessSettings]):
     """Scales a gradient by 1 / (1 + |w - w_bak| / C), elementwise, where C is the size of a step at the highest rate.
 
     Barkai, Hakimi and Schuster 2020, "Gap-Aware Mitigation of Gradient Staleness", arXiv:1909.10802. The paper's text
@@ -60,10 +60,10 @@ class GapScaling(WithBackups[StalenessSettings]):
         return slot.assign(STEP_DECAY * slot.read_value() + (1 - STEP_DECAY) * value, read_value=False)
 
 
-class GapAware(StalenessMethod[StalenessSettings]):
+class GapAwareMethod(StalenessMethod[StalenessSettings]):
     name = "gap_aware"
     says = "a gradient counts for less, the further the weights have moved since its pull"
-    correction = GapScaling
+    correction = GapAwareCorrection
 
     def equation(self, settings: StalenessSettings, arrived: ArrivedParts) -> CorrectedParts:
         """Return the gradient, and for each weight the share 1 / (1 + |w - w_bak| / C)."""

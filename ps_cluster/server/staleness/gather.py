@@ -20,8 +20,12 @@ class GatherSettings(StalenessSettings):
         description="The weights change once per this many gradients; null: as many as there are workers.",
     )
 
+    def every(self, workers: int) -> int:
+        """Return K, the number of gradients with which the weights change."""
+        return self.gather or workers
 
-class Gathered(Correction[GatherSettings]):
+
+class GatherCorrection(Correction[GatherSettings]):
     """Changes the weights with every K-th gradient, by the mean of K gradients, each scaled by 1 / sqrt(1 + τ).
 
     τ is the number of times that the weights changed between the pull and the push. This is FedBuff (Nguyen et al.
@@ -32,31 +36,30 @@ class Gathered(Correction[GatherSettings]):
 
     def __init__(self, settings: GatherSettings, weights: tf.Variable, workers: int, most_workers: int):
         super().__init__(settings, weights, workers, most_workers)
-        self.gathered_gradients: int = self._settings.gather or workers
+        self._every = settings.every(workers)
         self.slots = {"gathered": tf.Variable(tf.zeros_like(weights), trainable=False)}
 
     def changes_since(self, arrival: Arrival) -> tf.Tensor:
         """Return how often the weights changed between the pull and now, int64 []."""
-        return arrival.now // self.gathered_gradients - arrival.pulled // self.gathered_gradients
+        return arrival.now // self._every - arrival.pulled // self._every
 
     def correct(self, gradient: tf.Tensor, arrival: Arrival) -> Corrected:
         return gradient, tf.math.rsqrt(1 + tf.cast(self.changes_since(arrival), gradient.dtype))
 
 
-class Gather(StalenessMethod[GatherSettings]):
+class GatherMethod(StalenessMethod[GatherSettings]):
     name = "gather"
     says = "the weights change with every K-th gradient; a gradient counts for less, the staler it is"
     gathers = True
     takes_periods = True
     Settings = GatherSettings
-    correction = Gathered
+    correction = GatherCorrection
 
     def gathered_gradients(self, config: RunConfig) -> int:
-        """Return K, the number of gradients after which the weights change."""
-        return GatherSettings.of(config).gather or config.mode_kind.emulated_workers(config)
+        return GatherSettings.of(config).every(config.mode_kind.emulated_workers(config))
 
     def equation(self, settings: GatherSettings, arrived: ArrivedParts) -> CorrectedParts:
         """Return the gradient with the share 1 / sqrt(1 + changes of the weights since the pull)."""
-        every = settings.gather or arrived.workers
+        every = settings.every(arrived.workers)
         changes = arrived.updates_before // every - (arrived.updates_before - arrived.staleness) // every
         return CorrectedParts(arrived.gradient, 1 / np.sqrt(1 + changes))

@@ -20,7 +20,7 @@ class InverseSettings(StalenessSettings):
     )
 
 
-class InverseStaleness(Correction[InverseSettings]):
+class InverseCorrection(Correction[InverseSettings]):
     """Scales a gradient by 1 / staleness. A gradient with staleness 0 counts fully.
 
     Zhang, Gupta, Lian and Liu 2016, "Staleness-aware Async-SGD for Distributed Deep Learning", arXiv:1511.05950, use
@@ -43,12 +43,12 @@ class InverseStaleness(Correction[InverseSettings]):
         return gradient, delay**-power
 
 
-class Inverse(StalenessMethod[InverseSettings]):
+class InverseMethod(StalenessMethod[InverseSettings]):
     name = "inverse"
     says = "a gradient counts for 1 / staleness"
     takes_periods = works_by_row = True
     Settings = InverseSettings
-    correction = InverseStaleness
+    correction = InverseCorrection
 
     def equation(self, settings: InverseSettings, arrived: ArrivedParts) -> CorrectedParts:
         """Return the gradient with the share 1 / staleness^p, where p falls from 1 to 0 if `fades_over` is set."""

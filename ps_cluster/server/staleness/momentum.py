@@ -9,7 +9,7 @@ from ps_cluster.config.staleness_methods import StalenessMethod, StalenessSettin
 from ps_cluster.server.staleness.correction import Correction
 
 
-class CorrectedMomentum(StalenessMethod[StalenessSettings]):
+class MomentumMethod(StalenessMethod[StalenessSettings]):
     name = "momentum"
     says = "the optimizer's momentum is lowered by the momentum that asynchrony adds"
     correction: type[Correction[StalenessSettings]] = Correction

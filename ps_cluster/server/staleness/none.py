@@ -7,7 +7,7 @@ from ps_cluster.config.staleness_methods import StalenessMethod, StalenessSettin
 from ps_cluster.server.staleness.correction import Correction
 
 
-class NoCorrection(StalenessMethod[StalenessSettings]):
+class NoneMethod(StalenessMethod[StalenessSettings]):
     name = "none"
     says = "stale gradients are applied unchanged"
     correction: type[Correction[StalenessSettings]] = Correction

@@ -16,7 +16,7 @@ class OrderedSettings(StalenessSettings):
     momentum: Momentum = Field(default=0.9, description="beta in the paper.")
 
 
-class OrderedMomentum(Correction[OrderedSettings]):
+class OrderedMomentumCorrection(Correction[OrderedSettings]):
     """A momentum that orders the gradients by their pulls, not by their pushes.
 
     OrMo (Shi, Yang and Li 2024, "Ordered Momentum for Asynchronous SGD", arXiv:2407.19234). Gradients whose weights
@@ -53,11 +53,11 @@ class OrderedMomentum(Correction[OrderedSettings]):
         return (version + self._workers - 1) // self._workers
 
 
-class Ordered(StalenessMethod[OrderedSettings]):
+class OrderedMomentumMethod(StalenessMethod[OrderedSettings]):
     name = "ordered_momentum"
     says = "momentum that orders gradients by their pulls, not by their pushes"
     Settings = OrderedSettings
-    correction = OrderedMomentum
+    correction = OrderedMomentumCorrection
 
     def equation(self, settings: OrderedSettings, arrived: ArrivedParts) -> CorrectedParts:
         """Return both terms of the paper's update as one gradient, and the new u."""

@@ -12,7 +12,7 @@ from ps_cluster.server.staleness.correction import Arrival, Corrected, Correctio
 MEMORY = 0.9  # the decay of the running mean of a worker's staleness
 
 
-class PredictedWeights(Correction[StalenessSettings]):
+class PredictCorrection(Correction[StalenessSettings]):
     """Gives a worker the weights w + τ d, which are the expected weights at the time when its gradient arrives.
 
     d is the newest step of the weights, and τ is the running mean of the worker's staleness. With momentum or Adam, the
@@ -49,11 +49,11 @@ class PredictedWeights(Correction[StalenessSettings]):
         return [self._step.assign(self._weights.read_value() - before, read_value=False)]
 
 
-class Predict(StalenessMethod[StalenessSettings]):
+class PredictMethod(StalenessMethod[StalenessSettings]):
     name = "predict"
     says = "a worker gets the weights that are expected at the time when its gradient arrives"
     works_by_row = True  # rows are not predicted, because mostly no other worker changes them in the meantime
-    correction = PredictedWeights
+    correction = PredictCorrection
 
     def equation(self, settings: StalenessSettings, arrived: ArrivedParts) -> CorrectedParts:
         """Return the gradient unchanged: this method acts only at the pull."""

@@ -7,10 +7,10 @@ from ps_cluster.config.lazy import tf
 from ps_cluster.config.schema import RunConfig
 from ps_cluster.server.capabilities import Capabilities
 from ps_cluster.server.staleness.correction import Arrival, Corrected
-from ps_cluster.server.staleness.gather import Gather, Gathered, GatherSettings
+from ps_cluster.server.staleness.gather import GatherCorrection, GatherMethod, GatherSettings
 
 
-class GatheredOfOneVersion(Gathered):
+class SameVersionCorrection(GatherCorrection):
     """Changes the weights by the mean of every K gradients of the newest weights, and drops gradients of older weights.
 
     This is Rennala SGD (Tyurin and Richtárik 2023, arXiv:2305.12387, method 1). In the paper the worker of a dropped
@@ -26,10 +26,10 @@ class GatheredOfOneVersion(Gathered):
         return gradient, None
 
 
-class SameVersion(Gather):
+class SameVersionMethod(GatherMethod):
     name = "same_version"
     says = "the weights change with every K-th gradient of the newest weights; others are dropped and computed again"
-    correction = GatheredOfOneVersion
+    correction = SameVersionCorrection
 
     def equation(self, settings: GatherSettings, arrived: ArrivedParts) -> CorrectedParts:
         """Return the gradient unchanged: gradients of older weights are not applied."""

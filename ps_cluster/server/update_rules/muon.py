@@ -17,7 +17,7 @@ from ps_cluster.config.staleness_methods import METHODS
 from ps_cluster.server.staleness.correction import Correction
 from ps_cluster.server.update_rules.adam import AdamSettings, bias_correction, running_mean
 from ps_cluster.server.update_rules.momentum import MomentumSettings
-from ps_cluster.server.update_rules.rule import MakeVariable, Matrix, UpdateRule, on_this_device, times
+from ps_cluster.server.update_rules.rule import ON_THIS_DEVICE, Matrix, RuleVariables, UpdateRule, times
 
 ORTHOGONALISING = (3.4445, -4.7750, 2.0315)  # Jordan et al. 2024
 
@@ -87,11 +87,11 @@ class MuonUpdate(UpdateRule[MuonsSettings]):
         settings: MuonsSettings,
         weights: tf.Variable,
         factors: np.ndarray,
-        variable: MakeVariable = on_this_device,
+        variables: RuleVariables = ON_THIS_DEVICE,
         matrices: Sequence[Matrix] = (),
     ):
         trained = [matrix for matrix in matrices if factors[matrix.begin : matrix.end].any()]
-        super().__init__(settings, weights, factors, variable, trained)
+        super().__init__(settings, weights, factors, variables, trained)
 
     def _change(
         self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, share: tf.Tensor | None

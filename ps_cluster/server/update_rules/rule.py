@@ -12,16 +12,27 @@ from ps_cluster.config.lazy import tf
 from ps_cluster.config.optimizer_rules import RULES, OwnSettings, RuleSettings
 
 
-class MakeVariable(Protocol):
-    """Creates the variables that a rule needs besides its weights."""
+class RuleVariables(Protocol):
+    """Creates what a rule needs besides its weights: a shard's variables, or those of a worker's process."""
 
-    def __call__(self, name: str, value: np.ndarray | tf.Tensor, *, changes: bool) -> Any:
-        """Return a variable with this value, or possibly a constant if `changes` is False."""
+    def variable(self, name: str, value: np.ndarray | tf.Tensor, /) -> tf.Variable:
+        """Return a variable that begins with this value."""
+
+    def fixed(self, name: str, value: np.ndarray, /) -> tf.Variable | tf.Tensor:
+        """Return this value, which never changes, for graphs."""
 
 
-def on_this_device(name: str, value: np.ndarray | tf.Tensor, *, changes: bool) -> tf.Variable:
-    """Create a variable on the current device, which is a shard's device."""
-    return tf.Variable(value, trainable=False)
+class OnThisDevice:
+    """Creates variables on the current device, which is a shard's device. Their names are not needed."""
+
+    def variable(self, name: str, value: np.ndarray | tf.Tensor, /) -> tf.Variable:
+        return tf.Variable(value, trainable=False)
+
+    def fixed(self, name: str, value: np.ndarray, /) -> tf.Variable:
+        return tf.Variable(value, trainable=False)  # a constant would be a part of every graph
+
+
+ON_THIS_DEVICE = OnThisDevice()
 
 
 class Matrix(NamedTuple):
@@ -44,11 +55,11 @@ def make_rule(
     settings: RuleSettings,
     weights: tf.Variable,
     factors: np.ndarray,
-    variable: MakeVariable = on_this_device,
+    variables: RuleVariables = ON_THIS_DEVICE,
     matrices: Sequence[Matrix] = (),
 ) -> UpdateRule[Any]:
     """Return the rule that `settings` name. All arguments are as for `UpdateRule`."""
-    return RULES[settings.rule].update(settings, weights, factors, variable, matrices)
+    return RULES[settings.rule].update(settings, weights, factors, variables, matrices)
 
 
 class UpdateRule(ABC, Generic[OwnSettings]):
@@ -72,7 +83,7 @@ class UpdateRule(ABC, Generic[OwnSettings]):
         settings: OwnSettings,
         weights: tf.Variable,
         factors: np.ndarray,
-        variable: MakeVariable = on_this_device,
+        variables: RuleVariables = ON_THIS_DEVICE,
         matrices: Sequence[Matrix] = (),
     ):
         """Create the slots.
@@ -81,17 +92,17 @@ class UpdateRule(ABC, Generic[OwnSettings]):
           settings: the section `optimizer`.
           weights: float32 [n].
           factors: float32 [n], the learning-rate factor of each weight.
-          variable: creates the variables.
+          variables: creates the variables.
           matrices: the places of the matrices that `RuleSettings.matrix_patterns` names, in order.
         """
         self._settings = settings
         self._weights = weights
         self._matrices = matrices
-        self._factors = None if np.all(factors == 1) else variable("factors", factors, changes=False)
+        self._factors = None if np.all(factors == 1) else variables.fixed("factors", factors)
         rates = decay_rates(settings, factors)
-        self._decay = variable("decay", rates, changes=False) if settings.weight_decay else None
+        self._decay = variables.fixed("decay", rates) if settings.weight_decay else None
         self.slots = {
-            name: variable(name, tf.fill(weights.shape, value), changes=True)
+            name: variables.variable(name, tf.fill(weights.shape, value))
             for name, value in self.first_values(settings).items()
         }
 

@@ -20,6 +20,7 @@ from ps_cluster.config.lazy import tf
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.launch import task
 from ps_cluster.launch.local_run import resolve_data
+from ps_cluster.models.rows import NO_ROWS, Rows
 from ps_cluster.report.terminal import print_line
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.store import ParameterStore
@@ -29,8 +30,7 @@ from ps_cluster.tools.bench.cases import case, refuse_chosen
 from ps_cluster.tools.bench.throughput import BenchJob, Benchmark, columns_of
 from ps_cluster.training.job import TrainingJob
 from ps_cluster.training.learning_rate import learning_rate
-from ps_cluster.training.step import WHOLE_PERIOD, PeriodLimits, StepResult
-from ps_cluster.training.worker import Compute
+from ps_cluster.training.step import WHOLE_PERIOD, Compute, PeriodLimits, StepResult
 
 if TYPE_CHECKING:
     from ps_cluster.training.building import Build
@@ -62,6 +62,30 @@ def jobs(packed: PackedDataset, values: Mapping[str, object]) -> list[BenchJob]:
     return found
 
 
+class EmptyStep(Compute):
+    """Computes nothing except the learning rate and the ids of the examples, which the proof checks."""
+
+    def __init__(self, config: RunConfig, train_examples: int):
+        self._config, self._examples = config, train_examples
+
+    def __call__(
+        self,
+        step: tf.Tensor,
+        /,
+        weights: tf.Tensor,
+        statistics: tf.Tensor,
+        limits: PeriodLimits = WHOLE_PERIOD,
+        rows: Rows = NO_ROWS,
+    ) -> StepResult:
+        from ps_cluster.data.batches import batch_of, checksum_of  # imports TensorFlow, which the command does not
+
+        config = self._config
+        rate, zero = learning_rate(config, config.total_steps(self._examples), step), tf.constant(0.0)
+        batch_size, seed = config.training.batch_size_per_worker, config.training.seed
+        ids = batch_of(step, batch_size=batch_size, examples=self._examples, seed=seed).ids
+        return StepResult(weights, statistics, zero, zero, rate, tf.size(ids, tf.int64), checksum_of(ids))
+
+
 def build_with(length: int) -> Build:
     """Return a function like `building.build`. Instead of a network's weights it has `length` weights that stay 0."""
 
@@ -70,27 +94,15 @@ def build_with(length: int) -> Build:
         dataset: PackedDataset,
         devices: Sequence[str],
         own_device: str,
-        session: str,
+        leader_prefix: str,
         free: FreeMemory | None,
     ) -> tuple[ParameterStore, Compute]:
-        from ps_cluster.data.batches import batch_of, checksum_of  # imports TensorFlow, which the command does not
-
         nothing = np.zeros(0, np.float32)
         weights, factors = np.zeros(length, np.float32), np.ones(length, np.float32)
-        start = InitialState(weights, factors, statistics=nothing, keep=nothing, session=session)
+        start = InitialState(weights, factors, statistics=nothing, keep=nothing, leader_prefix=leader_prefix)
         total_steps = config.total_steps(dataset.train_examples)
         store = ParameterStore(devices, start.split(len(devices)), config=config, total_steps=total_steps)
-
-        def compute(
-            step: tf.Tensor, weights: tf.Tensor, statistics: tf.Tensor, limits: PeriodLimits = WHOLE_PERIOD
-        ) -> StepResult:
-            # The proof checks the learning rate and the ids of the examples.
-            rate, zero = learning_rate(config, total_steps, step), tf.constant(0.0)
-            batch_size, seed = config.training.batch_size_per_worker, config.training.seed
-            ids = batch_of(step, batch_size=batch_size, examples=dataset.train_examples, seed=seed).ids
-            return StepResult(weights, statistics, zero, zero, rate, tf.size(ids, tf.int64), checksum_of(ids))
-
-        return store, compute
+        return store, EmptyStep(config, dataset.train_examples)
 
     return build
 

@@ -138,7 +138,7 @@ def train_by_variables(job: TrainingJob) -> None:
         return time.perf_counter() - started
 
     progress = RunProgress(config, dataset.train_examples, life=job.leading.life)
-    append_row(run_dir.progress, progress.row("training"))
+    append_row(run_dir.progress, progress.take_row("training"))
     warm, total = 3 * config.cluster.workers, config.total_steps(dataset.train_examples)
     run(0, warm)
     seconds = run(warm, warm + total)

@@ -8,7 +8,7 @@ from ps_cluster.config import RunConfig
 from ps_cluster.config.sections import flat
 from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files.values import in_words
-from ps_cluster.server.staleness.none import NoCorrection
+from ps_cluster.server.staleness.none import NoneMethod
 from ps_cluster.training.modes.sync import Sync
 
 _SHORT = {
@@ -44,7 +44,7 @@ def labels(configs: Sequence[RunConfig]) -> list[str]:
 
 def _label(config: RunConfig) -> str:
     label, method = config.mode_kind.label(config), config.staleness.method
-    return label if method == NoCorrection.name else f"{label} {method}"
+    return label if method == NoneMethod.name else f"{label} {method}"
 
 
 def _differing(settings: Sequence[Mapping[str, object]]) -> set[str]:

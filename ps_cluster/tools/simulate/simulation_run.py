@@ -88,9 +88,7 @@ def _check(root: Path, cores: int | None, costs: Costs, console: Console) -> dic
 
 def _predict(settings: SimulationSettings, costs: Costs, console: Console) -> dict[str, object]:
     clusters = _clusters(settings)
-    able = [
-        mode.name for mode in MODES if mode.has_tables and can_simulate(mode) and not mode.promise.takes_local_steps
-    ]
+    able = [mode.name for mode in MODES if mode.has_tables and can_simulate(mode)]
     if costs.tables and settings.mode not in able:
         raise UserError(
             f"--mode: got '{settings.mode}': the costs are those of embedding tables, which are simulated only in "

@@ -15,9 +15,9 @@ from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.shard import ParameterShard
 from ps_cluster.server.store import ParameterStore
 from ps_cluster.server.update_rules.rule import UpdateRule, make_rule
-from ps_cluster.training.step import TrainStep
+from ps_cluster.training.step import Compute, TrainStep
 from ps_cluster.training.step_source import AsynchronousSteps, StepSource
-from ps_cluster.training.worker import Compute, DispatchGraph, steps_graph
+from ps_cluster.training.worker import DispatchGraph, steps_graph
 
 if TYPE_CHECKING:  # These import TensorFlow, and the launcher imports this module.
     from ps_cluster.training.job import TrainingJob

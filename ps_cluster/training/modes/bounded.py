@@ -16,8 +16,8 @@ from ps_cluster.server.store import ParameterStore
 from ps_cluster.training.computing_device import graph_of_dispatch
 from ps_cluster.training.modes.base import DefaultMode
 from ps_cluster.training.modes.waiting import WaitingShard, put
-from ps_cluster.training.step import WorkerIdentity
-from ps_cluster.training.worker import Compute, DispatchGraph, TimedComputation, rows_of
+from ps_cluster.training.step import Compute, WorkerIdentity
+from ps_cluster.training.worker import DispatchGraph, TimedComputation
 
 DEFAULT_MAX_STALENESS = 3  # used if no bound is set
 # A worker that has sent nothing for longer than this, and for longer than an update takes, counts as dead, and other workers
@@ -229,7 +229,7 @@ def bounded_graph(store: ParameterStore, compute: Compute, config: RunConfig, *,
             asked = now_after(step_id)
             # After a wait, the ps continues with the pull without a message to the worker.
             admitted = shard.admit(identity.worker, after([asked], remaining))
-            rows = rows_of(compute, step_id)
+            rows = compute.rows(step_id)
             pulled = store.pull(identity.worker, [admitted], step_id, asks_for_step=repeats, rows=rows)
             result, row, settle = computation(step_id, pulled, identity, scheduled, asked, admitted)
             outcomes = store.push(step_id, pulled.versions, result.gradient, result.fresh, row, rows)

@@ -20,7 +20,8 @@ from ps_cluster.training.modes.fragments import fragments_graph
 from ps_cluster.training.modes.local_steps import LocalTraining
 from ps_cluster.training.modes.outer_steps import OuterMode, OuterSettings
 from ps_cluster.training.modes.waiting import put
-from ps_cluster.training.worker import Compute, DispatchGraph
+from ps_cluster.training.step import Compute
+from ps_cluster.training.worker import DispatchGraph
 
 # The highest speed is that of a worker that pushed within the last COUNTS_AS_FASTEST_FOR x (number of workers) pushes.
 COUNTS_AS_FASTEST_FOR = 4
@@ -63,9 +64,8 @@ class DilocoShard(ParameterShard):
     """
 
     def __init__(self, device: str, start: InitialState, config: RunConfig, total_steps: int):
-        self._local_steps = config.batches_per_step
-        self._batch_size = config.training.batch_size_per_worker
         super().__init__(device, start, config, total_steps)
+        self._batch_size = config.training.batch_size_per_worker
         if self.capabilities.limits_batches:
             self._lately = COUNTS_AS_FASTEST_FOR * config.most_workers
             with tf.device(device):
@@ -91,9 +91,9 @@ class DilocoShard(ParameterShard):
         speeds = _speed(self._speeds.read_value())
         lately = self.version.read_value() - self._heard.read_value() <= self._lately
         share = tf.math.divide_no_nan(speeds[worker], tf.reduce_max(tf.where(lately, speeds, 0.0)))
-        steps = tf.cast(tf.floor(share * self._local_steps), tf.int64)
+        steps = tf.cast(tf.floor(share * self._batches_per_step), tf.int64)
         # The speed of a worker without a finished period is not known yet.
-        return tf.where(speeds[worker] > 0, tf.clip_by_value(steps, 1, self._local_steps), self._local_steps)
+        return tf.where(speeds[worker] > 0, tf.clip_by_value(steps, 1, self._batches_per_step), self._batches_per_step)
 
 
 def _speed(measured: tf.Tensor) -> tf.Tensor:
@@ -152,5 +152,5 @@ class Diloco(OuterMode):
 
     def label(self, config: RunConfig) -> str:
         settings = DilocoSettings.of(config)
-        kinds = [name for name, is_on in vars(settings).items() if is_on is True]
-        return " ".join([f"{self.name} H={config.batches_per_step}", *kinds])
+        kinds = " dynamic_steps" * settings.dynamic_steps + " fragments" * settings.fragments
+        return f"{self.name} H={config.batches_per_step}{kinds}"

@@ -28,20 +28,21 @@ from ps_cluster.config import RunConfig
 from ps_cluster.config.equations import Slots, UpdateParts
 from ps_cluster.config.lazy import tf
 from ps_cluster.config.modes import ClusterShape
+from ps_cluster.models.rows import NO_ROWS, Rows
+from ps_cluster.runs.checkpoints import WEIGHTS
 from ps_cluster.server.capabilities import Capabilities
 from ps_cluster.server.initial_state import InitialState
-from ps_cluster.server.shard import ParameterShard, Push
+from ps_cluster.server.shard import Answer, ParameterShard, Push
 from ps_cluster.server.staleness.correction import Arrival
 from ps_cluster.server.update_rules.rule import decay_rates
 from ps_cluster.training.modes.local_steps import (
     LocalMode,
     LocalSettings,
-    Progress,
+    PeriodSoFar,
     local_steps_field,
     take_local_steps,
 )
-from ps_cluster.training.step import WHOLE_PERIOD, PeriodLimits, StepResult, TrainStep
-from ps_cluster.training.worker import Compute
+from ps_cluster.training.step import WHOLE_PERIOD, Compute, PeriodLimits, StepResult, TrainStep
 
 if TYPE_CHECKING:
     from ps_cluster.training.recomputed_steps import RecomputedSteps
@@ -83,16 +84,16 @@ class ElasticShard(ParameterShard):
     def slots(self) -> dict[str, tf.Variable]:
         return super().slots | {"own": self._own, "before": self._before}
 
-    def read_message(self, message: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        weights, *others = super().read_message(message)
-        return [tf.reshape(weights, [self.capabilities.vectors_given, self.length]), *others]
+    def read_message(self, message: Sequence[tf.Tensor]) -> Answer:
+        answer = super().read_message(message)
+        return answer._replace(weights=tf.reshape(answer.weights, [self.capabilities.vectors_given, self.length]))
 
     def values_for(self, worker: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
         weights = tf.stack([self._own.sparse_read(worker), self._before.sparse_read(worker)])
         return [weights, self.statistics.read_value()], self.version.read_value()
 
     def row_of_newcomer(self, state: dict[str, np.ndarray]) -> np.ndarray:
-        return state["weights"]  # all workers begin with the weights of the centre
+        return state[WEIGHTS]  # all workers begin with the weights of the centre
 
     def change(self, push: Push, arrival: Arrival, factor: tf.Tensor) -> tf.Tensor:
         before = self._own.sparse_read(push.worker) + push.gradient
@@ -107,7 +108,7 @@ class ElasticShard(ParameterShard):
             return self.version.assign_add(1)
 
 
-class LocalSteps:
+class LocalSteps(Compute):
     """Computes one period of a worker: `local_steps` steps of plain SGD on the worker's weights."""
 
     def __init__(self, step: TrainStep, config: RunConfig, start: InitialState, keep: np.ndarray):
@@ -119,13 +120,19 @@ class LocalSteps:
         self._local_steps = config.batches_per_step
 
     def __call__(
-        self, step: tf.Tensor, weights: tf.Tensor, statistics: tf.Tensor, limits: PeriodLimits = WHOLE_PERIOD
+        self,
+        step: tf.Tensor,
+        /,
+        weights: tf.Tensor,
+        statistics: tf.Tensor,
+        limits: PeriodLimits = WHOLE_PERIOD,
+        rows: Rows = NO_ROWS,
     ) -> StepResult:
         """Take all steps of one period. Return the distance moved instead of a gradient.
 
         Args:
           weights: [2, n], the worker's x_i, and its x before the exchange, where the first gradient is taken.
-          limits: not used.
+          limits, rows: not used.
         """
         own, before = tf.unstack(weights)
 
@@ -137,10 +144,10 @@ class LocalSteps:
             gradient = self._factors * tf.cast(result.gradient, tf.float32)
             return result, moved - result.learning_rate * (gradient + self._decay * tf.cast(here, tf.float32))
 
-        begun = Progress.begin(tf.zeros_like(own, tf.float32), statistics)
+        begun = PeriodSoFar.begin(tf.zeros_like(own, tf.float32), statistics)
         ended = take_local_steps(0, self._local_steps, begun, self._keep, take)
         fresh = ended.statistics - self._keep**self._local_steps * statistics
-        return ended.result(self._local_steps, tf.cast(ended.state, own.dtype), fresh)
+        return ended.result(self._local_steps, tf.cast(ended.passed_on, own.dtype), fresh)
 
 
 class Elastic(LocalMode):

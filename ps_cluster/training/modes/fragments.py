@@ -12,7 +12,7 @@ from ps_cluster.runs.run_dir import residual_files
 from ps_cluster.server.ordering import after, now_after
 from ps_cluster.server.store import ParameterStore
 from ps_cluster.training.computing_device import graph_of_dispatch
-from ps_cluster.training.modes.local_steps import LocalOptimizer, LocalTraining, Progress
+from ps_cluster.training.modes.local_steps import LocalOptimizer, LocalTraining, PeriodSoFar
 from ps_cluster.training.slow_down import SlowDown
 from ps_cluster.training.step import WorkerIdentity
 from ps_cluster.training.worker import DispatchGraph, StepTimes, stacked, with_remainders, worker_columns
@@ -41,7 +41,7 @@ class FragmentedWorker:
                 [part.length],
                 (training.seed + _APART * index) % 2**31,
                 residual_files(index),
-                name=f"{store.session}/left-out-{index}",
+                name=f"{store.leader_prefix}/left-out-{index}",
             )
             for index, part in enumerate(self._shards)
             if part.codec.loses
@@ -67,13 +67,13 @@ class FragmentedWorker:
         begun = tf.cond(is_there, lambda: 0, pull)
         return after([self.own.state.load(step, [begun])], begun)
 
-    def take(self, step: tf.Tensor, first: int, end: int, progress: Progress) -> Progress:
+    def take(self, step: tf.Tensor, first: int, end: int, so_far: PeriodSoFar) -> PeriodSoFar:
         """Take local steps, and keep the resulting statistics. See `LocalOptimizer.take`."""
-        with tf.control_dependencies([progress.state]):
+        with tf.control_dependencies([so_far.passed_on]):
             statistics = self._statistics.read_value()
-        ended = self.own.take(step, first, end, progress._replace(statistics=statistics))
+        ended = self.own.take(step, first, end, so_far._replace(statistics=statistics))
         with tf.control_dependencies([self._statistics.assign(ended.statistics, read_value=False)]):
-            return ended._replace(state=tf.identity(ended.state))
+            return ended._replace(passed_on=tf.identity(ended.passed_on))
 
     def exchange(
         self, index: int, step: tf.Tensor, columns: WorkerColumns, needed: tf.Tensor
@@ -97,14 +97,13 @@ class FragmentedWorker:
             vector, settle, columns = sent.vector, sent.settle, with_remainders(columns, sent.remainders)
         else:
             vector, settle = tf.cast(moved, part.wire), lambda outcomes: []
-        answer = part.exchange(step, version, vector, fresh, stacked(columns), step)
-        weights, statistics, numbers = part.read_message(answer)
-        outcome = part.outcome(answer)
-        weights = tf.cast(weights, tf.float32)
+        message = part.exchange(step, version, vector, fresh, stacked(columns), step)
+        answer, outcome = part.read_message(message), part.outcome(message)
+        weights = tf.cast(answer.weights, tf.float32)
         kept = [one[of].assign(weights) for one in (self.own.weights, self._pulled)]
-        kept += [one[of_statistics].assign(statistics) for one in (self._statistics, self._statistics_pulled)]
+        kept += [one[of_statistics].assign(answer.statistics) for one in (self._statistics, self._statistics_pulled)]
         with tf.control_dependencies([*kept, *settle(outcome[None])]):
-            return after([self._versions[index].assign(numbers[0])], 0), outcome
+            return after([self._versions[index].assign(answer.version)], 0), outcome
 
 
 def fragments_graph(store: ParameterStore, training: LocalTraining, config: RunConfig) -> DispatchGraph:
@@ -120,20 +119,20 @@ def fragments_graph(store: ParameterStore, training: LocalTraining, config: RunC
         def body(position: tf.Tensor, before: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             step = step_ids[position]
             asked = began = now_after(before)
-            progress, outcomes = Progress.begin(before, tf.zeros([0])), []
+            so_far, outcomes = PeriodSoFar.begin(before, tf.zeros([0])), []
             for place, index in enumerate(reversed(range(shards))):
                 first, end = (steps * k // shards for k in (place, place + 1))
-                progress = worker.take(step, first, end, progress)
-                computed = now_after(progress.state)
+                so_far = worker.take(step, first, end, so_far)
+                computed = now_after(so_far.passed_on)
                 waited = slow_down.wait(identity.worker, step, computed - began)
                 times = StepTimes(scheduled, asked, asked, asked, computed, now_after(computed, *waited))
-                columns = worker_columns(identity, progress.result(end, tf.zeros([0]), tf.zeros([0])), times)
-                exchanged, outcome = worker.exchange(index, step, columns, after([times.pushed_time], progress.state))
+                columns = worker_columns(identity, so_far.result(end, tf.zeros([0]), tf.zeros([0])), times)
+                exchanged, outcome = worker.exchange(index, step, columns, after([times.pushed_time], so_far.passed_on))
                 outcomes.append(outcome)
-                progress, began = progress._replace(state=exchanged), now_after(exchanged)
-            with tf.control_dependencies([progress.state]):
+                so_far, began = so_far._replace(passed_on=exchanged), now_after(exchanged)
+            with tf.control_dependencies([so_far.passed_on]):
                 settled = worker.own.settle(step, tf.stack(outcomes))
-            return position + 1, after([settled], progress.state)
+            return position + 1, after([settled], so_far.passed_on)
 
         begun = worker.begin(store, identity.worker, step_ids[0])
         loop = tf.while_loop(lambda position, _: position < tf.size(step_ids), body, (0, begun), parallel_iterations=1)

@@ -15,14 +15,15 @@ from pydantic import Field
 from ps_cluster.config import RunConfig
 from ps_cluster.config.lazy import tf
 from ps_cluster.config.modes import ModeSettings, Promise
+from ps_cluster.models.rows import NO_ROWS, Rows
 from ps_cluster.runs.run_dir import OF_OPTIMIZER
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.ordering import after
 from ps_cluster.server.shard import APPLIED
 from ps_cluster.server.update_rules.rule import make_rule
 from ps_cluster.training.modes.base import DefaultMode
-from ps_cluster.training.step import WHOLE_PERIOD, GoesOn, PeriodLimits, StepResult, TrainStep
-from ps_cluster.training.worker_state import KeepsState, WorkerState
+from ps_cluster.training.step import WHOLE_PERIOD, Compute, GoesOn, PeriodLimits, StepResult, TrainStep
+from ps_cluster.training.worker_state import WorkerState
 
 
 def local_steps_field(default: int) -> Any:
@@ -46,17 +47,19 @@ class LocalMode(DefaultMode):
         return LocalSettings.of(config).local_steps
 
 
-class Progress(NamedTuple):
-    """The values that each local step of a period passes to the next step."""
+class PeriodSoFar(NamedTuple):
+    """The values that each local step of a period passes to the next step, which depends on all of them."""
 
-    state: tf.Tensor  # in mode elastic the distance moved; in the others only a tensor to depend on
+    # What `take` passes on: in mode elastic the distance moved, float32 [n]. In the other modes the weights are in
+    # variables, so this is a number without a meaning, int32 [], by which a step comes after the one before it.
+    passed_on: tf.Tensor
     statistics: tf.Tensor  # float32 [m]
     numbers: tf.Tensor  # float32 [3]: sums of loss and metric, and the learning rate of the period's first step
     seen: tf.Tensor  # int64 [2]: the number of examples so far, and the checksum of their ids
 
     @classmethod
-    def begin(cls, state: tf.Tensor, statistics: tf.Tensor) -> Progress:
-        return cls(state, statistics, tf.zeros([3]), tf.zeros([2], tf.int64))
+    def begin(cls, passed_on: tf.Tensor, statistics: tf.Tensor) -> PeriodSoFar:
+        return cls(passed_on, statistics, tf.zeros([3]), tf.zeros([2], tf.int64))
 
     def result(self, steps: int | tf.Tensor, gradient: tf.Tensor, fresh: tf.Tensor) -> StepResult:
         """Return the result of `steps` steps, with the mean loss, the sum of the metric, and the first learning rate."""
@@ -67,35 +70,35 @@ class Progress(NamedTuple):
 def take_local_steps(
     first: int,
     end: int | tf.Tensor,
-    progress: Progress,
+    so_far: PeriodSoFar,
     keep: np.ndarray,
     take: Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tuple[StepResult, tf.Tensor]],
     goes_on: GoesOn | None = None,
-) -> Progress:
+) -> PeriodSoFar:
     """Take the steps of a period from `first` up to `end`, one after the other.
 
     Args:
       keep: as for `Mode.worker_step`.
-      take: (position int64 [], state, statistics) → (the step's result, state).
+      take: (position int64 [], `passed_on`, statistics) → (the step's result, `passed_on`).
       goes_on: as in `PeriodLimits`.
     """
 
     from ps_cluster.data.batches import joined_checksum
 
-    def body(position: tf.Tensor, goes: tf.Tensor, before: Progress) -> tuple[tf.Tensor, tf.Tensor, Progress]:
-        result, state = take(position, before.state, before.statistics)
+    def body(position: tf.Tensor, goes: tf.Tensor, before: PeriodSoFar) -> tuple[tf.Tensor, tf.Tensor, PeriodSoFar]:
+        result, passed_on = take(position, before.passed_on, before.statistics)
         loss, metric, rate = tf.unstack(before.numbers)
         rate = tf.where(position == 0, result.learning_rate, rate)
         numbers = tf.stack([loss + result.loss, metric + result.metric, rate])
         examples, checksum = tf.unstack(before.seen)
         seen = tf.stack([examples + result.examples, joined_checksum(checksum, result.ids_checksum)])
         if goes_on is not None:
-            with tf.control_dependencies([state]):
+            with tf.control_dependencies([passed_on]):
                 goes = tf.identity(goes_on())
-        return position + 1, goes, Progress(state, keep * before.statistics + result.fresh, numbers, seen)
+        return position + 1, goes, PeriodSoFar(passed_on, keep * before.statistics + result.fresh, numbers, seen)
 
-    start, last = (tf.constant(first, tf.int64), tf.constant(True), progress), tf.cast(end, tf.int64)
-    loop: tuple[tf.Tensor, tf.Tensor, Progress] = tf.while_loop(
+    start, last = (tf.constant(first, tf.int64), tf.constant(True), so_far), tf.cast(end, tf.int64)
+    loop: tuple[tf.Tensor, tf.Tensor, PeriodSoFar] = tf.while_loop(
         lambda position, goes, _: tf.logical_and(goes, position < last), body, start, parallel_iterations=1
     )
     return loop[2]
@@ -108,17 +111,17 @@ class LocalOptimizer:
         """Create the variables. `length`: the number of weights. `dtype`: the dtype in which steps are computed."""
         self._training, self._dtype = training, dtype
         self.state = WorkerState(
-            f"{training.start.session}/optimizer", "the optimizer of the local steps", OF_OPTIMIZER
+            f"{training.start.leader_prefix}/optimizer", "the optimizer of the local steps", OF_OPTIMIZER
         )
         self.weights = self.state.scratch("weights", [length], tf.float32)
         self._rule = make_rule(
-            training.settings, self.weights, training.start.factors, self.state.variable, training.start.matrices
+            training.settings, self.weights, training.start.factors, self.state, training.start.matrices
         )
-        self._taken = self.state.variable("taken", np.zeros([], np.int64), changes=True)
+        self._taken = self.state.variable("taken", np.zeros([], np.int64))
 
     def take(
-        self, step: tf.Tensor, first: int, end: int | tf.Tensor, progress: Progress, goes_on: GoesOn | None = None
-    ) -> Progress:
+        self, step: tf.Tensor, first: int, end: int | tf.Tensor, so_far: PeriodSoFar, goes_on: GoesOn | None = None
+    ) -> PeriodSoFar:
         """Take the steps `first` up to `end` of period `step`, as `take_local_steps` does."""
         training, rule = self._training, self._rule
 
@@ -134,14 +137,14 @@ class LocalOptimizer:
                 counted = self._taken.assign_add(1, read_value=False)
             return result, after([counted], before)
 
-        return take_local_steps(first, end, progress, training.keep, take, goes_on)
+        return take_local_steps(first, end, so_far, training.keep, take, goes_on)
 
     def settle(self, step: tf.Tensor, outcomes: tf.Tensor) -> tf.Tensor:
-        """As `KeepsState.settle`."""
+        """Return a tensor to depend on. See `Compute.settle`."""
         return self.state.settle(step, tf.reduce_any(tf.equal(outcomes, APPLIED)))
 
 
-class LocalTraining(KeepsState):
+class LocalTraining(Compute):
     """Computes one period of a worker: local steps with the run's optimizer rule, whose state stays with the worker."""
 
     def __init__(self, step: TrainStep, config: RunConfig, start: InitialState, keep: np.ndarray):
@@ -152,7 +155,13 @@ class LocalTraining(KeepsState):
         self.kept = keep**self.local_steps  # the share of the statistics that the server keeps with each push
 
     def __call__(
-        self, step: tf.Tensor, weights: tf.Tensor, statistics: tf.Tensor, limits: PeriodLimits = WHOLE_PERIOD
+        self,
+        step: tf.Tensor,
+        /,
+        weights: tf.Tensor,
+        statistics: tf.Tensor,
+        limits: PeriodLimits = WHOLE_PERIOD,
+        rows: Rows = NO_ROWS,
     ) -> StepResult:
         """Take the steps of one period. Return the pulled weights minus the reached weights instead of a gradient.
 
@@ -164,11 +173,11 @@ class LocalTraining(KeepsState):
         with tf.control_dependencies([loaded, local.weights.assign(pulled, read_value=False)]):
             begun = tf.constant(0)
         count = self.local_steps if limits.batches is None else limits.batches
-        ended = local.take(step, 0, count, Progress.begin(begun, statistics), limits.goes_on)
-        with tf.control_dependencies([ended.state]):
+        ended = local.take(step, 0, count, PeriodSoFar.begin(begun, statistics), limits.goes_on)
+        with tf.control_dependencies([ended.passed_on]):
             moved = pulled - local.weights.read_value()
         fresh = ended.statistics - self.kept * statistics
         return ended.result(count, tf.cast(moved, weights.dtype), fresh)
 
-    def settle(self, step: tf.Tensor, outcomes: tf.Tensor) -> tf.Tensor:
-        return LocalOptimizer(self, len(self.start.factors), tf.float32).settle(step, outcomes)
+    def settle(self, step: tf.Tensor, outcomes: tf.Tensor) -> list[tf.Tensor]:
+        return [LocalOptimizer(self, len(self.start.factors), tf.float32).settle(step, outcomes)]

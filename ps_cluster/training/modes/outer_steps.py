@@ -22,8 +22,7 @@ from ps_cluster.config.setting_types import Momentum
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.update_rules.rule import UpdateRule, times
 from ps_cluster.training.modes.local_steps import LocalMode, LocalSettings, LocalTraining
-from ps_cluster.training.step import TrainStep
-from ps_cluster.training.worker import Compute
+from ps_cluster.training.step import Compute, TrainStep
 
 if TYPE_CHECKING:
     from ps_cluster.training.recomputed_steps import RecomputedSteps

@@ -12,7 +12,8 @@ from ps_cluster.config.modes import ClusterShape, Flow, ModeSettings, Promise, S
 from ps_cluster.config.tasks import CHIEF, ON_DEATH, WITH_ALL_WORKERS, WORKER
 from ps_cluster.server.store import ParameterStore
 from ps_cluster.training.modes.base import DefaultMode
-from ps_cluster.training.worker import Compute, DispatchGraph
+from ps_cluster.training.step import Compute
+from ps_cluster.training.worker import DispatchGraph
 
 if TYPE_CHECKING:
     from ps_cluster.data.packed import PackedDataset

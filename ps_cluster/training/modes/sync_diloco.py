@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from ps_cluster.config import RunConfig
 from ps_cluster.training.modes.outer_steps import OuterMode, OuterSettings
-from ps_cluster.training.modes.sync_ps import SyncPs, SyncPsSettings
+from ps_cluster.training.modes.sync_ps import Rounds, RoundShard, SyncPs, SyncPsSettings
 
 
 class SyncDilocoSettings(OuterSettings, SyncPsSettings):
@@ -21,13 +21,20 @@ class SyncDiloco(OuterMode, SyncPs):
 
     It promises that every period of an update begins from the same version of the weights, so staleness is always 0. With
     `backup_workers` a period that comes too late for its round is dropped.
+
+    The cluster, the rounds (shard, step source and dispatch) and the checks of the settings are those of `SyncPs`. The
+    worker's step, the server's rule and their equations for the proof are those of `OuterMode`.
     """
 
     name = "sync-diloco"
     says = "workers train by themselves for many steps; the mean of a round's periods is one outer step"
     Settings = SyncDilocoSettings
+    cluster = SyncPs.cluster
+    shard = RoundShard
+    step_source = Rounds
+    has_tables = False  # a worker's local steps change all weights
     promise = replace(SyncPs.promise, takes_local_steps=True)
     unused_settings = frozenset({"staleness", "lookahead"})
 
     def label(self, config: RunConfig) -> str:
-        return f"{super().label(config)} H={config.batches_per_step}"
+        return f"{SyncPs.label(self, config)} H={config.batches_per_step}"

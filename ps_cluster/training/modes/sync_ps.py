@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,17 +13,18 @@ from ps_cluster.config.lazy import tf
 from ps_cluster.config.modes import ClusterShape, ModeSettings, Promise, Waits
 from ps_cluster.config.tasks import ON_DEATH, WORKER, OnDeath
 from ps_cluster.models.rows import Rows
+from ps_cluster.runs.checkpoints import SLOT
 from ps_cluster.server.initial_state import InitialState
-from ps_cluster.server.ordering import after, now_after
+from ps_cluster.server.ordering import Needed, after, now_after
 from ps_cluster.server.shard import APPLIED, Push
 from ps_cluster.server.store import ParameterStore, Pulled
 from ps_cluster.server.table_shard import PushedRows
 from ps_cluster.training.computing_device import graph_of_dispatch
 from ps_cluster.training.modes.base import DefaultMode
 from ps_cluster.training.modes.waiting import WaitingShard
-from ps_cluster.training.step import WorkerIdentity
+from ps_cluster.training.step import Compute, WorkerIdentity
 from ps_cluster.training.step_source import StepSource
-from ps_cluster.training.worker import Compute, DispatchGraph, TimedComputation, rows_of
+from ps_cluster.training.worker import DispatchGraph, TimedComputation
 
 _NOT_YET = -1  # instead of the version at which a worker is admitted
 
@@ -71,7 +72,7 @@ class RoundShard(WaitingShard):
 
     @property
     def state(self) -> dict[str, tf.Variable]:
-        sums = {"slot_sum": self._sum, "fresh_sum": self._fresh_sum, "gradients_summed": self._summed}
+        sums = {f"{SLOT}sum": self._sum, "fresh_sum": self._fresh_sum, "gradients_summed": self._summed}
         return super().state | sums | ({"round_rate": self._rate} if self._most > self._needed else {})
 
     def on_tick(
@@ -88,7 +89,7 @@ class RoundShard(WaitingShard):
 
         return [tf.cond(self._summed[0] >= self._needed, wait, self.version.read_value)]
 
-    def admit_to_round(self, worker: tf.Tensor, end: tf.Tensor, needed: Sequence[Any]) -> tf.Tensor:
+    def admit_to_round(self, worker: tf.Tensor, end: tf.Tensor, needed: Needed) -> tf.Tensor:
         """Return when `worker` asked and was admitted, in unix seconds of the parameter server, and the version: float64 [3].
 
         The worker asks once everything `needed` is done. It is admitted once a round is open to which it has not yet pushed a
@@ -152,7 +153,7 @@ class Rounds(StepSource):
             end = self._progress.end_of_dispatch(begin, size)
             while end * self._config.steps_per_update > self._progress.end_of_window:
                 yield False
-            self._progress.scheduled(np.arange(begin, end))  # counted before it is sent, see `AsynchronousSteps`
+            self._progress.note_scheduled(np.arange(begin, end))  # counted before it is sent, see `AsynchronousSteps`
             for _ in range(self._config.training_workers):
                 self._schedule(self._graphs.first, end)
             begin = end
@@ -165,7 +166,7 @@ def rounds_graph(store: ParameterStore, compute: Compute, config: RunConfig) -> 
     computation = TimedComputation(compute, config, store)
     shard = store.only(RoundShard)
 
-    def pull(identity: WorkerIdentity, end: tf.Tensor, needed: Sequence[Any] = ()) -> list[Any]:
+    def pull(identity: WorkerIdentity, end: tf.Tensor, needed: Needed = ()) -> list[Any]:
         """Wait for the next round and pull, all on the ps, so that the answer to a push is the next parameters.
 
         With embedding tables, the worker has to know the version before it pulls, so that it can ask for the rows of
@@ -173,7 +174,7 @@ def rounds_graph(store: ParameterStore, compute: Compute, config: RunConfig) -> 
         """
         admitted = shard.admit_to_round(identity.worker, end, needed)
         step_id = tf.cast(admitted[2], tf.int64) * config.steps_per_update + identity.worker
-        rows = rows_of(compute, step_id)
+        rows = compute.rows(step_id)
         pulled = store.pull(identity.worker, [admitted], rows=rows)
         # With tables, the rows are those of the step of the admitted version. If that round has ended since, the push
         # has to count as late.

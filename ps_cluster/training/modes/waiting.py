@@ -10,16 +10,15 @@ waits in the part of its graph that runs on the parameter server:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.lazy import tf
 from ps_cluster.server.capabilities import Capabilities
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.leftovers import QUEUE, queue_named
-from ps_cluster.server.ordering import after
+from ps_cluster.server.ordering import Needed, after
 from ps_cluster.server.shard import ParameterShard
 
 
@@ -74,7 +73,7 @@ class GraphCondition:
             self.waiting = tf.Variable(0)
 
     def wait_while(
-        self, value: int, attempt: Callable[[], tf.Tensor], needed: Sequence[Any] = (), dtype: str = "int32"
+        self, value: int, attempt: Callable[[], tf.Tensor], needed: Needed = (), dtype: str = "int32"
     ) -> tf.Tensor:
         """Run `attempt` in the critical section, and again after each notification while it returns `value`.
 

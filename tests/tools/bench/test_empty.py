@@ -2,7 +2,7 @@ import numpy as np
 import tensorflow as tf
 
 from ps_cluster.config import build_config
-from ps_cluster.server.leftovers import new_session
+from ps_cluster.server.leftovers import new_leader_prefix
 from ps_cluster.server.shard import APPLIED
 from ps_cluster.tools.bench import empty
 from tests.helpers.data import only_named
@@ -14,7 +14,8 @@ def test_step_pushes_what_it_pulled_and_is_in_the_ledger(tmp_path):
         None, {"training.steps": 3, "cluster.wire": "float32", "optimizer.rule": "sgd", "optimizer.weight_decay": 0.0}
     )
     dataset = only_named("cifar10", tmp_path, 50_000, 10_000)
-    store, compute = empty.build_with(7)(config, dataset, ["/device:CPU:0"] * 2, "/device:CPU:0", new_session(), None)
+    prefix = new_leader_prefix()
+    store, compute = empty.build_with(7)(config, dataset, ["/device:CPU:0"] * 2, "/device:CPU:0", prefix, None)
     pulled, step = store.pull(tf.constant(0, tf.int64)), tf.constant(1, tf.int64)
     result = compute(step, pulled.weights, pulled.statistics)
     outcome = store.push(step, pulled.versions, result.gradient, result.fresh, row(learning_rate=0.0))
