@@ -5,6 +5,7 @@ TensorFlow graph code, for use inside a `tf.function` on a worker.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -118,14 +119,18 @@ class BatchRows(NamedTuple):
     weight: tf.Tensor | None  # float [B]; None if all examples count alike
 
 
-def rows_of(batch: Batch, spec: ExampleSpec, examples: int) -> BatchRows:
-    """Return the rows of a batch, from the files in the working directory of the process that executes the graph."""
-    rows = {
+def packed_examples(batch: Batch, spec: ExampleSpec, examples: int) -> dict[str, tf.Tensor]:
+    """Read a batch from the files in the working directory of the process that executes the graph: name → [B, ...]."""
+    return {
         name: tf.gather(map_rows(file_name("train", name, field), field.packed, examples), batch.ids)
         for name, field in fields_of(spec).items()
     }
-    inputs = {name: rows[name] for name in spec.inputs}
-    return BatchRows(inputs, targets_in(rows, spec), rows.get(WEIGHT))
+
+
+def as_batch(packed: Mapping[str, tf.Tensor], spec: ExampleSpec) -> BatchRows:
+    """Return the examples of a batch by what they are for. `packed`: as from `packed_examples`."""
+    inputs = {name: packed[name] for name in spec.inputs}
+    return BatchRows(inputs, targets_in(packed, spec), packed.get(WEIGHT))
 
 
 def map_rows(path: str, field: ArrayField, examples: int) -> tf.Tensor:

@@ -6,7 +6,7 @@ The launcher imports this module to check schedules, so it does not import Tenso
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -24,6 +24,7 @@ from ps_cluster.training.computing_device import on_device
 from ps_cluster.training.learning_rate import learning_rate, number_in_lockstep, progress, updates_at
 
 if TYPE_CHECKING:  # imports TensorFlow
+    from ps_cluster.data.batches import Batch
     from ps_cluster.models.flat import FlatLayout, FlatNetwork
 
 
@@ -164,7 +165,7 @@ class TrainStep(Compute):
         """
         from ps_cluster.data.batches import checksum_of
 
-        drawn = self.batch(batch)
+        drawn = self.batch(batch, rows.packed)
         random_state = self._random_state(batch)
         with on_device(self._accelerator), tf.name_scope(COMPUTATION):
             with tf.GradientTape() as tape:
@@ -189,22 +190,48 @@ class TrainStep(Compute):
             return NO_ROWS
         # At the end of a dispatch, a worker has no next step. It asks for the rows of a step -1, and no rows are sent.
         batch = tf.maximum(batch, tf.zeros_like(batch))
-        inputs = self.batch(batch).inputs
+        packed = self.packed(batch)
+        inputs = self.batch(batch, packed).inputs
         with tf.name_scope(COMPUTATION):
-            return self._network.table_rows_of(inputs, self._random_state(batch), self._config.shards)
+            rows = self._network.table_rows_of(inputs, self._random_state(batch), self._config.shards)
+        return rows._replace(packed=packed)
 
     def _random_state(self, batch: tf.Tensor) -> tf.Tensor:
         return tf.stack([self._config.training.seed, tf.cast(batch, tf.int32)])
 
-    def batch(self, batch: tf.Tensor) -> TrainBatch:
-        """Return the augmented batch with this number, int64 []."""
-        from ps_cluster.data import batches
+    def packed(self, batch: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Read the batch with this number, int64 [], as it was packed: name → [B, ...]."""
+        from ps_cluster.data.batches import packed_examples
+
+        return packed_examples(self._drawn(batch), self._spec, self._examples)
+
+    def batch(self, batch: tf.Tensor, packed: Mapping[str, tf.Tensor] = NO_ROWS.packed) -> TrainBatch:
+        """Return the augmented batch with this number, int64 [].
+
+        Args:
+          packed: the batch as it was packed, name → [B, ...]; empty if it still has to be read.
+        """
         from ps_cluster.data.augment import resized
+        from ps_cluster.data.batches import as_batch
         from ps_cluster.data.text_rows import network_inputs
+
+        drawn = self._drawn(batch)
+        rows = as_batch(packed or self.packed(batch), self._spec)
+        targets, varied = self._judge.targets(rows.target), rows.inputs
+        if self._augment is not None:
+            varied = self._augment(varied, drawn, self._spec, self._config.data)
+        inputs = network_inputs(varied, self._spec)
+        if scales := self._config.schedule.image_scales:
+            done = progress(*updates_at(self._config, self._total_batches, batch))
+            inputs = resized(inputs, self._spec, scales, done)
+        return TrainBatch(inputs, targets, self._judge.weights(targets, rows.weight), drawn.ids)
+
+    def _drawn(self, batch: tf.Tensor) -> Batch:
+        from ps_cluster.data.batches import batch_of
 
         training = self._config.training
         sample, number = self._part(batch)
-        drawn = batches.batch_of(
+        return batch_of(
             batch,
             batch_size=training.batch_size_per_worker,
             examples=self._examples,
@@ -212,15 +239,6 @@ class TrainStep(Compute):
             sample=sample,
             number=number,
         )
-        examples = batches.rows_of(drawn, self._spec, self._examples)
-        targets, varied = self._judge.targets(examples.target), examples.inputs
-        if self._augment is not None:
-            varied = self._augment(varied, drawn, self._spec, self._config.data)
-        inputs = network_inputs(varied, self._spec)
-        if scales := self._config.schedule.image_scales:
-            done = progress(*updates_at(self._config, self._total_batches, batch))
-            inputs = resized(inputs, self._spec, scales, done)
-        return TrainBatch(inputs, targets, self._judge.weights(targets, examples.weight), drawn.ids)
 
     def _part(self, batch: tf.Tensor) -> tuple[Sample | Stretch | None, tf.Tensor | None]:
         """Return the part of the examples that this process walks through, and the batch's number in it: see `batch_of`."""

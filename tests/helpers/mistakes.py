@@ -65,14 +65,14 @@ def every_step_trains_on_the_examples_of_step_0(right, step, **named):
     return right(tf.zeros_like(step), **named)
 
 
-@_changes((batches, "rows_of"))
+@_changes((batches, "packed_examples"))
 def the_examples_are_not_those_of_their_ids(right, batch, *arguments):
     return right(replace(batch, ids=tf.roll(batch.ids, 1, axis=0) * 0 + tf.reduce_min(batch.ids)), *arguments)
 
 
 @_changes((TrainStep, "batch"))
-def half_of_each_batch_is_used(right, self, step):
-    inputs, targets, weights, ids = right(self, step)
+def half_of_each_batch_is_used(right, self, step, *packed):
+    inputs, targets, weights, ids = right(self, step, *packed)
     half = ids.shape[0] // 2
     some = {name: rows[:half] for name, rows in inputs.items()}
     return TrainBatch(some, targets[:half], None if weights is None else weights[:half], ids[:half])

@@ -245,7 +245,7 @@ def test_with_other_settings_rows_travel():
 
 def test_rows_travel_only_in_the_modes_that_the_page_of_tables_names():
     configs = [
-        build_config(overrides=SUITED | {"mode.name": mode.name, "optimizer.rule": mode.uses.own_rule or "adam"})
+        build_config(overrides=SUITED | {"mode.name": mode.name, "optimizer.rule": mode.own_rule or "adam"})
         for mode in MODES
     ]
     by_rows = [config.mode.name for config in configs if reason_against_rows(config) is None]

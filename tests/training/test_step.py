@@ -170,7 +170,7 @@ def test_a_step_with_smaller_images_has_the_gradient_of_a_network_that_was_made_
         fixed = tf.constant(np.asarray(images))
         assert fixed.shape == (4, side, side, 3)
         monkeypatch.setattr(
-            step, "batch", lambda _, fixed=fixed, own=step.batch(number): own._replace(inputs={"image": fixed})
+            step, "batch", lambda *_, fixed=fixed, own=step.batch(number): own._replace(inputs={"image": fixed})
         )
         alone = tf.function(lambda number=number: step(tf.constant(number, tf.int64), *start).gradient, autograph=False)
         expected = np.asarray(alone())
