@@ -128,9 +128,10 @@ def keep(output: Path | None, rows: list[dict[str, Any]], columns: dict[str, Col
         for before, word in zip(("", *words), words)
     )
     commit, date = here.commit or "unknown", time.strftime("%Y-%m-%d")
-    record = Record(command=command, commit=commit, date=date, machine=here, columns=columns, rows=rows)
+    without_commit = MachineRow.model_validate(here.model_dump(exclude={"commit"}))
+    record = Record(command=command, commit=commit, date=date, machine=without_commit, columns=columns, rows=rows)
     if output is not None:
-        write_json(output, record.model_dump(exclude={"machine": {"commit"}}))
+        write_json(output, record.model_dump())
     return record
 
 

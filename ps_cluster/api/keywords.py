@@ -26,7 +26,7 @@ KEYWORDS = {
 
 
 class SharedOptions(TypedDict, total=False):
-    """The keywords that all runs of a comparison share. None counts as not given, as it does for all keywords."""
+    """The keywords that `fit`, `train` and `compare` all take. None counts as not given, as it does for all keywords."""
 
     workers: int | None
     min_workers: int | None
@@ -153,7 +153,7 @@ def new_folder(path: str | os.PathLike[str], keyword: str) -> Path:
 
 
 def show_keywords(function: Callable[..., object], options: type) -> None:
-    """Show `help()` and `inspect.signature` the keywords of `function`: the keys of the TypedDict `options`.
+    """Make `help()` and `inspect.signature` show the keywords of `function`: the keys of the TypedDict `options`.
 
     They have the order of KEYWORDS. Those that are not in KEYWORDS come first.
     """

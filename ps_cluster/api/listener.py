@@ -14,7 +14,7 @@ from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow, with_work
 from ps_cluster.runs.run_dir import RunDir
 
 
-class Listening(Protocol):
+class RunFollower(Protocol):
     """Follows a run from the caller's process."""
 
     def look(self) -> bool:

@@ -62,7 +62,7 @@ class Result:
 
     @property
     def outcome(self) -> Outcome:
-        """The end of the run: "completed", "stopped" early, "diverged", "nan_loss", or "failed"."""
+        """How the run ended: "completed", "stopped", "diverged", "nan_loss" or "failed"."""
         return self._summary.outcome
 
     @property

@@ -42,7 +42,7 @@ def with_epochs_scored(values: Mapping[str, Any], passes: float = 1.0) -> dict[s
 
 
 class RunCallbacks:
-    """Calls Keras callbacks for a run. It is a `Listening` (api/listener.py)."""
+    """Calls Keras callbacks for a run. It is a `RunFollower` (api/listener.py)."""
 
     def __init__(
         self,

@@ -13,7 +13,7 @@ from typing import Any, Unpack
 
 from ps_cluster.api import keywords
 from ps_cluster.api.data import with_data
-from ps_cluster.api.listener import Listener, Listening, OnEvaluation, OnProgress
+from ps_cluster.api.listener import Listener, OnEvaluation, OnProgress, RunFollower
 from ps_cluster.api.networks import name_of, write_network
 from ps_cluster.api.program import COMMAND, refuse_within_a_run, run_program
 from ps_cluster.api.result import Result
@@ -80,7 +80,7 @@ def train(
             )
         return _resumed(Path(resume), model, options, on_progress, on_evaluation, command)
     values = keywords.values_of(options, settings)
-    listeners: list[Callable[[RunDir], Listening]] = [
+    listeners: list[Callable[[RunDir], RunFollower]] = [
         partial(Listener, on_progress=on_progress, on_evaluation=on_evaluation)
     ]
     if callbacks is not None:
@@ -102,7 +102,7 @@ def train_new(
     values: Mapping[str, Any],
     *,
     run_dir: str | os.PathLike[str] | None,
-    listeners: Sequence[Callable[[RunDir], Listening]],
+    listeners: Sequence[Callable[[RunDir], RunFollower]],
     command: Sequence[str],
     say: Notify = print_line,
 ) -> Result:
@@ -139,7 +139,7 @@ def train_new(
     return Result(run.root)
 
 
-def _attend(argv: Sequence[str], run: RunDir, listeners: Sequence[Listening], say: Notify) -> None:
+def _attend(argv: Sequence[str], run: RunDir, listeners: Sequence[RunFollower], say: Notify) -> None:
     """Start a run and let the listeners follow it until it has ended."""
     run_program(argv, run.launcher_log, lambda: any(one.look() for one in listeners), say=say)
     for one in listeners:

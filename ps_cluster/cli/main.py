@@ -49,7 +49,7 @@ COMMANDS = [name for group in GROUPS.values() for name in group]
 def command_called(name: str) -> click.Command | None:
     """Return a command by its name, or None. Only this function connects the core with the tools.
 
-    It imports the module of a command only when the command is called for, so that `--help` takes no time.
+    The module of a command is imported only when that command is looked up, so that `--help` stays fast.
     """
     match name:
         case "run":

@@ -34,7 +34,7 @@ from ps_cluster.config.augmentation import NO_VARIATION, VARIATIONS, read_variat
 from ps_cluster.config.known_keys import known_keys
 from ps_cluster.config.modes import MODES
 from ps_cluster.config.schema import PAGE, section_classes
-from ps_cluster.config.sections import CHOOSING, CHOSEN, flat, joined, own_settings
+from ps_cluster.config.sections import CHOICE_BY_SECTION, CHOICE_BY_SETTING, flat, joined, own_settings
 from ps_cluster.config.tasks import EVALUATOR, TRAINING_TYPES
 from ps_cluster.config.user_layers import NamedLayer, settings_of_environment
 from ps_cluster.errors import UserError
@@ -151,8 +151,8 @@ _TASK_TYPE = OneOf((*TRAINING_TYPES, EVALUATOR))
 
 def type_of_setting(key: str) -> OptionType:
     """Return the type of an option for the setting of a dotted key: its choices and range are those of the setting."""
-    if key in CHOOSING:
-        return NameOf(CHOOSING[key].kinds)
+    if key in CHOICE_BY_SETTING:
+        return NameOf(CHOICE_BY_SETTING[key].kinds)
     field = _field(*key.split("."))
     if get_origin(field.annotation) is Literal:
         return OneOf(get_args(field.annotation))
@@ -194,7 +194,7 @@ def _field(section: str, name: str) -> FieldInfo:
     fields = section_classes()[section].model_fields
     if name in fields:
         return fields[name]
-    known = (kind.Settings.model_fields for kind in CHOSEN[section].kinds.with_settings)
+    known = (kind.Settings.model_fields for kind in CHOICE_BY_SECTION[section].kinds.with_settings)
     found: FieldInfo = next(fields[name] for fields in known if name in fields)
     return found
 
@@ -231,7 +231,7 @@ class GivenSettings:
     values: Mapping[str, Any]
 
     def with_values(self, more: Mapping[str, Any]) -> GivenSettings:
-        """Return these settings with `more` values, as if the user had given these by options."""
+        """Return these settings with `more` values, as if the user had given them as options."""
         return replace(self, values={**self.values, **more})
 
     def overrides(self) -> dict[str, Any]:
@@ -256,7 +256,7 @@ def config_options(
 ) -> Callable[[Callable[Concatenate[GivenSettings, Parameters], Returned]], Callable[Parameters, Returned]]:
     """Add these options, or all of CONFIG_OPTIONS, to a command. Their choices and ranges come from the configuration.
 
-    The first argument of the command is what the user has given by them, and by --config and --set.
+    The function of the command gets a `GivenSettings` first: the values of these options, of --config and of --set.
     """
 
     def add(body: Callable[Concatenate[GivenSettings, Parameters], Returned]) -> Callable[Parameters, Returned]:

@@ -18,7 +18,7 @@ from ps_cluster.cli.options import CONFIG_OPTIONS
 from ps_cluster.config.augmentation import VARIATIONS
 from ps_cluster.config.registry import Named
 from ps_cluster.config.schema import section_classes
-from ps_cluster.config.sections import CHOOSING, CHOSEN, Choice, flat, own_settings
+from ps_cluster.config.sections import CHOICE_BY_SECTION, CHOICE_BY_SETTING, Choice, flat, own_settings
 from ps_cluster.config.user_layers import EXTENDS
 from ps_cluster.files.values import in_words
 from ps_cluster.files.writing import write_whole
@@ -80,9 +80,9 @@ def own_names(choice: Choice[Named]) -> list[str]:
 
 def _section(name: str, model: type[BaseModel]) -> Schema:
     properties = dict(schema_of(model)["properties"])
-    if name not in CHOSEN:
+    if name not in CHOICE_BY_SECTION:
         return one_object(properties)
-    choice = CHOSEN[name]
+    choice = CHOICE_BY_SECTION[name]
     properties[choice.key] = names_schema(choice, properties[choice.key])
     for kind in choice.kinds.with_settings:
         own = schema_of(kind.Settings)["properties"]
@@ -169,9 +169,9 @@ def _of_choices(section: str, defaults: Mapping[str, object]) -> Iterator[Settin
 
     Equal settings of several choices are one line.
     """
-    if section not in CHOSEN:
+    if section not in CHOICE_BY_SECTION:
         return
-    kinds = CHOSEN[section].kinds
+    kinds = CHOICE_BY_SECTION[section].kinds
     having: dict[Setting, list[str]] = {}
     for kind in kinds.with_settings:
         for one in _settings(section, kind.Settings, defaults):
@@ -199,9 +199,9 @@ def _options(key: str) -> str:
 
 def _choices(key: str) -> str | None:
     """Return the names that may be chosen, for the key that chooses a section's further settings; None for other keys."""
-    if key not in CHOOSING:
+    if key not in CHOICE_BY_SETTING:
         return None
-    return ", ".join([*own_names(CHOOSING[key]), "or yours as path/to/file.py:name"])
+    return ", ".join([*own_names(CHOICE_BY_SETTING[key]), "or yours as path/to/file.py:name"])
 
 
 def _values(schema: Schema) -> str:

@@ -462,7 +462,7 @@ class _DataSets(Registry[DataSet[Any]]):
         return tuple(name for name in super().names if name not in self.own or self.own[name].offered)
 
     def trust_name(self, name: str, folder: Path) -> str:
-        """Allow code that the user has named to be run. Return the name with an absolute path, for data also with its form."""
+        """Trust the code in a name that the user wrote. Return the name with an absolute path; for data, also with its form."""
         if super().__contains__(name):
             return super().trust_name(name, folder)
         return name_with_form(name, folder)

@@ -8,7 +8,7 @@ from functools import lru_cache
 from pydantic import BaseModel
 
 from ps_cluster.config.schema import section_classes
-from ps_cluster.config.sections import CHOSEN
+from ps_cluster.config.sections import CHOICE_BY_SECTION
 
 
 @lru_cache
@@ -16,7 +16,7 @@ def known_keys() -> tuple[str, ...]:
     """Return the dotted keys of all settings, including those of single modes, networks, …, and the section names."""
     found = dict.fromkeys(section_classes())
     for section, model in section_classes().items():
-        kinds = CHOSEN[section].kinds.with_settings if section in CHOSEN else ()
+        kinds = CHOICE_BY_SECTION[section].kinds.with_settings if section in CHOICE_BY_SECTION else ()
         for settings in (model, *(kind.Settings for kind in kinds)):
             found |= dict.fromkeys(_keys(settings, f"{section}."))
     return tuple(found)

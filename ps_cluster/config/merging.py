@@ -24,7 +24,7 @@ from ps_cluster.config.modes import MODES, Mode
 from ps_cluster.config.recipe import recipe_for
 from ps_cluster.config.schema import PAGE, ClusterSettings, RunConfig, fitted
 from ps_cluster.config.sections import (
-    CHOSEN,
+    CHOICE_BY_SECTION,
     ISOLATION_KEY,
     Layer,
     adapted_to_choices,
@@ -68,9 +68,9 @@ class Resolved:
         if having and key in values:  # a layer may have set it for a choice that a later layer replaced
             return having[-1].origin_of(key)
         section = key.partition(".")[0]
-        if section not in CHOSEN:
+        if section not in CHOICE_BY_SECTION:
             return "default"
-        choice = CHOSEN[section]
+        choice = CHOICE_BY_SECTION[section]
         return f"default of {choice.kinds.noun} {values[choice.setting]}"
 
 
@@ -164,10 +164,10 @@ def _setting_of_another_choice(error: ValidationError, tree: Layer, origin: str)
     if first["type"] != "extra_forbidden" or len(first["loc"]) != 2:
         return None
     section, name = map(str, first["loc"])
-    if section not in CHOSEN:
+    if section not in CHOICE_BY_SECTION:
         return None
-    kinds = CHOSEN[section].kinds
-    having, chosen = choices_with(section, name), tree[section][CHOSEN[section].key]
+    kinds = CHOICE_BY_SECTION[section].kinds
+    having, chosen = choices_with(section, name), tree[section][CHOICE_BY_SECTION[section].key]
     if not having:
         known = list(kinds[chosen].Settings.model_fields)
         hint = did_you_mean(f"{section}.{name}", [*known_keys(), *(f"{section}.{one}" for one in known)])

@@ -143,7 +143,7 @@ class Mode(Named, ABC):
 
     @abstractmethod
     def worker_step(self, step: TrainStep, config: RunConfig, start: InitialState, keep: np.ndarray) -> Compute:
-        """Return what a worker computes for a step id.
+        """Return the `Compute` that workers call for each step id.
 
         Args:
           step: computes the gradient of one batch.

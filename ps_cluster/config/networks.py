@@ -194,7 +194,7 @@ class Networks(Registry[Network[Any]]):
         return _is_saved(name) or super().__contains__(name)
 
     def trust_name(self, name: str, folder: Path) -> str:
-        """Allow the file that the user has named to be run or read. Return the name with the file's absolute path."""
+        """Trust the file that the user named, so that it may be run or read. Return the name with the file's absolute path."""
         if not _is_saved(name):
             return super().trust_name(name, folder)
         file = user_code.absolute_path(name, folder)

@@ -229,11 +229,11 @@ class Objective(Named):
         return "accuracy" if self.has_accuracy else "error"
 
     def further_metrics(self, spec: ExampleSpec) -> tuple[str, ...]:
-        """Return the names of the metrics that are scored besides this one and loss (models/objective_metrics.py)."""
+        """Return the names of the metrics that are scored besides the objective's own and the loss."""
         return ()
 
     def pairs_to_find(self, target: np.ndarray, spec: ExampleSpec) -> np.ndarray | None:
-        """Return the pairs of a user and an item that a ranking has to find, bool [N]; None if predictions can't rank.
+        """Return which pairs of a user and an item a ranking has to find, bool [N]; None if predictions can't rank.
 
         Args:
           target: the targets of these pairs, [N, ...].

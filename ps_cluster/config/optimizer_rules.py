@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ps_cluster.server.update_rules.rule import UpdateRule
 
 MOST_FACTORS = 100
-WAYS_TO_CLIP = frozenset({"clip_norm", "global_clip_norm", "clip_value"})  # settings, of which one at most may be set
+WAYS_TO_CLIP = frozenset({"clip_norm", "global_clip_norm", "clip_value"})  # at most one of these settings may be set
 Limit = Annotated[float, Field(gt=0, le=1e30)]
 
 

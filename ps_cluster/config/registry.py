@@ -40,7 +40,7 @@ class Named:
     Settings: type[Section] = Section
 
     def class_attributes(self) -> Mapping[str, type]:
-        """Return the attributes that have to name a class, each with the base class of that class."""
+        """Return attribute → base class, for each attribute whose value has to be a subclass of that base class."""
         return {}
 
 
@@ -104,7 +104,7 @@ class Registry(Generic[T]):
         return found
 
     def _objects_of(self, module: ModuleType) -> Iterator[T]:
-        """Yield the objects in a module, then an object of each class with a name there that has none."""
+        """Yield the objects in a module. Then create one of each class there that has a name and no object yet."""
         objects = [thing for thing in vars(module).values() if isinstance(thing, self._base)]
         yield from objects
         with_objects = {type(one) for one in objects}
@@ -129,7 +129,7 @@ class Registry(Generic[T]):
         return iter(self)
 
     def trust_name(self, name: str, folder: Path) -> str:
-        """Allow the file of code that the user has named to be run. Return the name with the file's absolute path.
+        """Trust the file in a name that the user wrote, so that its code may be run. Return the name with an absolute path.
 
         Args:
           folder: the folder to which paths are relative.

@@ -39,7 +39,7 @@ class Sample:
     copies: int = 1
 
     def size(self, examples: int) -> WholeNumber:
-        """Return how many of `examples` the sample has."""
+        """Return the size of this sample of a data set with `examples` examples."""
         return (examples - self.index + self.of - 1) // self.of
 
 
@@ -66,7 +66,7 @@ class WorkerParts:
     ends: tuple[int, ...] = ()
 
     def size(self, examples: int) -> int:
-        """Return how many of `examples` all workers together have."""
+        """Return how many of the `examples` examples all workers use together."""
         return self.ends[-1] if self.ends else examples
 
     def part(
@@ -76,7 +76,7 @@ class WorkerParts:
 
         Args:
           worker: its index. A worker that `scale` has added shares the examples of another one.
-          take: returns the number of a sequence at an index, which is `worker` modulo `workers`.
+          take: returns the element of a sequence at an index. In a graph the index is a tensor, so the caller gives a function.
         """
         index = worker % workers
         if not self.ends:

@@ -67,7 +67,7 @@ Kind = TypeVar("Kind", bound=Named, covariant=True)
 
 @dataclass(frozen=True)
 class Choice(Generic[Kind]):
-    """A setting that decides which other settings its section has, and the objects that this setting may name."""
+    """A setting that names one of the objects `kinds`, such as a mode. The object decides which other settings there are."""
 
     section: str
     key: str
@@ -101,8 +101,8 @@ NETWORK = Choice("model", "name", NETWORKS)
 RULE = Choice("optimizer", "rule", RULES)
 SCHEDULE = Choice("schedule", "kind", SCHEDULES)
 CHOICES: tuple[Choice[Named], ...] = (DATA_SET, MODE, STALENESS_METHOD, NETWORK, RULE, SCHEDULE)
-CHOSEN = {choice.section: choice for choice in CHOICES}
-CHOOSING = {choice.setting: choice for choice in CHOICES}  # by dotted key
+CHOICE_BY_SECTION = {choice.section: choice for choice in CHOICES}
+CHOICE_BY_SETTING = {choice.setting: choice for choice in CHOICES}  # by dotted key
 
 
 def chosen_kinds(tree: Layer) -> dict[str, Named]:
@@ -111,7 +111,7 @@ def chosen_kinds(tree: Layer) -> dict[str, Named]:
     Raises:
       UserError: the chosen object can't be loaded.
     """
-    kinds = {section: choice.chosen_in(tree) for section, choice in CHOSEN.items()}
+    kinds = {section: choice.chosen_in(tree) for section, choice in CHOICE_BY_SECTION.items()}
     return {section: kind for section, kind in kinds.items() if kind is not None}
 
 
@@ -122,7 +122,7 @@ def adapted_to_choices(under: Layer, over: Mapping[str, Any]) -> Layer:
     `optimizer.learning_rate`, and all data sets of images share `data.augmentation`.
     """
     result = dict(under)
-    for section, choice in CHOSEN.items():
+    for section, choice in CHOICE_BY_SECTION.items():
         before, now = choice.name_in(under), choice.name_in(over)
         if now is not None and now != before and isinstance(under.get(section), dict):
             shared = _shared_settings(choice.kinds, before, now)
@@ -156,13 +156,13 @@ def _shared_settings(kinds: Registry[Named], *names: Any) -> set[str]:
 
 def own_settings(section: str, kind: Named) -> list[str]:
     """Return the settings of this choice that are not common to all choices of the section."""
-    shared = CHOSEN[section].kinds.settings.model_fields
+    shared = CHOICE_BY_SECTION[section].kinds.settings.model_fields
     return [name for name in kind.Settings.model_fields if name not in shared]
 
 
 def choices_with(section: str, name: str) -> list[str]:
     """Return the names of the choices in a section that have a setting of this name."""
-    return [kind.name for kind in CHOSEN[section].kinds.with_settings if name in kind.Settings.model_fields]
+    return [kind.name for kind in CHOICE_BY_SECTION[section].kinds.with_settings if name in kind.Settings.model_fields]
 
 
 # Check which settings a mode uses. If the user gives a setting that the mode does not use, it is refused, never ignored.

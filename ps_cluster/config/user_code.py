@@ -61,12 +61,12 @@ def absolute_path(path: str | Path, folder: Path) -> Path:
 
 
 def trust(file: Path) -> None:
-    """Allow `file` to be run, in this process and its children, because the user has named it."""
+    """Trust `file`, which the user has named, so that this process and its children may run it."""
     set_trusted_files(dict.fromkeys([*trusted_files(), str(file.absolute())]))
 
 
 def trust_reference(text: str, folder: Path) -> str:
-    """Allow the file of a reference that the user has written to be run. Return the reference with an absolute path.
+    """Trust the file of a reference that the user wrote, so that it may be run. Return the reference with an absolute path.
 
     Any other text is returned unchanged. Relative paths start at `folder`.
     """

@@ -22,7 +22,7 @@ from ps_cluster.files.locks import InUse, Lock
 from ps_cluster.files.values import reason
 from ps_cluster.files.writing import open_to_write
 
-BytesDone = Callable[[int, int | None], None]
+OnBytes = Callable[[int, int | None], None]
 """Called with the number of bytes so far, and with the total, or None if the server does not tell it."""
 
 _BLOCK_BYTES = 2**18
@@ -54,7 +54,7 @@ def download(
     url: str,
     destination: Path,
     sha256: str,
-    progress: BytesDone,
+    progress: OnBytes,
     patience: Patience = Patience(),
     *,
     sleep: Callable[[float], None] = time.sleep,
@@ -105,7 +105,7 @@ class _Transfer:
 
     url: str
     file: io.BufferedRandom
-    progress: BytesDone
+    progress: OnBytes
     patience: Patience
     deadline: float  # by time.monotonic
 

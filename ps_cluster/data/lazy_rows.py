@@ -13,7 +13,7 @@ from ps_cluster.config.objectives import Rows
 
 @runtime_checkable
 class IndexableRows(Rows, Protocol):
-    """Rows of which some can also be read by their indices, int64 [M], as from a numpy array."""
+    """Rows that can be read by a slice, or by indices, int64 [M], as from a numpy array."""
 
     @property
     def dtype(self) -> np.dtype: ...

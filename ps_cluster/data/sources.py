@@ -18,7 +18,7 @@ from ps_cluster.config import user_code
 from ps_cluster.config.datasets import DATASETS, Contents, DataSet, DataSettings, NotThisDataSet
 from ps_cluster.data import own_arrays, packed, packing
 from ps_cluster.data.cache import archive_folders, fingerprint, packed_at, packed_folder, size_of
-from ps_cluster.data.download import BytesDone, DownloadError, Patience, download
+from ps_cluster.data.download import DownloadError, OnBytes, Patience, download
 from ps_cluster.data.packed import MANIFEST, PackedDataset, load_packed
 from ps_cluster.data.packing import write_packed
 from ps_cluster.errors import UserError
@@ -39,7 +39,7 @@ def resolve(
     cache_dir: Path,
     *,
     notify: Notify,
-    progress: BytesDone = lambda done_bytes, total_bytes: None,
+    progress: OnBytes = lambda done_bytes, total_bytes: None,
     url: str | None = None,
 ) -> PackedDataset:
     """Return the packed copy of a data set. If there is none, the data set is packed first.
@@ -89,7 +89,7 @@ def resolve_for_run(
     cache_dir: Path,
     *,
     notify: Notify,
-    progress: BytesDone = lambda done_bytes, total_bytes: None,
+    progress: OnBytes = lambda done_bytes, total_bytes: None,
 ) -> PackedDataset:
     """Return the packed copy that the file `pointer` named when the run began, if it is sound; else that of `resolve`."""
     if pointer.is_file():
@@ -178,7 +178,7 @@ class _Search:
         return None
 
     def download_and_pack(
-        self, kind: DataSet[Any], progress: BytesDone, url: str | None, patience: Patience
+        self, kind: DataSet[Any], progress: OnBytes, url: str | None, patience: Patience
     ) -> PackedDataset:
         """Download a data set, pack it, and remove the downloaded files. Raises DownloadError."""
         if not kind.downloads:

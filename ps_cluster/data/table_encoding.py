@@ -32,7 +32,7 @@ class Encoding:
     """The encoding of columns as numbers."""
 
     def __init__(self, content: TableEncoding):
-        """Prepare an encoding that was learned from a table, or stored with a packed one."""
+        """Create the encoding that was learned from a table, or stored with a packed one."""
         self.content = content
         self.numbers = [column.name for column in content.numbers]
         self.categories = [column.name for column in content.categories]

@@ -52,8 +52,10 @@ class ExportReport(Row):
 
     Attributes:
       inputs: the inputs of files that take encoded columns, or of all files if the data set is no table.
-      columns, raw_inputs, take_raw_rows: the encoding of a table, the inputs of files that take the table's rows as
-        they are, and the formats of these files. They are None, and left out of the file, if the data set is no table.
+      columns: how the table was encoded. This and the next two are None, and left out of the file, if the data set is no
+        table.
+      raw_inputs: the inputs of files that take the table's rows as they are.
+      take_raw_rows: the formats of these files.
       classes: the names of the classes, in the order of the outputs.
     """
 

@@ -1,4 +1,4 @@
-"""Define how a text is continued. No TensorFlow: the help of `predict` shows the defaults."""
+"""Define how a text is continued. This module imports no TensorFlow, because the help of `predict` shows the defaults."""
 
 from __future__ import annotations
 

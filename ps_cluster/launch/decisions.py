@@ -32,7 +32,7 @@ from ps_cluster.launch.actions import (
     StopTraining,
     WriteStacks,
 )
-from ps_cluster.launch.endings import broken_line
+from ps_cluster.launch.endings import why_broken
 from ps_cluster.launch.recovery import CLUSTER, Recovery, delay_text
 from ps_cluster.launch.scaling import scale
 from ps_cluster.launch.silence import SilenceDetector
@@ -340,7 +340,7 @@ class Decisions:
         return (Kill(task),)
 
     def _take_unkillable(self, pids: Mapping[Task, int], now_s: float) -> list[tuple[Task, int]]:
-        """Forget and return the tasks, with their pids, that were killed long ago and are still there."""
+        """Return, only once, each task (with its pid) that still exists long after it was killed."""
         self._killed_at = {key: at for key, at in self._killed_at.items() if pids.get(key[0]) == key[1]}
         keys = [key for key, at in self._killed_at.items() if now_s - at > self._limits.kill_s]
         for key in keys:
@@ -365,7 +365,7 @@ class Decisions:
         """Return the outcome of a run, once all its work is done."""
         if self._outcome not in BROKEN:
             return EndRun(self._outcome)
-        return EndRun(self._outcome, 1, broken_line(self._outcome, max(0, self._most_applied)))
+        return EndRun(self._outcome, 1, why_broken(self._outcome, max(0, self._most_applied)))
 
     def _unscored(self, why: str) -> EndRun:
         do = f"score it with: {PROGRAM} evaluate --once --checkpoint-dir {shlex.quote(str(self._run_dir.checkpoints))}"

@@ -25,8 +25,8 @@ def training_result(run_dir: RunDir) -> TrainingResult | None:
     return None
 
 
-def broken_line(outcome: Outcome, updates: int) -> str:
-    """Return what went wrong in a training that ended in one of `BROKEN`, and what to do, on one line."""
+def why_broken(outcome: Outcome, updates: int) -> str:
+    """Return on one line what went wrong in a training whose outcome is one of `BROKEN`, and what to do."""
     if outcome == "nan_loss":
         return (
             f"the loss was NaN or infinite in every step of {updates:,} updates, so the training can't be judged: look for "
@@ -34,7 +34,7 @@ def broken_line(outcome: Outcome, updates: int) -> str:
             "(docs/extending.md#if-it-does-not-learn)"
         )
     return (
-        f"the training diverged: after {updates:,} updates weights are NaN or infinite; begin a new run with a lower "
+        f"the training diverged: after {updates:,} updates, weights are NaN or infinite; begin a new run with a lower "
         "optimizer.learning_rate or with optimizer.global_clip_norm=1 (docs/extending.md#if-it-does-not-learn)"
     )
 

@@ -26,7 +26,7 @@ from ps_cluster.files import locks, untrusted
 from ps_cluster.files.json_files import read_json
 from ps_cluster.installation import PROGRAM
 from ps_cluster.launch import network_check
-from ps_cluster.launch.endings import broken_line
+from ps_cluster.launch.endings import why_broken
 from ps_cluster.launch.gpu_choice import with_gpus_found
 from ps_cluster.launch.launcher import run_local
 from ps_cluster.notices import Notify, ignore
@@ -105,7 +105,7 @@ def resume_run(
         with contextlib.suppress(checkpoints.CheckpointError):  # a damaged mark will be written again
             ended = checkpoints.ended(run_dir.checkpoints)
             if ended and ended.outcome in BROKEN:
-                raise UserError(f"run '{root}' can't be resumed: {broken_line(ended.outcome, ended.last_step)}")
+                raise UserError(f"run '{root}' can't be resumed: {why_broken(ended.outcome, ended.last_step)}")
         updates, updates_before = (one.total_updates(dataset.train_examples) for one in (config, before))
         if not _has_work_left(run_dir, config, dataset, view.notice, is_new_length=updates != updates_before):
             view.notice(
@@ -126,11 +126,11 @@ def resume_run(
 def _has_work_left(
     run_dir: RunDir, config: RunConfig, dataset: PackedDataset, notify: Notify, *, is_new_length: bool
 ) -> bool:
-    """Return whether a run that is to be resumed is not complete yet.
+    """Return whether a run that is to be resumed has work left.
 
-    If it is not, it continues from its newest checkpoint, so this is checked, before config.yaml is overwritten and before
-    anything is started. With `is_new_length` this is checked in any case, because a length is refused that is below the
-    updates that have begun. Raises UserError if the run can't continue.
+    If it has, it continues from its newest checkpoint. So the checkpoint is checked here, before config.yaml is
+    overwritten and before anything starts. With `is_new_length` it is checked even if the run is complete, because a
+    length below the number of updates that have begun is refused. Raises UserError if the run can't continue.
     """
     if not is_new_length and _is_complete(run_dir, config, dataset, notify):
         return False

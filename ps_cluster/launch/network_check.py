@@ -111,7 +111,7 @@ def with_rule_of_compile(config: RunConfig, facts: NetworkFacts) -> RunConfig:
         raise UserError(f"model.name: '{config.model.name}': {facts.no_rule}")
     settings = config.optimizer.model_dump(mode="json", exclude={"rule"}, exclude_none=True)
     compiled = facts.optimizer or WITHOUT_COMPILE
-    if settings.keys() & WAYS_TO_CLIP:  # one way to clip is enough
+    if settings.keys() & WAYS_TO_CLIP:  # only one way to clip may be set, and that of the user wins
         compiled = {name: value for name, value in compiled.items() if name not in WAYS_TO_CLIP}
     changes = {f"optimizer.{name}": value for name, value in (compiled | settings).items()}
     if config.schedule.kind == CONSTANT:

@@ -26,7 +26,7 @@ from ps_cluster.files import locks
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.writing import set_fence, write_json, write_whole
 from ps_cluster.installation import finding_this_package
-from ps_cluster.launch.endings import broken_line, write_ending
+from ps_cluster.launch.endings import why_broken, write_ending
 from ps_cluster.launch.gpu_choice import is_on_gpus, with_gpus_found
 from ps_cluster.launch.launcher import TASK_ARGV
 from ps_cluster.launch.local_run import complete_config, resolve_data
@@ -238,7 +238,9 @@ class OneTask:
     def write_ending(self, outcome: Outcome, early_stop: EarlyStop | None) -> int:
         """Write and print what `run` does at its end. Return 0, or FAILED_FOR_GOOD if the proof does not hold."""
         # No launcher has counted the restarts, so they are counted from the processes that have done some work.
-        (newest,) = with_work(self.run_dir.work, [ProgressRow(phase="starting")])  # of each worker all processes
+        (newest,) = with_work(
+            self.run_dir.work, [ProgressRow(phase="starting")]
+        )  # its `workers` has an entry for each process of each worker
         kind, leaders = self.config.mode_kind.trainer_type, self.claim.term if self.claim else 0
         restarts = Counter(Task(kind, worker.index) for worker in newest.workers)
         restarts.subtract(set(restarts))  # the first process of each is no restart
@@ -269,7 +271,7 @@ def failed_for_good(run_dir: RunDir) -> str | None:
     if ended is None:
         return None
     if ended.outcome in BROKEN:
-        return broken_line(ended.outcome, ended.last_step)
+        return why_broken(ended.outcome, ended.last_step)
     for path, model in ((run_dir.summary, Summary), (run_dir.training_result, TrainingResult)):
         with contextlib.suppress(UserError, OSError):
             proof = read_json(path, model).proof

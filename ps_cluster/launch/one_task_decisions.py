@@ -17,7 +17,7 @@ from ps_cluster.config.tasks import WORKER, Task
 from ps_cluster.errors import BAD_INPUT, FAILED, FAILED_FOR_GOOD, PORT_IN_USE, RETRY, SUPERSEDED
 from ps_cluster.files.values import one_line
 from ps_cluster.launch.actions import Kill, Notice, WriteStacks
-from ps_cluster.launch.endings import broken_line
+from ps_cluster.launch.endings import why_broken
 from ps_cluster.launch.stages import FrozenProcesses, RunLimits, RunStage, StageClock
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.notices import Line
@@ -279,7 +279,7 @@ class TaskDecisions:
         text = f"{self._task} has ended: training is {mark.outcome} at step {mark.last_step:,}"
         line = Notice(TASK_ENDED(text, outcome=mark.outcome, step=mark.last_step))
         if mark.outcome in BROKEN:
-            why = Notice(TASK_GIVES_UP(broken_line(mark.outcome, mark.last_step)))
+            why = Notice(TASK_GIVES_UP(why_broken(mark.outcome, mark.last_step)))
             return line, why, EndTask(FAILED_FOR_GOOD, mark.outcome)
         early_stop = self._early_stopping.due if self._stopped_early and mark.outcome == "stopped" else None
         asked_to_leave = self._stop_signal not in (0, signal.SIGINT) and early_stop is None

@@ -128,7 +128,7 @@ class SilenceDetector:
         self._still_s = 0.0
 
     def take_longest_silent(self) -> SilenceRow | None:
-        """Forget and return the worker silent for longest among those past their deadline; None: no worker is.
+        """Return the worker that is silent for longest past its deadline, and stop following it; None if there is none.
 
         Call it only to end this worker's process: the next process of this worker gets a deadline twice as long.
         """

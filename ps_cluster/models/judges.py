@@ -88,7 +88,7 @@ class Judge(ABC):
     """Judges a network's outputs, float32 [B, outputs] or several such tensors. All results are float32.
 
     Attributes:
-      of_prediction: the judge of only the output that is the prediction, and of its target.
+      of_prediction: a judge that sees only the predicted output and its target.
     """
 
     of_prediction: ObjectiveJudge

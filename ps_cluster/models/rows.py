@@ -16,7 +16,7 @@ class Rows(NamedTuple):
     places: tuple[tf.Tensor, ...] = ()  # int32 [k], for each id that is looked up, its index in `ids`
     sizes: tuple[tf.Tensor, ...] = ()  # int32 [calls], how many ids each call of a table's layer looks up
     counts: tuple[tf.Tensor, ...] = ()  # int32 [servers], how many of the rows each server has
-    # The batch that looks up the rows, as it was packed, name → [B, ...], so that the step does not read it again
+    # The packed batch that looks up the rows, name → [B, ...]. It is kept so that the step need not read it again.
     packed: Mapping[str, tf.Tensor] = {}
 
 

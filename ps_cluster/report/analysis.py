@@ -31,7 +31,7 @@ class Mistake:
 
 @dataclass(frozen=True)
 class MatrixCell:
-    """A cell of the confusion matrix. `share`: its share of the examples of its row."""
+    """A cell of the confusion matrix. `share`: the cell's share of its row's examples. `right`: they are correct."""
 
     count: int
     share: float

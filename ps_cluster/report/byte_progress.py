@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TimeRemainingColumn
 
-from ps_cluster.data.download import BytesDone
+from ps_cluster.data.download import OnBytes
 from ps_cluster.notices import Notify
 from ps_cluster.report.terminal import print_line
 
 
 @contextmanager
-def byte_progress(console: Console, *, lines: bool = True) -> Iterator[tuple[Notify, BytesDone]]:
+def byte_progress(console: Console, *, lines: bool = True) -> Iterator[tuple[Notify, OnBytes]]:
     """Yield two functions: one prints a line that stays, the other shows progress.
 
     Args:
@@ -35,7 +35,7 @@ def byte_progress(console: Console, *, lines: bool = True) -> Iterator[tuple[Not
         yield lambda line: console.print(line, soft_wrap=True, highlight=False), show
 
 
-def every_tenth(notify: Notify) -> BytesDone:
+def every_tenth(notify: Notify) -> OnBytes:
     """Return a function that notifies of the progress of a download whenever another tenth is done."""
     shown = 0
 

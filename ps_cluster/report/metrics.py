@@ -26,7 +26,7 @@ from ps_cluster.runs.run_dir import RunDir
 
 
 class Work(NamedTuple):
-    """Numbers of updates applied, dropped and rolled back, and of examples."""
+    """Numbers of updates applied and rolled back, of training examples, and of gradients that came too late."""
 
     applied: int = 0
     examples: int = 0
@@ -44,7 +44,7 @@ class Work(NamedTuple):
 
 
 class StalenessCounts(NamedTuple):
-    """The staleness of steps, as in `StalenessBuckets`; without counts before the first row that has some."""
+    """The staleness of steps, as in `StalenessBuckets`; empty until a row has counts of staleness."""
 
     counts: Sequence[int] = ()
     sum: int = 0
@@ -112,7 +112,7 @@ def _updates_of_workers(row: ProgressRow) -> Counter[int]:
 
 
 def _more(before: int, now: int) -> int:
-    """Return what was added to a count. A count that fell, after going back to a snapshot, adds 0."""
+    """Return what was added to a count; 0 if the count fell because the run went back to a snapshot."""
     return max(0, now - before)
 
 

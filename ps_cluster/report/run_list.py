@@ -74,7 +74,7 @@ class ListedRun:
 
     @property
     def score(self) -> str:
-        """The last score in words. An accuracy is without its name, because its unit tells it."""
+        """The last score in words. An accuracy has no name here, because its percent sign shows what it is."""
         text = metric_text(self.test_accuracy, self.test_error)
         if text is None:
             return "–"

@@ -50,9 +50,9 @@ MOST_EPOCHS_LISTED = 10_000  # without a score, because `checkpoints.every_epoch
 UPDATES = tuple(Updates.model_fields)  # the names of the counts
 
 Restarts = Mapping[Task, int]
-"""How often each task was started again. A task that never was may be left out."""
+"""How often each task was started again. Tasks that were never started again may be missing."""
 Tasks = Mapping[Task, TaskRow]
-"""Task → its row in cluster.json, which is that of the newest process."""
+"""Task → its row in cluster.json, which describes the task's newest process."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ class EndedRun:
       wall_seconds: the seconds since the start of the command.
       began: the start of the command, in monotonic seconds.
       life: the id of this start of the launcher, as in rows of progress.
-      restarts: how often each task was started again. A task that never was may be left out.
+      restarts: how often each task was started again. Tasks that were never started again may be missing.
       silences: worker processes that were ended because they did nothing (launch/silence.py).
       scaled: the changes of the number of workers during this command.
       machine, usage, network: of this command.

@@ -34,8 +34,8 @@ class UsageRow(Row):
 class MachineRow(Row):
     """The machine of a run (system/machine.py); nothing in it names the machine or its user.
 
-    A file of another version may have other names: the names that it lacks are None here, its further names are kept, and
-    the row is written again with the names that it was made with.
+    Another version may have written other names. A name that the file lacks is None here, and an unknown name is kept. The
+    row is written with exactly the names that it was read or created with.
 
     Attributes:
       cores, memory_gb: what the run could use.

@@ -12,7 +12,7 @@ from ps_cluster.config.schema import EvaluationSettings
 from ps_cluster.config.setting_types import AUTO
 from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files.values import listed
-from ps_cluster.runs.result_rows import Better, EarlyStop, MeasuredMetric, MetricText, MetricValues
+from ps_cluster.runs.result_rows import Better, CheckpointScores, EarlyStop, MetricText, MetricValues
 
 BETTER: Mapping[str, Better] = {
     "accuracy": "max", "error": "min", "loss": "min", "auc": "max", "f1": "max", "log_loss": "min", "rmse": "min",
@@ -55,7 +55,7 @@ class Monitor:
         """Return the metric over the examples that decide; None if it is not finite."""
         return row.value_of(self.metric(row), row.deciding)
 
-    def merit(self, row: MeasuredMetric) -> float:
+    def merit(self, row: CheckpointScores) -> float:
         """Return a number by which scores are compared: a larger one is better.
 
         It is minus infinity, which is never the best, for a score without the metric or whose test loss is not finite.
@@ -65,15 +65,15 @@ class Monitor:
             return -math.inf
         return value if self.better_of(row) == "max" else -value
 
-    def text(self, row: MeasuredMetric) -> MetricText:
+    def text(self, row: CheckpointScores) -> MetricText:
         """Return the value with its name in words."""
         return MetricText.of(self.metric(row), self.value(row))
 
-    def words(self, row: MeasuredMetric) -> str:
+    def words(self, row: CheckpointScores) -> str:
         """Return the value with its name and its examples, e.g. "validation auc 0.9312"."""
         return f"{row.deciding} {self.text(row)}"
 
-    def best_so_far(self, row: MeasuredMetric) -> str:
+    def best_so_far(self, row: CheckpointScores) -> str:
         """Return the end of a line about the best score so far. It names the metric if the user has chosen it."""
         return f", best so far{'' if self.name == AUTO else f' by {row.deciding} {self.name}'}"
 
@@ -124,9 +124,9 @@ class EarlyStopping:
         self._seen: set[int] = set()
         self._waited = 0
         self._to_beat = -math.inf
-        self._best: MeasuredMetric | None = None
+        self._best: CheckpointScores | None = None
 
-    def see(self, row: MeasuredMetric) -> None:
+    def see(self, row: CheckpointScores) -> None:
         """Count a score. If a step is scored again, only its first score counts."""
         if self._patience is None or row.step in self._seen:
             return

@@ -30,13 +30,11 @@ class Phases(NamedTuple, Generic[Value]):
 class TimeShares(NamedTuple):
     """How a worker spent the time from the first pull to the last update of all workers: shares that sum to 1.
 
-    The three gaps are between two steps.
-
     Attributes:
-      returns: within a dispatch, the parameter server's reply is on its way back. In modes without waits the reply brings
-        the next parameters.
-      dispatch: a scheduled dispatch is on its way to the worker.
-      idle: the worker does nothing.
+      returns: the share in which, within a dispatch, the parameter server's reply is on its way back. In modes without
+        waits the reply brings the next parameters.
+      dispatch: the share in which a scheduled dispatch is on its way to the worker.
+      idle: the share in which the worker has nothing to do.
     """
 
     phases: Phases[float]

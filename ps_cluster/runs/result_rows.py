@@ -152,7 +152,7 @@ Split = Literal["test", "validation"]
 """The examples of a score: the test examples, or held-out training examples."""
 
 Measure = Literal["accuracy", "error", "loss"]
-"""What every training is measured by. An objective has an accuracy or an error."""
+"""The measures of a training: the loss and, depending on the objective, the accuracy or the error."""
 MEASURES: tuple[Measure, ...] = get_args(Measure)
 
 Better = Literal["max", "min"]
@@ -248,8 +248,8 @@ class MetricValues(Row):
         return [*held_out, f"test {self.test}"]
 
 
-class MeasuredMetric(MetricValues):
-    """The scores of a checkpoint."""
+class CheckpointScores(MetricValues):
+    """The scores of a checkpoint whose step is known."""
 
     step: Count
 
@@ -266,7 +266,7 @@ def metric_text(accuracy: float | None, error: float | None) -> MetricText | Non
     return None if error is None else MetricText.of("error", error)
 
 
-class ScoreRow(MeasuredMetric):
+class ScoreRow(CheckpointScores):
     """A scored checkpoint, as summary.json has it. Values that were not measured are None.
 
     `augmented_test_accuracy`: the accuracy of the mean over views of each example.

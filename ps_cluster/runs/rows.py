@@ -34,7 +34,7 @@ class Row(BaseModel):
 
 # The rows of cluster.json, which lists the tasks, and of the file in which a task records its fatal error.
 
-# One of these words. For mypy it is a str, like `Task.type`, because a `Task` also names processes outside of a cluster.
+# The type of a task in a cluster. For mypy it is a str, like `Task.type`: a `Task` may also name another process.
 TaskType = Annotated[str, GetPydanticSchema(lambda _, handler: handler(Literal["chief", "ps", "worker", "evaluator"]))]
 
 

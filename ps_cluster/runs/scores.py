@@ -18,7 +18,7 @@ from ps_cluster.runs import checkpoints
 from ps_cluster.runs.checkpoints import Checkpoint
 from ps_cluster.runs.monitor import Monitor
 from ps_cluster.runs.predictions import Predictions, write_predictions
-from ps_cluster.runs.result_rows import BROKEN, EvaluationRow, MeasuredMetric, ScoreRow, Summary
+from ps_cluster.runs.result_rows import BROKEN, CheckpointScores, EvaluationRow, ScoreRow, Summary
 from ps_cluster.runs.run_dir import RunDir
 
 
@@ -71,11 +71,11 @@ class Records:
         best = self._best()
         return monitor.merit(row) > (-math.inf if best is None else monitor.merit(best))
 
-    def _best(self) -> MeasuredMetric | None:
+    def _best(self) -> CheckpointScores | None:
         if not self._run_dir.best_model.is_file():
             return None
         try:
-            return read_json(self._best_file, MeasuredMetric)
+            return read_json(self._best_file, CheckpointScores)
         except FileNotFoundError:
             return None
         except UserError as error:
@@ -95,7 +95,7 @@ class Records:
         with path_beside(self._run_dir.best_model) as unfinished:
             save_model(unfinished)
         checkpoints.write(folder / "checkpoint.safetensors", checkpoint)
-        write_json(self._best_file, row.model_dump(include=set(MeasuredMetric.model_fields)))
+        write_json(self._best_file, row.model_dump(include=set(CheckpointScores.model_fields)))
 
     def add(self, row: EvaluationRow) -> None:
         append_row(self._run_dir.evaluation, row)

@@ -54,7 +54,8 @@ class ForkServer:
     Its method `popen` is a `Starter` that stands in for `subprocess.Popen`, for commands `python -m MODULE …`. Inside its
     `with` block this process adopts orphaned descendants, so the tasks are its children.
 
-    `stops`: returns whether the run has to stop at once, which ends a wait for the server. The user of a server may set it.
+    `stops`: returns whether the run has to stop at once. Then a wait for the server ends. The owner of this object may
+    replace the function.
     """
 
     def __init__(

@@ -33,7 +33,7 @@ from ps_cluster.training.table_limits import check_keyed, reason_against_rows
 
 
 class Build(Protocol):
-    """Builds the store of a training, and the function that computes a worker's step. The function `build` is one."""
+    """Builds the store of a training, and the `Compute` of its workers. The function `build` has this type."""
 
     def __call__(
         self,
@@ -56,7 +56,7 @@ def build(
     free: FreeMemory | None,
     accelerator_of: Callable[[RunConfig], str | None] = accelerator_of,
 ) -> tuple[ParameterStore, Compute]:
-    """Return the store, with one shard on each of `devices`, and the function that computes a worker's step.
+    """Return the store, with one shard on each of `devices`, and the `Compute` of the workers.
 
     Args:
       leader_prefix: begins the names of all resources that the leader creates on servers (server/leftovers.py).

@@ -42,7 +42,7 @@ def train(job: TrainingJob, build: Build = build) -> None:
     Writes checkpoints, the mark that training has ended, rows in metrics/ and TensorBoard's files.
 
     Args:
-      build: builds the store, and the function that computes a worker's step.
+      build: builds the store, and the `Compute` of the workers.
 
     Raises:
       UserError: the checkpoint to resume from is missing or belongs to another model.
@@ -143,7 +143,7 @@ class LocalDispatcher:
             future.result()
 
 
-class _Late(NamedTuple):
+class _LateWorker(NamedTuple):
     """A worker that holds up a round."""
 
     round: int
@@ -185,7 +185,7 @@ class Chief:
         self._over = False  # whether no dispatch was under way before the current look, and none will follow
         self._present = present
         self._start_again, self._clock = start_again, clock or AwakeClock()
-        self._late: dict[int, _Late] = {}  # by worker
+        self._late: dict[int, _LateWorker] = {}  # by worker
 
     def run(self, drain: Drain) -> None:
         """Train until every update is applied, the training is broken, or the drain is set."""
@@ -252,7 +252,7 @@ class Chief:
         known = {worker: late for worker, late in self._late.items() if late.round == open_round}
         # A worker that takes part again after its death gets the full time.
         self._late = {
-            worker: known.get(worker, _Late(open_round, now_s))
+            worker: known.get(worker, _LateWorker(open_round, now_s))
             for worker in self._present() & set(self._progress.missing_in_round())
         }
         # Half of `lost_after_s`, so that the worker is back before the leader gives up.
@@ -262,7 +262,7 @@ class Chief:
             why = f"it has sent no gradient for {late_after_s:.0f} s, and the other workers wait for it"
             for worker in asked:
                 say(f"worker-{worker} has to start again: {why}")
-                self._late[worker] = _Late(open_round, now_s)
+                self._late[worker] = _LateWorker(open_round, now_s)
             self._start_again(asked, why)
 
     def _dispatch(self) -> None:

@@ -145,7 +145,7 @@ def _contradictions(
         yield f"the journals have {rows} rows, and the shards have accepted {accepted} gradients"
     lengths = [len(counts), len(leaders[-1].rows), len(steps), config.shards]
     if len(set(lengths)) > 1:
-        yield f"its parts are those of {lengths} shards"
+        yield f"counters, journals, accepted steps and configuration have {lengths} shards"
     if table.min(initial=0) < 0:
         yield f"a counter is {table.min()}"
     if not steps.shape[1] or (steps[:, 0] > applied.below).any():
@@ -153,7 +153,7 @@ def _contradictions(
     if len(waiting) > MOST_OPEN:
         yield f"{len(waiting)} rows wait for other shards"
     if not np.isin(waiting[:, 0], np.arange(config.shards)).all():
-        yield f"rows wait that are of none of the {config.shards} shards"
+        yield f"a waiting row belongs to none of the {config.shards} shards"
     if not _are_rows(waiting[:, 1:]):
         yield "a row that waits has an impossible value"
     if applied.count > min(accepted):

@@ -322,7 +322,7 @@ class RunProgress:
         return (number(newest) - number(oldest)) / seconds if seconds > 0 else 0.0
 
     def take_row(self, phase: Phase, *, written: int = 0, save_seconds: float | None = None) -> ProgressRow:
-        """Return a row of metrics/progress.jsonl, whose means are over the updates since the previous call.
+        """Return a row of metrics/progress.jsonl. Its means are over the updates since the previous call, and new ones begin.
 
         The other arguments are the fields of the same names.
         """

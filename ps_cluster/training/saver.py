@@ -250,7 +250,7 @@ class Saver:
             checkpoints.remove_all(self._run_dir.snapshots, self._term)
 
     def _save(self, directory: Path) -> bool:
-        """Save the state; return whether another number of shards can continue from it."""
+        """Save the state. Return whether it is an even one; always False with a single shard, where each state is even."""
         began, is_snapshot = self._clock(), directory == self._run_dir.snapshots
         share = self._ledger_reader.changed_share if is_snapshot else 0.0
         extent = self._extent_of_snapshot(share) if is_snapshot else Extent.WHOLE

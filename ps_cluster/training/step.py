@@ -117,7 +117,7 @@ class Compute(ABC):
 
 
 class TrainStep(Compute):
-    """Computes a batch, its forward pass and its gradient.
+    """Reads and augments a batch, and computes its forward pass and its gradient.
 
     Batches are numbered through the whole training. Without local steps, the number of a batch is its step id; with local
     steps, a step id stands for `batches_per_step` batches.

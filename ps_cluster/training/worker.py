@@ -99,7 +99,7 @@ def stacked(columns: WorkerColumns) -> tf.Tensor:
 
 
 class TimedComputation:
-    """Computes a step from the pulled parameters, and its row. It is slow on purpose if stragglers are configured."""
+    """Computes a step from the pulled parameters, and the step's row in the ledger; slowly, if stragglers are configured."""
 
     def __init__(self, compute: Compute, config: RunConfig, store: ParameterStore):
         self._compute, self._store = compute, store

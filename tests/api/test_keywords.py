@@ -11,7 +11,7 @@ import ps_cluster
 from ps_cluster.api.compare_arms import CompareOptions
 from ps_cluster.api.keywords import KEYWORDS, FitOptions, RunOptions
 from ps_cluster.config.schema import section_classes
-from ps_cluster.config.sections import CHOSEN
+from ps_cluster.config.sections import CHOICE_BY_SECTION
 from ps_cluster.tools.compare.comparison_plan import Batch, Comparison
 
 # Keywords that take another type than their setting has, because it is read from a path or from a short form.
@@ -27,8 +27,8 @@ def type_of(key):
     """The type of a setting, or None: that of the first of the modes, data sets, … that have it."""
     section, name = key.split(".")
     settings = [section_classes()[section]]
-    if section in CHOSEN:
-        settings += [kind.Settings for kind in CHOSEN[section].kinds.with_settings]
+    if section in CHOICE_BY_SECTION:
+        settings += [kind.Settings for kind in CHOICE_BY_SECTION[section].kinds.with_settings]
     found = next(one.model_fields[name].annotation for one in settings if name in one.model_fields)
     return (get_args(found)[0] if get_origin(found) is Annotated else found) | None
 

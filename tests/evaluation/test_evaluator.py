@@ -32,7 +32,7 @@ from ps_cluster.models.flat import flatten
 from ps_cluster.runs import checkpoints, scores
 from ps_cluster.runs.checkpoints import Checkpoint, CheckpointMeta
 from ps_cluster.runs.predictions import load_predictions
-from ps_cluster.runs.result_rows import EvaluationRow, MeasuredMetric
+from ps_cluster.runs.result_rows import CheckpointScores, EvaluationRow
 from ps_cluster.runs.run_dir import RunDir
 from tests.bad_files.conftest import NoWriter
 from tests.helpers.bad_input import assert_one_line
@@ -216,7 +216,7 @@ def test_every_checkpoint_is_scored_until_the_end_and_only_the_newest_when_behin
     assert lines.pop(1) == "not scored, because step 40 is newer: steps 20, 30"
     assert all("GENERATED" in line for line in lines)
     best = json.loads((run_dir.best / "best.json").read_text())
-    assert best == {name: getattr(rows[1], name) for name in MeasuredMetric.model_fields}
+    assert best == {name: getattr(rows[1], name) for name in CheckpointScores.model_fields}
     assert checkpoints.load(run_dir.best / "checkpoint.safetensors").step == 40
     assert sorted(path.name for path in run_dir.best.iterdir()) == BEST_FILES
     assert list(run_dir.tensorboard.glob("evaluation/events.*"))

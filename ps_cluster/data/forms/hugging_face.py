@@ -39,7 +39,7 @@ class HuggingFaceImageSettings(PictureSettings):
 
 
 class HuggingFaceForm(PathForm[OwnSettings]):
-    """A form of such a folder. One form takes those with a column of pictures, and the other takes the rest."""
+    """A form of a folder that Hugging Face's `save_to_disk` wrote: one form takes a column of pictures, the other the rest."""
 
     def recognises(self, path: Path) -> bool:
         is_one = any(os.path.isfile(path / name) for name in (_SPLITS_FILE, "state.json"))

@@ -21,7 +21,7 @@ class GatherSettings(StalenessSettings):
     )
 
     def every(self, workers: int) -> int:
-        """Return K, the number of gradients with which the weights change."""
+        """Return K: the weights change once for K gradients."""
         return self.gather or workers
 
 

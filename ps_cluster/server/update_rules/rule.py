@@ -19,7 +19,7 @@ class RuleVariables(Protocol):
         """Return a variable that begins with this value."""
 
     def fixed(self, name: str, value: np.ndarray, /) -> tf.Variable | tf.Tensor:
-        """Return this value, which never changes, for graphs."""
+        """Return a variable or tensor with this value, for use in graphs. The value never changes."""
 
 
 class OnThisDevice:

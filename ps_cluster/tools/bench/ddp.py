@@ -293,7 +293,7 @@ def trainable(network: nn.Module) -> int:
 
 
 def main(run_dir: RunDir, kind: type[Config], make_work: MakeWork[Config], *, compiled: bool = False) -> None:
-    """Train a run directory in all of its processes, the first of which prints the rate. `kind`: its settings."""
+    """Train as a run directory says, in all processes. The first one prints the rate. `kind`: the class of the settings."""
     config = kind.model_validate_json(run_dir.config.read_text())
     processes = 1 if config.mode.name == "single" else config.cluster.workers
     os.environ.update(KEEP_MEMORY)

@@ -106,7 +106,7 @@ def ratios(rates: Rates, one: str, other: str) -> list[float]:
 
 
 class Benchmark(NamedTuple):
-    """What a command measures, and how it shows it.
+    """The jobs that a command measures, and the columns in which it shows their results.
 
     Attributes:
       unit: the plural noun for what is counted, e.g. "images".

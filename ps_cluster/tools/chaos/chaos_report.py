@@ -32,7 +32,12 @@ class Injected:
 
 
 class HostedFacts(BaseModel):
-    """What is only known of a run on hosts. `places`: the host of each task."""
+    """Facts that only a run on several hosts has.
+
+    Attributes:
+      places: task → its host.
+      unsaved_seconds: the training that was in no saved state when a leader died.
+    """
 
     places: dict[str, str]
     rolled_back_seconds: float
@@ -67,7 +72,11 @@ class KindRow(BaseModel):
 
 
 class Accuracy(BaseModel):
-    """The test accuracies. `expected`: what other undisturbed runs would have; None with too few to tell."""
+    """The test accuracies.
+
+    Attributes:
+      expected: the interval that would hold 99 of 100 undisturbed runs; None if there were too few of them.
+    """
 
     disturbed: float
     undisturbed: list[float]

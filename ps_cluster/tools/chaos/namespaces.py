@@ -49,7 +49,7 @@ def run_in(network: RunNetwork, *argv: str) -> None:
 
 @contextmanager
 def inside(pid: int, kind: str) -> Iterator[RunNetwork]:
-    """Yield a namespace (NETWORK or MOUNTS) of process `pid` for `run_in`. It works even after the process has ended.
+    """Yield a namespace (NETWORK or MOUNTS) of process `pid` for `run_in`. It can be used even after the process has ended.
 
     Raises NotAllowed if the process has no such namespace of its own, or it can't be entered.
     """

@@ -42,7 +42,7 @@ class PlannedArm(BaseModel):
 
 
 class Comparison(BaseModel):
-    """A comparison. `settings` holds by dotted key what all runs share; a file may have it in sections too.
+    """A comparison. `settings`: dotted key → value, for all runs. A file may also write them as sections.
 
     `batches`: "same_per_update" gives every update the same number of examples, workers x batch size, in every mode;
     "same_per_worker" gives every worker the same batch size. `learning_rate`: where neither the arm nor the network's
@@ -86,7 +86,7 @@ class PlannedRun:
 
 
 class WrittenPlan(BaseModel):
-    """What is read again of the file PLAN. The file also has the other fields of the `Comparison`."""
+    """The fields of the file PLAN that are read again. The file also has the other fields of `Comparison`."""
 
     settings: dict[str, Any] | None = None
     trained_in_this_order: list[str] = []  # the names of the runs

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from ps_cluster.config.setting_types import AUTO
 from ps_cluster.errors import UserError
 from ps_cluster.runs.monitor import BETTER, Monitor
-from ps_cluster.runs.result_rows import Better, MeasuredMetric, Split
+from ps_cluster.runs.result_rows import Better, CheckpointScores, Split
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Metric:
         """The label of an axis. The label of an accuracy or an error always has a unit."""
         return self.with_unit(self.name) if self.noun != ERROR.noun else f"{self.name} [the target's units]"
 
-    def of(self, score: MeasuredMetric) -> float | None:
+    def of(self, score: CheckpointScores) -> float | None:
         """Return the metric of a scored checkpoint; None if the checkpoint has no finite value of it."""
         return score.value_of(self.noun, self.examples)
 
@@ -139,7 +139,7 @@ _NOT_BELOW_0 = ("loss", "auc", "f1", "log_loss", "rmse", "recall")
 def metric_named(name: str, better: Better | None, examples: Split) -> Metric:
     """Return a metric by its name in rows, measured on `examples`.
 
-    `better`: None for a metric of which it is known which values are better.
+    `better`: which values are better; None if `BETTER` has the metric.
     """
     better = better or BETTER[name]
     known = next((metric for metric in (ACCURACY, ERROR) if metric.noun == name), None)
@@ -150,7 +150,7 @@ def metric_named(name: str, better: Better | None, examples: Split) -> Metric:
     return Metric(name, better == "max", f"a value of {name}", _MOST.get(kind, math.inf), least, examples)
 
 
-def metric_of(scores: Sequence[MeasuredMetric], monitor: Monitor = Monitor()) -> Metric:
+def metric_of(scores: Sequence[CheckpointScores], monitor: Monitor = Monitor()) -> Metric:
     """Return the metric that the runs of a comparison are judged by.
 
     By default it is the metric of the objective. Accuracies are always finite, so scores without any accuracy are errors,

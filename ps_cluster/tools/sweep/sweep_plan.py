@@ -13,7 +13,7 @@ from pydantic_core import to_jsonable_python
 
 from ps_cluster.config import RunConfig, build_config
 from ps_cluster.config.objectives import OBJECTIVES
-from ps_cluster.config.sections import CHOOSING, flat, joined, nested
+from ps_cluster.config.sections import CHOICE_BY_SETTING, flat, joined, nested
 from ps_cluster.config.setting_types import AUTO
 from ps_cluster.config.user_layers import of_options, trust_names
 from ps_cluster.data.packed import PackedDataset
@@ -22,7 +22,7 @@ from ps_cluster.files.values import first_error
 from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.launch.local_run import complete_config
 from ps_cluster.runs.monitor import BETTER, Monitor
-from ps_cluster.runs.result_rows import MeasuredMetric
+from ps_cluster.runs.result_rows import CheckpointScores
 from ps_cluster.tools.fleet import config_at_once
 from ps_cluster.tools.sweep.methods import MOST_TRIALS, SEARCH_METHODS, STAGES, SearchMethod
 from ps_cluster.tools.sweep.space import Space, Values, read_space
@@ -41,7 +41,7 @@ def _known(method: str) -> str:
 
 
 class Sweep(BaseModel):
-    """A sweep. `settings` holds by dotted key what all trials share; a file may have it in sections too."""
+    """A sweep. `settings`: dotted key → value, for all trials. A file may also write them as sections."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
     vary: dict[Annotated[str, Field(pattern=r"^\w+(\.\w+){1,9}$")], Any] = {}
@@ -79,11 +79,11 @@ def read_sweep(file: Path | None, changes: dict[str, Any], overrides: dict[str, 
 def _with_absolute_paths(folder: Path, vary: Mapping[str, object]) -> dict[str, object]:
     """Return what varies, with absolute paths of the files that it names. Relative paths start at `folder`."""
     whole = dict(vary)
-    for key in CHOOSING.keys() & vary.keys():
+    for key in CHOICE_BY_SETTING.keys() & vary.keys():
         values = vary[key]
         names = [name.strip() for name in values.split(",")] if isinstance(values, str) else values
         if isinstance(names, list):
-            name_of = CHOOSING[key].kinds.trust_name
+            name_of = CHOICE_BY_SETTING[key].kinds.trust_name
             whole[key] = [name_of(name, folder) if isinstance(name, str) else name for name in names]
     return whole
 
@@ -151,7 +151,7 @@ class SweepPlan:
     def smaller_is_better(self) -> bool:
         return self.monitor.better == "min"
 
-    def score(self, row: MeasuredMetric, before: float | None) -> float | None:
+    def score(self, row: CheckpointScores, before: float | None) -> float | None:
         """Return the score of a trial after one more checkpoint.
 
         This is the score of the last checkpoint. In a training with patience it is the score of the best checkpoint,

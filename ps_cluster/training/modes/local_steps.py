@@ -51,7 +51,7 @@ class PeriodSoFar(NamedTuple):
     """The values that each local step of a period passes to the next step, which depends on all of them."""
 
     # What `take` passes on: in mode elastic the distance moved, float32 [n]. In the other modes the weights are in
-    # variables, so this is a number without a meaning, int32 [], by which a step comes after the one before it.
+    # variables. There it is an int32 [] without a meaning: a step depends on it only to run after the step before.
     passed_on: tf.Tensor
     statistics: tf.Tensor  # float32 [m]
     numbers: tf.Tensor  # float32 [3]: sums of loss and metric, and the learning rate of the period's first step
