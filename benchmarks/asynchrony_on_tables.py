@@ -49,12 +49,13 @@ COLUMNS = {
     "data": Column(heading="data"),
     "metric": Column(heading="metric"),
     "mode": Column(heading="mode"),
-    "straggler": Column(heading="slow worker"),
     "rate": Column(heading="learning rate", digits=5),
-    "score": Column(heading="test score", digits=4, spread="interval"),
-    "difference": Column(heading=f"difference to {BASELINE}", digits=4, spread="interval"),
-    "speed": Column(heading="examples/s", spread="interval"),
     "staleness": Column(heading="mean staleness", digits=2, spread="interval"),
+    "score": Column(heading="test score", digits=4, spread="interval"),
+    "difference": Column(heading=f"minus that of {BASELINE}", digits=4, spread="interval"),
+    "slow_score": Column(heading="with a slow worker", digits=4, spread="interval"),
+    "speed": Column(heading="examples/s", spread="interval"),
+    "slow_speed": Column(heading="with a slow worker", spread="interval"),
 }
 
 
@@ -129,44 +130,52 @@ def tuned_arm(name: str, mode: str, assignments: Mapping[str, Any]) -> Arm:
 
 
 def rows_of(name: str, metric: str, runs: Sequence[RunRecord]) -> list[dict[str, Any]]:
-    """Return a row for each slow worker and mode. A run that diverged is left out, so its row has a smaller n."""
+    """Return a row for each mode. A run that diverged is left out, so its row has a smaller n."""
     scored = [(run, run.final) for run in sorted(runs, key=lambda run: run.seed) if run.final is not None]
     base = {run.seed: score for run, score in scored if run.config.mode.name == BASELINE}
     rows = []
-    for straggler, mode in product(dict.fromkeys(run.straggler for run in runs), MODES):
-        mine = [(run, score) for run, score in scored if (run.straggler, run.config.mode.name) == (straggler, mode)]
-        row = {"data": name, "metric": metric, "mode": mode, "straggler": straggler}
+    for mode in MODES:
+        of_mode = [(run, score) for run, score in scored if run.config.mode.name == mode]
+        mine = [(run, score) for run, score in of_mode if run.straggler == NO_STRAGGLER]
+        slow = [(run, score) for run, score in of_mode if run.straggler != NO_STRAGGLER]
         if mine:
-            rows.append(row | {
+            rows.append({
+                "data": name, "metric": metric, "mode": mode,
                 "rate": mine[0][0].config.optimizer.learning_rate,
+                "staleness": [run.summary.staleness.mean or 0.0 for run, _ in mine],
                 "score": [score for _, score in mine],
                 "difference": [score - base[run.seed] for run, score in mine if run.seed in base],
+                "slow_score": [score for _, score in slow] or None,
                 "speed": [run.examples_per_second for run, _ in mine],
-                "staleness": [run.summary.staleness.mean or 0.0 for run, _ in mine],
+                "slow_speed": [run.examples_per_second for run, _ in slow] or None,
             })  # fmt: skip
-    return sorted(rows, key=lambda row: row["straggler"] != NO_STRAGGLER)
+    return rows
 
 
 def figure(record: Record) -> Plot:
     """Return the figure of a record: a panel for each data set, with the score of each mode over its examples/s."""
     names, look = list(dict.fromkeys(row["data"] for row in record.rows)), looks(MODES)
     with plot_style():
-        drawn, [panels] = grid(1, len(names), 3.0)
+        drawn, lines = grid(-(-len(names) // 2), min(2, len(names)), 3.0)
+        panels = [panel for line in lines for panel in line]
         for name, panel in zip(names, panels):
             rows = [row for row in record.rows if row["data"] == name]
-            for row in rows:
-                slow, (color, _, marker) = row["straggler"] != NO_STRAGGLER, astuple(look[row["mode"]])
-                x, y, label = row["speed"], row["score"], row["mode"] + ", a slow worker" * slow
-                panel.errorbar(
-                    mean(x), mean(y), half_interval(y), half_interval(x), marker=marker, color=color, linestyle="none",
-                    capsize=2, markerfacecolor="white" if slow else color, label=label,
-                )  # fmt: skip
+            for row, prefix in product(rows, ("", "slow_")):
+                x, y, (color, _, marker) = row[f"{prefix}speed"], row[f"{prefix}score"], astuple(look[row["mode"]])
+                if x:  # mode single has no slow worker
+                    panel.errorbar(
+                        mean(x), mean(y), half_interval(y), half_interval(x), marker=marker, color=color,
+                        linestyle="none", capsize=2, markerfacecolor="white" if prefix else color,
+                        label=row["mode"] + ", a slow worker" * bool(prefix),
+                    )  # fmt: skip
             metric = rows[0]["metric"]
             panel.set(
                 title=name, xlabel="examples/s", ylabel=f"test {metric}" + ", smaller is better" * (metric == "rmse")
             )
             plain_ticks(panel)
-        legend_outside(drawn, panels)
+        for unused in panels[len(names) :]:
+            unused.remove()
+        legend_outside(drawn, panels[: len(names)])
     return Plot("asynchrony_on_tables", "", "", drawn)
 
 
@@ -214,11 +223,13 @@ def main(
         f"finished runs in '{folder}' are used again"
     )
     rows: list[dict[str, Any]] = []
+    commits: set[str] = set()
     for name in names:
         work, place = WORKS[name], folder / name.replace(" ", "-")
         final = trained(work, place / "final", tuned(name, place, settings), settings, seeds, straggler)
         rows += rows_of(name, work.metric, final)
-        keep(output, rows, COLUMNS)
+        commits |= {machine.commit for run in final if (machine := run.summary.machine) and machine.commit}
+        keep(output, rows, COLUMNS, commit=", ".join(sorted(commits)))
         draw(output)
 
 

@@ -118,8 +118,14 @@ def read(name: str) -> Record:
         raise UserError(f"records: got '{name}': there is no {path}") from None
 
 
-def keep(output: Path | None, rows: list[dict[str, Any]], columns: dict[str, Column]) -> Record:
-    """Return the record of the command that runs now, and write it to `output`."""
+def keep(
+    output: Path | None, rows: list[dict[str, Any]], columns: dict[str, Column], *, commit: str | None = None
+) -> Record:
+    """Return the record of the command that runs now, and write it to `output`.
+
+    Args:
+      commit: the code that was measured, if an earlier command measured it; by default the code that runs now.
+    """
     here = machine.describe()
     words = ("python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:])
     # Paths become names, since they exist on this machine only: `--data-dir DATA_DIR`.
@@ -127,7 +133,7 @@ def keep(output: Path | None, rows: list[dict[str, Any]], columns: dict[str, Col
         before[2:].upper().replace("-", "_") if word.startswith("/") else shlex.quote(word)
         for before, word in zip(("", *words), words)
     )
-    commit, date = here.commit or "unknown", time.strftime("%Y-%m-%d")
+    commit, date = commit or here.commit or "unknown", time.strftime("%Y-%m-%d")
     without_commit = MachineRow.model_validate(here.model_dump(exclude={"commit"}))
     record = Record(command=command, commit=commit, date=date, machine=without_commit, columns=columns, rows=rows)
     if output is not None:
