@@ -180,7 +180,8 @@ def age() -> None:
     """Print for each record how many lines have changed since then in the code that the figures depend on."""
     for path in sorted(RECORDS.glob("*.json")):
         record = read(path.stem)
-        words = ("git", "diff", "--numstat", record.commit, "HEAD", "--", *TRAINING)
+        commit, *_ = record.commit.split(", ")  # several, if the trainings of a study are of different code
+        words = ("git", "diff", "--numstat", commit, "HEAD", "--", *TRAINING)
         ended = subprocess.run(words, cwd=IMPORT_FOLDER, capture_output=True, text=True)
         lines = sum(int(count) for line in ended.stdout.splitlines() for count in line.split()[:2] if count.isdigit())
         changed = "its commit is not here" if ended.returncode else f"{lines:,} lines of its code changed since"

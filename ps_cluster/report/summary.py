@@ -47,7 +47,6 @@ SCHEMA = 2
 
 MOST_EPOCHS_LISTED = 10_000  # without a score, because `checkpoints.every_epochs` may ask for very many scores
 
-UPDATES = tuple(Updates.model_fields)  # the names of the counts
 
 Restarts = Mapping[Task, int]
 """How often each task was started again. Tasks that were never started again may be missing."""

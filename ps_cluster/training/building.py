@@ -14,6 +14,7 @@ import tensorflow as tf
 from ps_cluster.config import RunConfig
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.data.packed import PackedDataset
+from ps_cluster.errors import UserError
 from ps_cluster.models import flat
 from ps_cluster.models.build import MOST_EXAMPLES
 from ps_cluster.models.build import build as build_model
@@ -72,7 +73,13 @@ def build(
     step = TrainStep(
         config, network, dataset.spec, train_examples=dataset.train_examples, accelerator=accelerator_of(config)
     )
-    return store, config.mode_kind.worker_step(step, config, start, network.keep)
+    compute = config.mode_kind.worker_step(step, config, start, network.keep)
+    if not isinstance(compute, Compute):  # a mode may be the user's
+        raise UserError(
+            f"mode '{config.mode.name}': its worker_step returned {type(compute).__name__}: return the TrainStep, or another "
+            "subclass of ps_cluster.training.step.Compute"
+        )
+    return store, compute
 
 
 def arrangement_of(network: flat.FlatNetwork, servers: int, matrices: Sequence[Matrix] = ()) -> Arrangement:

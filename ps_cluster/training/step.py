@@ -190,7 +190,7 @@ class TrainStep(Compute):
             return NO_ROWS
         # At the end of a dispatch, a worker has no next step. It asks for the rows of a step -1, and no rows are sent.
         batch = tf.maximum(batch, tf.zeros_like(batch))
-        packed = self.packed(batch)
+        packed = self.packed(self._drawn(batch))
         inputs = self.batch(batch, packed).inputs
         with tf.name_scope(COMPUTATION):
             rows = self._network.table_rows_of(inputs, self._random_state(batch), self._config.shards)
@@ -199,11 +199,11 @@ class TrainStep(Compute):
     def _random_state(self, batch: tf.Tensor) -> tf.Tensor:
         return tf.stack([self._config.training.seed, tf.cast(batch, tf.int32)])
 
-    def packed(self, batch: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Read the batch with this number, int64 [], as it was packed: name → [B, ...]."""
+    def packed(self, drawn: Batch) -> dict[str, tf.Tensor]:
+        """Read a batch as it was packed: name → [B, ...]."""
         from ps_cluster.data.batches import packed_examples
 
-        return packed_examples(self._drawn(batch), self._spec, self._examples)
+        return packed_examples(drawn, self._spec, self._examples)
 
     def batch(self, batch: tf.Tensor, packed: Mapping[str, tf.Tensor] = NO_ROWS.packed) -> TrainBatch:
         """Return the augmented batch with this number, int64 [].
@@ -216,7 +216,7 @@ class TrainStep(Compute):
         from ps_cluster.data.text_rows import network_inputs
 
         drawn = self._drawn(batch)
-        rows = as_batch(packed or self.packed(batch), self._spec)
+        rows = as_batch(packed or self.packed(drawn), self._spec)
         targets, varied = self._judge.targets(rows.target), rows.inputs
         if self._augment is not None:
             varied = self._augment(varied, drawn, self._spec, self._config.data)

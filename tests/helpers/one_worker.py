@@ -34,11 +34,11 @@ class GivenBatches(TrainStep):
         super().__init__(*arguments, **named)
         self._rows = rows
 
-    def packed(self, step):
-        return {name: tf.constant(array)[step] for name, array in self._rows.items()}
+    def packed(self, drawn):
+        return {name: tf.constant(array)[drawn.step] for name, array in self._rows.items()}
 
     def batch(self, step, packed=None):
-        rows = dict(packed or self.packed(step))
+        rows = dict(packed or {name: tf.constant(array)[step] for name, array in self._rows.items()})
         rows = BatchRows(target=rows.pop("target"), weight=rows.pop("weight", None), inputs=rows)
         targets = self._judge.targets(rows.target)
         ids = tf.range(tf.shape(rows.target, tf.int64)[0])

@@ -301,7 +301,7 @@ STOPPING = {
     ),
     "a run that diverged is scored, and has failed": Story(
         [BEGINS, (8, row(340)), (10, leader_done("diverged")), (20, evaluator_done)],
-        ["StopTraining(5.0)", "diverged, 1: the training diverged: after 340 updates weights are NaN or infinite"],
+        ["StopTraining(5.0)", "diverged, 1: the training diverged: after 340 updates, weights are NaN or infinite"],
     ),
     "a stop while the evaluator scores asks once more, and keeps the outcome": Story(
         [BEGINS, (9, leader_done()), (10, ctrl_c), (11, ctrl_c)],

@@ -185,3 +185,10 @@ def test_a_network_for_images_of_one_size_is_refused_with_smaller_ones(tmp_path,
         UserError, match=r"schedule.image_scales: model.name 'tutorial_cnn' only takes images of 32x32x3: "
     ):
         steps_with_smaller_images(tmp_path, monkeypatch, **{"model.name": "tutorial_cnn"})
+
+
+def test_a_step_draws_its_batch_once(tmp_path, monkeypatch):
+    step, _network, start = steps_with_smaller_images(tmp_path, monkeypatch)
+    graph = tf.function(lambda number: step(number, *start).gradient, autograph=False)
+    operations = graph.get_concrete_function(tf.TensorSpec([], tf.int64)).graph.get_operations()
+    assert [one.type for one in operations].count("RandomIndexShuffle") == 1
