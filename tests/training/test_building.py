@@ -22,7 +22,7 @@ def test_a_mode_whose_step_is_no_compute_is_refused_in_one_line(tmp_path, monkey
     file = tmp_path / "mine.py"
     file.write_text(MODE)
     mode = user_code.trust_reference(f"{file}:Plain", tmp_path)
-    settings = {"mode.name": mode, "data.dataset": "cifar10", "model.name": "mlp", "training.steps": 1}
+    settings = {"mode.name": mode, "data.dataset": "cifar10", "model.name": "mlp", "model.precision": "float32"}
     dataset = pack_images(tmp_path / "packed", "cifar10", LETTERS, (*random_images(20), *random_images(20)))
     with pytest.raises(UserError, match="mine.py:Plain': its worker_step returned builtin_function_or_method: return"):
         build(build_config(None, settings), dataset, ["/device:CPU:0"], "/device:CPU:0", "leader", None)
