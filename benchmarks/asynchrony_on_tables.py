@@ -16,9 +16,11 @@ The same command continues an interrupted study. `--draw` prints the table of a 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from itertools import product
+from operator import sub
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -28,7 +30,7 @@ import click
 import ps_cluster
 from benchmarks import recommenders
 from benchmarks.records import Column, Record, half_interval, keep, table
-from benchmarks.trials import STEP, Arm, Study
+from benchmarks.trials import STEP, Arm, Difference, Study, lines_of
 from ps_cluster.cli.command_line import OUTPUT_FILE, OUTPUT_FOLDER, CommaList, OneLineCommand, Whole
 from ps_cluster.config.user_layers import parse_assignment
 from ps_cluster.errors import UserError
@@ -179,11 +181,31 @@ def figure(record: Record) -> Plot:
     return Plot("asynchrony_on_tables", "", "", drawn)
 
 
+def compared_with(record: Record) -> list[str]:
+    """Return what async costs and brings, seed by seed: its score minus those of others, and its speed over sync-ps."""
+    rows = {(row["data"], row["mode"]): row for row in record.rows}
+    names = dict.fromkeys(data for data, _ in rows)
+    differences = [
+        Difference(
+            f"{data}: async minus {other}", tuple(map(sub, rows[data, "async"]["score"], rows[data, other]["score"]))
+        )
+        for data, other in product(names, (BASELINE, "sync-ps"))
+    ]
+    ratios = []
+    for data, key in product(names, ("speed", "slow_speed")):
+        logs = [math.log(a / b) for a, b in zip(rows[data, "async"][key], rows[data, "sync-ps"][key], strict=True)]
+        middle, half = mean(logs), half_interval(logs)
+        low, ratio, high = (math.exp(middle + part) for part in (-half, 0, half))
+        slow = ", a slow worker" * (key == "slow_speed")
+        ratios.append(f"{data}{slow}: examples/s of async ÷ sync-ps {ratio:.2f} ({low:.2f} to {high:.2f})")
+    return [*lines_of(differences, 4), *ratios]
+
+
 def draw(path: Path) -> None:
-    """Print the table of a record, and draw its figure beside it."""
+    """Print the table of a record and what async costs and brings, and draw the figure beside the record."""
     record, picture = read_json(path, Record), path.with_suffix(".png")
     write_whole(picture, figure(record).png)
-    for line in (*table([record]).splitlines(), f"figure {picture}"):
+    for line in (*table([record]).splitlines(), *compared_with(record), f"figure {picture}"):
         print_line(line)
 
 
