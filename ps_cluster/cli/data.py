@@ -76,7 +76,7 @@ def list_(data_dir: Path | None, json_file: Path | None) -> None:
 @config_layers
 def fetch(given: GivenSettings, name: str) -> None:
     """Find or download a data set, pack it, and print where it is."""
-    dataset = _found(given.with_values({DATA_SET.setting: name}).resolve().config.data)
+    dataset = _found(given.with_values({DATA_SET.setting: name}).resolved().config.data)
     count = f"{dataset.train_examples} + {dataset.test_examples} examples"
     origin = f", packed from {dataset.source}" if dataset.source else ""
     print_line(f"{dataset.name} ({dataset.kind}), {count}: {dataset.directory}{origin}")
@@ -176,7 +176,7 @@ def show(given: GivenSettings, name: str, output: Path | None, seed: int) -> Non
     """
     from ps_cluster.report.data_tables import print_table_of
 
-    settings = given.with_values({DATA_SET.setting: name}).resolve().config.data
+    settings = given.with_values({DATA_SET.setting: name}).resolved().config.data
     dataset = _found(settings)
     if dataset.spec.unit == "images":
         from ps_cluster.report.data_page import write_data_page

@@ -242,7 +242,7 @@ class GivenSettings:
         """Return the environment's settings and the `overrides`, which win, for commands that start several runs."""
         return joined([settings_of_environment(os.environ), self.overrides()])
 
-    def resolve(self, size: NamedLayer | None = None) -> Resolved:
+    def resolved(self, size: NamedLayer | None = None) -> Resolved:
         """Merge the file, the environment and the `overrides`. Raises UserError for bad input.
 
         Args:

@@ -156,7 +156,7 @@ def _resolve_new(given: GivenSettings, split: str | None, *, tensorboard: bool) 
     """Return the settings of a new run. `split`: the value of --split, from which the mode may follow."""
     if tensorboard and not any(text.startswith(GRADIENTS) for text in given.assignments):
         given = replace(given, assignments=(*given.assignments, f"{GRADIENTS}=true"))
-    resolved = given.with_values(_mode_that_splits(split, given.values.get(MODE.setting))).resolve()
+    resolved = given.with_values(_mode_that_splits(split, given.values.get(MODE.setting))).resolved()
     config = resolved.config
     if split and config.mode_kind.cluster.splits != split:
         splits = f"mode {config.mode.name} splits the {config.mode_kind.cluster.splits}"

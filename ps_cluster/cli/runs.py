@@ -313,7 +313,7 @@ def show_cluster(
         refuse_others(context, *shown, because=f"'{what}' is a run directory, and a run is shown with its own settings")
         view = overview.of_run(what)
     else:
-        view = overview.of_config(replace(given, file=what).resolve().config)
+        view = overview.of_config(replace(given, file=what).resolved().config)
     if svg:
         write_whole(svg, draw_cluster(view))
     if json_file and write_json_to(json_file, view.to_json()):

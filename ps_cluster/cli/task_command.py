@@ -94,7 +94,7 @@ def task(
 
     topology, own = _given_cluster(cluster_file, kind, index)
     set_log_task(str(own))
-    config = given.resolve(topology.size).config
+    config = given.resolved(topology.size).config
     with with_metrics(make_lines(), metrics_port, metrics_host, str(own)) as view:
         options_of_task = one_task.TaskOptions(resume, wait_seconds, min_workers)
         return one_task.run_one_task(

@@ -101,7 +101,7 @@ def render(
 
     Settings, in options and in files, are those of `run`; --wait-seconds and --min-workers are those of `task`.
     """
-    config = given.resolve().config
+    config = given.resolved().config
     if (isolation := config.cluster.isolation) not in ("auto", "off"):
         raise UserError(
             f"cluster.isolation: got '{isolation}': containers may neither make networks nor change the firewall: "

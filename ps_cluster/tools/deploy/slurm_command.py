@@ -81,7 +81,7 @@ def render(
     """
     from ps_cluster.system.port_guard import check_can_guard, who_reaches
 
-    config = given.resolve().config
+    config = given.resolved().config
     check_for_tasks(config, min_workers)
     roles = roles_of(config)
     count = sum(role.count for role in roles)
