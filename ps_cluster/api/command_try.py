@@ -70,7 +70,7 @@ def try_run(words: Sequence[str], config: RunConfig) -> int:
     if idle:
         raise RunFailed(
             f"try: worker {', '.join(idle)} made fewer than {UPDATES_OF_WORKER} updates while the others made "
-            f"{workers * _MOST_UPDATES:,}: see which task is slow with --profile in a longer run"
+            f"{workers * _MOST_UPDATES:,}: start a longer run with --profile to see which task is slow"
         )
     print_line(
         f"try: everything worked in {time.monotonic() - began:.0f} s, with {summary.updates.applied} updates. Nothing was "

@@ -303,7 +303,8 @@ def _check_split(rows: Mapping[str, Rows]) -> None:
         raise UserError(f"dataset: {error}") from error
     if TARGET not in rows:
         raise UserError(
-            f"dataset: '{TARGET}' is missing, there is {', '.join(rows) or 'nothing'}: give the targets this name"
+            f"dataset: '{TARGET}' is missing, there is only {', '.join(rows) or 'an empty data set'}: name the targets "
+            f"'{TARGET}'"
         )
 
 
@@ -401,7 +402,9 @@ class DataSet(Named, Generic[OwnSettings]):
     def check(self, config: RunConfig) -> None:
         """Raise ValueError, with the setting and its value, for settings that do not fit this data set."""
         if config.evaluation.augment_last and self.views() is None:
-            raise ValueError(f"evaluation.augment_last: got True: data set {self.name} has no views: leave it out")
+            raise ValueError(
+                f"evaluation.augment_last: got True: data set {self.name} has no augmented views: leave this setting out"
+            )
 
     def check_examples(self, config: RunConfig, spec: ExampleSpec) -> None:
         """Raise ValueError, with the setting and its value, for settings that do not fit its examples."""

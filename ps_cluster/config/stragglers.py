@@ -78,7 +78,7 @@ def _parse_slowness(text: str) -> Slowness:
     factor, extra_s = float(match[2] or 1), float(match[3] or 0)
     if not 1 <= factor <= MOST_TIMES or extra_s > MOST_EXTRA_S:
         raise ValueError(
-            f"{text!r} is no straggler: a factor is in 1 to {MOST_TIMES}, a delay at most {MOST_EXTRA_S} s"
+            f"{text!r} is no straggler: a factor has to be from 1 to {MOST_TIMES}, a delay at most {MOST_EXTRA_S} s"
         )
     return Slowness(int(match[1]), factor, extra_s)
 

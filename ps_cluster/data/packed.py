@@ -184,7 +184,7 @@ def write_form(folder: Path, dataset: PackedDataset) -> None:
 
 
 def load_form(folder: Path) -> PackedDataset:
-    """Open a description of examples that `write_form` has written. The examples of the data set can't be read.
+    """Open what `write_form` has written: it describes the examples of a data set, but does not contain them.
 
     Raises FileNotFoundError if there is none in `folder`, and UserError if it is damaged.
     """

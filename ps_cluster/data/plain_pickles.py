@@ -88,7 +88,7 @@ class _PlainUnpickler(pickle.Unpickler):
         A pickle can use one text many times, so more bytes in all than the pickle itself has are refused.
         """
         if encoding != "latin1":
-            raise ValueError(f"bytes in the encoding {encoding!r} are not read, only in latin1")
+            raise ValueError(f"bytes are read only in the encoding latin1, not in {encoding!r}")
         self._bytes_left -= len(text)
         if self._bytes_left < 0:
             raise Malformed("it asks for more bytes than it has itself")

@@ -293,7 +293,8 @@ def ending_of(path: Path) -> str:
 
 
 def open_tables(files: Mapping[str, Sequence[Path]], text: Sequence[str]) -> dict[str, PiecewiseTable]:
-    """Return split → table, for files by split. In all tables, a column has the type of the first one where it has a value.
+    """Return split → table, for files by split. A column has the same type in all tables: that of the
+    first table in which it has a value.
 
     `text`: columns that are read as text, even if they look like numbers.
     """

@@ -48,7 +48,7 @@ def text_field(codes: ArrayField) -> ArrayField:
 
 
 def width_of(name: str, pieces: Iterable[np.ndarray]) -> Width:
-    """Return the width that all texts need, which come in consecutive pieces [n, ...]. `name`: of the texts, for messages.
+    """Return the width that is enough for every text. `name`: what messages call the texts, which come in pieces [n, ...].
 
     Raises Malformed if a value is no text, or a text is too long.
     """

@@ -37,7 +37,7 @@ class CheckpointFolder:
             names = [path.name for path in directory.iterdir() if not path.name.startswith(".")]
         if names and not any(name in ours or name.startswith("step-") for name in names):
             raise UserError(
-                f"checkpoint directory '{directory}' holds no checkpoints but other things, such as '{min(names)}'"
+                f"checkpoint directory '{directory}' holds other things, such as '{min(names)}', but no checkpoints"
             )
         if RunDir(directory).config.is_file():
             return cls(RunDir(directory), RunDir(directory).checkpoints)

@@ -150,7 +150,9 @@ def _convert(one: ExportFormat, what: str, work: Callable[[Exported, Path], T], 
     except (UserError, OSError):
         raise
     except Malformed as error:
-        raise RunFailed(f"{one.name}: the model can't be {what}: {error}; or leave it out of --to") from error
+        raise RunFailed(
+            f"{one.name}: the model can't be {what}: {error}; to export the other formats, leave {one.name} out of --to"
+        ) from error
     except Exception as error:  # converters raise almost any exception
         raise RunFailed(
             f"{one.name}: the model can't be {what} ({type(error).__name__}: {one_line(str(error), 500)}): leave it "

@@ -50,7 +50,7 @@ class Insight:
 
 
 def _largest(sizes: dict[str, int]) -> dict[str, slice]:
-    """Return name → positions of some of its values in the flat vector, for the largest variables.
+    """Return, for each of the largest variables, its name → the positions of some of its values in the flat vector.
 
     Args:
       sizes: name → size of each variable, in the order of the flat vector.

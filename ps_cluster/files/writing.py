@@ -115,7 +115,7 @@ def path_beside(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def folder_beside(path: Path) -> Iterator[Path]:
-    """Yield a new folder that is renamed to `path`, missing or empty, if the block ends well, and removed otherwise."""
+    """Yield a new folder. After the block it is renamed to `path`, which must be missing or empty; after an error, removed."""
     path = path.absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary_name(path)

@@ -31,7 +31,7 @@ MASTER = "master"  # the chief, in the TF_CONFIG of older programs and of some p
 def _is_address(text: str) -> str:
     match = _ADDRESS.fullmatch(text)
     if not match or int(match[2]) > LAST_PORT or (match[1] and not isinstance(_ip(match[1]), ipaddress.IPv6Address)):
-        raise ValueError(f"is not host:port, with a port in 1 to {LAST_PORT}")
+        raise ValueError(f"is not host:port, with a port from 1 to {LAST_PORT}")
     return text
 
 
@@ -94,7 +94,10 @@ def from_file(path: Path, task: Task, notify: Notify) -> tuple[ClusterTopology, 
 
 def _topology(given: _Jobs, task: Task, origin: Origin, notify: Notify) -> tuple[ClusterTopology, Task]:
     if EVALUATOR in given:
-        notify(f"{origin.field(EVALUATOR)}: left out: it scores checkpoints, and TensorFlow would wait for it in vain")
+        notify(
+            f"{origin.field(EVALUATOR)}: the evaluator is left out of the cluster: it scores checkpoints, and TensorFlow "
+            "would wait for it in vain"
+        )
     cluster = _cluster(given, origin)
     counts = {name: len(addresses) for name, addresses in cluster.items()} | {EVALUATOR: 1}
     if task.type not in counts:

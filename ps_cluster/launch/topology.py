@@ -26,7 +26,7 @@ class Origin:
     index: str
 
     def field(self, kind: str = "") -> str:
-        """Return the name of the field with all task types, or of the field of the type `kind`."""
+        """Return the name of the field of task type `kind`; without `kind`, of the field that holds all task types."""
         return ": ".join(filter(None, (self.name, ".".join(filter(None, (self.jobs, kind))))))
 
 

@@ -95,9 +95,9 @@ class NetworkEnd:
         return is_marked(self._model, PROBABILITIES)
 
     def why_own_units(self, losses: Sequence[keras.Loss]) -> str:
-        """Return why a regression is trained in the target's units; "" if standard deviations give the same network.
+        """Return why a regression has to be trained in its target's units; "" if standardised targets give the same network.
 
-        They give it if the best network for the standardised targets is also the best one for the original targets.
+        They do if the best network for the standardised targets is also the best one for the original targets.
         This depends on the loss, and on whether the network can return any number. Where it is not known, targets stay
         as they are. `losses`: those of compile(), of the outputs that have one. There are none for a model that was not
         compiled, which is trained by the squared error in standard deviations.

@@ -1,4 +1,4 @@
-"""Mark what the outputs of saved models are by layers at their ends, where no other layer shows it.
+"""Add a layer at the end of a saved model that says what its outputs are, where no other layer shows this.
 
 A mark is recognised by its name in the saved model. So each mark has a name that no user gives to a layer.
 """

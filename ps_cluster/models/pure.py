@@ -61,7 +61,7 @@ class PureScope(keras.StatelessScope):
         return self._times[id(variable)]
 
     def get_current_value(self, variable: keras.Variable) -> tf.Tensor | None:
-        """Return the value of a variable; None if it has no given value, which is recorded.
+        """Return the value of a variable. If none was given for it, this is recorded, and the result is None.
 
         No gradient flows through a value that a layer has assigned, as none flows through an assigned variable.
         """

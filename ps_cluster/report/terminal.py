@@ -81,7 +81,7 @@ class SafeConsole(Console):
 
 
 class ColumnOptions(TypedDict, total=False):
-    """The options of rich for a column that this package uses."""
+    """Those options of a column in the library Rich that this package uses."""
 
     no_wrap: bool
     justify: JustifyMethod

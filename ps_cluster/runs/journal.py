@@ -83,7 +83,7 @@ class LeaderStretch(Row):
 
 
 class Piece(NamedTuple):
-    """The first `rows` rows of one leader's file. `checksum`: that of the last row, or of the piece before."""
+    """The first `rows` rows of one leader's file. `checksum`: that of the last row; without rows, that of the piece before."""
 
     path: Path
     rows: int

@@ -58,7 +58,9 @@ def claim(run_dir: RunDir) -> Claim:
                 return Claim(run_dir.leaders, term)
     except OSError as error:
         raise UserError(f"run directory '{run_dir.root}' can't be written: {error.strerror}") from error
-    raise UserError(f"run directory '{run_dir.root}': other leaders have claimed each of {_MOST_TRIES:,} terms first")
+    raise UserError(
+        f"run directory '{run_dir.root}': gave up after {_MOST_TRIES:,} attempts to lead it: another leader was first each time"
+    )
 
 
 def _create(path: Path) -> None:

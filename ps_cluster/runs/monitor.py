@@ -70,7 +70,7 @@ class Monitor:
         return MetricText.of(self.metric(row), self.value(row))
 
     def words(self, row: CheckpointScores) -> str:
-        """Return the value with its name and its examples, e.g. "validation auc 0.9312"."""
+        """Return the value after the name of the set of examples and that of the metric, e.g. "validation auc 0.9312"."""
         return f"{row.deciding} {self.text(row)}"
 
     def best_so_far(self, row: CheckpointScores) -> str:

@@ -63,8 +63,8 @@ class ExpectedRows:
       rates: function from step ids, int64 [k], to their learning rates, float32 [k]; None: any.
       ids_checksums: function from rows, a structured array [k] of ROW, to the checksums of their examples' ids, int64 [k];
         None: any.
-      examples_in_all: the approximate number of examples in all rows. If it is above `MOST_IDS`, only the ids of every
-        k-th row are computed again.
+      examples_in_all: the approximate number of examples in all rows. If it is above `MOST_IDS`, the ids of
+        only some rows are computed again.
       highest_rate: the highest rate of the schedule. The tolerance for rounding is a fixed share of this rate, even for
         rows whose rate is small.
       holds_from: for each shard, the first row to which rates, staleness bound and ids apply. Earlier rows were made
@@ -301,7 +301,7 @@ class ShardAudit:
         return self._updates(counts.version) - math.ceil(self.repeated / self._rounds.gradients_per_update)
 
     def excess(self, counts: Counts) -> int:
-        """Return the number of gradients that were applied too often, by the counter with the largest excess."""
+        """Return how many gradients were applied too often, according to the counter with the largest excess."""
         more = counts.version - self._updates(counts.version)
         changes = more * self._rounds.gradients_per_update + self.rows
         return max(0, changes - self.distinct, counts.accepted - self.distinct, self.repeated)

@@ -158,7 +158,7 @@ class TrainingClock:
         self._looked = wall - self._settings[-1].shift
 
     def unsettled(self, unix: np.ndarray) -> np.ndarray:
-        """Return unix times (float64 […]) up to the last `look`, corrected for changes of the clock. 0 stays 0."""
+        """Return unix times (float64 […], none after the last `look`), corrected for changes of the clock. 0 stays 0."""
         if len(self._settings) == 1:
             return unix
         # Each time was taken under one setting of the clock. If several settings are possible, use the latest time.

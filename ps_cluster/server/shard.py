@@ -405,7 +405,7 @@ class ParameterShard:
     def _send_push(
         self, ids: list[tf.Tensor], gradient: tf.Tensor, fresh: tf.Tensor, columns: tf.Tensor, rows: PushedRows
     ) -> tuple[Push, tf.Tensor]:
-        """Send one message to the ps; return, on the ps, the push in the message, and the worker's next step.
+        """Send one message to the ps. Return two things that are placed there: the push, and the worker's next step.
 
         Args:
           ids: the step, the version that was pulled for it, and the worker's next step, int64 [] each.

@@ -509,8 +509,8 @@ def _check_state(shard: ParameterShard) -> None:
             raise UserError(f"{owner}.slots: '{name}' is {variable.dtype.name}: a slot has to be float32")
         if variable.shape.rank and variable.shape[-1] != weights:
             raise UserError(
-                f"{owner}.slots: '{name}' has the shape {variable.shape.as_list()}: a slot is a single number, or has a number "
-                f"for each of the shard's {weights} weights in its last axis; let `state` return it if it is anything else"
+                f"{owner}.slots: '{name}' has the shape {variable.shape.as_list()}: a slot is a single number, or its "
+                f"last axis has a number for each of the shard's {weights} weights; return other variables from `state`"
             )
     for name, variable in shard.state.items():
         if not variable.shape.rank and not _is_by_shard(name):

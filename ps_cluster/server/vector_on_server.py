@@ -57,8 +57,8 @@ class ChangedRows:
 class VectorOnServer:
     """A shard's vector at the version of a snapshot. Its copy on the server is freed together with this object.
 
-    It is read from its beginning to its end. Each message from the server brings some of the numbers that are read next too,
-    because a network may have many small tables.
+    It is read from its beginning to its end. Each message from the server also brings some of the numbers that follow those
+    asked for. Otherwise a network with many small tables would need a message for each of them.
 
     Attributes:
       changes: where the numbers are in the whole vector, if this vector has only the changed rows of the tables.

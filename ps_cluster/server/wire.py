@@ -175,7 +175,7 @@ class MessageLayout:
         ]
 
     def short(self, last: tf.Tensor) -> list[tf.Tensor]:
-        """Return a message that contains only its last vector. It has all tensors, but the others are empty."""
+        """Return a message with only the last vector. The tensors of the other vectors are there, but empty."""
         alone = [dtype for (dtype, _), is_alone in zip(self.fields[:-1], self._alone) if is_alone]
         return [*(tf.zeros([0], dtype) for dtype in alone), as_bytes(last) if self.is_sent else last]
 

@@ -107,8 +107,8 @@ class ForkServer:
     def popen(self, argv: list[str], *, env: Mapping[str, str], **options: Unpack[StartOptions]) -> ForkedProcess:
         """Run `python -m module …` in a fork, in a new session, without input. Both outputs go to `stdout`, a file.
 
-        That is what the other `options` ask for, so they are not read. Raises OSError if the server did not come up or has
-        ended, and StopHeard if it `stops` meanwhile.
+        The other `options` ask for just that, so they are not read. Raises OSError if the fork server did not come up or has
+        ended, and StopHeard if `stops` returns True meanwhile.
         """
         cwd, stdout = options["cwd"], options["stdout"]
         assert stdout is not None, "a task needs a log, because the output of the server is not meant for it"

@@ -20,8 +20,8 @@ class _OpenDispatch:
 class OpenDispatches:
     """The dispatches with steps that are not yet applied, in the order in which they were handed out.
 
-    Workers take dispatches in this order. So work on a dispatch has begun if a later dispatch has an update, or if there are
-    no more open dispatches than workers. A finished dispatch takes no memory.
+    Workers take dispatches in this order. So work on a dispatch has begun if a later dispatch has an update, or if the
+    number of open dispatches is at most the number of workers. A finished dispatch takes no memory.
     """
 
     def __init__(self, clock: Callable[[], float] | None = None):

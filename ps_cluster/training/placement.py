@@ -27,7 +27,7 @@ def first_blocks(blocks: Sequence[Block], places: Sequence[LayerPlace], workers:
     most = sum(block.weights > 0 for block in blocks)
     if workers > most:
         raise ValueError(
-            f"cluster.workers: got {workers}: the network has {most} parts with weights between which it can be cut: "
+            f"cluster.workers: got {workers}: the network can be cut into at most {most} parts that have weights: "
             f"take at most {most}"
         )
     if not places:

@@ -41,7 +41,7 @@ class Reporter:
         self._last: ProgressRow | None = None
 
     def start(self) -> None:
-        """Leave the updates so far out of the histograms over time. Call it before the first step."""
+        """Exclude all earlier updates from the histograms over time. Call it before the first step."""
         self._staleness = self._progress.staleness
         self._next_staleness_s = time.monotonic() + STALENESS_EVERY_S
 

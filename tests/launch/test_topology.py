@@ -85,7 +85,7 @@ def test_evaluator_found_in_the_cluster_of_tf_config_is_left_out_and_that_is_sai
     said = []
     topology, task = from_tf_config(tf_config(CLUSTER | {"evaluator": ["e:5"]}, kind, 0), said.append)
     assert topology.cluster == CLUSTER and task == Task(kind, 0) and topology.evaluator is is_evaluator
-    assert len(said) == 1 and said[0].startswith("TF_CONFIG: cluster.evaluator: left out")
+    assert len(said) == 1 and said[0].startswith("TF_CONFIG: cluster.evaluator: the evaluator is left out of the cluster")
 
 
 def test_task_that_is_the_evaluator_needs_no_entry_in_the_cluster():
@@ -126,7 +126,7 @@ def test_keys_that_operators_add_are_ignored():
         (tf_config(CLUSTER | {"worker": ["c:3", "d"]}), "cluster.worker.1: got 'd': is not host:port"),
         (
             tf_config(CLUSTER | {"ps": ["b:70000"]}),
-            "cluster.ps.0: got 'b:70000': is not host:port, with a port in 1 to 65535",
+            "cluster.ps.0: got 'b:70000': is not host:port, with a port from 1 to 65535",
         ),
         (tf_config(CLUSTER | {"ps": ["a:1"]}), "'a:1' appears twice"),
         (tf_config(CLUSTER | {"master": ["m:1"]}), "cluster.master: there is a chief too"),
@@ -166,7 +166,7 @@ def test_evaluator_found_in_a_cluster_file_is_left_out_and_that_is_said(of_file)
     said = []
     topology, _ = of_file(dump_yaml(CLUSTER | {"evaluator": ["e:5"]}), "evaluator", 0, said.append)
     assert topology.cluster == CLUSTER and topology.evaluator
-    assert len(said) == 1 and said[0].startswith(f"{of_file.name}: evaluator: left out")
+    assert len(said) == 1 and said[0].startswith(f"{of_file.name}: evaluator: the evaluator is left out of the cluster")
 
 
 @pytest.mark.parametrize(

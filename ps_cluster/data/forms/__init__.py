@@ -12,7 +12,7 @@ from ps_cluster.data.picture_sets import PictureSettings
 
 
 class PathForm(Form, DataSet[OwnSettings]):
-    """A form and its data sets, which are copies of it that have a path. They hold no images unless a subclass says so."""
+    """A form of data at a path. A data set is a copy of its form that has a path. Neither holds images by default."""
 
     recipe: Mapping[str, Any] = NO_IMAGES
     version = 2

@@ -117,7 +117,7 @@ def scored(x: keras.KerasTensor, outputs: int) -> keras.KerasTensor:
 
 
 def network_of(inputs: Mapping[str, keras.KerasTensor], outputs: keras.KerasTensor, name: str) -> keras.Model:
-    """Return a model, which takes a single input by itself and several by name."""
+    """Return a model. It takes one input as an array, and several as a dictionary: name → array."""
     from ps_cluster.models.flat import as_arguments  # imports TensorFlow
 
     return keras.Model(as_arguments(inputs), outputs, name=name)

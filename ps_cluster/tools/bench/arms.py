@@ -128,7 +128,9 @@ def with_straggler(chosen: list[BenchArm], straggler: str, workers: int) -> list
     except ValueError as error:
         raise UserError(f"--straggler: {error}") from error
     if not slow or any(one.extra_s for one in slow):
-        raise UserError(f"--straggler: got '{straggler}': say how many times slower, e.g. 2:5x")
+        raise UserError(
+            f"--straggler: got '{straggler}': give a worker and how many times slower it is, e.g. 2:5x for worker 2"
+        )
     if not any(arm.can_be_slow for arm in chosen):
         able = " or ".join(arm.name for arm in ARMS.values() if arm.can_be_slow)
         raise UserError(f"--straggler: got '{straggler}': --arms has to name {able}")

@@ -54,7 +54,7 @@ from ps_cluster.tools.bench import arms
 @option(
     "--ddp-python",
     type=INPUT_PATH,
-    help="The Python with PyTorch that runs the arms ddp, ddp_cores, ddp_compiled and torch_single, and those of tables.",
+    help="The Python with PyTorch that runs the arms ddp, ddp_cores, ddp_compiled and torch_single; also for tables.",
 )
 @option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A setting of all arms; repeatable.")
 @option("--output", type=OUTPUT_FILE, help="Also write all figures to this JSON file.")

@@ -88,7 +88,7 @@ def first_of(arms: Sequence[BenchArm]) -> BenchArm:
 def figures(arms: Sequence[BenchArm], rates: Rates) -> dict[str, Spread]:
     """Return the spreads of all figures over the rounds: rates, the first arm's ratio to each arm, and what slowed arms keep.
 
-    A slowed arm keeps a share of its rate without slow workers. This share is also divided by the ideal one.
+    What a slowed arm keeps is its rate with slow workers, divided by its rate without. It is also divided by the ideal share.
     """
     found, first = {name: list(values) for name, values in rates.items()}, first_of(arms)
     for arm in arms:
@@ -154,7 +154,7 @@ def measure(
 
 
 def columns_of(arms: Sequence[BenchArm], unit: str) -> list[Column]:
-    """Return columns of all rates, and of the first arm's ratios to them."""
+    """Return a column for the rate of each arm, and columns of the first arm's rate divided by each of these."""
     first = first_of(arms).name
     return [Column(f"{unit}/s", "{arm}", ",.0f"), Column(f"{first} ÷ this", f"{first}_to_{{arm}}", ".2f")]
 

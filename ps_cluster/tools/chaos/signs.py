@@ -108,5 +108,5 @@ def new_process(task: Task, old_pid: int) -> Sign:
 
 
 def worker_pids(row: ProgressRow, index: int) -> set[int]:
-    """Return the processes of worker `index` whose updates `row` counts."""
+    """Return the pids of those processes of worker `index` that made the updates counted in `row`."""
     return {worker.pid for worker in row.workers if worker.index == index and worker.updates}

@@ -52,10 +52,11 @@ def complaints(
 def complaints_of_hosted(
     result: TrainingResult, step_ids: Sequence[int], unsaved_seconds: float, still_there: Sequence[str]
 ) -> list[str]:
-    """Return the problems of a run on hosts that was drained, one line each.
+    """Return the problems of a drained run on hosts, one line each.
 
     Args:
-      unsaved_seconds: the sum, over all deaths of its leader, of the time since the last update that a state held.
+      unsaved_seconds: the time from the last update that was saved in a state to the death of the leader, as a sum over
+        all deaths.
       still_there: the tasks that did not end with it.
     """
     applied, rolled_back = result.updates.applied, result.rolled_back_seconds

@@ -52,7 +52,9 @@ if TYPE_CHECKING:
     help="Folder of runs and report; an unfinished comparison in it is continued.",
 )
 @option(
-    "--force", is_flag=True, help="Compare runs whose settings differ where they must be equal; the report says so."
+    "--force",
+    is_flag=True,
+    help="Compare the runs even if settings differ that should be equal; the report then says so.",
 )
 @tensorboard_option
 @option("--dry-run", is_flag=True, help="Print the runs in the order in which they are trained; start nothing.")

@@ -1,1 +1,1 @@
-"""Write what schedulers read, manifests for Kubernetes and a script for Slurm: each task is a `ps-cluster task`."""
+"""Write files for schedulers: manifests for Kubernetes, or a script for Slurm. Each task runs `ps-cluster task`."""

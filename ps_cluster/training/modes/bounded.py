@@ -244,10 +244,10 @@ def bounded_graph(store: ParameterStore, compute: Compute, config: RunConfig, *,
 class Bounded(DefaultMode):
     """Asynchronous training with a bound on staleness, on how far a worker may be ahead, or on both.
 
-    It promises that no update is staler than `max_staleness`, and that no worker begins a step while it has ended more than
-    `max_clock_lag` steps more than the slowest worker it waits for. Both bounds hold for every update, whichever worker dies:
-    a push that would break one is dropped and computed again. The proof of a run checks `max_staleness`, but not
-    `max_clock_lag`.
+    It promises that no update is staler than `max_staleness`, and that no worker begins a step while it is more than
+    `max_clock_lag` finished steps ahead of the slowest worker that it waits for. Both bounds hold for every update,
+    whichever worker dies: a push that would break one is dropped and computed again. The proof of a run checks
+    `max_staleness`, but not `max_clock_lag`.
     """
 
     name = "bounded"

@@ -132,7 +132,7 @@ class Diloco(OuterMode):
         if settings.fragments and (settings.dynamic_steps or not 2 <= servers <= settings.local_steps):
             raise ValueError(
                 f"mode.fragments: got true: it needs 2 or more parameter servers, at most mode.local_steps "
-                f"({settings.local_steps}), and there are {servers}; and it needs mode.dynamic_steps=false"
+                f"({settings.local_steps}), but got {servers}; and it needs mode.dynamic_steps=false"
             )
         name, method = config.staleness.method, METHODS[config.staleness.method]
         if not method.takes_periods or (method.drops and settings.fragments):
