@@ -85,7 +85,9 @@ def test_evaluator_found_in_the_cluster_of_tf_config_is_left_out_and_that_is_sai
     said = []
     topology, task = from_tf_config(tf_config(CLUSTER | {"evaluator": ["e:5"]}, kind, 0), said.append)
     assert topology.cluster == CLUSTER and task == Task(kind, 0) and topology.evaluator is is_evaluator
-    assert len(said) == 1 and said[0].startswith("TF_CONFIG: cluster.evaluator: the evaluator is left out of the cluster")
+    assert len(said) == 1 and said[0].startswith(
+        "TF_CONFIG: cluster.evaluator: the evaluator is left out of the cluster"
+    )
 
 
 def test_task_that_is_the_evaluator_needs_no_entry_in_the_cluster():
