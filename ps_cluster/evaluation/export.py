@@ -155,8 +155,8 @@ def _convert(one: ExportFormat, what: str, work: Callable[[Exported, Path], T], 
         ) from error
     except Exception as error:  # converters raise almost any exception
         raise RunFailed(
-            f"{one.name}: the model can't be {what} ({type(error).__name__}: {one_line(str(error), 500)}): leave it "
-            "out of --to"
+            f"{one.name}: the model can't be {what} ({type(error).__name__}: {one_line(str(error), 500)}); "
+            f"to export the other formats, leave {one.name} out of --to"
         ) from error
 
 

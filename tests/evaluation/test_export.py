@@ -186,7 +186,7 @@ def test_a_file_that_differs_by_more_than_is_allowed_is_not_written(run_dir, tmp
     ("name", "code", "says"),
     [
         ("Missing", 2, ["not_there_at_all", "-m pip install not_there_at_all"]),
-        ("Broken", 1, ["my.py:Broken: the model can't be written (KeyError", "leave Broken out of --to"]),
+        ("Broken", 1, ["my.py:Broken: the model can't be written (KeyError", "my.py:Broken out of --to"]),
     ],
 )
 def test_a_format_that_can_not_be_written_is_named_with_what_helps(run_dir, tmp_path, name, code, says):

@@ -44,7 +44,7 @@ def test_each_worker_begins_with_a_block(placement, workers, firsts):
 @pytest.mark.parametrize(
     ("placement", "workers", "says"),
     [
-        ("auto", 4, "cluster.workers: got 4: the network has 3 parts with weights"),
+        ("auto", 4, "cluster.workers: got 4: the network can be cut into at most 3 parts that have weights"),
         ("d=1", 2, "mode.placement: got 'd': the network has no such layer; it has a, b, sum, c"),
         ("b=1,sum=2", 3, "b, sum can't be cut apart"),
         ("b=2,c=1", 3, "got 'c=1': the layers before are on worker 2"),
