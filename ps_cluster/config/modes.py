@@ -43,8 +43,8 @@ class Waits(Enum):
 
 
 Splits = Literal["data", "layers", "width"]
-"""What is divided among the workers: the data, so that each worker has the whole network, or the layers or the width of
-the network."""
+"""What is divided among the workers: the data (each worker has the whole network), or the network's layers, or the width
+of its layers."""
 
 
 class Flow(NamedTuple):

@@ -10,7 +10,7 @@ CHIEF, PS, WORKER, EVALUATOR = "chief", "ps", "worker", "evaluator"
 TRAINING_TYPES = (CHIEF, PS, WORKER)
 
 Resume = Literal["auto", "never", "always"]
-"""Whether a task of `ps-cluster task` continues from a checkpoint or snapshot in the run directory; auto: if there is one."""
+"""Whether `ps-cluster task` continues from a state in the run directory. "auto": it does if there is one."""
 
 
 @dataclass(frozen=True, order=True)

@@ -41,7 +41,7 @@ class InputForm(Row):
 
 
 class TableColumns(Row):
-    """How a table's columns became inputs, in the order in which the model takes them."""
+    """The columns of a table as inputs of the model, in the order in which it takes them."""
 
     numbers: list[NumberColumn]
     categories: list[CategoryColumn]

@@ -107,7 +107,7 @@ class FrozenProcesses:
         self._since_s: dict[Task, float] = {}
 
     def take_overdue(self, frozen: Iterable[Task], now_s: float) -> list[Task]:
-        """Return the `frozen` tasks that have been stopped for `limit_s` seconds or longer, and begin to count anew for them.
+        """Return the `frozen` tasks that have been stopped for `limit_s` seconds or longer, and start counting again for them.
 
         Args:
           frozen: all tasks that are stopped now. A task that is still stopped is returned again after another `limit_s`.

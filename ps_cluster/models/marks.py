@@ -23,7 +23,7 @@ MARKS = (UNITS, OWN_UNITS, SCORES, PROBABILITIES)
 
 
 def symbolic_inputs_of(model: keras.Model) -> list[keras.KerasTensor]:
-    """Return the symbolic inputs of a model; none for a class of the user, of which Keras does not know them."""
+    """Return the symbolic inputs of a model; [] for a class of the user, whose inputs Keras does not know."""
     found: list[keras.KerasTensor] = keras.tree.flatten(getattr(model, "inputs", None) or ())
     return found
 

@@ -99,7 +99,7 @@ class Analysis(ABC):
 
     @property
     def calibration(self) -> Calibration | None:
-        """How well confidence fits accuracy; None for predictions without confidence."""
+        """The calibration: how well confidence matches accuracy. None for predictions without confidence."""
         return None
 
     @cached_property

@@ -49,7 +49,7 @@ MOST_EPOCHS_LISTED = 10_000  # without a score, because `checkpoints.every_epoch
 
 
 Restarts = Mapping[Task, int]
-"""How often each task was started again. Tasks that were never started again may be missing."""
+"""Task → the number of its restarts. A task without restarts may be missing."""
 Tasks = Mapping[Task, TaskRow]
 """Task → its row in cluster.json, which describes the task's newest process."""
 

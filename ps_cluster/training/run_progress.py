@@ -46,7 +46,7 @@ SUMMED = ("loss", "learning_rate", "staleness", "metric", "examples")
 
 
 class _Look(NamedTuple):
-    """What was applied at the time of a look at the ledger."""
+    """The numbers that had been applied when the ledger was read."""
 
     monotonic_s: float
     updates: int

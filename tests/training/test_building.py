@@ -1,4 +1,4 @@
-"""What a training is built from."""
+"""Building a training from its settings: the store, and the computation of a step."""
 
 import pytest
 

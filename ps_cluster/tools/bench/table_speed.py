@@ -47,11 +47,10 @@ PER_VARIABLE = replace(arms.PER_VARIABLE, values=_cluster_of(1))
 ARMS = (FIT, HAND, MODE_SINGLE, ASYNC, ASYNC_2PS, PER_VARIABLE)
 _TORCH = BenchArm("torch_single", "ps_cluster.tools.bench.ddp_tables", values={**_RULE, **arms.ALONE}, torch=True)
 TORCH_ARMS = (_TORCH, replace(_TORCH, name="ddp_cores", values={**_RULE, **arms.ONE_PER_CORE}))
-BASELINES = (FIT.name, HAND.name, PER_VARIABLE.name)
+BASELINES = (FIT.name, HAND.name, PER_VARIABLE.name, _TORCH.name)
 COLUMNS = (
     Column("examples/s", "{arm}", ",.0f"),
     Column("rows/s a core", "{arm}_rows_per_core", ",.0f"),
-    *(Column(f"to {one}", f"{{arm}}_to_{one}", ".2f") for one in BASELINES),
 )
 
 
@@ -64,7 +63,9 @@ def benchmark(values: Mapping[str, object], ddp_python: Path | None) -> Benchmar
     packed = resolve_data(build_config(None, FIXED | dict(values)).data, notify=print_line)
     measured = [*ARMS, *(arms.with_torch(arm, ddp_python) for arm in TORCH_ARMS if ddp_python)]
     found = jobs(packed, values, measured, notify=print_line)
-    return Benchmark(found, packed, "examples", measured, COLUMNS, figures)
+    baselines = [arm.name for arm in measured if arm.name in BASELINES]
+    columns = [*COLUMNS, *(Column(f"to {one}", f"{{arm}}_to_{one}", ".2f") for one in baselines)]
+    return Benchmark(found, packed, "examples", measured, columns, figures)
 
 
 def jobs(
@@ -111,6 +112,6 @@ def figures(chosen: Sequence[BenchArm], rates: Rates) -> dict[str, Spread]:
         found[arm] = Spread.of(list(rates[arm]))
         found[f"{arm}_rows_per_core"] = Spread.of([rate * LOOKUPS / allowance().threads for rate in rates[arm]])
         for other in BASELINES:
-            if other != arm:
+            if other != arm and other in rates:  # PyTorch may not be there
                 found[f"{arm}_to_{other}"] = Spread.of(ratios(rates, arm, other))
     return found
