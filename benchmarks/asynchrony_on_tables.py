@@ -182,9 +182,12 @@ def figure(record: Record) -> Plot:
 
 
 def compared_with(record: Record) -> list[str]:
-    """Return what async costs and brings, seed by seed: its score minus those of others, and its speed over sync-ps."""
+    """Return what async costs and brings, seed by seed: its score minus those of others, and its speed over theirs."""
     rows = {(row["data"], row["mode"]): row for row in record.rows}
     names = dict.fromkeys(data for data, _ in rows)
+    measured = [values for row in record.rows for values in row.values() if isinstance(values, list)]
+    if len(rows) < len(names) * len(MODES) or len({len(values) for values in measured}) > 1:
+        return ["a run diverged, so the seeds of the modes do not match, and async is not compared with the others"]
     differences = [
         Difference(
             f"{data}: async minus {other}", tuple(map(sub, rows[data, "async"]["score"], rows[data, other]["score"]))
@@ -192,12 +195,12 @@ def compared_with(record: Record) -> list[str]:
         for data, other in product(names, (BASELINE, "sync-ps"))
     ]
     ratios = []
-    for data, key in product(names, ("speed", "slow_speed")):
-        logs = [math.log(a / b) for a, b in zip(rows[data, "async"][key], rows[data, "sync-ps"][key], strict=True)]
+    for data, (key, other) in product(names, (("speed", BASELINE), ("speed", "sync-ps"), ("slow_speed", "sync-ps"))):
+        logs = [math.log(a / b) for a, b in zip(rows[data, "async"][key], rows[data, other][key], strict=True)]
         middle, half = mean(logs), half_interval(logs)
         low, ratio, high = (math.exp(middle + part) for part in (-half, 0, half))
         slow = ", a slow worker" * (key == "slow_speed")
-        ratios.append(f"{data}{slow}: examples/s of async ÷ sync-ps {ratio:.2f} ({low:.2f} to {high:.2f})")
+        ratios.append(f"{data}{slow}: examples/s of async ÷ {other} {ratio:.2f} ({low:.2f} to {high:.2f})")
     return [*lines_of(differences, 4), *ratios]
 
 
