@@ -58,6 +58,7 @@ class SharedOptions(TypedDict, total=False):
     skip_bad: bool | None
     augment: str | Mapping[str, object] | None
     steps: int | None
+    max_seconds: float | None
     optimizer: str | None
     weight_decay: float | None
     precision: Literal["auto", "bfloat16", "float32"] | None

@@ -146,7 +146,7 @@ def _attend(argv: Sequence[str], run: RunDir, listeners: Sequence[RunFollower], 
         one.finish()
 
 
-_OF_RESUME = ("epochs", "steps", "ps")  # keywords that may change when a run is resumed
+_OF_RESUME = ("epochs", "steps", "max_seconds", "ps")  # keywords that may change when a run is resumed
 
 
 def _resumed(

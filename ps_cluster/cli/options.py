@@ -78,6 +78,7 @@ CONFIG_OPTIONS = {
     "--model": "model.name",
     "--epochs": "training.epochs",
     "--steps": "training.steps",
+    "--max-seconds": "training.max_seconds",
     "--batch-size": "training.batch_size_per_worker",
     "--optimizer": "optimizer.rule",
     "--learning-rate": "optimizer.learning_rate",
@@ -99,7 +100,7 @@ GROUPS = {
 # Few users need these, so only --help-all shows them.
 RARE = frozenset(_options_of_modes()) | {
     "--min-workers", "--max-workers", "--straggler", "--staleness-method", "--isolation", "--target", "--image-size",
-    "--skip-bad/--no-skip-bad", "--weight-decay",
+    "--skip-bad/--no-skip-bad", "--weight-decay", "--max-seconds",
 }  # fmt: skip
 # The options that a newcomer uses first. They come first in the help of `run`.
 USUAL = frozenset(("--workers", "--ps", "--mode", "--dataset", "--model", "--epochs", "--learning-rate"))

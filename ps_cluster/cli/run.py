@@ -36,7 +36,7 @@ from ps_cluster.report.terminal import print_line
 
 GRADIENTS = "evaluation.gradients"  # shown in TensorBoard
 # What --resume can change.
-CHANGEABLE = ("training.epochs", "training.steps", "cluster.parameter_servers", ISOLATION_KEY)
+CHANGEABLE = ("training.epochs", "training.steps", "training.max_seconds", "cluster.parameter_servers", ISOLATION_KEY)
 
 
 @command(

@@ -131,6 +131,14 @@ class TrainingSettings(Section):
         le=1_000_000_000,
         description="Updates of the whole run, by all workers together; null: `training.epochs` decides.",
     )
+    max_seconds: float | None = Field(
+        default=None,
+        gt=0,
+        le=1e9,
+        description="Stop early once the run has trained for so many seconds, counted from its first step; the steps "
+        "under way are finished, and the last checkpoint is scored. The schedule still goes by `training.epochs` or "
+        "`training.steps`. null: no limit.",
+    )
     sample: str = Field(
         default=ALL,
         max_length=15_000,

@@ -95,7 +95,7 @@ class Decisions:
         self._trained = False
         self._stop_requested = False
         self._draining = False
-        self._early_stopping = EarlyStopping(config.evaluation, ended_at)
+        self._early_stopping = EarlyStopping(config, ended_at)
         self._stopped_early = False
         self._most_applied = -1
         self._outcome: Outcome = "failed"  # as the leader writes it in the end
@@ -144,9 +144,10 @@ class Decisions:
         if self._clock.under_way:
             self._silence.see(row, workers, now_s)
             self._most_applied = max(self._most_applied, row.applied)
-        if not begins:
-            return ()
-        return self._drain(now_s) if self._draining else self._stop_early(now_s)
+        if begins and self._draining:
+            return self._drain(now_s)
+        self._early_stopping.see_progress(row)
+        return self._stop_early(now_s) if self._stage is RunStage.TRAINING else ()
 
     def earlier_score_seen(self, score: EvaluationRow, now_s: float) -> Actions:
         """The evaluator scored a checkpoint before this launcher was started."""
@@ -166,11 +167,11 @@ class Decisions:
 
     @property
     def early_stop(self) -> EarlyStop | None:
-        """Why training was stopped early, if its patience has run out and nothing else has stopped it."""
+        """Why training was stopped early, if its patience or time has run out and nothing else has stopped it."""
         return self._early_stopping.due if self._stopped_early and self._outcome == "stopped" else None
 
     def _stop_early(self, now_s: float) -> Actions:
-        """Drain the training if its patience has run out. It then ends as if the user had asked for it."""
+        """Drain the training if its patience or time has run out. It then ends as if the user had asked for it."""
         if (due := self._early_stopping.due) is None or self._draining:
             return ()
         self._draining = self._stopped_early = True

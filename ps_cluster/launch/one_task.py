@@ -168,7 +168,7 @@ class OneTask:
             with temporary_files_in(self.run_dir.of_task(self.task).temporary):
                 code = loop(
                     self.task, self.topology, self.run_dir, self.view, requests, self, RunLimits(), rendezvous,
-                    total_updates=total, evaluation=self.config.evaluation,
+                    total_updates=total, config=self.config,
                 ).run()  # fmt: skip
             if self.claim is not None and code not in (0, BAD_INPUT):
                 self.claim.check()  # an older leader must not be started again, whatever has ended it

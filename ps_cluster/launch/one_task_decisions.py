@@ -72,7 +72,7 @@ class EndTask:
 
     Attributes:
       outcome: the outcome with which the leader first writes the ending of the run. None: it does not write one.
-      early_stop: why the training was stopped early, if its patience has run out.
+      early_stop: why the training was stopped early, if its patience or time has run out.
       proof_decides: whether the proof's exit code replaces `exit_code` if the proof of the run does not hold.
     """
 
@@ -226,6 +226,7 @@ class TaskDecisions:
 
     def progress_seen(self, row: ProgressRow, awake_s: float) -> TaskActions:
         self._clock.record_row(row, awake_s)
+        self._early_stopping.see_progress(row)
         return self._stop_early(awake_s)
 
     def score_seen(self, score: EvaluationRow, awake_s: float) -> TaskActions:
@@ -234,7 +235,10 @@ class TaskDecisions:
         return self._stop_early(awake_s)
 
     def _stop_early(self, awake_s: float) -> TaskActions:
-        """Drain the training if its patience has run out. It ends for good, as by Ctrl-C: no other leader continues it."""
+        """Drain the training if its patience or time has run out.
+
+        It ends for good, as by Ctrl-C: no other leader continues it.
+        """
         if self._early_stopping.due is None or self._stop_signal or self._clock.stage is not RunStage.TRAINING:
             return ()
         self._stopped_early = True

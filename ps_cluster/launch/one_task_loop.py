@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol, assert_never
 
 from ps_cluster.clock import AwakeClock
-from ps_cluster.config.schema import EvaluationSettings
+from ps_cluster.config.schema import RunConfig
 from ps_cluster.config.tasks import Task
 from ps_cluster.errors import UserError
 from ps_cluster.files import writing
@@ -87,7 +87,7 @@ class TaskLoop:
         rendezvous: RendezvousLimits,
         *,
         total_updates: int | None = None,
-        evaluation: EvaluationSettings,
+        config: RunConfig,
         surroundings: Surroundings = Surroundings(),
     ):
         self._run_dir = run_dir
@@ -99,7 +99,7 @@ class TaskLoop:
         self._awake = AwakeClock(surroundings.clock)
         self._look_every_s = limits.look_every_s
         before = training_result(run_dir)
-        early_stopping = EarlyStopping(evaluation, before.updates.applied if before else -1)
+        early_stopping = EarlyStopping(config, before.updates.applied if before else -1)
         self._decisions = TaskDecisions(
             task, topology, limits, rendezvous,
             total_updates=total_updates, early_stopping=early_stopping, now_s=self._clock(), awake_s=self._awake(),

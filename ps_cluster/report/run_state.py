@@ -74,13 +74,15 @@ class RunState:
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds left at the newest speed; None while no speed is known."""
+        """Seconds left at the newest speed, or until the limit of time; None while no speed is known."""
         if self.row is None or not self.row.examples_per_second:
             return None
+        limit = self.config.training.max_seconds
         left = self.config.schedule.left(self.applied / self.total) * self.total
         # Updates may have more or fewer examples than the settings say, so the mean of the updates so far is used.
         examples = self.row.examples / self.applied if self.applied else self.config.examples_per_update
-        return left * examples / self.row.examples_per_second
+        seconds = left * examples / self.row.examples_per_second
+        return seconds if limit is None else min(seconds, max(0.0, limit - self.row.train_seconds))
 
     @property
     def few_updates(self) -> str | None:
@@ -106,6 +108,7 @@ class RunState:
         config, spec, training = self.config, self.dataset.spec, self.config.training
         rate = f"{config.optimizer.rule}, learning rate {config.optimizer.learning_rate:g} ({config.schedule.kind})"
         length = counted(training.epochs, "epoch") if training.steps is None else counted(self.total, "update")
+        length += "" if training.max_seconds is None else f", at most {training.max_seconds:g} s"
         parts = [self.predicts or OBJECTIVES[spec.objective].described(spec.outputs), rate]
         parts += [f"batch {training.batch_size_per_worker}", length]
         if training.label_smoothing:

@@ -1,4 +1,4 @@
-"""Choose the best model of a run, and the moment to stop early. Both depend on the scores of one metric alone."""
+"""Choose the best model of a run by the scores of one metric, and find the moment to stop early."""
 
 from __future__ import annotations
 
@@ -8,11 +8,20 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec
-from ps_cluster.config.schema import EvaluationSettings
+from ps_cluster.config.schema import EvaluationSettings, RunConfig
 from ps_cluster.config.setting_types import AUTO
 from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files.values import listed
-from ps_cluster.runs.result_rows import Better, CheckpointScores, EarlyStop, MetricText, MetricValues
+from ps_cluster.runs.result_rows import (
+    Better,
+    CheckpointScores,
+    EarlyStop,
+    MetricText,
+    MetricValues,
+    NotBetter,
+    ProgressRow,
+    TimeOver,
+)
 
 BETTER: Mapping[str, Better] = {
     "accuracy": "max", "error": "min", "loss": "min", "auc": "max", "f1": "max", "log_loss": "min", "rmse": "min",
@@ -107,24 +116,32 @@ def checked_monitor_mode(
 
 
 class EarlyStopping:
-    """Follows the scores of a run in their order, and finds where its patience runs out.
+    """Follows the scores of a run in their order, and its time, and finds where its patience or its time runs out.
 
-    The answer depends only on the scores, so every process that reads them finds the same one, even after restarts.
-    Once patience has run out, counting begins again at 0, so that a resumed run has the full patience again. `due`: the
-    reason to stop now; None while there is none. A reason no longer counts once the run has ended in order at the step
-    of the reason or later.
+    The answer depends only on rows, so every process that reads them finds the same one, even after restarts. Once patience
+    has run out, counting begins again at 0, so that a resumed run has the full patience again. `due`: the reason to stop
+    now; None while there is none. The end of the patience no longer counts once the run has ended in order at its step or
+    later.
     """
 
-    def __init__(self, settings: EvaluationSettings, ended_at: int = -1):
+    def __init__(self, config: RunConfig, ended_at: int = -1):
         """Begin before the first score. `ended_at`: the last update of an earlier session that ended in order; -1: none."""
         self.due: EarlyStop | None = None
         self._ended_at = ended_at
+        settings = config.evaluation
         self._monitor = Monitor.of(settings)
         self._patience, self._min_delta = settings.patience, settings.min_delta
+        self._max_seconds = config.training.max_seconds
         self._seen: set[int] = set()
         self._waited = 0
         self._to_beat = -math.inf
         self._best: CheckpointScores | None = None
+
+    def see_progress(self, row: ProgressRow) -> None:
+        """Look at the time that the run has trained."""
+        limit = self._max_seconds
+        if self.due is None and limit is not None and row.train_seconds >= limit:
+            self.due = TimeOver(max_seconds=limit)
 
     def see(self, row: CheckpointScores) -> None:
         """Count a score. If a step is scored again, only its first score counts."""
@@ -144,7 +161,7 @@ class EarlyStopping:
         if self.due is not None or row.step <= self._ended_at:  # already said, now or in an earlier session
             return
         best = self._best
-        self.due = EarlyStop(
+        self.due = NotBetter(
             step=row.step,
             patience=self._patience,
             monitor=self._monitor.metric(best or row),

@@ -488,7 +488,7 @@ class SilenceRow(Row):
     seconds: Seconds
 
 
-class EarlyStop(Row):
+class NotBetter(Row):
     """The reason for an early stop: the metric did not become better in `patience` scored checkpoints up to `step`."""
 
     step: Count
@@ -503,6 +503,19 @@ class EarlyStop(Row):
         best = "" if self.best_step is None else f", the best is that of step {self.best_step:,}"
         in_a_row = "1 scored checkpoint" if self.patience == 1 else f"{self.patience:,} scored checkpoints in a row"
         return f"{self.examples} {self.monitor} has not become better in {in_a_row} up to step {self.step:,}{best}"
+
+
+class TimeOver(Row):
+    """The reason for an early stop: the run has trained for `max_seconds` seconds, which was its limit."""
+
+    max_seconds: Seconds
+
+    @property
+    def line(self) -> str:
+        return f"it has trained for {self.max_seconds:g} s (training.max_seconds)"
+
+
+EarlyStop = NotBetter | TimeOver
 
 
 class EvaluationSummary(MetricValues):

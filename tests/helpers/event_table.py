@@ -31,6 +31,7 @@ class ScriptedRun:
     Args:
       stop_takes_s: how long it takes to stop tasks.
       patience: training stops early after this many scored checkpoints without a better accuracy.
+      max_seconds: training stops early once it has taken so many seconds.
       ended_at: the last update of an earlier session that ended in order.
     Attributes:
       actions: all actions so far.
@@ -47,10 +48,13 @@ class ScriptedRun:
         stop_takes_s=0.0,
         bounds=(None, None),
         patience=None,
+        max_seconds=None,
         ended_at=-1,
         **limits,
     ):
-        settings = {"mode.name": mode, "data.dataset": "synthetic", "evaluation.patience": patience}
+        settings = {
+            "mode.name": mode, "data.dataset": "synthetic", "evaluation.patience": patience, "training.max_seconds": max_seconds
+        }  # fmt: skip
         config = build_config(None, settings)
         bounded = {"cluster.workers": workers, "cluster.min_workers": bounds[0], "cluster.max_workers": bounds[1]}
         self._config = config if mode == "single" else config.with_values(bounded)
@@ -172,10 +176,20 @@ ACTION_NAMES = {kind.__name__ for kind in get_args(ea.Action)}
 # Events of a table. They are functions of the run, which knows the pids.
 
 
-def row(applied, phase="training", written=0, wait_s=0.0):
-    """The leader writes a row of progress. `wait_s`: how long it says to wait for the next update."""
+def row(applied, phase="training", written=0, wait_s=0.0, train_s=0.0):
+    """The leader writes a row of progress.
+
+    Args:
+      wait_s: how long it says to wait for the next update.
+      train_s: how long it says that training has taken.
+    """
     progress = ProgressRow(
-        phase=phase, applied=applied, scheduled=applied, written=written, longest_wait_seconds=wait_s
+        phase=phase,
+        applied=applied,
+        scheduled=applied,
+        written=written,
+        longest_wait_seconds=wait_s,
+        train_seconds=train_s,
     )
 
     def event(run):

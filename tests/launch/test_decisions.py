@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ps_cluster.installation import PROGRAM
-from ps_cluster.runs.result_rows import EarlyStop
+from ps_cluster.runs.result_rows import NotBetter, TimeOver
 from tests.helpers.event_table import (
     ScriptedRun,
     ctrl_c,
@@ -435,6 +435,13 @@ PATIENCE = {
         [OUT_OF_PATIENCE.partition(" up to")[0] + " up to step 6", "DrainLeader(chief-0)"],
         {"patience": 2, "ended_at": 4},
     ),
+    "the end of the time drains, once": Story(
+        [BEGINS, (6, row(5, train_s=4.9)), (7, row(6, train_s=5.1)), (8, row(7, phase="draining", train_s=6)),
+         (9, leader_done("stopped")), (10, evaluator_done)],
+        ["stopping early: it has trained for 5 s (training.max_seconds); no new steps", "DrainLeader(chief-0)",
+         "StopTraining(5.0)", "stopped, 0: None"],
+        {"max_seconds": 5},
+    ),
     "a patience that ends after the training stops nothing": Story(
         [BEGINS, *WORSE[:2], (4.5, leader_done()), (5, scored_with(0.6, 3)), (6, evaluator_done)],
         ["StopTraining(5.0)", "completed, 0: None"],
@@ -456,15 +463,16 @@ def test_the_actions_of_a_run(story):
     story.check()
 
 
-def test_only_a_run_whose_patience_has_run_out_says_that_it_was_stopped_early():
+def test_only_a_run_whose_patience_or_time_has_run_out_says_that_it_was_stopped_early():
     def early_stop(*looks):
-        told = ScriptedRun(patience=2)
+        told = ScriptedRun(patience=2, max_seconds=60)
         for at_s, *events in (BEGINS, *looks):
             told.look(at_s, *events)
         return told.decisions.early_stop
 
     stopped = (8, leader_done("stopped"))
-    expected = EarlyStop(step=3, patience=2, monitor="accuracy", examples="test", best_step=1, best_value=0.6)
+    expected = NotBetter(step=3, patience=2, monitor="accuracy", examples="test", best_step=1, best_value=0.6)
     assert early_stop(*WORSE, stopped) == expected
     assert early_stop((2, ctrl_c), *WORSE, stopped) is None
+    assert early_stop((3, row(5, train_s=60)), stopped) == TimeOver(max_seconds=60)
     assert early_stop(*WORSE, (8, leader_done())) is None  # the last updates were under way already

@@ -79,7 +79,7 @@ def loop(tmp_path):
         )
         return TaskLoop(
             Task(kind, 0), CLUSTER, call.run_dir, View(), call.requests, call.work, RunLimits(),
-            RendezvousLimits(wait_s), total_updates=7, evaluation=build_config().evaluation, surroundings=surroundings,
+            RendezvousLimits(wait_s), total_updates=7, config=build_config(), surroundings=surroundings,
         ).run()  # fmt: skip
 
     call.time, call.requests, call.work = FakeTime(), StopRequests(), Work()

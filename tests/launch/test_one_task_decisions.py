@@ -24,7 +24,7 @@ from ps_cluster.launch.stages import RunLimits
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.runs.checkpoints import EndedMark
 from ps_cluster.runs.monitor import EarlyStopping
-from ps_cluster.runs.result_rows import EarlyStop, EvaluationRow, ProgressRow
+from ps_cluster.runs.result_rows import EvaluationRow, NotBetter, ProgressRow, TimeOver
 
 CHIEF, PS, WORKER = Task("chief", 0), Task("ps", 0), Task("worker", 0)
 ALONE = ClusterTopology({"chief": ["a:1"]})
@@ -33,6 +33,7 @@ THREE = ClusterTopology({"chief": ["a:1"], "ps": ["b:2"], "worker": ["c:3", "d:4
 SYNC = ClusterTopology({"worker": ["a:1", "b:2"]})
 LIMITS = RunLimits()
 INTERVAL_S = 0.5
+MAX_SECONDS = 1000.0
 WITH_ALL, AT_ONCE = StartProcess(1), StartProcess(None)
 
 
@@ -42,7 +43,7 @@ class ToldTask:
     def __init__(self, task, topology, rendezvous, answers, unknown=()):
         self.now_s = self.frozen_s = 0.0
         self.answers, self.unknown, self.frozen, self.stop_signal = set(answers), list(unknown), False, 0
-        settings = build_config(None, {"evaluation.patience": 2}).evaluation
+        settings = build_config(None, {"evaluation.patience": 2, "training.max_seconds": MAX_SECONDS})
         self.decisions = TaskDecisions(
             task, topology, LIMITS, rendezvous, total_updates=7, early_stopping=EarlyStopping(settings),
             now_s=0.0, awake_s=0.0,
@@ -93,9 +94,11 @@ class ToldTask:
 # Events of a table.
 
 
-def row(applied, phase="training", wait_s=0.0):
-    """The leader's process writes a row. `wait_s`: how long it says to wait for the next update."""
-    progress = ProgressRow(phase=phase, applied=applied, scheduled=applied, longest_wait_seconds=wait_s)
+def row(applied, phase="training", wait_s=0.0, train_s=0.0):
+    """The leader's process writes a row: how long to wait for the next update, and how long training has taken."""
+    progress = ProgressRow(
+        phase=phase, applied=applied, scheduled=applied, longest_wait_seconds=wait_s, train_seconds=train_s
+    )
     return lambda told: told.decisions.progress_seen(progress, told.awake_s)
 
 
@@ -253,13 +256,18 @@ STOPS = {
 }  # fmt: skip
 
 WORSE = [(2, scored(1, 0.6)), (3, scored(2, 0.5)), (4, scored(3, 0.6))]
-EARLY = EarlyStop(step=3, patience=2, monitor="accuracy", examples="test", best_step=1, best_value=0.6)
+EARLY = NotBetter(step=3, patience=2, monitor="accuracy", examples="test", best_step=1, best_value=0.6)
 STOPPED_EARLY = EndTask(0, "stopped", EARLY, proof_decides=True)
 STOPS |= {
     "the end of the patience drains for good, whatever a scheduler asks for meanwhile": Story(
         CHIEF, [BEGINS, *WORSE, (5, asked_to_stop(TERM)), (6, mark("stopped", 4), process_ends(0))],
         [WITH_ALL, PassSignalOn(INT), STOPPED_EARLY],
         ["stopping early: test accuracy has not become better in 2 scored checkpoints", "stopped early already"],
+    ),
+    "the end of the time drains for good": Story(
+        CHIEF, [BEGINS, (2, row(9, train_s=MAX_SECONDS)), (6, mark("stopped", 9), process_ends(0))],
+        [WITH_ALL, PassSignalOn(INT), EndTask(0, "stopped", TimeOver(max_seconds=MAX_SECONDS), proof_decides=True)],
+        ["stopping early: it has trained for 1000 s (training.max_seconds); "],
     ),
     "a leader that was not there when the patience ended drains as soon as it trains": Story(
         CHIEF, [(0.5, *(event for _, event in WORSE)), BEGINS, (6, mark("stopped", 4), process_ends(0))],

@@ -285,6 +285,9 @@ def test_time_left_counts_the_images_of_an_update_in_its_mode(mode, images_per_u
     assert run.seconds_left == pytest.approx(images_per_update / 128)
     run.row = row(400, examples=400 * 200, examples_per_second=600 * 128.0)
     assert run.seconds_left == pytest.approx(200 / 128), "those that it had so far, once there are some"
+    limited = in_mode(mode, **{"training.max_seconds": 50.0})
+    limited.row = row(400, examples=400 * 200, examples_per_second=128.0, train_seconds=49.5)
+    assert limited.seconds_left == 0.5
 
 
 def test_time_left_counts_that_later_images_are_larger():

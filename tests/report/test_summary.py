@@ -25,7 +25,7 @@ from ps_cluster.report.summary import EndedRun, refresh_evaluation, write_summar
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.leaders import Claim
 from ps_cluster.runs.machine_rows import MachineRow, NetworkSummary, UsageRow
-from ps_cluster.runs.result_rows import EarlyStop, ProgressRow, Summary
+from ps_cluster.runs.result_rows import NotBetter, ProgressRow, Summary
 from ps_cluster.runs.rows import ScalingRow
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.update_samples import RecomputedRow
@@ -191,7 +191,7 @@ def test_the_closing_table_says_which_metric_chose_and_why_a_run_was_stopped_ear
     write_whole(run_dir.config, load_config(run_dir.config).with_values(chosen).to_yaml())
     for step, auc in ((195, 0.8), (300, 0.7), (391, 0.75)):
         score(run_dir, step, 0.6, metrics={"auc": auc, "f1": 0.5})
-    early = EarlyStop(step=391, patience=2, monitor="auc", examples="test", best_step=195, best_value=0.8)
+    early = NotBetter(step=391, patience=2, monitor="auc", examples="test", best_step=195, best_value=0.8)
     summary = write(run_dir, outcome="stopped", early_stop=early)
     found = summary["evaluation"]
     chose = [found[name] for name in ("monitor", "monitor_mode", "best_step", "best_value")]

@@ -10,14 +10,18 @@ from ps_cluster.config import build_config
 from ps_cluster.config.objectives import ArrayField, ExampleSpec
 from ps_cluster.errors import UserError
 from ps_cluster.runs.monitor import EarlyStopping, Monitor, checked_monitor_mode
-from ps_cluster.runs.result_rows import EarlyStop, EvaluationRow
+from ps_cluster.runs.result_rows import EvaluationRow, NotBetter
 
 TWO = ExampleSpec({"x": ArrayField("float32", (3,))}, ArrayField("int64", ()), classes=("no", "yes"))
 NUMBERS = ExampleSpec({"x": ArrayField("float32", (3,))}, ArrayField("float32", ()), "regression")
 
 
+def configured(**values):
+    return build_config(None, {f"evaluation.{name}": value for name, value in values.items()})
+
+
 def settings(**values):
-    return build_config(None, {f"evaluation.{name}": value for name, value in values.items()}).evaluation
+    return configured(**values).evaluation
 
 
 def row(step=1, **scores):
@@ -111,7 +115,7 @@ def test_settings_that_contradict_each_other_are_refused(values, line):
 
 def stops(values, rows, *, ended_at=-1):
     """The reasons to stop that a process sees after each score of a test accuracy; None: the loss is not finite."""
-    following, found = EarlyStopping(settings(**values), ended_at), []
+    following, found = EarlyStopping(configured(**values), ended_at), []
     for step, accuracy in rows:
         following.see(row(step, test_accuracy=accuracy, test_loss=None if accuracy is None else 1.0))
         found.append(following.due and following.due.step)
@@ -137,10 +141,10 @@ def test_after_a_run_has_ended_in_order_its_patience_counts_anew():
 
 
 def test_the_reason_names_metric_examples_and_the_best_step():
-    following = EarlyStopping(settings(patience=1, monitor="auc"))
+    following = EarlyStopping(configured(patience=1, monitor="auc"))
     for step, auc in ((4, 0.8), (9, 0.7)):
         following.see(row(step, validation_loss=1.0, validation_metrics={"auc": auc}))
-    reason = EarlyStop(step=9, patience=1, monitor="auc", examples="validation", best_step=4, best_value=0.8)
+    reason = NotBetter(step=9, patience=1, monitor="auc", examples="validation", best_step=4, best_value=0.8)
     assert following.due == reason
     assert reason.line == (
         "validation auc has not become better in 1 scored checkpoint up to step 9, the best is that of step 4"

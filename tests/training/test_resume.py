@@ -62,7 +62,14 @@ def resumed(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "values", [{}, {"training.steps": 20}, {"optimizer.learning_rate": 0.5}, {"cluster.workers": 2}]
+    "values",
+    [
+        {},
+        {"training.steps": 20},
+        {"training.max_seconds": 3.1},
+        {"optimizer.learning_rate": 0.5},
+        {"cluster.workers": 2},
+    ],
 )
 def test_the_same_work_goes_on_though_it_be_longer_or_otherwise_done(resumed, values):
     assert resumed(values).step == 5
@@ -80,6 +87,10 @@ def test_the_same_work_goes_on_though_it_be_longer_or_otherwise_done(resumed, va
         (
             {"training.steps": 5},
             "training.steps, training.epochs: 5 updates in all, but 6 updates of the run in '.*' have begun",
+        ),
+        (
+            {"training.max_seconds": 3.0},
+            "training.max_seconds: got 3: the run in '.*' has trained for 3.0 s already: give a larger --max-seconds",
         ),
     ],
 )
