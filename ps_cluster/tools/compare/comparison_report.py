@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
@@ -13,7 +12,7 @@ from rich.console import Console
 
 from ps_cluster.config import changed
 from ps_cluster.files.values import in_words
-from ps_cluster.files.writing import write_whole
+from ps_cluster.files.writing import write_json, write_whole
 from ps_cluster.installation import PROGRAM
 from ps_cluster.report.pages import rendered
 from ps_cluster.tools.compare.comparison_plan import REPORT
@@ -72,7 +71,7 @@ def write_report(
     views = make_views(groups, baseline)
     findings, differences = [GroupFinding.of(group, target) for group in groups], differences_of(groups, views, target)
     of_runs, of_groups = run_rows(groups, target), group_rows(findings)
-    headline = [*results(groups, target), *verdict(groups, differences, target), *notes(groups, target)]
+    headline = [*results(findings), *verdict(groups, differences, target), *notes(groups, target)]
     shown, plots = tables(findings, differences), make_plots(groups, views)
     page = rendered(
         __package__,
@@ -104,7 +103,7 @@ def write_report(
         write_whole(output / "plots" / f"{plot.name}.svg", plot.svg)
     write_whole(output / "rows.csv", to_csv(of_runs))
     write_whole(output / "groups.csv", to_csv(of_groups))
-    write_whole(output / REPORT, json.dumps(content, indent=1) + "\n")
+    write_json(output / REPORT, content)
     write_whole(output / "report.html", page)
     return WrittenReport(output / "report.html", warnings, headline, shown)
 
