@@ -137,12 +137,11 @@ def chosen_target(records: Sequence[Record], target: float | None) -> float | No
         [record.best for record in not_diverged if record.best is not None],
         [record.track[0][1] for record in not_diverged if record.track],
     )
-    has_guess = metric.noun in (ACCURACY.noun, ERROR.noun)  # runs record no guess for other metrics
-    guesses = [record.summary.guess for record in records if record.summary.guess is not None and has_guess]
-    if found is not None and guesses:
-        beats_guess = found > max(guesses) if metric.larger_is_better else found < min(guesses)
-        return found if beats_guess else None
-    return found
+    if metric.noun not in (ACCURACY.noun, ERROR.noun):  # runs record no guess for other metrics
+        return found
+    guesses = [record.summary.guess for record in records if record.summary.guess is not None]
+    is_guessed = found is not None and any(metric.reaches(guess, found) for guess in guesses)
+    return None if is_guessed else found
 
 
 def _overview(groups: Sequence[Group], target: float | None) -> dict[str, str]:
