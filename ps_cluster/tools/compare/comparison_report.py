@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
@@ -13,7 +12,7 @@ from rich.console import Console
 
 from ps_cluster.config import changed
 from ps_cluster.files.values import in_words
-from ps_cluster.files.writing import write_whole
+from ps_cluster.files.writing import write_json, write_whole
 from ps_cluster.installation import PROGRAM
 from ps_cluster.report.pages import rendered
 from ps_cluster.tools.compare.comparison_plan import REPORT
@@ -72,7 +71,7 @@ def write_report(
     views = make_views(groups, baseline)
     findings, differences = [GroupFinding.of(group, target) for group in groups], differences_of(groups, views, target)
     of_runs, of_groups = run_rows(groups, target), group_rows(findings)
-    headline = [*results(groups, target), *verdict(groups, differences, target), *notes(groups, target)]
+    headline = [*results(findings), *verdict(groups, differences, target), *notes(groups, target)]
     shown, plots = tables(findings, differences), make_plots(groups, views)
     page = rendered(
         __package__,
@@ -104,7 +103,7 @@ def write_report(
         write_whole(output / "plots" / f"{plot.name}.svg", plot.svg)
     write_whole(output / "rows.csv", to_csv(of_runs))
     write_whole(output / "groups.csv", to_csv(of_groups))
-    write_whole(output / REPORT, json.dumps(content, indent=1) + "\n")
+    write_json(output / REPORT, content)
     write_whole(output / "report.html", page)
     return WrittenReport(output / "report.html", warnings, headline, shown)
 
@@ -138,12 +137,11 @@ def chosen_target(records: Sequence[Record], target: float | None) -> float | No
         [record.best for record in not_diverged if record.best is not None],
         [record.track[0][1] for record in not_diverged if record.track],
     )
-    has_guess = metric.noun in (ACCURACY.noun, ERROR.noun)  # runs record no guess for other metrics
-    guesses = [record.summary.guess for record in records if record.summary.guess is not None and has_guess]
-    if found is not None and guesses:
-        beats_guess = found > max(guesses) if metric.larger_is_better else found < min(guesses)
-        return found if beats_guess else None
-    return found
+    if metric.noun not in (ACCURACY.noun, ERROR.noun):  # runs record no guess for other metrics
+        return found
+    guesses = [record.summary.guess for record in records if record.summary.guess is not None]
+    is_guessed = found is not None and any(metric.reaches(guess, found) for guess in guesses)
+    return None if is_guessed else found
 
 
 def _overview(groups: Sequence[Group], target: float | None) -> dict[str, str]:

@@ -58,12 +58,9 @@ def differences_in_surroundings(records: Sequence[Record]) -> list[str]:
         for record in records
         if record.config.training_workers > 1
     ]
+    machines = [record.summary.machine.model_dump() if record.summary.machine else {} for record in records]
     isolated = [{_ISOLATION: record.config.cluster.isolation} for record in records]
-    return [
-        *_differing([record.summary.machine.model_dump() if record.summary.machine else {} for record in records]),
-        *_differing(isolated),
-        *_differing(pinned),
-    ]
+    return [difference for rows in (machines, isolated, pinned) for difference in _differing(rows)]
 
 
 def _differing(rows: Sequence[Mapping[str, object]], absent: str | None = "not recorded") -> Iterator[str]:

@@ -22,17 +22,17 @@ LONGEST_GAP = 0.5  # between two scores that are interpolated, as a share of the
 
 @dataclass(frozen=True)
 class ScoreInTime:
-    """One scored checkpoint. `value` is that of the run's metric. It and `test_loss` are None if they are not finite."""
+    """One scored checkpoint.
+
+    Attributes:
+      value: the value of the run's metric; None if it is not finite.
+      diverged: whether the loss or the metric is not finite. An accuracy then says nothing about learning.
+    """
 
     value: float | None
     train_seconds: float
     examples: int
-    test_loss: float | None
-
-    @property
-    def diverged(self) -> bool:
-        """True if the loss or the metric is not finite. An accuracy then says nothing about learning."""
-        return self.test_loss is None or self.value is None
+    diverged: bool
 
 
 @dataclass(frozen=True)
@@ -180,5 +180,6 @@ def _summary(run_root: Path, run_dir: RunDir) -> Summary:
 def _score(run_dir: RunDir, row: ScoreRow, metric: Metric, train_seconds: float) -> ScoreInTime:
     if row.train_seconds is None or row.examples is None:
         raise UserError(f"'{run_dir.summary}': the score of step {row.step} has no train_seconds or no examples")
+    value = metric.of(row)
     seconds = min(row.train_seconds, train_seconds)  # the last checkpoint is written a moment after the last update
-    return ScoreInTime(metric.of(row), seconds, row.examples, row.test_loss)
+    return ScoreInTime(value, seconds, row.examples, diverged=row.test_loss is None or value is None)

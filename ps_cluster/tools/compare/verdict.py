@@ -28,26 +28,27 @@ def verdict(groups: Sequence[Group], differences: Sequence[GroupDifference], tar
         yield f"{len(found) - _MOST_VERDICTS} more pairs are in the table of differences."
 
 
-def results(groups: Sequence[Group], target: float | None) -> Iterator[str]:
+def results(findings: Sequence[GroupFinding]) -> Iterator[str]:
     """Yield a sentence for each group: the means of its metric, its speed, its time to the target and its staleness."""
-    for group in groups[:_MOST_VERDICTS]:
+    for finding in findings[:_MOST_VERDICTS]:
+        group = finding.group
         slow = "" if group.straggler == NO_STRAGGLER else f", straggler {group.straggler}"
         of = "1 run" if len(group.records) == 1 else f"means of {len(group.records)} runs"
         what = f"{group.arm} ({group.batch_per_worker} {group.unit} per worker{slow}; {of})"
-        yield f"{what}: {', '.join(_means(group, target))}."
+        yield f"{what}: {', '.join(_means(finding))}."
 
 
-def _means(group: Group, target: float | None) -> Iterator[str]:
+def _means(finding: GroupFinding) -> Iterator[str]:
     """Yield the means of a group that are known, in words."""
-    metric, mean = group.metric, GroupFinding.of(group, target).mean
+    metric, unit, mean = finding.group.metric, finding.group.unit, finding.mean
     final, seconds, stale = mean(metric.column), mean("seconds_to_target"), mean("staleness_mean")
     if final is None:
         yield f"no final {metric.name}"
     else:
         yield f"final {metric.name} {metric.number(final)} {metric.unit}".rstrip()
-    yield f"{number(mean('examples_per_second'), ',.0f')} {group.unit}/s"
-    if target is not None and seconds is not None:
-        yield f"{metric.goal(target)} after {seconds:,.1f} s"
+    yield f"{number(mean('examples_per_second'), ',.0f')} {unit}/s"
+    if finding.target is not None and seconds is not None:
+        yield f"{metric.goal(finding.target)} after {seconds:,.1f} s"
     if stale is not None:
         yield f"staleness {stale:.2f}"
 

@@ -53,10 +53,6 @@ class Ensemble:
     def count(self) -> int:
         return len(self.models) * self.seeds
 
-    def content(self) -> dict[str, object]:
-        """Return the content of the plan's file."""
-        return {"models": list(self.models), "seeds": self.seeds, "split": self.split, "settings": self.settings}
-
 
 def read_ensemble(
     file: Path | None, overrides: dict[str, Any], *, models: tuple[str, ...] | None, seeds: int | None, split: str

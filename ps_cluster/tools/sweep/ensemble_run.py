@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from ps_cluster.config import build_config
@@ -41,7 +42,7 @@ def run_ensemble(ensemble: Ensemble, output: Path, at_once: int) -> int:
     dataset = resolve_data(config.data, notify=print_line)
     warn_of_generated(dataset, print_line)
     members = members_of(ensemble, output, dataset)
-    claimed_folders.claim(output, PLAN, f"# on {dataset.name} ({dataset.kind})\n{dump_yaml(ensemble.content())}", NOUN)
+    claimed_folders.claim(output, PLAN, f"# on {dataset.name} ({dataset.kind})\n{dump_yaml(asdict(ensemble))}", NOUN)
     announce_isolation(config.cluster.isolation, output, print_line)
     print_line(mode_of(ensemble.settings, (), "member"))
     with StopRequests() as requests:
@@ -92,7 +93,7 @@ def _join(ensemble: Ensemble, members: Sequence[Job], dataset: PackedDataset, ou
         }
         for member in members
     ]
-    table.write(output / SCORES, {"schema": 1, "dataset": dataset.name, **ensemble.content()}, runs)
+    table.write(output / SCORES, {"schema": 1, "dataset": dataset.name, **asdict(ensemble)}, runs)
     console = make_console()
     table.print_to(console)
     console.print(f"one model: {output / MODEL}", soft_wrap=True)

@@ -34,18 +34,12 @@ class Choices:
 
     values: tuple[object, ...]
 
-    def drawn(self, trial: BaseTrial, key: str) -> object:
-        """Return the value that Optuna's `trial` has for this setting; the first call draws it."""
-        return self.value_of(trial.suggest_categorical(key, [self.label(value) for value in self.values]))
+    def draw(self, trial: BaseTrial, key: str) -> None:
+        """Draw the value of this setting in Optuna's `trial`, unless the trial has one.
 
-    def label(self, value: object) -> str:
-        """Return a value as Optuna stores it: as JSON, because Optuna's choices can't be lists or sections."""
-        return json.dumps(value)
-
-    def value_of(self, label: object) -> object:
-        """Return the value that has this label."""
-        assert isinstance(label, str)
-        return json.loads(label)
+        The value is stored as JSON, because Optuna's choices can't be lists or sections.
+        """
+        trial.suggest_categorical(key, list(map(json.dumps, self.values)))
 
 
 @dataclass(frozen=True)
@@ -68,19 +62,12 @@ class Range:
     def is_whole(self) -> bool:
         return isinstance(self.low, int) and isinstance(self.high, int)
 
-    def drawn(self, trial: BaseTrial, key: str) -> object:
-        """Return the value that Optuna's `trial` has for this setting; the first call draws it."""
-        if isinstance(self.low, int) and isinstance(self.high, int):
-            return trial.suggest_int(key, self.low, self.high, log=self.log)
-        return trial.suggest_float(key, self.low, self.high, log=self.log)
-
-    def label(self, value: object) -> object:
-        """Return a value as Optuna stores it: a number as it is."""
-        return value
-
-    def value_of(self, label: object) -> object:
-        """Return the value that has this label."""
-        return label
+    def draw(self, trial: BaseTrial, key: str) -> None:
+        """Draw the value of this setting in Optuna's `trial`, unless the trial has one. It is stored as a number."""
+        if self.is_whole:
+            trial.suggest_int(key, int(self.low), int(self.high), log=self.log)
+        else:
+            trial.suggest_float(key, self.low, self.high, log=self.log)
 
     def split(self, points: int) -> Choices:
         """Return `points` evenly spaced numbers of the range. They are rounded if the range is whole."""
@@ -105,15 +92,14 @@ class Space:
 
     def drawn(self, trial: BaseTrial) -> dict[str, object]:
         """Return the values of Optuna's `trial`. Values that it lacks are drawn."""
-        return {key: axis.drawn(trial, key) for key, axis in self.axes.items()}
+        for key, axis in self.axes.items():
+            axis.draw(trial, key)
+        return self.from_optuna(trial.params)
 
-    def labels(self, values: Values) -> dict[str, object]:
-        """Return the values as Optuna stores them."""
-        return {key: self.axes[key].label(value) for key, value in values.items()}
-
-    def values(self, labels: Mapping[str, object]) -> dict[str, object]:
-        """Return the values that have these labels."""
-        return {key: axis.value_of(labels[key]) for key, axis in self.axes.items()}
+    def from_optuna(self, stored: Mapping[str, object]) -> dict[str, object]:
+        """Return the values of the settings from those that Optuna stores: `Choices` are JSON, numbers are as they are."""
+        found = {key: stored[key] for key in self.axes}
+        return {key: json.loads(value) if isinstance(value, str) else value for key, value in found.items()}
 
     def size_of_grid(self) -> int:
         """Return the number of combinations. Raises UserError for a range without a number of values."""
@@ -124,10 +110,10 @@ class Space:
                 raise UserError(f"--vary {key}: a grid needs the number of values: write {how}")
         return math.prod(len(axis.values) for axis in self.axes.values())
 
-    def grid(self) -> Iterator[Values]:
-        """Yield all combinations. The last setting varies fastest."""
+    def grid(self) -> Iterator[dict[str, str]]:
+        """Yield all combinations of a space of `Choices`, as Optuna stores them. The last setting varies fastest."""
         for combination in product(*(axis.values for axis in self.axes.values())):
-            yield dict(zip(self.axes, combination))
+            yield {key: json.dumps(value) for key, value in zip(self.axes, combination)}
 
     def samples(self) -> Iterator[Values]:
         """Yield combinations to check before the first trial: each setting's values, with the others' first values."""

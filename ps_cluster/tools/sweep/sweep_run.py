@@ -189,7 +189,7 @@ def run_sweep(sweep: Sweep, output: Path, at_once: int, *, tensorboard: bool = F
         return code
     if book.best() is None:
         print_error(f"no trial has completed: the logs are in {output / TRIALS_FOLDER}")
-        return 1
+        return FAILED
     return 0
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 from ps_cluster.errors import UserError
 from ps_cluster.files import untrusted
@@ -22,8 +20,8 @@ if TYPE_CHECKING:
 
 STUDY = "sweep"  # the name of the study in the journal
 
-State = Literal["completed", "pruned", "running", "failed"]
-_RANKED: tuple[State, ...] = ("completed", "pruned", "running", "failed")
+State = Literal["completed", "pruned", "running", "failed"]  # the best first
+_RANKED: tuple[State, ...] = get_args(State)
 _STATES: dict[str, State] = {"COMPLETE": "completed", "PRUNED": "pruned", "FAIL": "failed"}
 _WHY = "why"
 
@@ -66,33 +64,29 @@ class TrialBook:
             untrusted.refuse_foreign(file)
         # A killed process may have left this lock, and Optuna would wait for ever. The caller holds the lock of the folder.
         file.with_name(f"{file.name}.lock").unlink(missing_ok=True)
-        with _without_warnings():
-            try:
-                self._study = optuna.create_study(
-                    storage=JournalStorage(JournalFileBackend(str(file.absolute()))),
-                    study_name=STUDY,
-                    direction="minimize" if smaller_is_better else "maximize",
-                    pruner=method.pruner(),
-                    load_if_exists=True,
-                )
-            except (ValueError, KeyError, OSError, optuna.exceptions.OptunaError) as error:
-                raise UserError(
-                    f"'{file}' is not a valid journal of trials ({error}): remove it to begin anew"
-                ) from error
+        try:
+            self._study = optuna.create_study(
+                storage=JournalStorage(JournalFileBackend(str(file.absolute()))),
+                study_name=STUDY,
+                direction="minimize" if smaller_is_better else "maximize",
+                pruner=method.pruner(),
+                load_if_exists=True,
+            )
+        except (ValueError, KeyError, OSError, optuna.exceptions.OptunaError) as error:
+            raise UserError(f"'{file}' is not a valid journal of trials ({error}): remove it to begin anew") from error
         running = (trial for trial in self._study.trials if trial.state.name == "RUNNING")
         self._open: dict[int, OptunaTrial] = {trial.number: self._reopened(trial) for trial in running}
         if method.is_grid:  # all combinations of a grid are in the queue, each once
-            for values in space.grid():
-                self._study.enqueue_trial(space.labels(values), skip_if_exists=True)
+            for combination in space.grid():
+                self._study.enqueue_trial(combination, skip_if_exists=True)
 
     def _reopened(self, frozen: FrozenTrial) -> OptunaTrial:
         """Return a trial of an earlier process. Draw the values that the earlier process had no time to draw."""
         from optuna.trial import Trial as OptunaTrial
 
-        with _without_warnings():
-            self._study.sampler = self._sampler(frozen.number)
-            trial = OptunaTrial(self._study, frozen._trial_id)
-            self._space.drawn(trial)
+        self._study.sampler = self._sampler(frozen.number)
+        trial = OptunaTrial(self._study, frozen._trial_id)
+        self._space.drawn(trial)
         return trial
 
     def _sampler(self, number: int) -> BaseSampler:
@@ -107,32 +101,37 @@ class TrialBook:
 
     def draw(self) -> Trial:
         """Return a new trial."""
-        with _without_warnings():
-            self._study.sampler = self._sampler(len(self.trials))
-            asked = self._study.ask()
-            values = self._space.drawn(asked)
+        self._study.sampler = self._sampler(len(self.trials))
+        asked = self._study.ask()
         self._open[asked.number] = asked
-        return Trial(asked.number, values)
+        return Trial(asked.number, self._space.drawn(asked))
 
     def report(self, number: int, score: float, stage: int) -> bool:
         """Record the score after a stage. Return whether the trial should stop there."""
         trial = self._open[number]
-        with _without_warnings():
+        with warnings.catch_warnings():
+            # A sweep that continues reads the scores of its trials again. Optuna warns that it keeps the first report.
+            warnings.simplefilter("ignore", UserWarning)
             trial.report(score, stage)
-            return bool(trial.should_prune())
+        return trial.should_prune()
 
     def completed(self, number: int, score: float) -> None:
         """Record the final score of a trial."""
-        self._tell(number, score, "COMPLETE")
+        self._study.tell(self._open.pop(number), score)
 
     def pruned(self, number: int) -> None:
         """Record that a trial was stopped early."""
-        self._tell(number, None, "PRUNED")
+        from optuna.trial import TrialState
+
+        self._study.tell(self._open.pop(number), state=TrialState.PRUNED)
 
     def failed(self, number: int, why: str) -> None:
         """Record that a trial failed."""
-        self._open[number].set_user_attr(_WHY, why)
-        self._tell(number, None, "FAIL")
+        from optuna.trial import TrialState
+
+        trial = self._open.pop(number)
+        trial.set_user_attr(_WHY, why)
+        self._study.tell(trial, state=TrialState.FAIL)
 
     def ranked(self) -> list[Trial]:
         """Return all trials, the best first: the completed ones, then those stopped early, under way, and failed."""
@@ -148,22 +147,8 @@ class TrialBook:
         """Return the best completed trial."""
         return next((trial for trial in self.ranked() if trial.state == "completed"), None)
 
-    def _tell(self, number: int, score: float | None, state: str) -> None:
-        from optuna.trial import TrialState
-
-        with _without_warnings():
-            self._study.tell(self._open.pop(number), score, state=TrialState[state])
-
     def _trial(self, frozen: FrozenTrial) -> Trial:
         state = _STATES.get(frozen.state.name, "running")
         last = frozen.intermediate_values[frozen.last_step] if frozen.last_step is not None else None
         score = frozen.value if state == "completed" else last
-        return Trial(frozen.number, self._space.values(frozen.params), state, score, frozen.user_attrs.get(_WHY, ""))
-
-
-@contextmanager
-def _without_warnings() -> Iterator[None]:
-    """Suppress Optuna's warnings that some of its parts are experimental."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+        return Trial(frozen.number, self._space.from_optuna(frozen.params), state, score, frozen.user_attrs.get(_WHY, ""))

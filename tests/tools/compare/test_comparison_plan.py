@@ -18,7 +18,7 @@ from ps_cluster.tools.compare.comparison_plan import PLAN, planned_runs, read_co
 from ps_cluster.tools.compare.fairness import differences_in_settings
 from tests.helpers.data import only_named
 
-PER_UPDATE = {"batches": ["same_per_update"]}
+PER_UPDATE, PER_WORKER = ["same_per_update"], ["same_per_worker"]
 SMALL = {"model.name": "tutorial_cnn", "data.dataset": "synthetic", "training.steps": 10}
 EPOCHS = SMALL | {"training.steps": None}
 
@@ -29,8 +29,12 @@ def no_rates_found(monkeypatch):
     monkeypatch.setattr(recipe, "found_rates", lambda *_: ())
 
 
-def plan(**changes):
-    return planned_runs(read_comparison(None, PER_UPDATE | changes, SMALL))
+def comparison(settings=SMALL, **changes):
+    return read_comparison(None, {"batches": PER_UPDATE, "seeds": 1} | changes, settings)
+
+
+def plan(settings=SMALL, **changes):
+    return planned_runs(comparison(settings, **changes))
 
 
 def arms(*modes, **settings):
@@ -42,14 +46,13 @@ def by_mode(runs):
 
 
 def test_every_update_sees_as_many_images_in_every_mode_and_the_learning_rate_follows():
-    runs = by_mode(plan(seeds=1, arms=arms("async", "sync", "sync-ps", "single")))
+    runs = by_mode(plan(arms=arms("async", "sync", "sync-ps", "single")))
     assert {config.examples_per_update for config in runs.values()} == {384}
     assert {round(config.optimizer.learning_rate, 9) for config in runs.values()} == {0.003}
 
 
 def test_every_worker_has_the_same_batch_and_the_learning_rate_follows_the_update():
-    changes = {"seeds": 1, "arms": arms("async", "sync", "single"), "batches": ["same_per_worker"]}
-    runs = by_mode(planned_runs(read_comparison(None, changes, EPOCHS)))
+    runs = by_mode(plan(EPOCHS, arms=arms("async", "sync", "single"), batches=PER_WORKER))
     assert {config.training.batch_size_per_worker for config in runs.values()} == {128}
     rates = {mode: round(config.optimizer.learning_rate, 9) for mode, config in runs.items()}
     assert rates == {"async": 0.001, "sync": 0.003, "single": 0.001}
@@ -58,22 +61,21 @@ def test_every_worker_has_the_same_batch_and_the_learning_rate_follows_the_updat
 @pytest.mark.parametrize(
     "changes",
     [
-        {"arms": arms("async", "sync"), "batches": ["same_per_update", "same_per_worker"]},
-        {"arms": arms("async", "sync"), "batches": None},
-        {"arms": [{"mode": "async", "batches": ["same_per_update", "same_per_worker"]}, {"mode": "sync"}]},
+        {"arms": arms("async", "sync"), "batches": [*PER_UPDATE, *PER_WORKER]},
+        {"arms": arms("async", "sync")},
+        {"arms": [{"mode": "async", "batches": [*PER_UPDATE, *PER_WORKER]}, {"mode": "sync"}], "batches": PER_UPDATE},
     ],
     ids=["named", "default", "of one arm"],
 )
 def test_a_run_that_serves_both_batch_arms_is_trained_once(changes):
-    found = {name: value for name, value in (PER_UPDATE | changes).items() if value is not None}
-    names = [run.name for run in planned_runs(read_comparison(None, found | {"seeds": 1}, EPOCHS))]
+    names = [run.name for run in planned_runs(read_comparison(None, {"seeds": 1} | changes, EPOCHS))]
     assert names == ["async-batch=384-none-seed0", "sync-batch=128-none-seed0", "async-batch=128-none-seed0"]
 
 
 def test_the_same_images_are_trained_on_in_all_modes():
-    settings = SMALL | {"training.steps": None, "training.epochs": 2}
-    comparison = read_comparison(None, {"seeds": 1, "arms": arms("async", "sync", "sync-ps", "single")}, settings)
-    configs = [run.config for run in planned_runs(comparison)]
+    modes = arms("async", "sync", "sync-ps", "single")
+    runs = plan(EPOCHS | {"training.epochs": 2}, arms=modes, batches=[*PER_UPDATE, *PER_WORKER])
+    configs = [run.config for run in runs]
     images = [config.total_updates(20_000) * config.examples_per_update for config in configs]
     assert images == pytest.approx([40_000] * 6, rel=0.01)
 
@@ -88,17 +90,17 @@ def test_seeds_are_outermost_and_a_straggler_without_its_worker_is_left_out():
 
 
 def test_workers_are_placed_alike_in_all_modes_unless_an_arm_says_otherwise():
-    runs = by_mode(plan(seeds=1, arms=arms("async", "sync", "sync-ps", "bounded")))
-    assert {config.cluster.pin_workers for config in runs.values()} == {False}
-    runs = plan(seeds=1, arms=arms("async", **{"cluster.pin_workers": True}))
-    assert [run.config.cluster.pin_workers for run in runs] == [True]
+    runs = plan(arms=arms("async", "sync", "sync-ps", "bounded"))
+    assert {run.config.cluster.pin_workers for run in runs} == {False}
+    (run,) = plan(arms=arms("async", **{"cluster.pin_workers": True}))
+    assert run.config.cluster.pin_workers is True
 
 
 def test_updates_that_see_different_numbers_of_images_are_no_equal_work():
     with pytest.raises(UserError, match="training.steps"):
-        plan(seeds=1, arms=arms("async", "sync"), batches=["same_per_worker"])
+        plan(arms=arms("async", "sync"), batches=PER_WORKER)
     with pytest.raises(UserError, match="arms.0.set"):
-        plan(seeds=1, arms=[{"mode": "async", "set": {"training": {"seed": 1}}}])
+        plan(arms=arms("async", training={"seed": 1}))
 
 
 @pytest.mark.parametrize("file", sorted(CONFIG_FOLDER.glob("compare-*.yaml")), ids=lambda file: file.name)
@@ -125,7 +127,7 @@ def trained(monkeypatch):
     return trained
 
 
-def test_a_folder_without_a_plan_has_an_empty_one_and_a_damaged_plan_is_told_in_one_line(tmp_path):
+def test_a_folder_without_a_plan_has_an_empty_one_and_a_damaged_plan_is_named_in_one_line(tmp_path):
     assert read_plan(tmp_path).trained_in_this_order == [] and read_plan(tmp_path).settings is None
     (tmp_path / PLAN).write_text("trained_in_this_order: 7")
     with pytest.raises(UserError, match=r"^'.*comparison.yaml': trained_in_this_order: got 7: "):
@@ -133,10 +135,9 @@ def test_a_folder_without_a_plan_has_an_empty_one_and_a_damaged_plan_is_told_in_
 
 
 def test_finished_runs_are_kept_and_the_interrupted_one_is_trained_anew(tmp_path, trained):
-    comparison = read_comparison(None, PER_UPDATE | {"arms": arms("async", "single"), "seeds": 2}, SMALL)
-    output = tmp_path / "out"
-    roots, code = comparison_run.train_all(comparison, output)
-    runs = training_order(planned_runs(comparison))
+    begun, output = comparison(arms=arms("async", "single"), seeds=2), tmp_path / "out"
+    roots, code = comparison_run.train_all(begun, output)
+    runs = training_order(planned_runs(begun))
     order = [run.name for run in runs]
     assert code == 0 and trained.names == order and sorted(order) == sorted(root.name for root in roots)
     assert yaml.safe_load((output / PLAN).read_text())["trained_in_this_order"] == order and len(roots) == 4
@@ -146,52 +147,50 @@ def test_finished_runs_are_kept_and_the_interrupted_one_is_trained_anew(tmp_path
     summary.write_text(json.dumps({"outcome": "stopped"}))
     (roots[2] / "left over").touch()
     trained.names.clear()
-    assert comparison_run.train_all(comparison, output) == (roots, 0)
+    assert comparison_run.train_all(begun, output) == (roots, 0)
     assert trained.names == [roots[2].name] and not (roots[2] / "left over").exists()
 
 
 @pytest.mark.parametrize("ended", [{"outcome": "stopped"}, {"scored": 6}], ids=["trained", "scored"])
 def test_a_run_that_was_interrupted_while_it_was_trained_or_scored_stops_the_comparison(tmp_path, trained, ended):
     vars(trained).update(ended)
-    _, code = comparison_run.train_all(read_comparison(None, PER_UPDATE | {"seeds": 1}, SMALL), tmp_path / "out")
+    _, code = comparison_run.train_all(comparison(), tmp_path / "out")
     assert code == INTERRUPTED and len(trained.names) == 1
 
 
 def test_a_baseline_that_is_no_arm_is_refused_before_anything_is_trained(tmp_path, trained):
-    settings = SMALL | {"mode.max_staleness": 2}
-    comparison = read_comparison(None, PER_UPDATE | {"arms": arms("async", "bounded"), "seeds": 1}, settings)
-    with pytest.raises(
-        UserError, match=r"--baseline: no arm is called 'bounded': did you mean 'bounded s=2'\? there are "
-    ):
-        comparison_run.train_all(comparison, tmp_path / "out", baseline="bounded")
+    begun = comparison(SMALL | {"mode.max_staleness": 2}, arms=arms("async", "bounded"))
+    message = r"--baseline: no arm is called 'bounded': did you mean 'bounded s=2'\? there are "
+    with pytest.raises(UserError, match=message):
+        comparison_run.train_all(begun, tmp_path / "out", baseline="bounded")
     assert trained.names == [] and not (tmp_path / "out").exists()
-    comparison_run.train_all(comparison, tmp_path / "out", baseline="bounded s=2")
+    comparison_run.train_all(begun, tmp_path / "out", baseline="bounded s=2")
     assert len(trained.names) == 2
 
 
-def test_when_checkpoints_are_written_is_the_comparisons_own(tmp_path):
+def test_seconds_between_checkpoints_are_refused_because_runs_are_scored_after_the_same_examples():
     with pytest.raises(UserError, match="checkpoints.every_seconds: got 5.0.*score_every_epochs"):
-        planned_runs(read_comparison(None, PER_UPDATE, SMALL | {"checkpoints.every_seconds": 5.0}))
+        plan(SMALL | {"checkpoints.every_seconds": 5.0})
 
 
-def test_a_shared_setting_that_one_mode_does_not_use_is_no_difference(tmp_path):
-    runs = planned_runs(read_comparison(None, PER_UPDATE | {"seeds": 1}, SMALL | {"cluster.intra_op_threads": 2}))
+def test_a_shared_setting_that_one_mode_does_not_use_is_no_difference():
+    runs = plan(SMALL | {"cluster.intra_op_threads": 2})
     summary = SimpleNamespace(**dict.fromkeys(("dataset", "dataset_kind", "model", "precision"), "the same"))
     records = [SimpleNamespace(config=run.config, summary=summary) for run in runs]
     assert {run.config.cluster.intra_op_threads for run in runs} == {1, 2} and differences_in_settings(records) == []
 
 
 def test_another_comparison_is_not_mixed_in(tmp_path, trained):
-    comparison_run.train_all(read_comparison(None, PER_UPDATE | {"seeds": 1}, SMALL), tmp_path / "out")
+    comparison_run.train_all(comparison(), tmp_path / "out")
     with pytest.raises(UserError, match="holds another comparison"):
-        comparison_run.train_all(read_comparison(None, PER_UPDATE | {"seeds": 2}, SMALL), tmp_path / "out")
+        comparison_run.train_all(comparison(seeds=2), tmp_path / "out")
 
 
 def test_all_modes_are_scored_after_the_same_images_and_only_when_training_has_ended():
-    configs = by_mode(plan(seeds=1, arms=arms("async", "sync", "sync-ps", "single"))).values()
-    assert {config.checkpoints.every_epochs for config in configs} == {0.125}
-    assert {config.evaluation.after_training for config in configs} == {True}
-    (run,) = plan(seeds=1, arms=arms("async"), score_every_epochs=0.5)
+    runs = plan(arms=arms("async", "sync", "sync-ps", "single"))
+    assert {run.config.checkpoints.every_epochs for run in runs} == {0.125}
+    assert {run.config.evaluation.after_training for run in runs} == {True}
+    (run,) = plan(arms=arms("async"), score_every_epochs=0.5)
     assert run.config.checkpoints.every_epochs == 0.5
 
 
@@ -206,29 +205,24 @@ def test_the_arms_of_a_seed_are_trained_in_an_order_drawn_from_the_seed():
 
 
 def test_a_rate_that_an_arm_sets_for_itself_is_not_scaled():
-    changes = {"seeds": 1, "batches": ["same_per_worker"]}
-    own = [{"mode": "sync"}, {"mode": "sync", "set": {"optimizer.learning_rate": 0.02}}]
+    own = [*arms("sync"), *arms("sync", **{"optimizer.learning_rate": 0.02})]
     settings = SMALL | {"optimizer.rule": "adam", "optimizer.learning_rate": 0.01}
-    runs = planned_runs(read_comparison(None, changes | {"arms": own}, settings))
-    assert [(run.config.optimizer.learning_rate, run.scaled) for run in runs] == [
-        (pytest.approx(0.03), True),
-        (0.02, False),
-    ]
+    rates = [(run.config.optimizer.learning_rate, run.scaled) for run in plan(settings, arms=own, batches=PER_WORKER)]
+    assert rates == [(pytest.approx(0.03), True), (0.02, False)]
 
 
-def test_rates_of_a_network_of_ones_own_are_scaled_from_that_of_its_compile(tmp_path, monkeypatch):
+def test_rates_of_a_compiled_network_are_scaled_from_the_rate_of_its_compile(tmp_path, monkeypatch):
     (tmp_path / "my.py").write_text("def build():\n    raise AssertionError('nobody builds it here')\n")
-    settings = SMALL | {"training.steps": None, "model.name": NETWORKS.trust_name("my.py:build", tmp_path)}
-    own = {"mode": "bounded", "set": {"optimizer.learning_rate": 0.5, "mode.max_staleness": 2}}  # of no other arm
-    comparison = read_comparison(
-        None, {"seeds": 1, "arms": [own, *arms("async", "sync")], "batches": ["same_per_worker"]}, settings
-    )
+    settings = EPOCHS | {"model.name": NETWORKS.trust_name("my.py:build", tmp_path)}
+    own = arms("bounded", **{"optimizer.learning_rate": 0.5, "mode.max_staleness": 2})  # of no other arm
+    given = comparison(settings, arms=[*own, *arms("async", "sync")], batches=PER_WORKER)
     facts = NetworkFacts(optimizer={"rule": "momentum", "momentum": 0.8, "learning_rate": 0.1, "weight_decay": 0.0})
     monkeypatch.setattr(network_check, "check_network", lambda *_: facts)
-    planned = comparison_run._with_compiled_optimizer(comparison, planned_runs(comparison), only_named())
-    methods = {mode: config.staleness.method for mode, config in by_mode(planned_runs(planned)).items()}
+    planned = comparison_run._with_compiled_optimizer(given, planned_runs(given), only_named())
+    configs = by_mode(planned_runs(planned))
+    methods = {mode: config.staleness.method for mode, config in configs.items()}
     assert methods == {"bounded": "none", "async": "gap_aware", "sync": "none"}, "as of a run"
-    found = {mode: config.optimizer for mode, config in by_mode(planned_runs(planned)).items()}
+    found = {mode: config.optimizer for mode, config in configs.items()}
     assert {mode: (one.rule, one.momentum) for mode, one in found.items()} == dict.fromkeys(found, ("momentum", 0.8))
     rates = {mode: one.learning_rate for mode, one in found.items()}
     assert rates == {"bounded": 0.5, "async": 0.1, "sync": pytest.approx(0.3)}

@@ -166,9 +166,7 @@ def test_the_baseline_is_sync_or_the_first_or_the_one_that_is_named(tmp_path):
     groups = groups_of(tmp_path, {"mode.name": "bounded"}, {}, {"mode.name": "single"})
     assert {view.baseline.arm for view in make_views(groups)} == {"bounded s=3"}
     assert {view.baseline.arm for view in make_views(groups, "single")} == {"single"}
-    with pytest.raises(
-        UserError, match=r"no arm is called 'sync': did you mean 'async'\? there are bounded s=3, async, single"
-    ):
+    with pytest.raises(UserError, match="no arm is called 'sync'.* there are bounded s=3, async, single"):
         make_views(groups, "sync")
 
 

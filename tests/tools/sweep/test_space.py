@@ -64,7 +64,7 @@ def test_a_setting_that_is_given_twice_is_refused():
 
 def test_a_grid_has_each_combination_once_and_its_range_must_say_how_many():
     space = read_space({"a.b": "1,2,3", "c.d": "0..1:2"})
-    found = [tuple(values.values()) for values in space.grid()]
+    found = [tuple(space.from_optuna(stored).values()) for stored in space.grid()]
     assert found == [(b, d) for b in (1, 2, 3) for d in (0, 1)] and space.size_of_grid() == 6
     large = read_space({"a.b": "10000001..10000005:3"})
     assert large.axes["a.b"].values == (10_000_001, 10_000_003, 10_000_005), "no digit is lost"
@@ -80,7 +80,8 @@ def test_each_value_is_checked_before_the_first_trial():
     assert {values["a.b"] for values in checked} == {1, 2, 3} and {values["c.d"] for values in checked} == {0.5, 1}
 
 
-def test_a_label_gives_back_its_value():
-    space = read_space({"a.b": [[{"match": "*", "factor": 0.0}], []], "c.d": "0..1"})
-    values = {"a.b": [{"match": "*", "factor": 0.0}], "c.d": 0.25}
-    assert space.values(json.loads(json.dumps(space.labels(values)))) == values
+def test_lists_of_sections_come_back_from_the_journal_as_they_were():
+    sections = [{"match": "*", "factor": 0.0}]
+    space = read_space({"a.b": [sections, []], "c.d": "0..1:2"})
+    found = [space.from_optuna(json.loads(json.dumps(stored))) for stored in space.grid()]
+    assert found == [{"a.b": lists, "c.d": number} for lists in (sections, []) for number in (0, 1)]

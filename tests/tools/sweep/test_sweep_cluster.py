@@ -13,7 +13,7 @@ def launcher_of(root):
     return next(p for p in of_run(root) if "run" in p.cmdline() and str(root) in p.cmdline())
 
 
-def test_the_trial_of_a_killed_process_goes_on_in_another(tmp_path):
+def test_the_trial_of_a_killed_process_continues_in_another(tmp_path):
     output = tmp_path / "out"
     slow = (*unhurried(workers=1, seconds=0.3), *SNAPSHOTS)  # a snapshot is there until the training ends
     varied = ("--vary", "optimizer.learning_rate=0.001,0.002", "--method", "random", "--trials", 1, "--workers", 1)

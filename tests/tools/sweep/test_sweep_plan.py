@@ -72,21 +72,26 @@ def test_halving_has_a_checkpoint_after_each_ninth_of_a_trial(dataset):
     assert [round(STAGES * plan.done(config, examples)) for examples in (0, 1800, 5410, 16_200)] == [0, 1, 3, 9]
 
 
+GRID = {RATE: "0.1..1:log:10", "optimizer.momentum": "0.1..0.9:10"}
+
+
 @pytest.mark.parametrize(
-    ("vary", "says"),
+    ("vary", "changes", "says"),
     [
-        ({RATE: "-1..1"}, "optimizer.learning_rate: got -1"),
-        ({"optimizer.rule": "nesterov,adamm"}, "adamm"),
-        ({"mode.max_staleness": "1..3"}, "mode.max_staleness"),
-        ({"cluster.workers": "1,2"}, "cluster.workers"),
-        ({"training.sed": "1,2"}, "training.sed"),
-        ({"data.dataset": "cifar10,mnist"}, "data.dataset: trials are judged on the same examples"),
-        ({"evaluation.validation_examples": "10,20"}, "judged"),
-        ({"model.name": "mlp,airbench"}, "it is also set to 'tutorial_cnn'"),
+        ({RATE: "-1..1"}, {}, "optimizer.learning_rate: got -1"),
+        ({"optimizer.rule": "nesterov,adamm"}, {}, "adamm"),
+        ({"mode.max_staleness": "1..3"}, {}, "mode.max_staleness"),
+        ({"cluster.workers": "1,2"}, {}, "cluster.workers"),
+        ({"training.sed": "1,2"}, {}, "training.sed"),
+        ({"data.dataset": "cifar10,mnist"}, {}, "data.dataset: trials are judged on the same examples"),
+        ({"evaluation.validation_examples": "10,20"}, {}, "judged"),
+        ({"model.name": "mlp,airbench"}, {}, "it is also set to 'tutorial_cnn'"),
+        (GRID, {"method": "grid", "trials": 5}, "a grid tries all its 100 combinations"),
+        (GRID | {"training.seed": "0..99:100"}, {"method": "grid"}, "10,000 combinations: a grid has at most"),
     ],
 )
-def test_a_value_that_a_run_would_refuse_is_refused_before_the_first_trial(vary, says):
-    sweep = read_sweep(None, {"vary": vary}, SETTINGS)
+def test_what_a_sweep_can_not_train_is_refused_in_one_line_before_the_first_trial(vary, changes, says):
+    sweep = read_sweep(None, {"vary": vary} | changes, SETTINGS)
     with pytest.raises(UserError) as error:
         checked_space(sweep)
     assert says in str(error.value) and "\n" not in str(error.value)
@@ -106,9 +111,7 @@ def test_the_file_and_the_command_line_are_joined(tmp_path):
         read_sweep(file, {}, {})
 
 
-def test_code_that_a_file_varies_is_seen_from_the_folder_of_the_file_and_that_of_an_option_from_the_current_one(
-    tmp_path, monkeypatch
-):
+def test_paths_of_code_start_at_the_folder_of_the_file_that_varies_them_or_at_the_current_one(tmp_path, monkeypatch):
     (tmp_path / "there").mkdir()
     (tmp_path / "there/sweep.yaml").write_text("vary: {model.name: 'mlp, net.py:build', mode.name: [async, my.py:M]}\n")
     monkeypatch.chdir(tmp_path)
@@ -126,14 +129,3 @@ def test_the_best_file_gives_the_settings_of_the_trial_to_a_run(dataset, tmp_pat
     config = build_config(tmp_path / "best.yaml")
     assert (config.optimizer.learning_rate, config.training.steps, config.mode.name) == (0.0625, 7, "single")
     assert config.evaluation.validation_examples == 0, "a run with what was found trains on all examples"
-
-
-def test_a_grid_says_itself_how_many_trials_it_has():
-    vary = {RATE: "0.1..1:log:10", "optimizer.momentum": "0.1..0.9:10"}
-    for changes, says in (
-        ({"trials": 5}, "tries all its 100"),
-        ({"vary": vary | {"training.seed": "0..99:100"}}, "10,000"),
-    ):
-        sweep = read_sweep(None, {"vary": vary, "method": "grid"} | changes, SETTINGS)
-        with pytest.raises(UserError, match=says):
-            checked_space(sweep)

@@ -104,7 +104,7 @@ def test_trials_are_judged_by_their_last_score_on_held_out_examples(sweep):
     assert [(trial.number, trial.score) for trial in book.ranked()] == [(1, 0.5), (2, 0.4), (0, 0.2)]
 
 
-def test_a_failed_trial_says_why_and_the_sweep_goes_on(sweep, tmp_path):
+def test_the_sweep_continues_after_a_failed_trial_and_prints_why_it_failed(sweep, tmp_path):
     code, book, _ = sweep(["SIGKILL: no memory", [0.5], [0.6]])
     assert code == 0 and states(book) == {0: "failed", 1: "completed", 2: "completed"}
     assert "failed: SIGKILL: no memory" in (tmp_path / PRINTED).read_text()
@@ -119,7 +119,7 @@ def test_halving_stops_a_trial_that_is_behind_at_a_rung_and_marks_it(sweep):
 
 @pytest.mark.parametrize("skipped", [0, 2])
 def test_a_trial_whose_score_at_a_rung_is_missing_is_not_judged_by_a_later_one(sweep, skipped):
-    """Its later score is of a longer training: none to compare others of the rung with."""
+    """Its later score is that of a longer training, so it can't be compared with the scores at the rung."""
     rising = [0.1 * ninth for ninth in range(1, 10)]
     late = [0.15 if skipped else None, 0.05, None, *[0.05] * 6]
     code, book, _ = sweep([rising, late], method="halving")
@@ -132,7 +132,7 @@ def test_scores_that_come_after_a_trial_was_stopped_change_nothing(sweep):
 
 
 def test_a_trial_that_has_ended_before_its_rung_was_read_is_completed(sweep):
-    """Its last scores are read when its process is gone; none is left to be stopped."""
+    """Its last scores are read after its process has ended, so nothing is left to stop."""
     code, book, fleet = sweep([[0.5] * 9, [0.05] * 9], method="halving", burst=10)
     assert code == 0 and states(book) == {0: "completed", 1: "completed"} and fleet.asked == []
 
@@ -153,7 +153,7 @@ def test_a_trial_that_can_not_be_started_now_has_not_failed(sweep, monkeypatch):
     assert code == 0 and states(book) == {0: "completed", 1: "completed"}
 
 
-def test_an_interrupted_sweep_goes_on_with_the_trials_that_were_under_way(sweep):
+def test_an_interrupted_sweep_continues_with_the_trials_that_were_under_way(sweep):
     scores = [[0.1, 0.2, 0.3]] * 3
     code, book, fleet = sweep(scores, stop_at=2)
     assert code == 130 and states(book) == {0: "running", 1: "running"} and len(fleet.asked) == 2

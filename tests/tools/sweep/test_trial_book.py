@@ -21,7 +21,7 @@ def begun(book):
     return [trial for trial in book.trials if trial.state == "running"]
 
 
-def test_a_sweep_that_goes_on_draws_what_it_would_have_drawn_without_a_pause(open_book, tmp_path):
+def test_a_continued_sweep_draws_what_it_would_have_drawn_without_a_pause(open_book, tmp_path):
     at_once = [open_book().draw().values]
     book = open_book()
     at_once += [book.draw().values for _ in range(3)]
@@ -30,7 +30,7 @@ def test_a_sweep_that_goes_on_draws_what_it_would_have_drawn_without_a_pause(ope
     assert again == at_once and len({values[RATE] for values in again}) == 4
 
 
-def test_trials_under_way_are_known_after_a_restart_and_can_be_told(open_book):
+def test_trials_under_way_are_known_after_a_restart_and_can_be_completed(open_book):
     book = open_book()
     first, second = book.draw(), book.draw()
     book.completed(first.number, 0.5)
@@ -55,7 +55,7 @@ def test_a_grid_tries_each_combination_once_also_after_restarts(open_book):
         trial = book.draw()
         book.completed(trial.number, trial.values[RATE])
         drawn.append(tuple(trial.values.values()))
-    assert drawn == [tuple(values.values()) for values in space.grid()]
+    assert drawn == [(rate, size) for rate in (0.1, 0.3, 0.5) for size in (64, 128)]
 
 
 def test_halving_stops_a_trial_that_is_worse_than_those_at_its_rung(open_book):
@@ -68,6 +68,7 @@ def test_halving_stops_a_trial_that_is_worse_than_those_at_its_rung(open_book):
     assert not book.report(better.number, 0.1, 2), "stage 2 is no rung"
     assert not book.report(good.number, 0.65, 3)
     assert book.report(better.number, 0.64, 3)
+    assert not open_book("halving").report(good.number, 0.1, 3), "the first report of a stage counts, without a warning"
 
 
 def test_the_best_are_first_and_an_error_is_better_if_smaller(open_book):
@@ -81,7 +82,16 @@ def test_the_best_are_first_and_an_error_is_better_if_smaller(open_book):
     assert book.ranked()[-1].why == "broke" and book.best().score == 1.0
 
 
-def test_a_damaged_journal_is_told_in_one_line(open_book, tmp_path):
+def test_a_search_that_learns_from_scores_causes_no_warning(open_book):
+    book = open_book("tpe")
+    for _ in range(12):  # the first ten are drawn at random
+        trial, under_way = book.draw(), book.draw()
+        book.completed(trial.number, trial.values[RATE])
+        book.pruned(under_way.number)
+    assert len(open_book("tpe").trials) == 24
+
+
+def test_a_damaged_journal_is_refused_in_one_line(open_book, tmp_path):
     (tmp_path / "journal").write_text("no journal\n{]\n")
     with pytest.raises(UserError, match="is not a valid journal of trials"):
         open_book()
