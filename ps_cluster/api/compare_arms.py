@@ -40,6 +40,7 @@ class CompareOptions(keywords.SharedOptions, total=False):
     learning_rate: Literal["linear", "same"] | None
     score_every_epochs: float | None
     target_score: float | None
+    seconds: float | None
 
 
 class _Report(BaseModel):

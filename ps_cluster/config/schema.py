@@ -31,6 +31,7 @@ PAGE = "docs/configuration.md"  # lists all settings
 # The limits on one machine. More tasks would only wait for processors and memory.
 MOST_WORKERS, MOST_PARAMETER_SERVERS = 8, 4
 MOST_WORKERS_OF_A_CLUSTER = 1000
+MOST_EPOCHS = 100_000
 # The assumed speed of one worker until a step has been measured. The largest network of this package reaches 215 in
 # float32 on a core to itself.
 SLOWEST_EXAMPLES_PER_SECOND = 20.0
@@ -124,7 +125,7 @@ class TrainingSettings(Section):
     seed: int = Field(ge=0, lt=2**31, description="Decides batches, augmentation and initial weights.")
     batch_size_per_worker: int = Field(ge=1, le=10_000, description="Examples in one batch of one worker.")
     epochs: float = Field(
-        gt=0, le=100_000, description="Passes over the training examples; ignored if `training.steps` is set."
+        gt=0, le=MOST_EPOCHS, description="Passes over the training examples; ignored if `training.steps` is set."
     )
     steps: int | None = Field(
         ge=1,

@@ -28,7 +28,7 @@ FAKE_COLUMNS = (
 class Fake:
     """The contents of a fake run. `scores`: (test accuracy or error, train seconds, examples).
 
-    The last `broken` scores have a loss that is not finite, and no error.
+    The last `broken` scores have a loss that is not finite, and no error. `limit_s`: the limit of time that stopped the run.
     """
 
     settings: dict[str, Any]
@@ -38,6 +38,7 @@ class Fake:
     dataset_kind: str = "real"
     outcome: str = "completed"
     broken: int = 0
+    limit_s: float | None = None
     machine: dict[str, Any] | None = None
     rows: tuple[tuple[float, ...], ...] = ()
     """The rows of the ledger: values of FAKE_COLUMNS. Times are seconds since START."""
@@ -83,6 +84,7 @@ def _summary(config: RunConfig, fake: Fake, history: list[dict]) -> dict:
     return {
         "schema": 1,
         "outcome": fake.outcome,
+        "early_stop": None if fake.limit_s is None else {"max_seconds": fake.limit_s},
         "mode": config.mode.name,
         "dataset": config.data.dataset,
         "dataset_kind": fake.dataset_kind,

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     epilog=examples(
         "compare --modes async,bounded,sync --model tutorial_cnn --epochs 3",
         "compare --modes async,sync --seeds 3 --epochs 2 --dry-run",
+        "compare --modes async,sync --model tutorial_cnn --seconds 60 --straggler none,2:5x",
         "compare runs/first runs/second --output both",
     ),
 )
@@ -43,6 +44,11 @@ if TYPE_CHECKING:
     type=Number(0, min_open=True),
     help="Also report the time and the examples until a run reaches this test accuracy (0.6 is 60 %) or, for a regression, "
     "this test error, in the target's units; default: a round number, the hardest that all runs reached.",
+)
+@option(
+    "--seconds",
+    type=Number(0, min_open=True),
+    help="Train every arm for so many seconds at a constant learning rate, instead of on the same number of examples.",
 )
 @option("--baseline", help="The arm that the others are compared with; default: sync, else the first.")
 @option(
@@ -70,6 +76,7 @@ def compare(
     stragglers: tuple[str, ...] | None,
     batches: tuple[str, ...] | None,
     target_score: float | None,
+    seconds: float | None,
     baseline: str | None,
     output: Path,
     force: bool,
@@ -87,6 +94,7 @@ def compare(
         "stragglers": stragglers,
         "batches": batches,
         "target_score": target_score,
+        "seconds": seconds,
     }
     changes = {name: value for name, value in of_comparison.items() if value is not None}
     if runs and (tensorboard or values or given.file or changes.keys() - {"target_score"}):

@@ -16,6 +16,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from ps_cluster.config import RunConfig, build_config, rates_found, user_code
 from ps_cluster.config.modes import MODES
+from ps_cluster.config.schedules import CONSTANT
+from ps_cluster.config.schema import MOST_EPOCHS
 from ps_cluster.config.sections import check_used, flat, joined, nested, uses, without_unused
 from ps_cluster.config.setting_types import AUTO
 from ps_cluster.config.stragglers import parse_stragglers
@@ -30,6 +32,11 @@ MOST_RUNS = 2000  # in the largest comparison: more would take longer than a mon
 LONGEST_NAME = 150  # characters in the name of a run's folder
 REPORT = "report.json"
 PLAN = "comparison.yaml"  # in the folder of a comparison, beside runs/
+SCORES_IN_TIME = 8  # scores of each run of a comparison with a limit of time
+# What goes by the share of the training that is over is switched off if only the time ends the training.
+WITHOUT_END = {
+    "schedule.kind": CONSTANT, "schedule.warmup_fraction": 0.0, "schedule.image_scales": [], "lookahead.every_updates": 0
+}  # fmt: skip
 
 
 class PlannedArm(BaseModel):
@@ -50,6 +57,9 @@ class Comparison(BaseModel):
     batch size (Goyal et al. 2017, arXiv:1706.02677, section 2.1, for SGD); "same" does not. All modes write a checkpoint
     every `score_every_epochs` passes over the training examples. They are scored after training, so scoring takes no
     training time.
+
+    `seconds`: all runs train for this long instead of on the same number of examples, at a constant learning rate. Each
+    is scored `SCORES_IN_TIME` times, at equal distances in time.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
@@ -60,6 +70,7 @@ class Comparison(BaseModel):
     batches: Annotated[tuple[Batch, ...], Field(strict=False, min_length=1, max_length=2)] = BATCHES
     learning_rate: Literal["linear", "same"] = "linear"
     score_every_epochs: float = Field(default=1 / 8, gt=0, le=1000)
+    seconds: float | None = Field(default=None, gt=0, le=1e6)
     target_score: float | None = Field(default=None, gt=0)
     settings: Annotated[dict[str, Any], AfterValidator(flat)] = {}
 
@@ -164,6 +175,12 @@ def planned_runs(comparison: Comparison) -> list[PlannedRun]:
                 f"compare: checkpoints.every_seconds: got {every!r:.80}: all modes are scored after the same examples here: "
                 "set score_every_epochs in the comparison's file"
             )
+        for key in WITHOUT_END.keys() & given.keys() if comparison.seconds is not None else ():
+            if given[key] != WITHOUT_END[key]:
+                raise UserError(
+                    f"{key}: got {given[key]!r:.100}: this goes by the number of updates of the training, which is not known "
+                    "if all modes train for the same time: leave it out, or leave out the seconds"
+                )
     try:
         check_used(tuple(arm.mode for arm in comparison.arms), comparison.settings)
     except ValueError as error:
@@ -177,7 +194,7 @@ def planned_runs(comparison: Comparison) -> list[PlannedRun]:
     for config in configs:
         config.check_fits_one_machine()
     examples = {one.training.steps * one.examples_per_update for one in configs if one.training.steps is not None}
-    if len(examples) > 1:
+    if len(examples) > 1 and comparison.seconds is None:
         raise UserError(
             "training.steps: an update has different numbers of examples in these arms, so they would train on "
             "different numbers of examples: give training.epochs instead"
@@ -260,7 +277,14 @@ def _share_of_an_update(config: RunConfig, workers: int) -> int:
 def _placed_and_scored_alike(config: RunConfig, comparison: Comparison) -> RunConfig:
     """Return the configuration with settings that are equal in all modes unless an arm sets them."""
     values: dict[str, Any] = {"evaluation.after_training": True}
-    if config.checkpoints.every_epochs is None:
+    if (seconds := comparison.seconds) is not None:
+        values |= WITHOUT_END | {
+            "training.max_seconds": seconds,
+            "training.steps": None,
+            "training.epochs": MOST_EPOCHS,
+        }
+        values |= {"checkpoints.every_seconds": seconds / SCORES_IN_TIME, "checkpoints.every_epochs": None}
+    elif config.checkpoints.every_epochs is None:
         values["checkpoints.every_epochs"] = comparison.score_every_epochs
     if config.cluster.pin_workers == AUTO:  # pins in some modes only, so arms would differ in more than the mode
         values["cluster.pin_workers"] = False

@@ -21,7 +21,7 @@ from ps_cluster.tools.compare.fairness import check, warn_of_rates
 from ps_cluster.tools.compare.findings import GroupFinding, differences_of, group_rows, run_rows, to_csv
 from ps_cluster.tools.compare.groups import Group, arms, make_groups, make_views, stragglers
 from ps_cluster.tools.compare.metric import ACCURACY, ERROR
-from ps_cluster.tools.compare.records import Record, read_record
+from ps_cluster.tools.compare.records import Record, read_record, times_of
 from ps_cluster.tools.compare.result_tables import Table, print_tables, tables
 from ps_cluster.tools.compare.verdict import notes, results, verdict
 
@@ -69,8 +69,10 @@ def write_report(
         warnings.insert(0, f"Generated {groups[0].unit}: no number here says anything about real data.")
     target = chosen_target(records, target)
     views = make_views(groups, baseline)
-    findings, differences = [GroupFinding.of(group, target) for group in groups], differences_of(groups, views, target)
-    of_runs, of_groups = run_rows(groups, target), group_rows(findings)
+    times = times_of(records)
+    findings = [GroupFinding.of(group, target, times) for group in groups]
+    differences = differences_of(groups, views, target)
+    of_runs, of_groups = run_rows(groups, target, times), group_rows(findings)
     headline = [*results(findings), *verdict(groups, differences, target), *notes(groups, target)]
     shown, plots = tables(findings, differences), make_plots(groups, views)
     page = rendered(

@@ -13,7 +13,7 @@ from ps_cluster.launch.pinning import keeps_to_cores
 from ps_cluster.tools.compare.comparison_plan import read_plan
 from ps_cluster.tools.compare.groups import Group
 from ps_cluster.tools.compare.labels import flat_settings
-from ps_cluster.tools.compare.records import Record, work_of
+from ps_cluster.tools.compare.records import TIME_TOLERANCE, Record, limit_of, work_of
 
 EXAMPLES_TOLERANCE = 0.02
 _ISOLATION = "cluster.isolation"  # depends on the machine, does not change training
@@ -96,7 +96,7 @@ def check(records: Sequence[Record], groups: Sequence[Group], force: bool, arm_k
     unequal = [
         *(f"they differ in {difference}" for difference in differences_in_settings(records, arm_keys)),
         *_unequal_seeds(groups),
-        *_unequal_examples(records),
+        *(_unequal_examples(records) if limit_of(records) is None else _unequal_times(records)),
     ]
     if unequal and not force:
         # One line names one difference: enough to see that the runs don't match.
@@ -136,6 +136,19 @@ def _unequal_examples(records: Sequence[Record]) -> Iterator[str]:
         yield (
             f"they differ in examples trained on by more than {EXAMPLES_TOLERANCE:.0%}: {least.examples:,} "
             f"('{least.root.name}') to {most.examples:,} ('{most.root.name}')"
+        )
+
+
+def _unequal_times(records: Sequence[Record]) -> Iterator[str]:
+    not_diverged = [record for record in records if not record.diverged]
+    if not not_diverged:
+        return
+    least, most = (choose(not_diverged, key=lambda record: record.summary.train_seconds) for choose in (min, max))
+    shortest, longest = (record.summary.train_seconds for record in (least, most))
+    if longest > shortest * (1 + TIME_TOLERANCE):
+        yield (
+            f"they differ in seconds of training by more than {TIME_TOLERANCE:.0%}: {shortest:,.1f} ('{least.root.name}') to "
+            f"{longest:,.1f} ('{most.root.name}')"
         )
 
 

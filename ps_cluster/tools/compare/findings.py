@@ -9,6 +9,7 @@ import csv
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from ps_cluster.files.values import cell
 from ps_cluster.tools.compare.estimates import Estimate, difference, estimate, ratio
@@ -20,8 +21,16 @@ Row = dict[str, object]
 Read = Callable[[Record], float | None]
 
 
-def numbers(metric: Metric, target: float | None) -> Mapping[str, Read]:
-    """Return, for each number, a function that reads it from a run. Accuracies and shares are from 0 to 1."""
+def column_after(metric: Metric, seconds: float) -> str:
+    """Return the name of the column of the metric after some seconds of training."""
+    return f"{metric.column}_after_{seconds:g}_s"
+
+
+def numbers(metric: Metric, target: float | None, times: Sequence[float] = ()) -> Mapping[str, Read]:
+    """Return, for each number, a function that reads it from a run. Accuracies and shares are from 0 to 1.
+
+    `times`: the seconds of training after which the metric is compared too.
+    """
 
     def reached(read: Callable[[Reached], float]) -> Read:
         return lambda record: read(found) if (found := record.reached(target)) else None
@@ -29,6 +38,7 @@ def numbers(metric: Metric, target: float | None) -> Mapping[str, Read]:
     return {
         metric.column: lambda record: record.final,
         metric.best_column: lambda record: record.best,
+        **{column_after(metric, seconds): partial(Record.after, seconds=seconds) for seconds in times},
         "train_seconds": lambda record: record.summary.train_seconds,
         "examples": lambda record: record.examples,
         "examples_per_second": lambda record: record.examples_per_second,
@@ -54,7 +64,7 @@ def _total(counts: Iterable[int | None]) -> int | None:
     return sum(count for count in known if count is not None) if known and None not in known else None
 
 
-def run_rows(groups: Sequence[Group], target: float | None) -> list[Row]:
+def run_rows(groups: Sequence[Group], target: float | None, times: Sequence[float]) -> list[Row]:
     """Return a row for each run, group by group."""
     workers = _worker_indices(groups)
     return [
@@ -64,7 +74,7 @@ def run_rows(groups: Sequence[Group], target: float | None) -> list[Row]:
             "workers": record.config.training_workers,
             "target": target,
             "diverged": record.diverged,
-            **{name: read(record) for name, read in numbers(group.metric, target).items()},
+            **{name: read(record) for name, read in numbers(group.metric, target, times).items()},
             **{f"idle_share_worker_{index}": record.idle_shares.get(index) for index in workers},
             "run": str(record.root),
         }
@@ -87,20 +97,21 @@ class GroupFinding:
 
     group: Group
     target: float | None
+    times: Sequence[float]
     estimates: Mapping[str, Estimate | None]
     idle: Mapping[int, Estimate | None]
 
     @classmethod
-    def of(cls, group: Group, target: float | None) -> GroupFinding:
-        """Return the numbers of a group."""
+    def of(cls, group: Group, target: float | None, times: Sequence[float] = ()) -> GroupFinding:
+        """Return the numbers of a group. `times`: as for `numbers`."""
         metric = group.metric
-        estimates = {name: estimate(group.values(read)) for name, read in numbers(metric, target).items()}
-        for name in (metric.column, metric.best_column):
+        estimates = {name: estimate(group.values(read)) for name, read in numbers(metric, target, times).items()}
+        for name in (metric.column, metric.best_column, *(column_after(metric, seconds) for seconds in times)):
             estimates[name] = _limited(estimates[name], metric, mean_only=bool(group.diverged))
         shares = {index: [one.idle_shares[index] for one in group.records if index in one.idle_shares]
                   for index in _worker_indices([group])}  # fmt: skip
         return cls(
-            group, target, estimates, {index: _limited(estimate(one), ACCURACY) for index, one in shares.items()}
+            group, target, times, estimates, {index: _limited(estimate(one), ACCURACY) for index, one in shares.items()}
         )
 
     def mean(self, name: str) -> float | None:

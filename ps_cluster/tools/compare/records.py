@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 from ps_cluster.config import RunConfig, load_config
 from ps_cluster.errors import UserError
@@ -17,6 +19,7 @@ from ps_cluster.runs.result_rows import BROKEN, ScoreRow, Summary
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.tools.compare.metric import Metric, metric_of
 
+TIME_TOLERANCE = 0.02  # by how much the training times of runs with one limit may differ
 LONGEST_GAP = 0.5  # between two scores that are interpolated, as a share of the training's examples
 
 
@@ -96,6 +99,16 @@ class Record:
         """The scores with a finite metric, each with its value."""
         return [(score, score.value) for score in self.scores if score.value is not None]
 
+    def after(self, seconds: float) -> float | None:
+        """Return the metric after so many seconds of training, interpolated between two scores.
+
+        Return None if the run diverged, or trained for less. The last update may come a moment before the run's limit.
+        """
+        track = [] if self.diverged else self.track
+        if not track or not track[0][0].train_seconds <= seconds <= (1 + TIME_TOLERANCE) * track[-1][0].train_seconds:
+            return None
+        return float(np.interp(seconds, [score.train_seconds for score, _ in track], [value for _, value in track]))
+
     @property
     def examples_per_second(self) -> float:
         return self.examples / self.summary.train_seconds
@@ -121,6 +134,18 @@ class Record:
                 )
             before = score, value
         return None
+
+
+def limit_of(records: Sequence[Record]) -> float | None:
+    """Return the seconds that all runs trained, if this was their limit; None if they trained on the same examples."""
+    limits = {record.config.training.max_seconds for record in records}
+    return limits.pop() if len(limits) == 1 else None
+
+
+def times_of(records: Sequence[Record]) -> list[float]:
+    """Return the seconds of training after which the metric is compared: a quarter, half and all of their common limit."""
+    limit = limit_of(records)
+    return [] if limit is None else [limit / 4, limit / 2, limit]
 
 
 def work_of(summary: Summary) -> dict[str, str | None]:
@@ -170,7 +195,7 @@ def _summary(run_root: Path, run_dir: RunDir) -> Summary:
         summary = read_json(run_dir.summary, Summary)
     except FileNotFoundError as error:
         raise UserError(f"run directory '{run_root}' holds no finished run: it has no summary.json") from error
-    if summary.outcome not in ("completed", *BROKEN):
+    if summary.outcome not in ("completed", *BROKEN) and not summary.early_stop:
         raise UserError(f"run directory '{run_root}' holds no finished run: its outcome is '{summary.outcome}'")
     if not summary.evaluation.history:
         raise UserError(f"run directory '{run_root}' has no test score: none of its checkpoints was scored")

@@ -10,7 +10,7 @@ from rich.console import Console
 from ps_cluster.report.facts import number
 from ps_cluster.report.terminal import FOLD, ColumnOptions, plain_table
 from ps_cluster.tools.compare.estimates import Estimate
-from ps_cluster.tools.compare.findings import GroupDifference, GroupFinding
+from ps_cluster.tools.compare.findings import GroupDifference, GroupFinding, column_after
 from ps_cluster.tools.compare.groups import Group
 
 _RIGHT: ColumnOptions = {**FOLD, "justify": "right"}
@@ -53,6 +53,9 @@ def tables(findings: Sequence[GroupFinding], differences: Sequence[GroupDifferen
             "memory": "peak memory [MB]",
         },
     }
+    if times := findings[0].times:
+        title = f"{metric.noun.capitalize()} after the same time (mean ± sd over seeds)"
+        by_title[title] = {f"after {seconds:g}": metric.with_unit(f"after {seconds:g} s") for seconds in times}
     texts = [cells(one) for one in findings]
     found = [Table(title, identity | columns, texts) for title, columns in by_title.items()]
     if differences:
@@ -84,6 +87,7 @@ def cells(finding: GroupFinding) -> dict[str, str]:
         "rate": f"{number(optimizer.learning_rate, '.3g')} / {number(optimizer.momentum_if_any, '.3g')}",
         "metric": _metric(group, accuracy),
         "interval": interval,
+        **{f"after {time:g}": _metric(group, found[column_after(metric, time)]) for time in finding.times},
         "speed": _spread(found["examples_per_second"], ",.0f"),
         "seconds": limit + _spread(reached, ",.1f") + some,
         "examples": limit + _spread(found["examples_to_target"], ",.0f"),

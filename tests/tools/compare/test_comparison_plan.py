@@ -7,6 +7,7 @@ import yaml
 
 from ps_cluster.config import recipe
 from ps_cluster.config.networks import NETWORKS
+from ps_cluster.config.schema import MOST_EPOCHS
 from ps_cluster.errors import INTERRUPTED, UserError
 from ps_cluster.installation import CONFIG_FOLDER
 from ps_cluster.launch import network_check
@@ -171,6 +172,27 @@ def test_a_baseline_that_is_no_arm_is_refused_before_anything_is_trained(tmp_pat
 def test_seconds_between_checkpoints_are_refused_because_runs_are_scored_after_the_same_examples():
     with pytest.raises(UserError, match="checkpoints.every_seconds: got 5.0.*score_every_epochs"):
         plan(SMALL | {"checkpoints.every_seconds": 5.0})
+
+
+def test_with_a_limit_of_time_all_modes_train_and_are_scored_by_the_clock():
+    for run in plan(arms=arms("async", "sync", "single"), seconds=240.0):
+        training, scoring = run.config.training, run.config.checkpoints
+        assert run.config.schedule.kind == "constant" and not run.config.schedule.image_scales
+        assert (training.max_seconds, training.steps, training.epochs) == (240.0, None, MOST_EPOCHS)
+        assert (scoring.every_seconds, scoring.every_epochs, run.config.evaluation.after_training) == (30.0, None, True)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("schedule.kind", "cosine"),
+        ("schedule.warmup_fraction", 0.1),
+        ("schedule.image_scales", [{"scale": 0.5, "until": 0.3}]),
+    ],
+)
+def test_what_goes_by_the_length_of_the_training_is_refused_if_only_the_time_ends_it(key, value):
+    with pytest.raises(UserError, match=f"{key}: got .*not known if all modes train for the same time: leave it out"):
+        plan(SMALL | {key: value}, seconds=240.0)
 
 
 def test_a_shared_setting_that_one_mode_does_not_use_is_no_difference():

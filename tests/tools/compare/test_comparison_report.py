@@ -418,6 +418,35 @@ def test_what_must_be_equal_and_is_not_is_refused_by_name_unless_forced(tmp_path
     assert (GENERATED in report.warnings) == ("dataset_kind" in changes)
 
 
+def in_equal_time(folder: Path, **seconds: float) -> list[Path]:
+    """Runs with a limit of 40 s, which trained for so many seconds on different numbers of images. They differ by mode."""
+    roots = []
+    for mode, trained in seconds.items():
+        examples = 1000 * len(mode)
+        scores = tuple((0.1 * quarter, trained * quarter / 4, examples * quarter // 4) for quarter in range(1, 5))
+        for seed in (0, 1):
+            settings = {"mode.name": mode, "training.seed": seed, "training.max_seconds": 40.0}
+            run = Fake(settings, scores, examples=examples, train_seconds=trained, outcome="stopped", limit_s=40.0)
+            roots.append(write_run(folder / f"{mode}-{seed}", run))
+    return roots
+
+
+def test_runs_of_equal_time_may_differ_in_examples_and_are_compared_after_parts_of_it(tmp_path, no_plots):
+    report = write_report(in_equal_time(tmp_path / "runs", sync=40.0, single=40.2), tmp_path / "report")
+    (table,) = (one for one in report.tables if one.title.startswith("Accuracy after the same time"))
+    assert list(table.columns.values())[3:] == ["after 10 s [%]", "after 20 s [%]", "after 40 s [%]"]
+    (of_sync,) = (texts for texts in table.texts if texts[0] == "sync")
+    assert of_sync[3:] == ["10.00 ± 0.00", "20.00 ± 0.00", "40.00 ± 0.00"]
+    (row, *_) = csv.DictReader(io.StringIO((tmp_path / "report" / "rows.csv").read_text()))
+    assert float(row["test_accuracy_after_20_s"]) == pytest.approx(0.2)
+
+
+def test_runs_that_did_not_train_for_equal_times_are_refused(tmp_path, no_plots):
+    roots = in_equal_time(tmp_path / "runs", sync=40.0, single=45.0)
+    with pytest.raises(UserError, match=r"differ in seconds of training by more than 2%: 40.0 \('sync-0'\) to 45.0"):
+        write_report(roots, tmp_path / "report")
+
+
 def test_a_run_that_diverged_and_ended_before_the_others_is_compared_with_them(tmp_path, no_plots):
     report = write_report(unequal(tmp_path, seed=0, examples=1_000, broken=2), tmp_path / "report")
     assert not [line for line in report.warnings if "examples" in line]

@@ -34,6 +34,14 @@ def test_target_lies_on_a_straight_line_between_two_scores(tmp_path):
     assert (record.final, record.best) == (0.50, 0.60)
 
 
+def test_a_score_after_some_seconds_lies_between_two_scores_and_never_far_after_the_last(tmp_path):
+    scores = ((0.40, 10.0, 5000), (0.60, 20.0, 10_000), (0.50, 30.0, 15_000))
+    record = read(tmp_path, scores=scores, train_seconds=30.0)
+    assert [record.after(seconds) for seconds in (10, 15, 30, 30.5)] == [0.40, pytest.approx(0.50), 0.50, 0.50]
+    assert (record.after(9), record.after(31)) == (None, None)
+    assert read(tmp_path, name="diverged", scores=scores, broken=1).after(15) is None
+
+
 def test_a_target_takes_no_longer_than_the_training(tmp_path):
     record = read(tmp_path, scores=((0.40, 10.0, 5000), (0.60, 20.2, 10_000)), train_seconds=20.0)
     assert record.reached(0.60) == Reached(20.0, 10_000.0, is_limit=False)
