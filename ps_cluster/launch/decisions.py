@@ -71,13 +71,10 @@ class Decisions:
     were silent.
     """
 
-    def __init__(self, config: RunConfig, run_dir: RunDir, limits: RunLimits, now_s: float, ended_at: int = -1):
-        """Start in the first stage.
-
-        Args:
-          run_dir: used only for the names of files in messages.
-          ended_at: the last update of an earlier session of the run that ended in order; -1: there is none.
-        """
+    def __init__(
+        self, config: RunConfig, run_dir: RunDir, limits: RunLimits, early_stopping: EarlyStopping, now_s: float
+    ):
+        """Start in the first stage. `run_dir` is used only for the names of files in messages."""
         self._config = config
         self._run_dir = run_dir
         self._limits = limits
@@ -95,7 +92,7 @@ class Decisions:
         self._trained = False
         self._stop_requested = False
         self._draining = False
-        self._early_stopping = EarlyStopping(config.evaluation, ended_at)
+        self._early_stopping = early_stopping
         self._stopped_early = False
         self._most_applied = -1
         self._outcome: Outcome = "failed"  # as the leader writes it in the end
@@ -148,12 +145,8 @@ class Decisions:
             return ()
         return self._drain(now_s) if self._draining else self._stop_early(now_s)
 
-    def earlier_score_seen(self, score: EvaluationRow, now_s: float) -> Actions:
-        """The evaluator scored a checkpoint before this launcher was started."""
-        self._early_stopping.see(score)
-        return ()
-
     def score_seen(self, score: EvaluationRow, now_s: float) -> Actions:
+        """The evaluator scored a checkpoint, now or before this launcher was started."""
         self.evaluator_moved(now_s)
         self._early_stopping.see(score)
         return self._stop_early(now_s) if self._stage is RunStage.TRAINING else ()
@@ -192,10 +185,10 @@ class Decisions:
         self._outcome = outcome
         self._drop_plans(self._topology.of_types(TRAINING_TYPES))
         self._clock.enter(RunStage.SCORING, now_s)
-        stop = StopTraining(self._limits.grace_s)
         if self._evaluator_lost:
-            return stop, self._unscored(f"the evaluator was given up: {self._evaluator_lost}")
-        return (stop, self._ended()) if self._scored or not self._topology.evaluator else (stop,)
+            return StopTraining(), self._unscored(f"the evaluator was given up: {self._evaluator_lost}")
+        is_over = self._scored or not self._topology.evaluator
+        return (StopTraining(), self._ended()) if is_over else (StopTraining(),)
 
     def stops_at_once(self, requests: int) -> bool:
         """Return whether this number of further requests to stop ends the run without a drain."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 
 from ps_cluster.config import RunConfig
+from ps_cluster.config.schema import EvaluationSettings
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.files import locks
 from ps_cluster.files.json_files import read_json
@@ -14,6 +15,7 @@ from ps_cluster.report.drawing import try_to_draw_results
 from ps_cluster.report.summary import EndedRun
 from ps_cluster.report.terminal import make_console, print_error, print_line
 from ps_cluster.runs import logs
+from ps_cluster.runs.monitor import EarlyStopping
 from ps_cluster.runs.result_rows import Outcome, TrainingResult
 from ps_cluster.runs.run_dir import RunDir
 
@@ -23,6 +25,12 @@ def training_result(run_dir: RunDir) -> TrainingResult | None:
     with contextlib.suppress(FileNotFoundError, UserError):
         return read_json(run_dir.training_result, TrainingResult)
     return None
+
+
+def early_stopping_of(run_dir: RunDir, settings: EvaluationSettings) -> EarlyStopping:
+    """Return the early stopping of a run, for a session that begins now."""
+    before = training_result(run_dir)
+    return EarlyStopping(settings, before.updates.applied if before else -1)
 
 
 def why_broken(outcome: Outcome, updates: int) -> str:

@@ -21,7 +21,7 @@ from ps_cluster.files.writing import open_append
 from ps_cluster.launch import actions
 from ps_cluster.launch.actions import Action, Actions, EndRun
 from ps_cluster.launch.decisions import Decisions, Look
-from ps_cluster.launch.endings import training_result
+from ps_cluster.launch.endings import early_stopping_of, training_result
 from ps_cluster.launch.local_cluster import LocalCluster
 from ps_cluster.launch.stages import RunLimits
 from ps_cluster.notices import Line
@@ -69,8 +69,8 @@ class EventLoop:
         self._progress = RowTail(run_dir.progress, ProgressRow)
         self._evaluation = RowTail(run_dir.evaluation, EvaluationRow)
         self._recomputed = RowTail(run_dir.recomputed, RecomputedRow)
-        before = training_result(run_dir)
-        self.decisions = Decisions(config, run_dir, limits, clock(), before.updates.applied if before else -1)
+        early_stopping = early_stopping_of(run_dir, config.evaluation)
+        self.decisions = Decisions(config, run_dir, limits, early_stopping, clock())
         self._ending: EndRun | None = None
 
     def until_the_end(self) -> EndRun:
@@ -78,7 +78,7 @@ class EventLoop:
         for rows_of_before in (self._progress, self._evaluation, self._recomputed):
             rows_of_before.skip()
         for score in read_rows(self._run_dir.evaluation, EvaluationRow):
-            self._carry_out(self.decisions.earlier_score_seen(score, self._clock()))
+            self._carry_out(self.decisions.score_seen(score, self._clock()))
         try:
             self._carry_out((actions.StartCluster(),))
             while True:
@@ -190,8 +190,8 @@ class EventLoop:
             case actions.Kill(task):
                 if task in cluster.pids:
                     cluster.signal(task, signal.SIGKILL)
-            case actions.StopTraining(grace_s):
-                cluster.stop(TRAINING_TYPES, grace_s)
+            case actions.StopTraining():
+                cluster.stop(TRAINING_TYPES, self._grace_s)
                 self._report_stopped()
             case actions.StopAll():
                 cluster.stop_all(grace_s=0)

@@ -19,7 +19,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.files import writing
 from ps_cluster.files.json_rows import RowTail, read_rows
 from ps_cluster.launch.actions import Kill, Notice, WriteStacks
-from ps_cluster.launch.endings import training_result
+from ps_cluster.launch.endings import early_stopping_of
 from ps_cluster.launch.one_task_decisions import (
     EndTask,
     PassSignalOn,
@@ -36,7 +36,6 @@ from ps_cluster.runs import checkpoints
 from ps_cluster.runs.checkpoints import EndedMark
 from ps_cluster.runs.leaders import Superseded
 from ps_cluster.runs.logs import DISK_REFUSES
-from ps_cluster.runs.monitor import EarlyStopping
 from ps_cluster.runs.result_rows import EarlyStop, EvaluationRow, Outcome, ProgressRow, with_work
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system.addresses import unknown_hosts
@@ -98,11 +97,9 @@ class TaskLoop:
         self._clock = surroundings.clock
         self._awake = AwakeClock(surroundings.clock)
         self._look_every_s = limits.look_every_s
-        before = training_result(run_dir)
-        early_stopping = EarlyStopping(evaluation, before.updates.applied if before else -1)
         self._decisions = TaskDecisions(
-            task, topology, limits, rendezvous,
-            total_updates=total_updates, early_stopping=early_stopping, now_s=self._clock(), awake_s=self._awake(),
+            task, topology, limits, rendezvous, total_updates=total_updates,
+            early_stopping=early_stopping_of(run_dir, evaluation), now_s=self._clock(), awake_s=self._awake(),
         )  # fmt: skip
         self._progress = RowTail(run_dir.progress, ProgressRow)
         self._scores = RowTail(run_dir.evaluation, EvaluationRow)

@@ -17,6 +17,7 @@ from ps_cluster.launch.actions import EndRun
 from ps_cluster.launch.decisions import Decisions, Look
 from ps_cluster.launch.stages import RunLimits
 from ps_cluster.launch.topology import ClusterTopology
+from ps_cluster.runs.monitor import EarlyStopping
 from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow
 from ps_cluster.runs.rows import TaskError
 from ps_cluster.runs.run_dir import RunDir
@@ -59,7 +60,8 @@ class ScriptedRun:
         self.now, self.actions, self.pids, self.frozen = 0.0, [], {}, set()
         self._pid_numbers = itertools.count(100)
         self._absent = frozenset(range(self._config.training_workers, self._config.most_workers))
-        self.decisions = Decisions(self._config, RunDir(Path("/run")), RunLimits(**limits), self.now, ended_at)
+        early_stopping = EarlyStopping(self._config.evaluation, ended_at)
+        self.decisions = Decisions(self._config, RunDir(Path("/run")), RunLimits(**limits), early_stopping, self.now)
         self._start()
 
     def look(self, at_s, *events):
@@ -227,10 +229,10 @@ def scored(_):
     return Decisions.score_seen, EvaluationRow(step=1, test_accuracy=0.5, test_loss=1.0)
 
 
-def scored_with(accuracy, step, *, earlier=False):
-    """The evaluator scores the checkpoint of a step. `earlier`: it was scored before this launcher's start."""
+def scored_with(accuracy, step):
+    """The evaluator scores the checkpoint of a step."""
     score = EvaluationRow(step=step, test_accuracy=accuracy, test_loss=1.0)
-    return lambda _: (Decisions.earlier_score_seen if earlier else Decisions.score_seen, score)
+    return lambda _: (Decisions.score_seen, score)
 
 
 def ctrl_c(_):
