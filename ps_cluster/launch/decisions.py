@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.tasks import CHIEF, EVALUATOR, PS, TRAINING_TYPES, WORKER, Task
-from ps_cluster.files.values import listed
+from ps_cluster.files.values import counted, listed
 from ps_cluster.installation import PROGRAM
 from ps_cluster.launch.actions import (
     Action,
@@ -34,7 +34,6 @@ from ps_cluster.launch.actions import (
 )
 from ps_cluster.launch.endings import why_broken
 from ps_cluster.launch.recovery import CLUSTER, Recovery, delay_text
-from ps_cluster.launch.scaling import scale
 from ps_cluster.launch.silence import SilenceDetector
 from ps_cluster.launch.stages import FrozenProcesses, RunLimits, RunStage, StageClock
 from ps_cluster.launch.topology import ClusterTopology
@@ -217,7 +216,7 @@ class Decisions:
         if self._stage is not RunStage.TRAINING or CLUSTER in self._plans:
             line = f"not now, while {self._stage.value}: workers are started and stopped during training"
             return (AnswerScale(line, refused=True),)
-        actions = scale(self._config, self._topology, workers)
+        actions = _scale(self._config, self._topology, workers)
         for action in actions:
             self._drop_plans(action.stop if isinstance(action, Scale) else ())
         return actions
@@ -367,3 +366,36 @@ class Decisions:
     def _drop_plans(self, tasks: Iterable[Task]) -> None:
         for task in tasks:
             self._plans.pop(task, None)
+
+
+def _scale(config: RunConfig, topology: ClusterTopology, workers: int) -> Actions:
+    """Return the actions that lead to this number of workers: the lowest spare indices start, or the highest stop."""
+    if line := _why_not_scaled(config, workers):
+        return (AnswerScale(line, refused=True),)
+    more = workers - len(topology.workers)
+    if not more:
+        return (AnswerScale(f"{counted(workers, 'worker')} already: nothing to do"),)
+    start, stop = topology.spare[: max(0, more)], topology.workers[len(topology.workers) + min(0, more) :]
+    names = ", ".join(map(str, start or stop))
+    done = f"started {names}" if start else f"stopped {names}; other workers take their steps"
+    now = f"now {counted(workers, 'worker')}{_rate_of(config, workers)}"
+    return Scale(tuple(start), tuple(stop)), AnswerScale(f"{done}; {now}")
+
+
+def _why_not_scaled(config: RunConfig, workers: int) -> str | None:
+    """Return why a run can't have this number of workers, on one line; None if it can."""
+    if why := config.mode_kind.why_fixed:
+        return f"--workers: got {workers}: {why}"
+    least, most = config.least_workers, config.most_workers
+    if least <= workers <= most:
+        return None
+    between = f"{least} to {most}" if least < most else f"{least} and no other number of"
+    return f"--workers: got {workers}: this run was started for {between} workers (run --min-workers, --max-workers)"
+
+
+def _rate_of(config: RunConfig, workers: int) -> str:
+    """Return the end of a line about a learning rate that more workers lower; empty if it is not lowered."""
+    begun = config.training_workers
+    if not config.mode_kind.lowers_rate or workers <= begun:
+        return ""
+    return f", with {(begun / workers) ** 2:.2g} times the learning rate, which suits {counted(begun, 'worker')}"

@@ -60,8 +60,7 @@ class EventLoop:
         self._view = view
         self._requests = requests
         self._requests_seen = 0
-        self._look_every_s = limits.look_every_s
-        self._grace_s = limits.grace_s
+        self._limits = limits
         self._scale_desk = ScaleDesk(run_dir, self._notice)
         self.scalings: list[ScalingRow] = []  # the changes of the number of workers
         self._workers: int | None = None  # None: the cluster has not started
@@ -85,7 +84,7 @@ class EventLoop:
                 self._look()
                 if self._ending is not None:
                     break
-                self._sleep(self._look_every_s)
+                self._sleep(self._limits.look_every_s)
         except StopHeard:  # in a wait for the fork server, so no look has reported the requests to stop
             while self._ending is None:
                 self._carry_out(self.decisions.stop_requested(self._requests.exit_code, self._clock()))
@@ -177,7 +176,7 @@ class EventLoop:
                 cluster.give_up(task)
                 self._report_started()
             case actions.Scale(start, stop):
-                cluster.scale(start=start, stop=stop, grace_s=self._grace_s)
+                cluster.scale(start=start, stop=stop, grace_s=self._limits.grace_s)
                 self._report_started()
             case actions.AnswerScale(line, refused):
                 self._scale_desk.answer(line, refused=refused)
@@ -186,12 +185,12 @@ class EventLoop:
             case actions.WriteStacks(tasks):
                 for task in tasks:
                     cluster.signal(task, signal.SIGUSR1)
-                self._sleep(self._look_every_s)
+                self._sleep(self._limits.look_every_s)
             case actions.Kill(task):
                 if task in cluster.pids:
                     cluster.signal(task, signal.SIGKILL)
             case actions.StopTraining():
-                cluster.stop(TRAINING_TYPES, self._grace_s)
+                cluster.stop(TRAINING_TYPES, self._limits.grace_s)
                 self._report_stopped()
             case actions.StopAll():
                 cluster.stop_all(grace_s=0)

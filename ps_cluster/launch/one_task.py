@@ -238,12 +238,10 @@ class OneTask:
     def write_ending(self, outcome: Outcome, early_stop: EarlyStop | None) -> int:
         """Write and print what `run` does at its end. Return 0, or FAILED_FOR_GOOD if the proof does not hold."""
         # No launcher has counted the restarts, so they are counted from the processes that have done some work.
-        (newest,) = with_work(
-            self.run_dir.work, [ProgressRow(phase="starting")]
-        )  # its `workers` has an entry for each process of each worker
+        (newest,) = with_work(self.run_dir.work, [ProgressRow(phase="starting")])
         kind, leaders = self.config.mode_kind.trainer_type, self.claim.term if self.claim else 0
-        restarts = Counter(Task(kind, worker.index) for worker in newest.workers)
-        restarts.subtract(set(restarts))  # the first process of each is no restart
+        restarts = Counter(Task(kind, process.index) for process in newest.workers)
+        restarts.subtract(set(restarts))  # the first process of each worker is no restart
         restarts[self.topology.leader] = leaders - 1
         ended = EndedRun(
             outcome=outcome,

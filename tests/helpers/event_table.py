@@ -18,10 +18,11 @@ from ps_cluster.launch.decisions import Decisions, Look
 from ps_cluster.launch.stages import RunLimits
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.runs.monitor import EarlyStopping
-from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow
+from ps_cluster.runs.result_rows import EvaluationRow
 from ps_cluster.runs.rows import TaskError
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system.supervisor import TaskExit
+from tests.helpers.rows import progress_row
 
 
 class ScriptedRun:
@@ -176,9 +177,7 @@ ACTION_NAMES = {kind.__name__ for kind in get_args(ea.Action)}
 
 def row(applied, phase="training", written=0, wait_s=0.0):
     """The leader writes a row of progress. `wait_s`: how long it says to wait for the next update."""
-    progress = ProgressRow(
-        phase=phase, applied=applied, scheduled=applied, written=written, longest_wait_seconds=wait_s
-    )
+    progress = progress_row(applied, phase, written=written, longest_wait_seconds=wait_s)
 
     def event(run):
         workers = {each.index: pid for each, pid in run.pids.items() if each.type == WORKER}

@@ -18,10 +18,11 @@ from ps_cluster.launch.stages import RunLimits
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.leaders import Superseded, claim
-from ps_cluster.runs.result_rows import ProgressRow, Proof, TrainingResult
+from ps_cluster.runs.result_rows import Proof, TrainingResult
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system.stop_signals import StopRequests
 from tests.helpers.fake_time import FakeTime
+from tests.helpers.rows import progress_row
 
 CLUSTER = ClusterTopology({"chief": ["a:1"], "ps": ["b:2"], "worker": ["c:3"]})
 
@@ -89,7 +90,7 @@ def loop(tmp_path):
 
 
 def row(loop, applied, *, pid=None):
-    append_row(loop.run_dir.progress, ProgressRow(phase="training", applied=applied, scheduled=applied))
+    append_row(loop.run_dir.progress, progress_row(applied))
     if pid:
         write_json(loop.run_dir.work, {"workers": [{"index": 0, "pid": pid, "updates": applied, "examples": 1}]})
 

@@ -24,7 +24,8 @@ from ps_cluster.launch.stages import RunLimits
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.runs.checkpoints import EndedMark
 from ps_cluster.runs.monitor import EarlyStopping
-from ps_cluster.runs.result_rows import EarlyStop, EvaluationRow, ProgressRow
+from ps_cluster.runs.result_rows import EarlyStop, EvaluationRow
+from tests.helpers.rows import progress_row
 
 CHIEF, PS, WORKER = Task("chief", 0), Task("ps", 0), Task("worker", 0)
 ALONE = ClusterTopology({"chief": ["a:1"]})
@@ -95,7 +96,7 @@ class ToldTask:
 
 def row(applied, phase="training", wait_s=0.0):
     """The leader's process writes a row. `wait_s`: how long it says to wait for the next update."""
-    progress = ProgressRow(phase=phase, applied=applied, scheduled=applied, longest_wait_seconds=wait_s)
+    progress = progress_row(applied, phase, longest_wait_seconds=wait_s)
     return lambda told: told.decisions.progress_seen(progress, told.awake_s)
 
 

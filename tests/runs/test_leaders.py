@@ -1,4 +1,4 @@
-"""One leader a run directory: the newest. An older one changes nothing any more."""
+"""A run directory has one leader, the newest. Older leaders no longer change anything."""
 
 import json
 import os
@@ -82,7 +82,7 @@ def test_an_older_leader_that_still_writes_rows_does_not_reach_the_journal_of_th
 
 
 class Leader:
-    """What a leader of one shard changes on the disk: one row in its journal and a state with each save."""
+    """Does what a leader of one shard does on the disk: each save adds a row to its journal, and a state."""
 
     def __init__(self, run_dir):
         self.run_dir, self.term = run_dir, claim(run_dir).term
@@ -107,7 +107,7 @@ class Leader:
 @pytest.mark.parametrize("newer", ["goes on", "goes on and saves", "goes on, saves and dies"])
 @pytest.mark.parametrize("check", range(4))
 def test_a_leader_that_wakes_up_between_its_check_and_its_change_harms_nothing_of_the_newer_one(run_dir, check, newer):
-    """It sleeps at any of its looks at the fence: before a rename, or a removal; meanwhile the newer one leads."""
+    """It falls asleep when it looks at the fence, before a rename or a removal. Meanwhile a newer leader leads."""
     old = Leader(run_dir)
     for _ in range(3):
         old.save(keep=3)
