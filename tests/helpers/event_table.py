@@ -18,11 +18,10 @@ from ps_cluster.launch.decisions import Decisions, Look
 from ps_cluster.launch.stages import RunLimits
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.runs.monitor import EarlyStopping
-from ps_cluster.runs.result_rows import EvaluationRow
 from ps_cluster.runs.rows import TaskError
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system.supervisor import TaskExit
-from tests.helpers.rows import progress_row
+from tests.helpers.rows import progress_row, score_row
 
 
 class ScriptedRun:
@@ -223,15 +222,9 @@ def evaluator_done(run):
     return (Decisions.evaluator_done,)
 
 
-def scored(_):
-    """The evaluator scores a checkpoint."""
-    return Decisions.score_seen, EvaluationRow(step=1, test_accuracy=0.5, test_loss=1.0)
-
-
-def scored_with(accuracy, step):
+def scored(step, accuracy):
     """The evaluator scores the checkpoint of a step."""
-    score = EvaluationRow(step=step, test_accuracy=accuracy, test_loss=1.0)
-    return lambda _: (Decisions.score_seen, score)
+    return lambda _: (Decisions.score_seen, score_row(step, accuracy))
 
 
 def ctrl_c(_):

@@ -25,7 +25,6 @@ from tests.helpers.event_table import (
     row,
     scale_to,
     scored,
-    scored_with,
     sigterm,
 )
 
@@ -330,7 +329,7 @@ SCORING = {
         [BEGINS, (9, leader_done(), died("worker-0"), died("ps-0", user_error=True))], ["StopTraining()"]
     ),
     "scoring may take long for each checkpoint": Story(
-        [BEGINS, (9, leader_done()), (300, scored), (600, scored)], ["StopTraining()"]
+        [BEGINS, (9, leader_done()), (300, scored(1, 0.5)), (600, scored(2, 0.5))], ["StopTraining()"]
     ),
     "an evaluator that scores nothing is given up": Story(
         [BEGINS, (9, leader_done()), (309,), (310,)],
@@ -408,35 +407,35 @@ SCALING = {
 }  # fmt: skip
 
 
-WORSE = [(3, scored_with(0.6, 1)), (4, scored_with(0.5, 2)), (5, scored_with(0.6, 3))]
+WORSE = [(3, scored(1, 0.6)), (4, scored(2, 0.5)), (5, scored(3, 0.6))]
 OUT_OF_PATIENCE = (
     "stopping early: test accuracy has not become better in 2 scored checkpoints in a row up to step 3, the best is that of "
     "step 1; no new steps"
 )
-EARLIER = [scored_with(accuracy, step) for step, accuracy in ((1, 0.6), (2, 0.5), (3, 0.6))]
+ALL_AT_ONCE = (0.5, *(event for _, event in WORSE))
 
 PATIENCE = {
     "without a patience no score stops": Story([BEGINS, *WORSE], []),
     "the end of the patience drains, once, and exits as a wanted stop does": Story(
-        [BEGINS, *WORSE, (6, scored_with(0.1, 4)), (7, scored_with(0.1, 5)), (8, leader_done("stopped")), (9, evaluator_done)],
+        [BEGINS, *WORSE, (6, scored(4, 0.1)), (7, scored(5, 0.1)), (8, leader_done("stopped")), (9, evaluator_done)],
         [OUT_OF_PATIENCE, "DrainLeader(chief-0)", "StopTraining()", "stopped, 0: None"],
         {"patience": 2},
     ),
     "a patience that ended while the cluster was started again drains as soon as it trains": Story(
-        [BEGINS, *WORSE[:2], (4.5, died("ps-0")), (4.6, scored_with(0.6, 3)), (9, row(1))],
+        [BEGINS, *WORSE[:2], (4.5, died("ps-0")), (4.6, scored(3, 0.6)), (9, row(1))],
         [*taken_back("ps-0"), OUT_OF_PATIENCE, "DrainLeader(chief-0)"],
         {"patience": 2},
     ),
     "a launcher that was killed before it drained leaves that to the next one": Story(
-        [(0.5, *EARLIER), BEGINS], [OUT_OF_PATIENCE, "DrainLeader(chief-0)"], {"patience": 2}
+        [ALL_AT_ONCE, BEGINS], [OUT_OF_PATIENCE, "DrainLeader(chief-0)"], {"patience": 2}
     ),
     "a run that was stopped early and is resumed has its whole patience again": Story(
-        [(0.5, *EARLIER), BEGINS, (3, scored_with(0.6, 5)), (4, scored_with(0.6, 6))],
+        [ALL_AT_ONCE, BEGINS, (3, scored(5, 0.6)), (4, scored(6, 0.6))],
         [OUT_OF_PATIENCE.partition(" up to")[0] + " up to step 6", "DrainLeader(chief-0)"],
         {"patience": 2, "ended_at": 4},
     ),
     "a patience that ends after the training stops nothing": Story(
-        [BEGINS, *WORSE[:2], (4.5, leader_done()), (5, scored_with(0.6, 3)), (6, evaluator_done)],
+        [BEGINS, *WORSE[:2], (4.5, leader_done()), (5, scored(3, 0.6)), (6, evaluator_done)],
         ["StopTraining()", "completed, 0: None"],
         {"patience": 2},
     ),

@@ -71,8 +71,9 @@ def one_task(tmp_path):
     class NoLoop:
         """Replaces the loop, and notes what the task's process would get."""
 
-        def __init__(self, task, topology, run_dir, view, requests, work, *_, total_updates, evaluation):
-            found.extend((load_config(run_dir.of_task(task).config), run_dir, dataset, topology, task))
+        def __init__(self, decisions, run_dir, view, requests, work):
+            config = load_config(run_dir.of_task(work.task).config)
+            found.extend((config, run_dir, dataset, work.topology, work.task))
             call.resumed = work.resumes
 
         def run(self):
