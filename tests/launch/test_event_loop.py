@@ -37,7 +37,7 @@ class Machine:
     Workers in `silent` have none. `at`: seconds → a function that is called then. Training ends after 2,000 updates.
     """
 
-    absent, shards = frozenset(), 1
+    shards = 1
 
     def __init__(self, run_dir, config, *, at=()):
         self.now = 0.0
@@ -87,9 +87,6 @@ class Machine:
         self.restarts[task] += 1
         self.silent.discard(task)
         self.pids[task] = next(self._numbers)
-
-    def tasks(self, types):
-        return [task for task in self.topology.tasks if task.type in types]
 
     def frozen(self):
         return []
