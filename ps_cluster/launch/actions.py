@@ -111,9 +111,7 @@ class Kill:
 
 @dataclass(frozen=True)
 class StopTraining:
-    """Stop all training tasks; SIGKILL follows `grace_s` after SIGTERM."""
-
-    grace_s: float
+    """Stop all training tasks; SIGKILL follows `RunLimits.grace_s` after SIGTERM."""
 
 
 @dataclass(frozen=True)

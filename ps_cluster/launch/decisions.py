@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.tasks import CHIEF, EVALUATOR, PS, TRAINING_TYPES, WORKER, Task
-from ps_cluster.files.values import listed
+from ps_cluster.files.values import counted, listed
 from ps_cluster.installation import PROGRAM
 from ps_cluster.launch.actions import (
     Action,
@@ -34,7 +34,6 @@ from ps_cluster.launch.actions import (
 )
 from ps_cluster.launch.endings import why_broken
 from ps_cluster.launch.recovery import CLUSTER, Recovery, delay_text
-from ps_cluster.launch.scaling import scale
 from ps_cluster.launch.silence import SilenceDetector
 from ps_cluster.launch.stages import FrozenProcesses, RunLimits, RunStage, StageClock
 from ps_cluster.launch.topology import ClusterTopology
@@ -71,13 +70,10 @@ class Decisions:
     were silent.
     """
 
-    def __init__(self, config: RunConfig, run_dir: RunDir, limits: RunLimits, now_s: float, ended_at: int = -1):
-        """Start in the first stage.
-
-        Args:
-          run_dir: used only for the names of files in messages.
-          ended_at: the last update of an earlier session of the run that ended in order; -1: there is none.
-        """
+    def __init__(
+        self, config: RunConfig, run_dir: RunDir, limits: RunLimits, early_stopping: EarlyStopping, now_s: float
+    ):
+        """Start in the first stage. `run_dir` is used only for the names of files in messages."""
         self._config = config
         self._run_dir = run_dir
         self._limits = limits
@@ -95,7 +91,7 @@ class Decisions:
         self._trained = False
         self._stop_requested = False
         self._draining = False
-        self._early_stopping = EarlyStopping(config, ended_at)
+        self._early_stopping = early_stopping
         self._stopped_early = False
         self._most_applied = -1
         self._outcome: Outcome = "failed"  # as the leader writes it in the end
@@ -149,12 +145,8 @@ class Decisions:
         self._early_stopping.see_progress(row)
         return self._stop_early(now_s) if self._stage is RunStage.TRAINING else ()
 
-    def earlier_score_seen(self, score: EvaluationRow, now_s: float) -> Actions:
-        """The evaluator scored a checkpoint before this launcher was started."""
-        self._early_stopping.see(score)
-        return ()
-
     def score_seen(self, score: EvaluationRow, now_s: float) -> Actions:
+        """The evaluator scored a checkpoint, now or before this launcher was started."""
         self.evaluator_moved(now_s)
         self._early_stopping.see(score)
         return self._stop_early(now_s) if self._stage is RunStage.TRAINING else ()
@@ -193,10 +185,10 @@ class Decisions:
         self._outcome = outcome
         self._drop_plans(self._topology.of_types(TRAINING_TYPES))
         self._clock.enter(RunStage.SCORING, now_s)
-        stop = StopTraining(self._limits.grace_s)
         if self._evaluator_lost:
-            return stop, self._unscored(f"the evaluator was given up: {self._evaluator_lost}")
-        return (stop, self._ended()) if self._scored or not self._topology.evaluator else (stop,)
+            return StopTraining(), self._unscored(f"the evaluator was given up: {self._evaluator_lost}")
+        is_over = self._scored or not self._topology.evaluator
+        return (StopTraining(), self._ended()) if is_over else (StopTraining(),)
 
     def stops_at_once(self, requests: int) -> bool:
         """Return whether this number of further requests to stop ends the run without a drain."""
@@ -225,7 +217,7 @@ class Decisions:
         if self._stage is not RunStage.TRAINING or CLUSTER in self._plans:
             line = f"not now, while {self._stage.value}: workers are started and stopped during training"
             return (AnswerScale(line, refused=True),)
-        actions = scale(self._config, self._topology, workers)
+        actions = _scale(self._config, self._topology, workers)
         for action in actions:
             self._drop_plans(action.stop if isinstance(action, Scale) else ())
         return actions
@@ -375,3 +367,36 @@ class Decisions:
     def _drop_plans(self, tasks: Iterable[Task]) -> None:
         for task in tasks:
             self._plans.pop(task, None)
+
+
+def _scale(config: RunConfig, topology: ClusterTopology, workers: int) -> Actions:
+    """Return the actions that lead to this number of workers: the lowest spare indices start, or the highest stop."""
+    if line := _why_not_scaled(config, workers):
+        return (AnswerScale(line, refused=True),)
+    more = workers - len(topology.workers)
+    if not more:
+        return (AnswerScale(f"{counted(workers, 'worker')} already: nothing to do"),)
+    start, stop = topology.spare[: max(0, more)], topology.workers[len(topology.workers) + min(0, more) :]
+    names = ", ".join(map(str, start or stop))
+    done = f"started {names}" if start else f"stopped {names}; other workers take their steps"
+    now = f"now {counted(workers, 'worker')}{_rate_of(config, workers)}"
+    return Scale(tuple(start), tuple(stop)), AnswerScale(f"{done}; {now}")
+
+
+def _why_not_scaled(config: RunConfig, workers: int) -> str | None:
+    """Return why a run can't have this number of workers, on one line; None if it can."""
+    if why := config.mode_kind.why_fixed:
+        return f"--workers: got {workers}: {why}"
+    least, most = config.least_workers, config.most_workers
+    if least <= workers <= most:
+        return None
+    between = f"{least} to {most}" if least < most else f"{least} and no other number of"
+    return f"--workers: got {workers}: this run was started for {between} workers (run --min-workers, --max-workers)"
+
+
+def _rate_of(config: RunConfig, workers: int) -> str:
+    """Return the end of a line about a learning rate that more workers lower; empty if it is not lowered."""
+    begun = config.training_workers
+    if not config.mode_kind.lowers_rate or workers <= begun:
+        return ""
+    return f", with {(begun / workers) ** 2:.2g} times the learning rate, which suits {counted(begun, 'worker')}"

@@ -14,6 +14,7 @@ from ps_cluster.report.drawing import try_to_draw_results
 from ps_cluster.report.summary import EndedRun
 from ps_cluster.report.terminal import make_console, print_error, print_line
 from ps_cluster.runs import logs
+from ps_cluster.runs.monitor import EarlyStopping
 from ps_cluster.runs.result_rows import Outcome, TrainingResult
 from ps_cluster.runs.run_dir import RunDir
 
@@ -23,6 +24,12 @@ def training_result(run_dir: RunDir) -> TrainingResult | None:
     with contextlib.suppress(FileNotFoundError, UserError):
         return read_json(run_dir.training_result, TrainingResult)
     return None
+
+
+def early_stopping_of(run_dir: RunDir, config: RunConfig) -> EarlyStopping:
+    """Return the early stopping of a run, for a session that begins now."""
+    before = training_result(run_dir)
+    return EarlyStopping(config, before.updates.applied if before else -1)
 
 
 def why_broken(outcome: Outcome, updates: int) -> str:

@@ -21,7 +21,7 @@ from ps_cluster.files.writing import open_append
 from ps_cluster.launch import actions
 from ps_cluster.launch.actions import Action, Actions, EndRun
 from ps_cluster.launch.decisions import Decisions, Look
-from ps_cluster.launch.endings import training_result
+from ps_cluster.launch.endings import early_stopping_of, training_result
 from ps_cluster.launch.local_cluster import LocalCluster
 from ps_cluster.launch.stages import RunLimits
 from ps_cluster.notices import Line
@@ -60,8 +60,7 @@ class EventLoop:
         self._view = view
         self._requests = requests
         self._requests_seen = 0
-        self._look_every_s = limits.look_every_s
-        self._grace_s = limits.grace_s
+        self._limits = limits
         self._scale_desk = ScaleDesk(run_dir, self._notice)
         self.scalings: list[ScalingRow] = []  # the changes of the number of workers
         self._workers: int | None = None  # None: the cluster has not started
@@ -69,8 +68,8 @@ class EventLoop:
         self._progress = RowTail(run_dir.progress, ProgressRow)
         self._evaluation = RowTail(run_dir.evaluation, EvaluationRow)
         self._recomputed = RowTail(run_dir.recomputed, RecomputedRow)
-        before = training_result(run_dir)
-        self.decisions = Decisions(config, run_dir, limits, clock(), before.updates.applied if before else -1)
+        early_stopping = early_stopping_of(run_dir, config)
+        self.decisions = Decisions(config, run_dir, limits, early_stopping, clock())
         self._ending: EndRun | None = None
 
     def until_the_end(self) -> EndRun:
@@ -78,14 +77,14 @@ class EventLoop:
         for rows_of_before in (self._progress, self._evaluation, self._recomputed):
             rows_of_before.skip()
         for score in read_rows(self._run_dir.evaluation, EvaluationRow):
-            self._carry_out(self.decisions.earlier_score_seen(score, self._clock()))
+            self._carry_out(self.decisions.score_seen(score, self._clock()))
         try:
             self._carry_out((actions.StartCluster(),))
             while True:
                 self._look()
                 if self._ending is not None:
                     break
-                self._sleep(self._look_every_s)
+                self._sleep(self._limits.look_every_s)
         except StopHeard:  # in a wait for the fork server, so no look has reported the requests to stop
             while self._ending is None:
                 self._carry_out(self.decisions.stop_requested(self._requests.exit_code, self._clock()))
@@ -177,7 +176,7 @@ class EventLoop:
                 cluster.give_up(task)
                 self._report_started()
             case actions.Scale(start, stop):
-                cluster.scale(start=start, stop=stop, grace_s=self._grace_s)
+                cluster.scale(start=start, stop=stop, grace_s=self._limits.grace_s)
                 self._report_started()
             case actions.AnswerScale(line, refused):
                 self._scale_desk.answer(line, refused=refused)
@@ -186,12 +185,12 @@ class EventLoop:
             case actions.WriteStacks(tasks):
                 for task in tasks:
                     cluster.signal(task, signal.SIGUSR1)
-                self._sleep(self._look_every_s)
+                self._sleep(self._limits.look_every_s)
             case actions.Kill(task):
                 if task in cluster.pids:
                     cluster.signal(task, signal.SIGKILL)
-            case actions.StopTraining(grace_s):
-                cluster.stop(TRAINING_TYPES, grace_s)
+            case actions.StopTraining():
+                cluster.stop(TRAINING_TYPES, self._limits.grace_s)
                 self._report_stopped()
             case actions.StopAll():
                 cluster.stop_all(grace_s=0)

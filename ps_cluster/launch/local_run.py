@@ -206,11 +206,11 @@ def slow_line(asked: RunConfig, complete: RunConfig, dataset: PackedDataset) -> 
     Return None if float32 was asked for, or if it is not known that the network takes much longer in float32.
     `complete`: what `complete_config` made of the settings.
     """
+    if asked.model.precision != AUTO or complete.model.precision != "float32":
+        return None
     network = NETWORKS[complete.model.name]
     usual = network.usual_scores.get(dataset.name)
-    if (asked.model.precision, complete.model.precision) != (AUTO, "float32") or not (
-        usual and usual.minutes_in_float32
-    ):
+    if usual is None or not usual.minutes_in_float32:
         return None
     examples = complete.total_updates(dataset.train_examples) * complete.examples_per_update
     return (

@@ -184,21 +184,12 @@ def _answer(question: Question) -> NetworkFacts:
         not_alone = check_that_it_loads(model, config.model, dataset.spec)
     except ValueError as error:
         return NetworkFacts(error=f"model.name: '{config.model.name}': {error}")
-    optimizer: dict[str, JsonValue] = {}
-    schedule: dict[str, JsonValue] = {}
-    no_rule = None
+    facts = NetworkFacts(not_alone=not_alone, reading=judge.reading, metrics=metrics)
     try:
-        optimizer, schedule = optimizer_settings(model), schedule_settings(model)
+        compiled = {"optimizer": optimizer_settings(model), "schedule": schedule_settings(model)}
     except ValueError as error:
-        no_rule = str(error)
-    return NetworkFacts(
-        optimizer=optimizer,
-        schedule=schedule,
-        no_rule=no_rule,
-        not_alone=not_alone,
-        reading=judge.reading,
-        metrics=metrics,
-    )
+        return facts.model_copy(update={"no_rule": str(error)})
+    return facts.model_copy(update=compiled)
 
 
 if __name__ == "__main__":

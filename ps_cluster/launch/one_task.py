@@ -26,12 +26,12 @@ from ps_cluster.files import locks
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.writing import set_fence, write_json, write_whole
 from ps_cluster.installation import finding_this_package
-from ps_cluster.launch.endings import why_broken, write_ending
+from ps_cluster.launch.endings import early_stopping_of, why_broken, write_ending
 from ps_cluster.launch.gpu_choice import is_on_gpus, with_gpus_found
 from ps_cluster.launch.launcher import TASK_ARGV
 from ps_cluster.launch.local_run import complete_config, resolve_data
 from ps_cluster.launch.network_check import check_network, described_objective
-from ps_cluster.launch.one_task_decisions import RendezvousLimits, taken
+from ps_cluster.launch.one_task_decisions import RendezvousLimits, TaskDecisions, taken
 from ps_cluster.launch.one_task_loop import TaskLoop
 from ps_cluster.launch.stages import RunLimits
 from ps_cluster.launch.task_arguments import TaskArguments
@@ -163,13 +163,13 @@ class OneTask:
             self.view.start(self.config, self.run_dir, self.dataset, objective)
             self.view.tasks([TaskState(self.task, os.getpid(), "running")])
             self.began_s = time.monotonic()
-            rendezvous = rendezvous_of(self.config.mode_kind, self.options)
-            total = self.config.total_updates(self.dataset.train_examples)
+            decisions = TaskDecisions(
+                self.task, self.topology, RunLimits(), rendezvous_of(self.config.mode_kind, self.options),
+                total_updates=self.config.total_updates(self.dataset.train_examples),
+                early_stopping=early_stopping_of(self.run_dir, self.config),
+            )  # fmt: skip
             with temporary_files_in(self.run_dir.of_task(self.task).temporary):
-                code = loop(
-                    self.task, self.topology, self.run_dir, self.view, requests, self, RunLimits(), rendezvous,
-                    total_updates=total, config=self.config,
-                ).run()  # fmt: skip
+                code = loop(decisions, self.run_dir, self.view, requests, self).run()
             if self.claim is not None and code not in (0, BAD_INPUT):
                 self.claim.check()  # an older leader must not be started again, whatever has ended it
         except Superseded as error:
@@ -238,12 +238,10 @@ class OneTask:
     def write_ending(self, outcome: Outcome, early_stop: EarlyStop | None) -> int:
         """Write and print what `run` does at its end. Return 0, or FAILED_FOR_GOOD if the proof does not hold."""
         # No launcher has counted the restarts, so they are counted from the processes that have done some work.
-        (newest,) = with_work(
-            self.run_dir.work, [ProgressRow(phase="starting")]
-        )  # its `workers` has an entry for each process of each worker
+        (newest,) = with_work(self.run_dir.work, [ProgressRow(phase="starting")])
         kind, leaders = self.config.mode_kind.trainer_type, self.claim.term if self.claim else 0
-        restarts = Counter(Task(kind, worker.index) for worker in newest.workers)
-        restarts.subtract(set(restarts))  # the first process of each is no restart
+        restarts = Counter(Task(kind, process.index) for process in newest.workers)
+        restarts.subtract(set(restarts))  # the first process of each worker is no restart
         restarts[self.topology.leader] = leaders - 1
         ended = EndedRun(
             outcome=outcome,

@@ -97,6 +97,7 @@ class TaskDecisions:
     only time in which this process ran, and limits what the task's own process does: both may be frozen together.
 
     Attributes:
+      leads: whether the task is the leader.
       others: the addresses of the tasks that a leader waits for, and of the leader for a task that follows it.
       process_started: whether the task's process was started. A leader has then waited long enough.
     """
@@ -110,8 +111,6 @@ class TaskDecisions:
         *,
         total_updates: int | None,
         early_stopping: EarlyStopping,
-        now_s: float,
-        awake_s: float,
     ):
         """Start in the first stage. `early_stopping` has seen no score yet."""
         self._task, self._topology = task, topology
@@ -128,17 +127,19 @@ class TaskDecisions:
         else:  # an evaluator does without the leader
             self.others = {topology.leader: addresses[topology.leader]} if task.type in topology.types else {}
         self.process_started = False
-        self._clock = StageClock(limits, awake_s)
+        self._clock = StageClock(limits, now_s=0.0)  # counts from the start of the process
         self._frozen = FrozenProcesses(limits.frozen_s)
         self._mark: EndedMark | None = None
         self._stop_signal = 0  # the last one
-        self._waits_since_s = now_s
+        self._waits_since_s = 0.0
         self._late_since_s: float | None = None  # since when only workers are missing
         self._leader_answered = False
         self._said_about: object = None
         self._say_again_s = 0.0
 
     def begin(self, now_s: float, awake_s: float) -> TaskActions:
+        """Start the process, or begin to wait for the other tasks."""
+        self._waits_since_s = now_s
         address = self._topology.address(self._task)
         line = Notice(f"{self._task} at {address}" if address else f"{self._task}")
         return (line,) if self.leads and self.others else (line, *self._start(None, now_s, awake_s))

@@ -13,30 +13,25 @@ from dataclasses import dataclass
 from typing import Protocol, assert_never
 
 from ps_cluster.clock import AwakeClock
-from ps_cluster.config.schema import RunConfig
 from ps_cluster.config.tasks import Task
 from ps_cluster.errors import UserError
 from ps_cluster.files import writing
 from ps_cluster.files.json_rows import RowTail, read_rows
 from ps_cluster.launch.actions import Kill, Notice, WriteStacks
-from ps_cluster.launch.endings import training_result
 from ps_cluster.launch.one_task_decisions import (
     EndTask,
     PassSignalOn,
-    RendezvousLimits,
     StartProcess,
     TaskAction,
     TaskActions,
     TaskDecisions,
 )
 from ps_cluster.launch.stages import RunLimits
-from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.report.progress import ProgressView
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.checkpoints import EndedMark
 from ps_cluster.runs.leaders import Superseded
 from ps_cluster.runs.logs import DISK_REFUSES
-from ps_cluster.runs.monitor import EarlyStopping
 from ps_cluster.runs.result_rows import EarlyStop, EvaluationRow, Outcome, ProgressRow, with_work
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system.addresses import unknown_hosts
@@ -77,19 +72,14 @@ class TaskLoop:
 
     def __init__(
         self,
-        task: Task,
-        topology: ClusterTopology,
+        decisions: TaskDecisions,
         run_dir: RunDir,
         view: ProgressView,
         requests: StopRequests,
         work: TaskWork,
-        limits: RunLimits,
-        rendezvous: RendezvousLimits,
-        *,
-        total_updates: int | None = None,
-        config: RunConfig,
         surroundings: Surroundings = Surroundings(),
     ):
+        self._decisions = decisions
         self._run_dir = run_dir
         self._view = view
         self._requests, self._requests_seen = requests, 0
@@ -97,13 +87,6 @@ class TaskLoop:
         self._surroundings = surroundings
         self._clock = surroundings.clock
         self._awake = AwakeClock(surroundings.clock)
-        self._look_every_s = limits.look_every_s
-        before = training_result(run_dir)
-        early_stopping = EarlyStopping(config, before.updates.applied if before else -1)
-        self._decisions = TaskDecisions(
-            task, topology, limits, rendezvous,
-            total_updates=total_updates, early_stopping=early_stopping, now_s=self._clock(), awake_s=self._awake(),
-        )  # fmt: skip
         self._progress = RowTail(run_dir.progress, ProgressRow)
         self._scores = RowTail(run_dir.evaluation, EvaluationRow)
         self._child: ChildProcess | None = None
@@ -127,7 +110,7 @@ class TaskLoop:
         while self._exit_code is None:
             self._look()
             if self._exit_code is None:
-                self._surroundings.sleep(self._look_every_s)
+                self._surroundings.sleep(RunLimits.look_every_s)
         return self._exit_code
 
     def _look(self) -> None:

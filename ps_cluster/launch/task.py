@@ -159,8 +159,10 @@ def run_task(
     os.environ.update(own)
     # The evaluator is left out of a TF_CONFIG that came from outside: TensorFlow would wait for its answer.
     set_tf_config(topology.tf_config(task))
-    drain = _drain_on_signal(kept=leading.alone) if task == topology.leader else None
-    if drain is None:
+    if task == topology.leader:
+        drain = _drain_on_signal(kept=leading.alone)
+    else:
+        drain = Drain()  # only the leader is ever asked to drain
         # Python's own handler would wait for TensorFlow to return.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     locks.share(run_dir.alive)
@@ -180,14 +182,13 @@ def run_task(
     elif task.type == topology.leader.type:
         import_tensorflow()
         train = trainer or config.mode_kind.train
-        drain = Drain() if drain is None else drain  # Only the leader is ever asked to drain.
         train(TrainingJob(config, run_dir, dataset, topology.cluster, task.index, resume, drain, leading))
     else:
         workspace = run_dir.workspace(task) if leading.alone else None
         serve(config, topology, task, workspace=workspace)
 
 
-def _drain_on_signal(*, kept: bool = False) -> Drain:
+def _drain_on_signal(*, kept: bool) -> Drain:
     """Return an event that the first stop signal sets. The second one ends the process, unless its parent does (`kept`).
 
     A separate thread reads the signals, because Python runs signal handlers in the main thread, which may be inside

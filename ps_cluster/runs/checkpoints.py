@@ -54,7 +54,7 @@ KEYED = "keyed"  # the keys of rows and what belongs to them, of all tables of k
 CHANGED = "changed"  # the ranges of the vectors of weights and slots that a snapshot of changed rows has
 BY_SHARD = (ACCEPTED_STEPS, COUNTERS)  # arrays that have a row for each shard
 ONE_PER_SHARD = "each_"  # prefix of slots with one number for each shard, float32 [ps], or a few numbers, [ps, k]
-# Array → its dtype, and the allowed numbers of axes. A slot is a vector, or has a row for each worker.
+# Array → its dtype, and the allowed numbers of axes.
 KNOWN = {
     WEIGHTS: (np.float32, (1,)),
     STATISTICS: (np.float32, (1,)),
@@ -64,7 +64,7 @@ KNOWN = {
     KEYED: (np.int64, (1,)),
     CHANGED: (np.int64, (2,)),
 }
-KNOWN_SLOT, KNOWN_NUMBERS = (np.float32, (1, 2)), (np.float32, (1, 2))
+KNOWN_SLOT = np.float32, (1, 2)  # a number for each weight, or for each shard; or several rows of such numbers
 
 
 class CheckpointError(UserError):
@@ -404,8 +404,7 @@ def _array(arrays: Mapping[str, np.ndarray], name: str) -> np.ndarray:
     if name not in arrays:
         raise Malformed(f"it has no array '{name}'")
     array = arrays[name]
-    numbers = KNOWN_NUMBERS if name.startswith(ONE_PER_SHARD) else None
-    known = KNOWN_SLOT if name.startswith(SLOT) else numbers or KNOWN.get(name)
+    known = KNOWN_SLOT if name.startswith((SLOT, ONE_PER_SHARD)) else KNOWN.get(name)
     if known and (array.dtype != known[0] or array.ndim not in known[1]):
         raise Malformed(f"'{name}' is {array.dtype} {list(array.shape)}")
     return array

@@ -44,7 +44,7 @@ ERROR = LogEvent("error", "error")
 
 LAUNCHER = "launcher-0"
 ERROR_PREFIX = "Error: "  # what people see before the error of a command
-_LOG = re.compile(r"\(log: (?P<path>[^)]+)\)")
+_LOG = re.compile(r"\(log: (?P<path>.+?\.log)\)")  # the name of a folder may contain brackets
 
 
 def with_log(reason: str, log: Path) -> str:

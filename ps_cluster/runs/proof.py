@@ -130,8 +130,8 @@ class ShardAudit:
 
     Attributes:
       repeated: rows of a step that had a row already.
-      wrong_version: the first row with a wrong version: row, version found, version expected; None: no such row.
-      wrong_round: the first row whose step belongs to another round: row, step; None: no such row.
+      wrong_version, wrong_round: a line about the first row with a wrong version, and about the first row whose step
+        belongs to another round; empty without such a row.
       wrong_values: column → a line about the first row with a wrong value in it.
     """
 
@@ -145,8 +145,7 @@ class ShardAudit:
         self._begun = 0  # number of updates that have at least one row
         self._factors = None if expected.begun_with is None else FactorsOfRates(expected.begun_with)
         self.rows = self.repeated = 0
-        self.wrong_version: tuple[int, int, int] | None = None
-        self.wrong_round: tuple[int, int] | None = None
+        self.wrong_version = self.wrong_round = ""
         self.wrong_values: dict[str, str] = {}
         self._remainders: dict[tuple[int, int], float] = {}  # (worker, pid) → norm of what its newest push left out
 
@@ -190,17 +189,18 @@ class ShardAudit:
         same = (versions == before) & (counts[:-1] < self._rounds.most)
         next_one = (versions == before + 1) & (counts[:-1] >= self._rounds.gradients_per_update)
         wrong = np.flatnonzero(~(same | next_one))
-        if len(wrong) and self.wrong_version is None:
+        if len(wrong) and not self.wrong_version:
             first = int(wrong[0])
-            belongs = before[first] + (counts[first] == self._rounds.most)
-            self.wrong_version = self.rows + first, int(versions[first]), int(belongs)
+            right = before[first] + (counts[first] == self._rounds.most)
+            self.wrong_version = f"row {self.rows + first}: its version is {versions[first]}, but has to be {right}"
 
     def _check_rounds(self, rows: np.ndarray) -> None:
         if self._rounds.steps_per_update == 1:
             return
         wrong = np.flatnonzero(rows["step"] // self._rounds.steps_per_update != rows["version"] - 1)
-        if len(wrong) and self.wrong_round is None:
-            self.wrong_round = self.rows + int(wrong[0]), int(rows["step"][wrong[0]])
+        if len(wrong) and not self.wrong_round:
+            first = int(wrong[0])
+            self.wrong_round = f"row {self.rows + first}: step {rows['step'][first]:.0f} belongs to another round"
 
     def _check_values(self, rows: np.ndarray) -> None:
         staleness, expected = rows["staleness"], self._expected
@@ -271,13 +271,7 @@ class ShardAudit:
         """Yield each problem as a line. `scheduled`: the steps that the chief handed out."""
         if self.repeated:
             yield f"{self.repeated} rows are of steps that had a row already"
-        if self.wrong_version:
-            row, version, right = self.wrong_version
-            yield f"row {row}: its version is {version}, but has to be {right}"
-        if self.wrong_round:
-            row, step = self.wrong_round
-            yield f"row {row}: step {step} belongs to another round"
-        yield from self.wrong_values.values()
+        yield from filter(None, (self.wrong_version, self.wrong_round, *self.wrong_values.values()))
         if counts.accepted != self.rows:
             yield f"{counts.accepted} gradients were accepted, but there are {self.rows} rows"
         if counts.version != (updates := self._updates(counts.version)):

@@ -18,7 +18,9 @@ from ps_cluster.notices import ignore
 from ps_cluster.runs.checkpoints import (
     ACCEPTED_STEPS,
     BY_SHARD,
+    COUNTERS,
     ONE_PER_SHARD,
+    WAITING,
     Checkpoint,
     CheckpointError,
     load_to_go_on,
@@ -27,7 +29,7 @@ from ps_cluster.runs.ledger import COUNTS
 
 Arrays = Mapping[str, np.ndarray]
 
-LEDGER = {"counts", ACCEPTED_STEPS, "waiting"}  # the arrays that a resumed training needs in addition to its parameters
+LEDGER = {COUNTERS, ACCEPTED_STEPS, WAITING}  # the arrays that a resumed training needs in addition to its parameters
 _SAME_ON_ALL_SHARDS = [COUNTS.index(name) for name in ("version", "accepted")]
 
 
@@ -35,8 +37,8 @@ def is_even(arrays: Arrays) -> bool:
     """Return whether a checkpoint is even: all its shards have accepted the same steps."""
     if not arrays.keys() >= LEDGER:
         return False
-    alike = (arrays["counts"][:, _SAME_ON_ALL_SHARDS], arrays[ACCEPTED_STEPS])
-    return not len(arrays["waiting"]) and all(bool((rows == rows[:1]).all()) for rows in alike)
+    alike = (arrays[COUNTERS][:, _SAME_ON_ALL_SHARDS], arrays[ACCEPTED_STEPS])
+    return not len(arrays[WAITING]) and all(bool((rows == rows[:1]).all()) for rows in alike)
 
 
 def newest_even(directory: Path) -> int | None:
@@ -52,7 +54,7 @@ def newest_even(directory: Path) -> int | None:
 
 def resharded(checkpoint: Checkpoint, shards: int) -> Checkpoint:
     """Return an even checkpoint, converted for this number of shards."""
-    before = len(checkpoint.arrays["counts"])
+    before = len(checkpoint.arrays[COUNTERS])
     if shards == before:
         return checkpoint
     arrays = {name: _resharded(name, array, shards) for name, array in checkpoint.arrays.items()}
@@ -60,7 +62,7 @@ def resharded(checkpoint: Checkpoint, shards: int) -> Checkpoint:
 
 
 def _resharded(name: str, array: np.ndarray, shards: int) -> np.ndarray:
-    if name == "counts":  # the numbers of refused and dropped pushes differ between shards; keep the largest
+    if name == COUNTERS:  # the numbers of refused and dropped pushes differ between shards; keep the largest
         return np.repeat(array.max(axis=0, keepdims=True), shards, axis=0)
     if name in BY_SHARD or name.startswith(ONE_PER_SHARD):
         # A new shard continues the rows of shard 0 (`journal.history_of`).

@@ -110,19 +110,9 @@ class ProgressRow(WorkFile):
     @property
     def fields(self) -> dict[str, Any]:
         """The fields of the log line about this row, besides its step."""
-        values = {
-            "phase": self.phase,
-            "total": self.total,
-            "examples": self.examples,
-            "examples_per_second": self.examples_per_second,
-            "epoch": self.epoch,
-            "loss": self.loss,
-            "accuracy": self.accuracy,
-            "error": self.error,
-            "staleness_mean": self.staleness_mean,
-            "learning_rate": self.learning_rate,
-        }
-        return {name: value for name, value in values.items() if value is not None}
+        measured = {"epoch", "loss", "accuracy", "error", "staleness_mean", "learning_rate"}
+        counted = {"phase", "total", "examples", "examples_per_second"}
+        return self.model_dump(include=counted | measured, exclude_none=True)
 
     def measured(self, measure: Measure) -> float | None:
         """Return the metric, or the loss, of the updates since the previous row; None if it is unknown or not finite."""

@@ -42,8 +42,7 @@ class ForkRequest:
 
     @classmethod
     def from_json(cls, content: bytes) -> ForkRequest:
-        given = json.loads(content)
-        return cls(argv=given["argv"], env=given["env"], cwd=given["cwd"])
+        return cls(**json.loads(content))
 
 
 def serve(channel: socket.socket, import_tasks: Callable[[], None]) -> None:

@@ -113,7 +113,7 @@ class ForkServer:
         cwd, stdout = options["cwd"], options["stdout"]
         assert stdout is not None, "a task needs a log, because the output of the server is not meant for it"
         log = stdout if isinstance(stdout, int) else stdout.fileno()
-        request = ForkRequest([str(argument) for argument in argv], dict(env), str(cwd))
+        request = ForkRequest(argv, dict(env), str(cwd))
         if self.pid is not None and self._channel is not None:
             with contextlib.suppress(OSError):
                 return self._ask(self._channel, request, log)

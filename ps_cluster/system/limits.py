@@ -74,7 +74,7 @@ def allowance(membership: Path = _MEMBERSHIP, root: Path = ROOT) -> Allowance:
     )
 
 
-def folders(controller: str, membership: Path = _MEMBERSHIP, root: Path = ROOT) -> Iterator[Path]:
+def folders(controller: str, membership: Path, root: Path) -> Iterator[Path]:
     """Yield the folders that may hold limits of `controller`: the group's own and those above it. Some may not exist.
 
     Inside a container the path of the group may be the one that it has on the host. Then only the mount itself exists.
@@ -93,14 +93,17 @@ def _cpus(folder: Path) -> Iterator[float]:
     """Yield the CPU limit of a group. Version 2: `150000 100000` or `max 100000`; version 1: two files, -1 for none."""
     for line in _lines(folder / "cpu.max"):
         quota, period = line.split()
-        yield from [] if quota == "max" else [int(quota) / int(period)]
+        if quota != "max":
+            yield int(quota) / int(period)
     for quota, period in zip(_lines(folder / "cpu.cfs_quota_us"), _lines(folder / "cpu.cfs_period_us")):
-        yield from [int(quota) / int(period)] if int(quota) > 0 else []
+        if int(quota) > 0:
+            yield int(quota) / int(period)
 
 
 def _memory(folder: Path) -> Iterator[int]:
     for line in (*_lines(folder / "memory.max"), *_lines(folder / "memory.limit_in_bytes")):
-        yield from [] if line == "max" or int(line) >= _NO_LIMIT_BYTES else [int(line)]
+        if line != "max" and int(line) < _NO_LIMIT_BYTES:
+            yield int(line)
 
 
 def _used(folder: Path) -> int:

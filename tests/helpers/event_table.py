@@ -17,10 +17,11 @@ from ps_cluster.launch.actions import EndRun
 from ps_cluster.launch.decisions import Decisions, Look
 from ps_cluster.launch.stages import RunLimits
 from ps_cluster.launch.topology import ClusterTopology
-from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow
+from ps_cluster.runs.monitor import EarlyStopping
 from ps_cluster.runs.rows import TaskError
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system.supervisor import TaskExit
+from tests.helpers.rows import progress_row, score_row
 
 
 class ScriptedRun:
@@ -63,7 +64,8 @@ class ScriptedRun:
         self.now, self.actions, self.pids, self.frozen = 0.0, [], {}, set()
         self._pid_numbers = itertools.count(100)
         self._absent = frozenset(range(self._config.training_workers, self._config.most_workers))
-        self.decisions = Decisions(self._config, RunDir(Path("/run")), RunLimits(**limits), self.now, ended_at)
+        early_stopping = EarlyStopping(self._config, ended_at)
+        self.decisions = Decisions(self._config, RunDir(Path("/run")), RunLimits(**limits), early_stopping, self.now)
         self._start()
 
     def look(self, at_s, *events):
@@ -177,20 +179,8 @@ ACTION_NAMES = {kind.__name__ for kind in get_args(ea.Action)}
 
 
 def row(applied, phase="training", written=0, wait_s=0.0, train_s=0.0):
-    """The leader writes a row of progress.
-
-    Args:
-      wait_s: how long it says to wait for the next update.
-      train_s: how long it says that training has taken.
-    """
-    progress = ProgressRow(
-        phase=phase,
-        applied=applied,
-        scheduled=applied,
-        written=written,
-        longest_wait_seconds=wait_s,
-        train_seconds=train_s,
-    )
+    """The leader writes a row of progress: how long to wait for the next update, and how long training has taken."""
+    progress = progress_row(applied, phase, written=written, longest_wait_seconds=wait_s, train_seconds=train_s)
 
     def event(run):
         workers = {each.index: pid for each, pid in run.pids.items() if each.type == WORKER}
@@ -236,15 +226,9 @@ def evaluator_done(run):
     return (Decisions.evaluator_done,)
 
 
-def scored(_):
-    """The evaluator scores a checkpoint."""
-    return Decisions.score_seen, EvaluationRow(step=1, test_accuracy=0.5, test_loss=1.0)
-
-
-def scored_with(accuracy, step, *, earlier=False):
-    """The evaluator scores the checkpoint of a step. `earlier`: it was scored before this launcher's start."""
-    score = EvaluationRow(step=step, test_accuracy=accuracy, test_loss=1.0)
-    return lambda _: (Decisions.earlier_score_seen if earlier else Decisions.score_seen, score)
+def scored(step, accuracy):
+    """The evaluator scores the checkpoint of a step."""
+    return lambda _: (Decisions.score_seen, score_row(step, accuracy))
 
 
 def ctrl_c(_):

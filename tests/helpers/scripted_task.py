@@ -90,12 +90,6 @@ def finds_bad_input(run, task):
     sys.exit(2)
 
 
-def finds_no_room(run, task):
-    error = {"time": time.time(), "message": "checkpoint can't be written: No space left on device", "final": True}
-    (run.root / f"errors/{task.type}-{task.index}.json").write_text(json.dumps(error))
-    sys.exit(1)
-
-
 def finds_its_port_taken_once(run, task):
     if run.first_time(task):
         run.wait_for(run.root / "chief-0-was-here")

@@ -25,7 +25,6 @@ from tests.helpers.event_table import (
     row,
     scale_to,
     scored,
-    scored_with,
     sigterm,
 )
 
@@ -293,19 +292,19 @@ STOPPING = {
     ),
     "a drained run is scored": Story(
         [BEGINS, (9, ctrl_c), (10, leader_done("stopped")), (20, evaluator_done)],
-        [*ASKED, "DrainLeader(chief-0)", "StopTraining(5.0)", "stopped, 0: None"],
+        [*ASKED, "DrainLeader(chief-0)", "StopTraining()", "stopped, 0: None"],
     ),
     "a run whose loss was never a number is scored, and has failed": Story(
         [BEGINS, (8, row(340)), (10, leader_done("nan_loss")), (20, evaluator_done)],
-        ["StopTraining(5.0)", "nan_loss, 1: the loss was NaN or infinite in every step of 340 updates"],
+        ["StopTraining()", "nan_loss, 1: the loss was NaN or infinite in every step of 340 updates"],
     ),
     "a run that diverged is scored, and has failed": Story(
         [BEGINS, (8, row(340)), (10, leader_done("diverged")), (20, evaluator_done)],
-        ["StopTraining(5.0)", "diverged, 1: the training diverged: after 340 updates, weights are NaN or infinite"],
+        ["StopTraining()", "diverged, 1: the training diverged: after 340 updates, weights are NaN or infinite"],
     ),
     "a stop while the evaluator scores asks once more, and keeps the outcome": Story(
         [BEGINS, (9, leader_done()), (10, ctrl_c), (11, ctrl_c)],
-        ["StopTraining(5.0)", "Ctrl-C again to stop now", "StopAll()",
+        ["StopTraining()", "Ctrl-C again to stop now", "StopAll()",
          "completed, 130: stopped at once, while scoring"],
     ),
 }  # fmt: skip
@@ -314,39 +313,39 @@ UNSCORED = "completed, 1: the last checkpoint is not scored, "
 SCORE_IT = f"; score it with: {PROGRAM} evaluate --once --checkpoint-dir /run/checkpoints"
 SCORING = {
     "the run ends when the last checkpoint is scored": Story(
-        [BEGINS, (9, leader_done()), (20, evaluator_done)], ["StopTraining(5.0)", "completed, 0: None"]
+        [BEGINS, (9, leader_done()), (20, evaluator_done)], ["StopTraining()", "completed, 0: None"]
     ),
     "the run ends with training where there is no evaluator": Story(
-        [BEGINS, (9, leader_done())], ["StopTraining(5.0)", "completed, 0: None"], {"evaluator": False}
+        [BEGINS, (9, leader_done())], ["StopTraining()", "completed, 0: None"], {"evaluator": False}
     ),
     "the run ends with training where all is scored by then": Story(
-        [BEGINS, (9, evaluator_done), (10, leader_done())], ["StopTraining(5.0)", "completed, 0: None"]
+        [BEGINS, (9, evaluator_done), (10, leader_done())], ["StopTraining()", "completed, 0: None"]
     ),
     "a restart that was planned is not made when training is over": Story(
         [BEGINS, (2, died("worker-0")), (3, died("worker-0")), (3.1, leader_done()), (5,)],
-        [*AGAIN, "again in 0.5 s", "StopTraining(5.0)"],
+        [*AGAIN, "again in 0.5 s", "StopTraining()"],
     ),
     "how training tasks end once it is over is no news": Story(
-        [BEGINS, (9, leader_done(), died("worker-0"), died("ps-0", user_error=True))], ["StopTraining(5.0)"]
+        [BEGINS, (9, leader_done(), died("worker-0"), died("ps-0", user_error=True))], ["StopTraining()"]
     ),
     "scoring may take long for each checkpoint": Story(
-        [BEGINS, (9, leader_done()), (300, scored), (600, scored)], ["StopTraining(5.0)"]
+        [BEGINS, (9, leader_done()), (300, scored(1, 0.5)), (600, scored(2, 0.5))], ["StopTraining()"]
     ),
     "an evaluator that scores nothing is given up": Story(
         [BEGINS, (9, leader_done()), (309,), (310,)],
-        ["StopTraining(5.0)", f"{UNSCORED}the evaluator scored nothing for 300 s (chief-0 running; logs: /run/logs)"],
+        ["StopTraining()", f"{UNSCORED}the evaluator scored nothing for 300 s (chief-0 running; logs: /run/logs)"],
     ),
     "the time of stopping is not taken from that of scoring": Story(
-        [BEGINS, (9, leader_done()), (313,)], ["StopTraining(5.0)"], {"stop_takes_s": 5.0}
+        [BEGINS, (9, leader_done()), (313,)], ["StopTraining()"], {"stop_takes_s": 5.0}
     ),
     "an evaluator that crashes while scoring is started again, three times": Story(
         [BEGINS, (9, leader_done()), *every(9, died("evaluator-0", line="every time"), times=4, since=10)],
-        ["StopTraining(5.0)", *again("evaluator-0", 0.5, 1)]
+        ["StopTraining()", *again("evaluator-0", 0.5, 1)]
         + [f"{UNSCORED}the evaluator was given up: evaluator-0 (pid 104) ended with exit code 1: every time"],
     ),
     "training goes on without an evaluator, and the run ends unscored": Story(
         [BEGINS, *every(9, died("evaluator-0"), times=4, since=10), (50, row(2)), (51, leader_done())],
-        [*again("evaluator-0", 0.5, 1), "(given up after 3 restarts); training continues without it", "StopTraining(5.0)",
+        [*again("evaluator-0", 0.5, 1), "(given up after 3 restarts); training continues without it", "StopTraining()",
          f"{UNSCORED}the evaluator was given up: evaluator-0 (pid 104) ended with exit code 1: out of luck (log: log) "
          f"(given up after 3 restarts){SCORE_IT}"],
     ),
@@ -402,36 +401,36 @@ SCALING = {
     ),
     "nobody is started before training has begun, or after it": Story(
         [(0.5, scale_to(3)), BEGINS, (2, leader_done()), (3, scale_to(3))],
-        ["AnswerScale(not now, while starting", "StopTraining(5.0)", "AnswerScale(not now, while scoring"],
+        ["AnswerScale(not now, while starting", "StopTraining()", "AnswerScale(not now, while scoring"],
         FROM_1_TO_4,
     ),
 }  # fmt: skip
 
 
-WORSE = [(3, scored_with(0.6, 1)), (4, scored_with(0.5, 2)), (5, scored_with(0.6, 3))]
+WORSE = [(3, scored(1, 0.6)), (4, scored(2, 0.5)), (5, scored(3, 0.6))]
 OUT_OF_PATIENCE = (
     "stopping early: test accuracy has not become better in 2 scored checkpoints in a row up to step 3, the best is that of "
     "step 1; no new steps"
 )
-EARLIER = [scored_with(accuracy, step, earlier=True) for step, accuracy in ((1, 0.6), (2, 0.5), (3, 0.6))]
+ALL_AT_ONCE = (0.5, *(event for _, event in WORSE))
 
 PATIENCE = {
     "without a patience no score stops": Story([BEGINS, *WORSE], []),
     "the end of the patience drains, once, and exits as a wanted stop does": Story(
-        [BEGINS, *WORSE, (6, scored_with(0.1, 4)), (7, scored_with(0.1, 5)), (8, leader_done("stopped")), (9, evaluator_done)],
-        [OUT_OF_PATIENCE, "DrainLeader(chief-0)", "StopTraining(5.0)", "stopped, 0: None"],
+        [BEGINS, *WORSE, (6, scored(4, 0.1)), (7, scored(5, 0.1)), (8, leader_done("stopped")), (9, evaluator_done)],
+        [OUT_OF_PATIENCE, "DrainLeader(chief-0)", "StopTraining()", "stopped, 0: None"],
         {"patience": 2},
     ),
     "a patience that ended while the cluster was started again drains as soon as it trains": Story(
-        [BEGINS, *WORSE[:2], (4.5, died("ps-0")), (4.6, scored_with(0.6, 3)), (9, row(1))],
+        [BEGINS, *WORSE[:2], (4.5, died("ps-0")), (4.6, scored(3, 0.6)), (9, row(1))],
         [*taken_back("ps-0"), OUT_OF_PATIENCE, "DrainLeader(chief-0)"],
         {"patience": 2},
     ),
     "a launcher that was killed before it drained leaves that to the next one": Story(
-        [(0.5, *EARLIER), BEGINS], [OUT_OF_PATIENCE, "DrainLeader(chief-0)"], {"patience": 2}
+        [ALL_AT_ONCE, BEGINS], [OUT_OF_PATIENCE, "DrainLeader(chief-0)"], {"patience": 2}
     ),
     "a run that was stopped early and is resumed has its whole patience again": Story(
-        [(0.5, *EARLIER), BEGINS, (3, scored_with(0.6, 5)), (4, scored_with(0.6, 6))],
+        [ALL_AT_ONCE, BEGINS, (3, scored(5, 0.6)), (4, scored(6, 0.6))],
         [OUT_OF_PATIENCE.partition(" up to")[0] + " up to step 6", "DrainLeader(chief-0)"],
         {"patience": 2, "ended_at": 4},
     ),
@@ -439,12 +438,12 @@ PATIENCE = {
         [BEGINS, (6, row(5, train_s=4.9)), (7, row(6, train_s=5.1)), (8, row(7, phase="draining", train_s=6)),
          (9, leader_done("stopped")), (10, evaluator_done)],
         ["stopping early: it has trained for 5 s (training.max_seconds); no new steps", "DrainLeader(chief-0)",
-         "StopTraining(5.0)", "stopped, 0: None"],
+         "StopTraining()", "stopped, 0: None"],
         {"max_seconds": 5},
     ),
     "a patience that ends after the training stops nothing": Story(
-        [BEGINS, *WORSE[:2], (4.5, leader_done()), (5, scored_with(0.6, 3)), (6, evaluator_done)],
-        ["StopTraining(5.0)", "completed, 0: None"],
+        [BEGINS, *WORSE[:2], (4.5, leader_done()), (5, scored(3, 0.6)), (6, evaluator_done)],
+        ["StopTraining()", "completed, 0: None"],
         {"patience": 2},
     ),
     "Ctrl-C while it drains waits for the drain, and a second one does not": Story(

@@ -1,7 +1,7 @@
 """The loop over a cluster that follows a table of events, on a clock that moves only when somebody waits.
 
-These tests show what the loop sees, in which order it tells it, and that actions happen. The rules themselves are tested
-in test_decisions.py.
+These tests show what the loop sees, in which order it reports this to the rules, and that it carries out their actions.
+The rules themselves are tested in test_decisions.py.
 """
 
 import itertools
@@ -34,10 +34,10 @@ CHIEF, STUCK = Task("chief", 0), Task("worker", 1)
 class Machine:
     """Time, and a cluster in it: its leader writes rows, its workers have ten updates a second each.
 
-    `silent` have none; `at` says what happens when. Training ends after 2,000 updates.
+    Workers in `silent` have none. `at`: seconds → a function that is called then. Training ends after 2,000 updates.
     """
 
-    absent, shards = frozenset(), 1
+    shards = 1
 
     def __init__(self, run_dir, config, *, at=()):
         self.now = 0.0
@@ -87,9 +87,6 @@ class Machine:
         self.restarts[task] += 1
         self.silent.discard(task)
         self.pids[task] = next(self._numbers)
-
-    def tasks(self, types):
-        return [task for task in self.topology.tasks if task.type in types]
 
     def frozen(self):
         return []
@@ -229,7 +226,7 @@ def test_who_dies_beside_one_whose_port_is_taken_is_not_started_twice(looped):
 
 
 def test_who_asks_to_stop_because_of_a_row_finds_that_row_read(looped):
-    """The row and the request may come between two glances of one look: the request waits for the next look."""
+    """The row and the request may come while the loop looks. The request then waits for the next look."""
 
     def writes_the_first_row_and_is_asked(machine):
         machine._next_row, poll = 5.0, machine.poll

@@ -241,16 +241,6 @@ def test_a_server_that_dies_every_time_is_given_up_with_its_first_cause_on_one_l
     assert launch.summary["outcome"] == "failed" and launch.summary["restarts"]["worker-0"] == 5
 
 
-def test_what_would_fail_again_is_not_tried_again(launch):
-    assert launch(chief="finds_no_room") == 1
-    assert (
-        len(launch.errors) == 1
-        and "chief-0" in launch.errors[0]
-        and "No space left on device (log:" in launch.errors[0]
-    )
-    assert launch.summary["outcome"] == "failed" and launch.summary["restarts"] == {}
-
-
 def test_bad_input_found_by_a_task_is_the_users_error(launch):
     with pytest.raises(UserError, match="^no checkpoint to resume from$"):
         launch(chief="finds_bad_input")

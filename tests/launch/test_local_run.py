@@ -1,4 +1,4 @@
-"""One task of a cluster on several machines: what must fit before it begins."""
+"""What a run, or one task of a cluster on several machines, checks and leaves before anything starts."""
 
 import json
 import os
@@ -47,17 +47,33 @@ CHIEF, PS, WORKERS = {"chief": ["a:1"]}, {"ps": ["b:2", "c:3"]}, {"worker": ["d:
 CLUSTERS = {"async": CHIEF | PS | WORKERS, "sync": WORKERS, "single": CHIEF}
 
 
+def resumable(config, step, applied):
+    """Return a checkpoint from which training can be resumed, and whose shards have applied the first updates."""
+    arrays = {
+        "accepted_steps": np.zeros([config.shards, 1], np.int64),
+        "waiting": np.zeros([0, 1 + len(COLUMNS)]),
+        "counts": np.full([config.shards, len(COUNTS)], applied, np.int64),
+    }
+    steps = StepsState(below=applied, count=applied)
+    tally = TallyState(staleness={"0": applied} if applied else {})
+    progress = ProgressState(scheduled=steps, applied=steps, tally=tally, mixed=0)
+    settings = config.model_dump(mode="json")
+    meta = CheckpointMeta(config=settings, train_seconds=1.0, times=TrainingTimes(), progress=progress)
+    return state(step, arrays, meta)
+
+
 @pytest.fixture
 def one_task(tmp_path):
-    """one_task(mode, cluster, type, index) → what the task was given: config, run_dir, dataset, topology, task."""
+    """one_task(mode, cluster, type, index) → what the task gets: config, run_dir, dataset, topology, task."""
     dataset = only_named("synthetic", tmp_path, 100, 10)
-    told = []
+    found = []
 
     class NoLoop:
-        """In place of the loop: notes what the task's process would be given."""
+        """Replaces the loop, and notes what the task's process would get."""
 
-        def __init__(self, task, topology, run_dir, view, requests, work, *_, total_updates, evaluation):
-            told.extend((load_config(run_dir.of_task(task).config), run_dir, dataset, topology, task))
+        def __init__(self, decisions, run_dir, view, requests, work):
+            config = load_config(run_dir.of_task(work.task).config)
+            found.extend((config, run_dir, dataset, work.topology, work.task))
             call.resumed = work.resumes
 
         def run(self):
@@ -72,7 +88,7 @@ def one_task(tmp_path):
             options=TaskOptions(resume, min_workers=min_workers), view=make_lines(), notify=call.said.append,
             resolve=lambda settings, notify: dataset, loop=NoLoop, port_free_within_s=0.3,
         )  # fmt: skip
-        return told
+        return found
 
     call.root, call.said = tmp_path / "run", []
     return call
@@ -111,7 +127,7 @@ def test_the_leader_leaves_what_readers_of_a_run_need_before_training(one_task):
 
 
 def test_what_depends_on_the_number_of_workers_is_that_of_tf_config(monkeypatch):
-    """A straggler and backup workers that the default of three workers has no place for, and a rate found for five."""
+    """The straggler and the backup workers do not fit the default of three workers, and the rate was found for five."""
     configs = []
     monkeypatch.setattr(by_hand, "run_one_task", lambda config, *_, **__: configs.append(config))
     found = recipe.FoundRates(mode="sync-ps", workers=5, batch_size_per_worker=128, learning_rate=0.07, momentum=0.1)
@@ -125,7 +141,7 @@ def test_what_depends_on_the_number_of_workers_is_that_of_tf_config(monkeypatch)
     assert configs[0].gradients_per_update == 1 and configs[0].optimizer.learning_rate == 0.07
 
 
-# The real command with {code} as the process of the task.
+# The real command, with the code {code} in place of the task's process.
 BY_HAND = """
 import sys
 from functools import partial
@@ -181,14 +197,7 @@ def test_a_task_goes_on_if_there_is_a_state_and_its_leader_refuses_what_can_not_
         one_task(mode, CLUSTERS[mode], leader, resume="always")
     one_task(mode, CLUSTERS[mode], *other, resume="always")
     assert one_task.resumed, "the others take the option as it is"
-    arrays = {"accepted_steps": np.zeros([config.shards, 1], np.int64), "waiting": np.zeros([0, 1 + len(COLUMNS)])}
-    arrays["counts"] = np.zeros([config.shards, len(COUNTS)], np.int64)
-    none = StepsState(below=0, count=0)
-    progress = ProgressState(scheduled=none, applied=none, tally=TallyState(), mixed=0)
-    meta = CheckpointMeta(
-        config=config.model_dump(mode="json"), train_seconds=1.0, times=TrainingTimes(), progress=progress
-    )
-    checkpoints.save(one_task.root / folder, state(1, arrays, meta), keep=1)
+    checkpoints.save(one_task.root / folder, resumable(config, step=1, applied=0), keep=1)
     for resume in ("auto", "always"):
         one_task(mode, CLUSTERS[mode], leader, resume=resume)
         assert one_task.resumed and one_task.said.pop().endswith("training continues from step 1")
@@ -247,6 +256,19 @@ def test_machines_are_not_left_to_choose_for_themselves(one_task, name):
     assert not one_task.root.exists()
 
 
+def run_with(tmp_path, settings):
+    """Return a run directory with these settings."""
+    run_dir = RunDir.create(tmp_path / "run")
+    run_dir.config.write_text(build_config(None, settings).to_yaml())
+    return run_dir
+
+
+def finds_data(monkeypatch, dataset):
+    """Let new and resumed runs find this data set."""
+    monkeypatch.setattr(local_run, "resolve_data", lambda *_, notify: dataset)
+    monkeypatch.setattr(local_run.sources, "resolve_for_run", lambda *_, **__: dataset)
+
+
 def test_a_new_run_is_a_folder_in_runs_whatever_code_is_chosen():
     for model, name in (("my.py:build", "build"), ("/mine/first.keras", "first"), ("airbench", "airbench")):
         root = local_run.new_root("/mine/mode.py:Toy", model)
@@ -278,17 +300,15 @@ def test_settings_that_do_not_fit_the_examples_are_refused_and_leave_nothing(
     tmp_path, monkeypatch, changes, settings, told
 ):
     dataset = only_named()
-    found = replace(dataset, spec=replace(dataset.spec, **changes))
-    monkeypatch.setattr(local_run, "resolve_data", lambda *_, notify: found)
+    finds_data(monkeypatch, replace(dataset, spec=replace(dataset.spec, **changes)))
     with pytest.raises(UserError, match=told):
         local_run.start_run(build_config(None, settings), tmp_path / "run", view=QuietView())
     assert not (tmp_path / "run").exists()
 
 
 def test_a_name_may_be_used_again_where_nothing_was_trained_and_the_old_logs_are_gone(tmp_path, monkeypatch):
-    dataset = only_named("synthetic", tmp_path, 100, 10)
-    monkeypatch.setattr(local_run, "resolve_data", lambda *_, notify: dataset)
-    old_logs = []
+    dataset, old_logs = only_named("synthetic", tmp_path, 100, 10), []
+    finds_data(monkeypatch, dataset)
 
     def fails(config, run_dir, *_, **__):
         old_logs.append(run_dir.log(Task("chief", 0)).is_file())
@@ -308,8 +328,7 @@ def test_a_run_that_is_made_anew_begins_in_an_empty_folder(tmp_path, monkeypatch
     run_dir = RunDir.create(tmp_path / "run")
     (run_dir.metrics / "left over").touch()
     (run_dir.root / "link").symlink_to(tmp_path / "elsewhere")
-    dataset = only_named("synthetic", tmp_path, 100, 10)
-    monkeypatch.setattr(local_run, "resolve_data", lambda *_, notify: dataset)
+    finds_data(monkeypatch, only_named("synthetic", tmp_path, 100, 10))
     monkeypatch.setattr(local_run, "run_local", lambda *_, **__: sorted(path.name for path in run_dir.root.rglob("*")))
     left = local_run.start_run(build_config(), run_dir.root, view=QuietView(), anew=True)
     assert left == [".lock", "checkpoints", "errors", "launcher.log", "logs", "metrics"]
@@ -321,8 +340,7 @@ def test_a_run_that_is_made_anew_begins_in_an_empty_folder(tmp_path, monkeypatch
 )
 def test_a_run_that_goes_on_must_fit_this_machine_like_a_new_one(tmp_path, monkeypatch, key, value, says):
     """It may have begun on several machines (`task`), or its config.yaml was changed."""
-    run_dir = RunDir.create(tmp_path / "run")
-    run_dir.config.write_text(build_config(None, {f"cluster.{key}": value}).to_yaml())
+    run_dir = run_with(tmp_path, {f"cluster.{key}": value})
     monkeypatch.setattr(local_run, "run_local", lambda *_, **__: pytest.fail("it went on"))
     for go in (
         lambda: local_run.resume_run(run_dir.root, view=QuietView()),
@@ -333,8 +351,7 @@ def test_a_run_that_goes_on_must_fit_this_machine_like_a_new_one(tmp_path, monke
 
 
 def test_a_run_that_goes_on_asks_first_for_the_private_network_that_it_requires(tmp_path, monkeypatch):
-    run_dir = RunDir.create(tmp_path / "run")
-    run_dir.config.write_text(build_config(None, {"cluster.isolation": "require"}).to_yaml())
+    run_dir = run_with(tmp_path, {"cluster.isolation": "require"})
     monkeypatch.setattr(local_run.sources, "resolve_for_run", lambda *_, **__: pytest.fail("it looked for the data"))
 
     def refuses(setting, root):
@@ -348,7 +365,7 @@ def test_a_run_that_goes_on_asks_first_for_the_private_network_that_it_requires(
 
 @pytest.fixture
 def unchecked(monkeypatch):
-    """Nothing is read of checkpoints and journals."""
+    """Read no checkpoint and no journal."""
     monkeypatch.setattr(local_run, "newest_checkpoint", lambda *_: None)
     monkeypatch.setattr(local_run, "check_journals", lambda *_: None)
 
@@ -358,8 +375,7 @@ def test_a_run_that_goes_on_has_every_folder_and_setting_that_a_new_one_has(tmp_
     run_dir = RunDir(tmp_path / "run")
     run_dir.checkpoints.mkdir(parents=True)
     run_dir.config.write_text(build_config(None, {"data.dataset": "auto"}).to_yaml())
-    dataset = only_named("synthetic", tmp_path, 100, 10)
-    monkeypatch.setattr(local_run.sources, "resolve_for_run", lambda *_, **__: dataset)
+    finds_data(monkeypatch, only_named("synthetic", tmp_path, 100, 10))
     monkeypatch.setattr(local_run, "run_local", lambda config, *_, **__: config)
     config = local_run.resume_run(run_dir.root, view=QuietView())
     assert config.data.dataset == "synthetic" and config.model.precision != "auto"
@@ -380,10 +396,8 @@ def test_a_run_that_goes_on_has_every_folder_and_setting_that_a_new_one_has(tmp_
 def test_a_run_is_complete_when_it_is_trained_scored_and_summed_up(
     tmp_path, monkeypatch, unchecked, last_step, summary, complete
 ):
-    run_dir = RunDir.create(tmp_path / "run")
-    run_dir.config.write_text(build_config(None, {"training.steps": 10}).to_yaml())
-    dataset = only_named("synthetic", tmp_path, 100, 10)
-    monkeypatch.setattr(local_run.sources, "resolve_for_run", lambda *_, **__: dataset)
+    run_dir = run_with(tmp_path, {"training.steps": 10})
+    finds_data(monkeypatch, only_named("synthetic", tmp_path, 100, 10))
     monkeypatch.setattr(local_run, "run_local", lambda *_, **__: "goes on")
     if last_step:
         checkpoints.mark_ended(run_dir.checkpoints, last_step=last_step, outcome="completed")
@@ -401,8 +415,7 @@ def test_a_damaged_summary_is_gone_before_the_evaluator_would_stumble_over_it(ha
 def test_a_run_goes_on_with_its_packed_data_where_the_archive_has_gone(tmp_path, monkeypatch, unchecked):
     images, labels = np.zeros([2, 32, 32, 3], np.uint8), np.zeros([2], np.uint8)
     dataset = pack_images(tmp_path / "packed", "cifar10", tuple("abcdefghij"), (images, labels, images, labels))
-    run_dir = RunDir.create(tmp_path / "run")
-    run_dir.config.write_text(build_config(None, {"data.data_dir": str(tmp_path / "gone")}).to_yaml())
+    run_dir = run_with(tmp_path, {"data.data_dir": str(tmp_path / "gone")})
     write_pointer(run_dir.dataset, dataset)
     monkeypatch.setattr(local_run, "run_local", lambda config, run_dir, dataset, **_: dataset)
     assert local_run.resume_run(run_dir.root, view=QuietView()) == dataset
@@ -413,21 +426,15 @@ def test_a_run_goes_on_with_its_packed_data_where_the_archive_has_gone(tmp_path,
 
 @pytest.fixture
 def half_done(tmp_path, monkeypatch):
-    """half_done(options) resumes a run of 10 updates after 6 of them → what it says; `went_on` has its configuration."""
-    run_dir = RunDir.create(tmp_path / "run")
-    config = build_config(None, {"training.steps": 10})
-    run_dir.config.write_text(config.to_yaml())
-    arrays = {"accepted_steps": np.zeros([1, 1], np.int64), "waiting": np.zeros([0, 1 + len(COLUMNS)])}
-    arrays["counts"] = np.full([1, len(COUNTS)], 6, np.int64)
+    """half_done(options) resumes a run of 10 updates after 6 of them, and returns its output.
+
+    `went_on` has the configurations with which it continued.
+    """
+    run_dir = run_with(tmp_path, {"training.steps": 10})
+    config = load_config(run_dir.config)
     write_journal(run_dir.journal(0, 0), rows_of(range(6)))
-    six = StepsState(below=6, count=6)
-    progress = ProgressState(scheduled=six, applied=six, tally=TallyState(staleness={"0": 6}), mixed=0)
-    meta = CheckpointMeta(
-        config=config.model_dump(mode="json"), train_seconds=1.0, times=TrainingTimes(), progress=progress
-    )
-    checkpoints.save(run_dir.checkpoints, state(6, arrays, meta), keep=1)
-    dataset = only_named("synthetic", tmp_path, 1280, 10)
-    monkeypatch.setattr(local_run.sources, "resolve_for_run", lambda *_, **__: dataset)
+    checkpoints.save(run_dir.checkpoints, resumable(config, step=6, applied=6), keep=1)
+    finds_data(monkeypatch, only_named("synthetic", tmp_path, 1280, 10))
     monkeypatch.setattr(local_run, "run_local", lambda config, *_, **__: call.went_on.append(config) or 0)
 
     def call(*options):

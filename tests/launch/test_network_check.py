@@ -139,6 +139,7 @@ def test_what_is_wrong_with_a_network_is_one_line_that_says_where(of, name, said
 def test_a_layer_that_keras_alone_can_not_load_is_found_before_the_training(of, name, why):
     facts = answer(*of(name))
     assert facts.error is None and (facts.not_alone is None if why is None else why in facts.not_alone)
+    assert facts.optimizer == facts.schedule == {}, "it was not compiled"
 
 
 def test_a_network_whose_best_model_could_not_be_loaded_after_hours_is_refused_before(of):
@@ -172,14 +173,6 @@ def test_the_launcher_hears_what_compile_says_without_tensorflow(of, monkeypatch
     assert len(lines) == 1 and config.model.name in lines[0], "the user knows what takes some seconds"
     assert check_network(config, dataset, lines.append) == facts  # of a network that was built it is known
     assert len(lines) == 1
-
-
-def test_a_network_without_compile_gets_adam_and_settings_of_the_user_stay(of):
-    config, dataset = of("plain", **{"optimizer.learning_rate": 0.03, "optimizer.weight_decay": 0.1})
-    trained = with_rule_of_compile(config, answer(config, dataset)).optimizer
-    assert (trained.rule, trained.learning_rate, trained.weight_decay) == ("adam", 0.03, 0.1)
-    config, dataset = of("plain")
-    assert with_rule_of_compile(config, answer(config, dataset)).optimizer.learning_rate == 0.001
 
 
 def test_an_optimizer_without_a_rule_is_refused_unless_a_rule_is_chosen(of):

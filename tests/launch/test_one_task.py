@@ -12,16 +12,18 @@ from ps_cluster.files import writing
 from ps_cluster.files.json_rows import append_row
 from ps_cluster.files.writing import write_json
 from ps_cluster.launch.one_task import TaskOptions, failed_for_good, rendezvous_of
-from ps_cluster.launch.one_task_decisions import RendezvousLimits
+from ps_cluster.launch.one_task_decisions import RendezvousLimits, TaskDecisions
 from ps_cluster.launch.one_task_loop import Surroundings, TaskLoop
 from ps_cluster.launch.stages import RunLimits
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.leaders import Superseded, claim
-from ps_cluster.runs.result_rows import ProgressRow, Proof, TrainingResult
+from ps_cluster.runs.monitor import EarlyStopping
+from ps_cluster.runs.result_rows import Proof, TrainingResult
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system.stop_signals import StopRequests
 from tests.helpers.fake_time import FakeTime
+from tests.helpers.rows import progress_row
 
 CLUSTER = ClusterTopology({"chief": ["a:1"], "ps": ["b:2"], "worker": ["c:3"]})
 
@@ -70,17 +72,18 @@ def loop(tmp_path):
 
         progress = evaluation = lambda self, row: call.said.append(row)
 
-    def call(kind, wait_s=600.0):
+    def call(kind):
         surroundings = Surroundings(
             call.time.clock,
             call.time.sleep,
             lambda addresses: {task for task, address in addresses.items() if address in call.there},
             lambda addresses: [],
         )
-        return TaskLoop(
-            Task(kind, 0), CLUSTER, call.run_dir, View(), call.requests, call.work, RunLimits(),
-            RendezvousLimits(wait_s), total_updates=7, config=build_config(), surroundings=surroundings,
-        ).run()  # fmt: skip
+        decisions = TaskDecisions(
+            Task(kind, 0), CLUSTER, RunLimits(), RendezvousLimits(600.0),
+            total_updates=7, early_stopping=EarlyStopping(build_config()),
+        )  # fmt: skip
+        return TaskLoop(decisions, call.run_dir, View(), call.requests, call.work, surroundings).run()
 
     call.time, call.requests, call.work = FakeTime(), StopRequests(), Work()
     call.run_dir, call.said, call.there = RunDir.create(tmp_path / "run"), [], {"a:1", "b:2", "c:3"}
@@ -89,7 +92,7 @@ def loop(tmp_path):
 
 
 def row(loop, applied, *, pid=None):
-    append_row(loop.run_dir.progress, ProgressRow(phase="training", applied=applied, scheduled=applied))
+    append_row(loop.run_dir.progress, progress_row(applied))
     if pid:
         write_json(loop.run_dir.work, {"workers": [{"index": 0, "pid": pid, "updates": applied, "examples": 1}]})
 

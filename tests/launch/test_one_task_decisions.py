@@ -24,7 +24,8 @@ from ps_cluster.launch.stages import RunLimits
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.runs.checkpoints import EndedMark
 from ps_cluster.runs.monitor import EarlyStopping
-from ps_cluster.runs.result_rows import EvaluationRow, NotBetter, ProgressRow, TimeOver
+from ps_cluster.runs.result_rows import NotBetter, TimeOver
+from tests.helpers.rows import progress_row, score_row
 
 CHIEF, PS, WORKER = Task("chief", 0), Task("ps", 0), Task("worker", 0)
 ALONE = ClusterTopology({"chief": ["a:1"]})
@@ -45,9 +46,8 @@ class ToldTask:
         self.answers, self.unknown, self.frozen, self.stop_signal = set(answers), list(unknown), False, 0
         settings = build_config(None, {"evaluation.patience": 2, "training.max_seconds": MAX_SECONDS})
         self.decisions = TaskDecisions(
-            task, topology, LIMITS, rendezvous, total_updates=7, early_stopping=EarlyStopping(settings),
-            now_s=0.0, awake_s=0.0,
-        )  # fmt: skip
+            task, topology, LIMITS, rendezvous, total_updates=7, early_stopping=EarlyStopping(settings)
+        )
         self.actions, self.said = [], []
         self.do(self.decisions.begin(0.0, 0.0))
         self.pass_time()
@@ -96,16 +96,13 @@ class ToldTask:
 
 def row(applied, phase="training", wait_s=0.0, train_s=0.0):
     """The leader's process writes a row: how long to wait for the next update, and how long training has taken."""
-    progress = ProgressRow(
-        phase=phase, applied=applied, scheduled=applied, longest_wait_seconds=wait_s, train_seconds=train_s
-    )
+    progress = progress_row(applied, phase, longest_wait_seconds=wait_s, train_seconds=train_s)
     return lambda told: told.decisions.progress_seen(progress, told.awake_s)
 
 
 def scored(step, accuracy):
     """The evaluator scores a checkpoint."""
-    score = EvaluationRow(step=step, test_accuracy=accuracy, test_loss=1.0)
-    return lambda told: told.decisions.score_seen(score, told.awake_s)
+    return lambda told: told.decisions.score_seen(score_row(step, accuracy), told.awake_s)
 
 
 def process_ends(code):

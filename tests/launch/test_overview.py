@@ -33,13 +33,8 @@ def as_json(*arguments):
 def a_run(folder, *, worker_1="a:4", absent=1):
     """Write the files of a run whose chief is this process; its worker 1 has this address, worker `absent` was given up."""
     (folder / "config.yaml").write_text(build_config(None, {}).to_yaml())
-    members = [
-        ("chief", 0, "a:1"),
-        ("ps", 0, "a:2"),
-        ("worker", 0, "a:3"),
-        ("worker", 1, worker_1),
-        ("worker", 2, "a:5"),
-    ]
+    members = [("chief", 0, "a:1"), ("ps", 0, "a:2")]
+    members += [("worker", index, address) for index, address in enumerate(("a:3", worker_1, "a:5"))]
     pids = {"chief": os.getpid()}
     tasks = [
         {"type": kind, "index": index, "pid": pids.get(kind, 2**22 + index), "address": address}
@@ -82,12 +77,17 @@ def test_tf_config_is_printed_as_commands_that_a_shell_runs():
     assert json.loads(said)["task"] == {"type": "evaluator", "index": 0}, "the last one stands"
 
 
-def test_of_a_run_it_shows_which_processes_are_gone(tmp_path, monkeypatch):
-    (tmp_path / "tasks").mkdir()
-    monkeypatch.chdir(a_run(tmp_path, absent=None) / "tasks")
-    states = {(task["job"], task["index"]): task["state"] for task in as_json(tmp_path)["tasks"]}
-    assert states.pop(("chief", 0)) == "running" and set(states.values()) == {"gone"}
-    assert "nobody else reaches them" in show(tmp_path).stdout
+@pytest.mark.parametrize(("folder", "state"), [("run/tasks", "running"), (".", "gone")])
+def test_of_a_run_it_shows_which_processes_are_gone_or_belong_to_another_program_by_now(
+    tmp_path, monkeypatch, folder, state
+):
+    """The pid of the chief is that of this process, which belongs to the run only if it works in the run's folder."""
+    (tmp_path / "run/tasks").mkdir(parents=True)
+    run = a_run(tmp_path / "run", absent=None)
+    monkeypatch.chdir(tmp_path / folder)
+    states = {(task["job"], task["index"]): task["state"] for task in as_json(run)["tasks"]}
+    assert states.pop(("chief", 0)) == state and set(states.values()) == {"gone"}
+    assert "nobody else reaches them" in show(run).stdout
 
 
 def test_a_run_is_shown_without_the_code_of_its_network(tmp_path):
@@ -100,11 +100,6 @@ def test_settings_without_a_mode_are_refused_in_one_line(tmp_path):
     (a_run(tmp_path) / "config.yaml").write_text("workers: 3")
     told = show(tmp_path)
     assert_one_line(told.exit_code, told.stderr, ["config.yaml", "mode.name"])
-
-
-def test_a_pid_that_belongs_to_another_program_by_now_is_gone(tmp_path):
-    states = {(task["job"], task["index"]): task["state"] for task in as_json(a_run(tmp_path))["tasks"]}
-    assert states["chief", 0] == "gone"
 
 
 def test_a_worker_that_was_given_up_has_no_address_and_the_others_keep_their_names(tmp_path):

@@ -20,12 +20,8 @@ BACKS_OFF = [0.0, 0.5, 1.0, 2.0, 4.0, None]
 @pytest.mark.parametrize(
     ("who", "every_s", "updates_each", "delays"),
     [
-        pytest.param(
-            "worker-0", 1, 0, BACKS_OFF, id="the first restart is at once, later ones wait longer, then it is given up"
-        ),
         pytest.param("worker-0", 1, 9, BACKS_OFF, id="a worker is not spared because others train"),
         pytest.param("worker-0", 25, 0, [0.0] * 9, id="a worker that lived long enough did not die in a row"),
-        pytest.param("evaluator-0", 1, 0, [0.0, 0.5, 1.0, None], id="an evaluator has three restarts"),
         pytest.param(
             "chief-0", 60, 0, BACKS_OFF, id="a cluster that gets no further is given up however long it lives"
         ),

@@ -25,11 +25,12 @@ def test_a_weight_decay_that_was_set_replaces_that_of_compile_also_if_it_is_0(of
     assert with_rule_of_compile(of_own_network(**settings), ADAMW).optimizer.weight_decay == decay
 
 
-def test_a_network_without_compile_has_no_weight_decay_unless_one_is_set(of_own_network):
+def test_a_network_without_compile_gets_adam_without_weight_decay_and_settings_of_the_user_stay(of_own_network):
     trained = with_rule_of_compile(of_own_network(), NetworkFacts()).optimizer
     assert (trained.rule, trained.learning_rate, trained.weight_decay) == ("adam", 0.001, 0.0)
-    of_user = of_own_network(**{"optimizer.weight_decay": 0.1})
-    assert with_rule_of_compile(of_user, NetworkFacts()).optimizer.weight_decay == 0.1
+    of_user = of_own_network(**{"optimizer.learning_rate": 0.03, "optimizer.weight_decay": 0.1})
+    trained = with_rule_of_compile(of_user, NetworkFacts()).optimizer
+    assert (trained.rule, trained.learning_rate, trained.weight_decay) == ("adam", 0.03, 0.1)
 
 
 @pytest.mark.parametrize("rule", ["compiled", "adam"])

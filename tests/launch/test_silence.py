@@ -1,4 +1,4 @@
-"""Rows of progress as a table of what each worker did, and who is found silent when."""
+"""Which workers are found silent, and when, in the rows of progress of a simulated training."""
 
 import math
 from collections import Counter
@@ -35,7 +35,7 @@ class Training:
         self._handed_out, self._left_over, self._part = 0, [], Counter()
 
     def _take(self, pid):
-        """A dispatch that somebody has left, or a new one."""
+        """Take over a dispatch that a worker has left, or a new one."""
         if self._left_over:
             self.in_hand[pid], self.at[pid] = self._left_over.pop()
             return
@@ -43,7 +43,7 @@ class Training:
         self._handed_out += self.in_hand[pid]
 
     def _work(self, pid, steps):
-        """`steps`: how many it has time for."""
+        """Do the open steps. `steps`: the number of steps for which there was time."""
         self._part[pid] += steps
         while self.in_hand[pid] and self._part[pid] >= 1 - 1e-6:
             self._part[pid] -= 1
@@ -80,7 +80,7 @@ class Training:
         self.total = self._handed_out
 
     def train(self, seconds, **options):
-        """Returns the workers that were found silent, each with the time at which it was."""
+        """Train; return the workers that were found silent, each with the time at which it was found."""
         found, end = [], self.now + seconds
         while self.now < end:
             self.see(**options)
@@ -96,7 +96,7 @@ class Training:
         self.rates[worker] = rate
 
     def stall(self, seconds, **options):
-        """As `train`, but nobody has an update; afterwards all go on as before."""
+        """Train, but without any update. Afterwards all workers continue as before. Return what `train` returns."""
         rates, self.rates = self.rates, dict.fromkeys(self.rates, 0)
         found = self.train(seconds, **options)
         self.rates = rates
@@ -193,7 +193,7 @@ def test_nor_where_its_steps_are_longer_than_a_row_and_the_workers_out_of_phase(
 
 
 def test_a_leader_that_writes_no_rows_for_a_while_accuses_nobody():
-    """It saves, and hands out nothing; afterwards one is a little slower to come back."""
+    """It saves and hands out no steps meanwhile. Afterwards one worker needs a little longer than the others."""
     training = Training()
     training.train(20)
     training.rates[1] = 0

@@ -109,7 +109,7 @@ raise RuntimeError('the queue is gone')"""
 
 
 # Sorting keeps the main thread outside the interpreter, as TensorFlow does, so that no Python handler can run.
-BUSY = """drain = task._drain_on_signal()
+BUSY = """drain = task._drain_on_signal(kept=False)
 threading.Thread(target=lambda: (drain.wait(), print('draining', flush=True)), daemon=True).start()
 print('up', flush=True)
 __import__('numpy').sort(__import__('numpy').random.rand(4_000_000))

@@ -205,7 +205,7 @@ def test_a_round_that_took_a_gradient_too_many(tmp_path):
 
 
 def graced(counts, open_ones=0):
-    """Return the rows of rounds of so many gradients each, of three workers, and of an open round after them."""
+    """Return the rows of rounds of three workers, with these counts of gradients, and of an open round after them."""
     counts = [*counts, open_ones]
     steps = [3 * number + place for number, count in enumerate(counts) for place in range(count)]
     return rows_of(steps, version=np.repeat(np.arange(1, len(counts) + 1), counts))

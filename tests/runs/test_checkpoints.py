@@ -128,7 +128,7 @@ def test_newest_good_checkpoint_is_found_behind_damaged_ones_if_there_is_one(tmp
 
 @pytest.fixture
 def refusing(monkeypatch):
-    """refusing(path, code, times): the system refuses to read a file so often."""
+    """refusing(path, code, times): let the system refuse `times` times to read a file."""
     read = checkpoints.open_tensors
 
     def refuse(path, code, times):

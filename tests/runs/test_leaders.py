@@ -1,4 +1,4 @@
-"""One leader a run directory: the newest. An older one changes nothing any more."""
+"""A run directory has one leader, the newest. Older leaders no longer change anything."""
 
 import json
 import os
@@ -12,8 +12,8 @@ from ps_cluster.files.writing import remove, write_whole
 from ps_cluster.runs import checkpoints, journal
 from ps_cluster.runs.checkpoints import Checkpoint, CheckpointMeta
 from ps_cluster.runs.leaders import Superseded, claim
-from ps_cluster.runs.ledger import ROW
 from ps_cluster.runs.run_dir import RunDir
+from tests.helpers.ledgers import rows_of
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_an_older_leader_renames_and_removes_nothing(run_dir, change):
 
 def test_an_older_leader_that_still_writes_rows_does_not_reach_the_journal_of_the_newer_one(run_dir):
     run_dir.journals.mkdir(parents=True)
-    rows = _rows(4)
+    rows = rows_of(range(4), version=range(1, 5))
     old = journal.Journal(run_dir.journal(0, 1))
     old.append(rows[:2])
     snapshot = journal.stretch_of([old.piece], term=1, step=2)
@@ -82,7 +82,7 @@ def test_an_older_leader_that_still_writes_rows_does_not_reach_the_journal_of_th
 
 
 class Leader:
-    """What a leader of one shard changes on the disk: one row in its journal and a state with each save."""
+    """Does what a leader of one shard does on the disk: each save adds a row to its journal, and a state."""
 
     def __init__(self, run_dir):
         self.run_dir, self.term = run_dir, claim(run_dir).term
@@ -96,8 +96,8 @@ class Leader:
             checkpoints.remove_given_up(run_dir.checkpoints, resumed, self.term)
 
     def save(self, keep=2):
+        self.journal.append(rows_of([self.step], version=self.step + 1))
         self.step += 1
-        self.journal.append(_rows(self.step)[-1:])
         done = journal.stretch_of([self.journal.piece], term=self.term, step=self.step)
         arrays = {"weights": np.full(3, self.term, np.float32)}
         state = Checkpoint(self.step, arrays, CheckpointMeta(leaders=[*self.before, done]))
@@ -107,7 +107,7 @@ class Leader:
 @pytest.mark.parametrize("newer", ["goes on", "goes on and saves", "goes on, saves and dies"])
 @pytest.mark.parametrize("check", range(4))
 def test_a_leader_that_wakes_up_between_its_check_and_its_change_harms_nothing_of_the_newer_one(run_dir, check, newer):
-    """It sleeps at any of its looks at the fence: before a rename, or a removal; meanwhile the newer one leads."""
+    """It falls asleep when it looks at the fence, before a rename or a removal. Meanwhile a newer leader leads."""
     old = Leader(run_dir)
     for _ in range(3):
         old.save(keep=3)
@@ -134,10 +134,3 @@ def test_a_leader_that_wakes_up_between_its_check_and_its_change_harms_nothing_o
     rows = np.concatenate(list(journal.read(journal.history_of(run_dir, found.meta.leaders, 0))))
     assert rows["step"].tolist() == list(range(newest.step)), "each step once, whoever made it"
     assert [leader.term for leader in found.meta.leaders][-1] == newest.term
-
-
-def _rows(count):
-    rows = np.zeros(count, ROW)
-    rows["step"] = np.arange(count)
-    rows["version"] = np.arange(1, count + 1)
-    return rows

@@ -70,7 +70,8 @@ def test_what_a_task_says_follows_the_format_of_its_command(monkeypatch, capsys)
 
 
 def test_the_log_that_a_reason_names_is_read_from_it_again():
-    reason = logs.with_log("ps-0 ended with SIGKILL", Path("/run/logs/ps-0.log"))
-    assert reason == "ps-0 ended with SIGKILL (log: /run/logs/ps-0.log)"
-    assert logs.log_named_in(f"{reason} (given up after 5 restarts)") == Path("/run/logs/ps-0.log")
+    log = Path("/run (2)/logs/ps-0.log")
+    reason = logs.with_log("ps-0 ended with SIGKILL", log)
+    assert reason == "ps-0 ended with SIGKILL (log: /run (2)/logs/ps-0.log)"
+    assert logs.log_named_in(f"{reason} (given up after 5 restarts)") == log
     assert logs.log_named_in("ps-0 ended with SIGKILL") is None

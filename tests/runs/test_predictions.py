@@ -1,4 +1,4 @@
-"""The file of predictions: what is read is what was written, and damage is told in one line."""
+"""The file of predictions is read as it was written, and a damaged file is reported in one line."""
 
 import os
 
@@ -38,7 +38,7 @@ def test_what_is_read_is_what_was_written(file):
     ],
 )
 def test_a_file_that_no_evaluator_wrote_is_refused_in_one_line(tmp_path, arrays, classes, says):
-    """It is written past the checks."""
+    """The file is written without the checks of `PredictionsHeader`."""
     from ps_cluster.files.tensor_files import write_tensors
 
     header = PredictionsHeader.model_construct(

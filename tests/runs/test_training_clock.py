@@ -16,7 +16,7 @@ def times(*expected):
 
 
 class Machine:
-    """One clock that only goes on, and one that is set now and then."""
+    """A clock that is never set, and one that is set now and then."""
 
     def __init__(self):
         self.monotonic, self.wall = 500.0, 1_800_000_000.0
@@ -38,7 +38,7 @@ def machine():
 
 
 def update(machine, clock, *ages):
-    """Updates that were applied so many seconds ago by the machine's clock of now."""
+    """Record updates that were applied `ages` seconds ago, by the present clock of the machine."""
     clock.look()
     seconds = clock.seconds_at(clock.unsettled(machine.wall - np.array(ages or [0.0])))
     clock.note_updates(seconds)
@@ -46,7 +46,7 @@ def update(machine, clock, *ages):
 
 
 def die(machine, clock, stands_until, *, waits=0.0, same_life=True):
-    """The leader of `clock` is gone; returns the clock of the next one, `waits` seconds later."""
+    """Let the leader of `clock` die; return the clock of the next leader, which starts `waits` seconds later."""
     row = ProgressRow(phase="training", times=clock.times, monotonic=clock.monotonic).model_dump_json()
     machine.sleep(waits)
     following = machine.clock()
@@ -161,7 +161,7 @@ def test_without_two_updates_there_is_no_goodput(machine):
 
 
 def trained(machine, seconds):
-    """A leader that had an update each second; its first came with the start."""
+    """Return the clock of a leader that had an update each second, the first one at the start."""
     clock = machine.clock()
     clock.start()
     train(machine, clock, seconds)

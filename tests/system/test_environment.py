@@ -1,4 +1,4 @@
-"""The environment variables that a task gets, beside those of whoever starts it."""
+"""The environment variables of a task, in addition to those of the process that starts it."""
 
 import json
 import os

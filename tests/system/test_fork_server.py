@@ -50,7 +50,7 @@ def server(root):
 
 @pytest.fixture
 def empty(tmp_path):
-    """A server that is there at once, as it has imported nothing."""
+    """Yield a server that starts at once, because it imports nothing."""
     with made(tmp_path, "empty", answers_within_s=0.5) as one:
         yield one
 
@@ -212,7 +212,7 @@ class SlowServer:
 
 
 def test_an_answer_is_late_only_by_a_clock_that_goes_on(tmp_path):
-    """As after a suspend: the wait took longer than it may, and no time has passed for either side."""
+    """As after a suspend, the wait took longer than allowed, but on the clocks of both sides no time has passed."""
     with (
         ForkServer((), SlowServer, tmp_path, tmp_path / "server.log", {}, lambda: 0.0, answers_within_s=0.5) as server,
         (tmp_path / "log").open("wb") as log,

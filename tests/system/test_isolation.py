@@ -1,4 +1,4 @@
-"""Who reaches the ports of a run: looked at from outside, where every listener would let everybody in."""
+"""Which ports of a run can be reached from outside. Without isolation, everybody could connect to all of them."""
 
 import contextlib
 import json
@@ -55,7 +55,7 @@ def ports(run_dir: RunDir) -> list[int]:
 
 
 def open_from_here(run_dir: RunDir) -> list[tuple[str, int]]:
-    """(address, port) of what answers here, tried at every port of the run on every address of this machine."""
+    """Return (address, port) of what answers. Every port of the run is tried on every address of this machine."""
     families = (socket.AF_INET, socket.AF_INET6)
     here = [a.address for nic in psutil.net_if_addrs().values() for a in nic if a.family in families]
     assert "127.0.0.1" in here and ports(run_dir)
@@ -71,19 +71,19 @@ def answers(host: str, port: int) -> bool:
 
 
 def listening_here(run_dir: RunDir) -> list:
-    """Sockets of the run's processes, of any kind, that this process's own network knows."""
+    """Return the sockets of the run's processes, of any kind, in the network of this process."""
     return [socket for process in of_run(run_dir.root) for socket in process.net_connections()]
 
 
 def network_of(run_dir: RunDir) -> str:
-    """The namespace of the run's tasks, e.g. net:[4026532258]; all of them are in the same one."""
+    """Return the namespace that all tasks of the run share, e.g. net:[4026532258]."""
     tasks = json.loads(run_dir.cluster.read_text())["tasks"]
     (network,) = {os.readlink(f"/proc/{task['pid']}/ns/net") for task in tasks}
     return network
 
 
 def held_by(network: str) -> list[str]:
-    """Whatever keeps a namespace alive: processes in it, and descriptors of it."""
+    """Return what keeps a namespace alive: the processes in it, and the descriptors of it."""
     processes = [f"/proc/{pid}" for pid in psutil.pids()]
     return [
         link for one in processes for link in (f"{one}/ns/net", *descriptors(f"{one}/fd")) if target(link) == network

@@ -1,4 +1,4 @@
-"""A private network that can't be had: the run says so and goes on, or refuses when it is required."""
+"""Without a private network, a run says so and continues. If the network is required, the run is refused."""
 
 import importlib
 import os

@@ -121,12 +121,12 @@ def test_error_and_log_of_an_earlier_process_are_not_taken_for_those_of_this_one
     assert ended.last_line == "" and "no output" in str(ended)
 
 
-def test_bad_input_found_by_a_task_is_marked(spec):
+def test_bad_input_found_by_a_task_and_what_would_fail_again_are_marked(spec):
     machine = FakeMachine(ends={100: (0.0, 2)})
     supervisor = start(machine, spec, ("chief", 0))
-    write_error(spec, "chief", time=1.0, message="no checkpoint", user_error=True)
+    write_error(spec, "chief", time=1.0, message="no checkpoint", user_error=True, final=True)
     (ended,) = supervisor.poll()
-    assert ended.error.user_error and ended.last_line == "no checkpoint"
+    assert ended.error.user_error and ended.error.final and ended.last_line == "no checkpoint"
 
 
 def test_stop_terminates_all_at_once_and_kills_only_who_stays_beyond_the_grace(spec):

@@ -1,4 +1,4 @@
-"""TensorBoard beside a training: its link, its end, and what is said if it does not come up."""
+"""TensorBoard during a training: its link, its end, and the notice if it does not start."""
 
 import subprocess
 import sys

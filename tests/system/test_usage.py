@@ -16,7 +16,7 @@ CHIEF, WORKER, EVALUATOR = Task("chief", 0), Task("worker", 0), Task("evaluator"
 
 
 class Machine:
-    """What each pid has taken so far; a pid that is not in a table can't be read."""
+    """The CPU seconds and memory of each pid so far. A pid that is not in a table can't be read."""
 
     def __init__(self):
         self.now, self.cpu, self.pss, self.pss_reads = 0.0, {}, {}, 0

@@ -88,8 +88,8 @@ def fit(root: Path) -> float:
 
     steps = config.total_steps(dataset.train_examples)
     options = tf.data.Options()
-    # Without this, `fit` returns only at the next wake-up of the thread that tunes a pipeline. It sleeps for 10 ms, then for 20,
-    # 40, and so on, so in TensorFlow 2.21 an epoch of 22 s takes 41 s.
+    # Without this, `fit` returns only when the thread that tunes a pipeline wakes up. It sleeps for 10 ms, then for 20, 40, and
+    # so on. So in TensorFlow 2.21 an epoch of 22 s takes 41 s.
     options.autotune.enabled = False
     data = tf.data.Dataset.range(steps).map(examples).prefetch(tf.data.AUTOTUNE).with_options(options)
     loss = keras.losses.BinaryCrossentropy(from_logits=True)
