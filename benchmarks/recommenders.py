@@ -154,7 +154,7 @@ def scores_of_fit(name: str, seed: int, assignments: Mapping[str, Any]) -> dict[
         inputs if len(inputs) > 1 else next(iter(inputs.values())), target, batch_size=batch, epochs=epochs, verbose=0
     )
     trained = {"weights": flatten(model.trainable_variables), "statistics": flatten(statistics_of(model))}
-    return dict(Scorer(config, dataset).score(Checkpoint(len(history.epoch), trained)).metrics)
+    return dict(Scorer(config, dataset).score(Checkpoint(len(history.epoch), trained)).test.further)
 
 
 def scores_of_run(name: str, seed: int, assignments: Mapping[str, Any]) -> dict[str, float]:

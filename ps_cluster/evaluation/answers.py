@@ -17,6 +17,10 @@ Prediction = TypeVar("Prediction")
 GivenPrediction = TypeVar("GivenPrediction", contravariant=True)
 Cell: TypeAlias = str | float | None
 """A value of a CSV file, which is empty for None."""
+Rows: TypeAlias = Iterable[tuple[str, Prediction]]
+"""The name and the prediction of each example."""
+Stream: TypeAlias = IO[str] | Output
+"""Where predictions are written."""
 
 
 class ClassFormatter:
@@ -78,19 +82,11 @@ class PredictionFormatter(Protocol[GivenPrediction]):
 class WritePredictions(Protocol):
     """A function that writes predictions in one format."""
 
-    def __call__(
-        self,
-        stream: IO[str] | Output,
-        rows: Iterable[tuple[str, Prediction]],
-        formatter: PredictionFormatter[Prediction],
-        /,
-    ) -> None:
+    def __call__(self, stream: Stream, rows: Rows[Prediction], formatter: PredictionFormatter[Prediction], /) -> None:
         """Write the name and the prediction of each example to a stream."""
 
 
-def _write_csv(
-    stream: IO[str] | Output, rows: Iterable[tuple[str, Prediction]], formatter: PredictionFormatter[Prediction]
-) -> None:
+def _write_csv(stream: Stream, rows: Rows[Prediction], formatter: PredictionFormatter[Prediction]) -> None:
     """Write a line of headings, then a line for each example."""
     lines = csv.writer(stream, lineterminator="\n")
     lines.writerow(map(cell, ["example", *formatter.columns]))
@@ -98,9 +94,7 @@ def _write_csv(
         lines.writerow(map(cell, [name, *formatter.cells(prediction)]))
 
 
-def _write_json(
-    stream: IO[str] | Output, rows: Iterable[tuple[str, Prediction]], formatter: PredictionFormatter[Prediction]
-) -> None:
+def _write_json(stream: Stream, rows: Rows[Prediction], formatter: PredictionFormatter[Prediction]) -> None:
     """Write a list with an object for each example, one per line."""
     before = "[\n"
     for name, prediction in rows:
@@ -109,9 +103,7 @@ def _write_json(
     stream.write("\n]\n")
 
 
-def _write_table(
-    stream: IO[str] | Output, rows: Iterable[tuple[str, Prediction]], formatter: PredictionFormatter[Prediction]
-) -> None:
+def _write_table(stream: Stream, rows: Rows[Prediction], formatter: PredictionFormatter[Prediction]) -> None:
     """Write a table for people. It is written at the end, because the widths of its columns are not known before."""
     table = plain_table(example=FOLD, **{heading: ColumnOptions() for heading in formatter.headings})
     for name, prediction in rows:

@@ -149,14 +149,11 @@ def _convert(one: ExportFormat, what: str, work: Callable[[Exported, Path], T], 
         return work(exported, path)
     except (UserError, OSError):
         raise
-    except Malformed as error:
-        raise RunFailed(
-            f"{one.name}: the model can't be {what}: {error}; to export the other formats, leave {one.name} out of --to"
-        ) from error
     except Exception as error:  # converters raise almost any exception
+        text = one_line(str(error), 500)
+        why = f": {text}" if isinstance(error, Malformed) else f" ({type(error).__name__}: {text})"
         raise RunFailed(
-            f"{one.name}: the model can't be {what} ({type(error).__name__}: {one_line(str(error), 500)}); "
-            f"to export the other formats, leave {one.name} out of --to"
+            f"{one.name}: the model can't be {what}{why}; to export the other formats, leave {one.name} out of --to"
         ) from error
 
 

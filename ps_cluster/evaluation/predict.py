@@ -7,12 +7,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 
 from ps_cluster.errors import UserError
-from ps_cluster.evaluation.answers import ClassFormatter, PredictionFormatter, ValueFormatter, WritePredictions
+from ps_cluster.evaluation.answers import ClassFormatter, PredictionFormatter, Stream, ValueFormatter, WritePredictions
 from ps_cluster.evaluation.example_files import batches_of
 from ps_cluster.evaluation.predictor import Predictor, TrainedRun
 from ps_cluster.files.writing import create_text_beside
@@ -59,7 +58,7 @@ def predict(
 
 
 @contextmanager
-def opened_output(output: Path | None) -> Iterator[IO[str] | Output]:
+def opened_output(output: Path | None) -> Iterator[Stream]:
     """Open the file to write, which appears when it is complete; None: standard output."""
     if output is None:
         stream = Output(sys.stdout)

@@ -62,18 +62,22 @@ def form_of(run_dir: RunDir, config: RunConfig, data_dir: Path | None, notify: N
 
 
 @dataclass(frozen=True)
-class Scored:
-    """Scores: means over examples of the metric (an accuracy of 0..1, or an error) and the loss; None if not finite."""
+class SplitScores:
+    """Scores over the examples of one split. The metric is an accuracy of 0..1 or an error; None: not finite."""
 
-    metric: float | None  # metric and loss on the test examples
-    loss: float | None
-    validation_metric: float | None = None  # on held-out training examples, if there are any
-    validation_loss: float | None = None
+    metric: float | None = None
+    loss: float | None = None
+    further: Mapping[str, float] = field(default_factory=dict)  # further metrics of the objective, by name
+    compiled: Mapping[str, float] = field(default_factory=dict)  # metrics of compile(), by name
+
+
+@dataclass(frozen=True)
+class Scored:
+    """The scores of a checkpoint."""
+
+    test: SplitScores
+    validation: SplitScores = SplitScores()  # over held-out training examples, if there are any
     augmented_metric: float | None = None  # for the mean prediction over views of each test example, if wanted
-    metrics: Mapping[str, float] = field(default_factory=dict)  # further metrics of the objective, on the test examples
-    compiled: Mapping[str, float] = field(default_factory=dict)  # metrics of compile(), on the test examples
-    validation_metrics: Mapping[str, float] = field(default_factory=dict)
-    validation_compiled: Mapping[str, float] = field(default_factory=dict)
     # The predictions for the test examples; None if they are not kept (`Judge.kept`).
     predictions: Predictions | None = field(default=None, compare=False)
 
@@ -137,32 +141,24 @@ class Scorer:
           UserError: the checkpoint belongs to another network.
         """
         self._assign(checkpoint)
-        spec = self._dataset.spec
-        held_out: tuple[float | None, float | None] = (None, None)
-        validation: tuple[Mapping[str, float], Mapping[str, float]] = ({}, {})
+        spec, validation, by_views = self._dataset.spec, SplitScores(), None
         if self._dataset.validation_examples:
-            held_out = self._score_split("validation", self._sums, spec)[:2]
-            validation = self._take_metrics("validation", held_out[1])
-        metric, loss, kept = self._score_split("test", self._sums, spec)
-        metrics, compiled = self._take_metrics("test", loss)
-        by_views = None
+            validation, _ = self._score_split("validation")
+        test, kept = self._score_split("test")
         if augmented and self._sums_of_views:
-            by_views = self._score_split("test", self._sums_of_views, spec.targets[TARGET])[0]
+            by_views, _, _ = self._means("test", self._sums_of_views, spec.targets[TARGET])
         about = (checkpoint.step, self.objective.name, self.unit, spec.classes)
-        predictions = Predictions(*about, kept) if kept else None
-        return Scored(metric, loss, *held_out, by_views, metrics, compiled, *validation, predictions)
+        return Scored(test, validation, by_views, Predictions(*about, kept) if kept else None)
 
-    def _take_metrics(self, split: PackedSplit, loss: float | None) -> tuple[dict[str, float], dict[str, float]]:
-        """Return the further metrics and those of compile() of the split that was scored last, and reset them.
-
-        Args:
-          loss: the loss of this split; None if it is not finite.
-        """
-        further = self._further.take_results()  # probabilities that are NaN have counted as 0
-        name = self._config.evaluation.recall_name
-        if name and loss is not None and (recall := self._recall.of(split)) is not None:
+    def _score_split(self, split: PackedSplit) -> tuple[SplitScores, dict[str, np.ndarray]]:
+        """Return the scores over a split, and the arrays that the judge keeps."""
+        metric, loss, kept = self._means(split, self._sums, self._dataset.spec)
+        further = self._further.take_results()
+        if loss is None:
+            further = {}  # probabilities that are NaN have counted as 0
+        elif (name := self._config.evaluation.recall_name) and (recall := self._recall.of(split)) is not None:
             further[name] = recall
-        return ({} if loss is None else further), self._compiled.take_results()
+        return SplitScores(metric, loss, further, self._compiled.take_results()), kept
 
     @cached_property
     def _recall(self) -> Recall:
@@ -257,7 +253,7 @@ class Scorer:
         except ValueError as error:
             raise UserError(f"checkpoint of step {checkpoint.step} belongs to another network: {error}") from error
 
-    def _score_split(
+    def _means(
         self, split: PackedSplit, sums: SumBatch, spec: ExampleSpec
     ) -> tuple[float | None, float | None, dict[str, np.ndarray]]:
         """Return the means of metric and loss over a split (None if not finite), and the arrays that the judge keeps.

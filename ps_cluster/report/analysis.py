@@ -31,7 +31,7 @@ class Mistake:
 
 @dataclass(frozen=True)
 class MatrixCell:
-    """A cell of the confusion matrix. `share`: the cell's share of its row's examples. `right`: they are correct."""
+    """A cell of the confusion matrix. `share`: of the examples of its row. `right`: whether its predictions are right."""
 
     count: int
     share: float

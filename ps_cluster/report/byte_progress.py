@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TimeRemainingColumn
+from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
 
 from ps_cluster.data.download import OnBytes
 from ps_cluster.notices import Notify
@@ -25,12 +25,10 @@ def byte_progress(console: Console, *, lines: bool = True) -> Iterator[tuple[Not
         return
     columns = (BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
-        bars: list[TaskID] = []
+        bar = progress.add_task("", visible=False)  # until there is progress to show
 
         def show(done_bytes: int, total_bytes: int | None) -> None:
-            if not bars:
-                bars.append(progress.add_task(""))
-            progress.update(bars[0], completed=done_bytes, total=total_bytes)
+            progress.update(bar, completed=done_bytes, total=total_bytes, visible=True)
 
         yield lambda line: console.print(line, soft_wrap=True, highlight=False), show
 

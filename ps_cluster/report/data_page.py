@@ -17,7 +17,7 @@ from ps_cluster.report.pictures import as_source
 from ps_cluster.system.environment import prepare_for_tensorflow
 
 MOST_GROUPS = 100  # on one page
-FEW_GROUPS = 20  # up to so many groups have two samples each, more groups have one
+FEW_GROUPS = 20  # up to this number, each group has two samples; if there are more groups, each has one
 VARIATIONS = 5  # of each sample
 
 
@@ -39,7 +39,7 @@ def write_data_page(dataset: PackedDataset, settings: DataSettings, output: Path
             settings.augmentation.check(image.shape)
     except ValueError as error:
         raise UserError(str(error)) from error
-    prepare_for_tensorflow()  # to vary images needs it
+    prepare_for_tensorflow()  # which varies the images
     with without_first_lines():
         vary = image_variation(kind, settings, dataset, seed)
     found = groups_of(dataset)

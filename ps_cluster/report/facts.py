@@ -36,7 +36,7 @@ def facts_of(summary: Summary) -> Iterator[tuple[str, Text | str]]:
     """Yield the label and the text of each fact."""
     evaluation, updates = summary.evaluation, summary.updates
     model = f"   {summary.model} · {summary.precision} · {summary.mode} · seed {summary.seed}"
-    yield "run", Text(summary.outcome, _COLOURS.get(summary.outcome, "bold")) + Text(model, "default")
+    yield "run", Text(summary.outcome, _COLOURS[summary.outcome]) + Text(model, "default")
     yield "data", _data(summary)
     yield "settings", _settings(summary.settings)
     if summary.network.notice:

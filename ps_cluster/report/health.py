@@ -169,14 +169,14 @@ class Health:
 
 
 def ask(
-    root: Path, probe: Probe, task: Task | None, bounds: HealthBounds, machine: Surroundings | None = None
+    root: Path, probe: Probe, task: Task | None, bounds: HealthBounds, machine: Surroundings = Surroundings()
 ) -> Health:
     """Return the health of a task. If none is named, probe what runs on this machine: the launcher, or all tasks here.
 
     Raises:
       UserError: files of the run are damaged, or it has no such task.
     """
-    run_dir, machine = RunDir(Path(os.path.realpath(root))), machine or Surroundings()
+    run_dir = RunDir(Path(os.path.realpath(root)))
     members = list(_members(run_dir, task, machine.host))
     if not members:
         return Health(

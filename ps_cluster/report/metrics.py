@@ -141,22 +141,27 @@ class RunMetric:
         return family
 
 
-def _of_row(read: Callable[[ProgressRow], float | None]) -> Read:
-    return lambda seen: None if seen.row is None else read(seen.row)
-
-
-def _of_score(read: Callable[[EvaluationRow], float | None]) -> Read:
-    return lambda seen: None if seen.score is None else read(seen.score)
-
-
 def _staleness_buckets(seen: Seen) -> Value:
     bounds = [*(str(float(bound)) for bound in STALENESS_BOUNDS), "+Inf"]
     up_to = accumulate(chain(seen.staleness.counts, repeat(0)))
     return list(zip(bounds, up_to)), seen.staleness.sum
 
 
+def _save_times(seen: Seen) -> Mapping[tuple[str, ...], Value]:
+    folders = seen.run_dir.states if seen.run_dir else ()
+    return {(folder.name,): checkpoints.saved_at(folder) for folder in folders}
+
+
 def _of_tasks(read: Callable[[Seen, Task], float]) -> Read:
     return lambda seen: {(task.type, str(task.index)): read(seen, task) for task in seen.pids}
+
+
+def _of_row(name: str, help_text: str, read: Callable[[ProgressRow], float | None]) -> RunMetric:
+    return RunMetric(name, help_text, lambda seen: None if seen.row is None else read(seen.row))
+
+
+def _of_score(name: str, help_text: str, read: Callable[[EvaluationRow], float | None]) -> RunMetric:
+    return RunMetric(name, help_text, lambda seen: None if seen.score is None else read(seen.score))
 
 
 _counter = partial(RunMetric, kind=CounterMetricFamily)
@@ -183,66 +188,51 @@ METRICS: tuple[RunMetric, ...] = (
         "ps_cluster_staleness", "Staleness of each step applied, in versions of the parameters", _staleness_buckets,
         kind=HistogramMetricFamily,
     ),
-    RunMetric(
+    _of_row(
         "ps_cluster_step", "Updates of the run so far, without those that were rolled back",
-        _of_row(lambda row: row.applied),
+        lambda row: row.applied,
     ),
-    RunMetric("ps_cluster_step_target", "Updates of the whole run", _of_row(lambda row: row.total)),
-    RunMetric(
+    _of_row("ps_cluster_step_target", "Updates of the whole run", lambda row: row.total),
+    _of_row(
         "ps_cluster_updates_outstanding", "Updates that are handed out and not applied yet",
-        _of_row(lambda row: row.scheduled - row.applied),
+        lambda row: row.scheduled - row.applied,
     ),
-    RunMetric(
-        "ps_cluster_dispatches_open", "Dispatches that are not done yet",
-        _of_row(lambda row: len(row.dispatches)),
-    ),
-    RunMetric(
+    _of_row("ps_cluster_dispatches_open", "Dispatches that are not done yet", lambda row: len(row.dispatches)),
+    _of_row(
         "ps_cluster_goodput_ratio", "Share of the time that was not rolled back or interrupted",
-        _of_row(lambda row: row.goodput),
+        lambda row: row.goodput,
     ),
-    RunMetric("ps_cluster_training_seconds", "Seconds of training", _of_row(lambda row: row.train_seconds)),
-    RunMetric("ps_cluster_loss", "Mean training loss of the newest updates", _of_row(lambda row: row.loss)),
-    RunMetric(
-        "ps_cluster_accuracy_ratio", "Training accuracy of the newest updates",
-        _of_row(lambda row: row.accuracy),
-    ),
-    RunMetric(
+    _of_row("ps_cluster_training_seconds", "Seconds of training", lambda row: row.train_seconds),
+    _of_row("ps_cluster_loss", "Mean training loss of the newest updates", lambda row: row.loss),
+    _of_row("ps_cluster_accuracy_ratio", "Training accuracy of the newest updates", lambda row: row.accuracy),
+    _of_row(
         "ps_cluster_error", "Training error of the newest updates, where the objective has one",
-        _of_row(lambda row: row.error),
+        lambda row: row.error,
     ),
-    RunMetric(
-        "ps_cluster_learning_rate", "Mean learning rate of the newest updates",
-        _of_row(lambda row: row.learning_rate),
-    ),
-    RunMetric(
-        "ps_cluster_test_accuracy_ratio", "Test accuracy of the newest score",
-        _of_score(lambda score: score.test_accuracy),
-    ),
-    RunMetric("ps_cluster_test_error", "Test error of the newest score", _of_score(lambda score: score.test_error)),
-    RunMetric(
+    _of_row("ps_cluster_learning_rate", "Mean learning rate of the newest updates", lambda row: row.learning_rate),
+    _of_score("ps_cluster_test_accuracy_ratio", "Test accuracy of the newest score", lambda score: score.test_accuracy),
+    _of_score("ps_cluster_test_error", "Test error of the newest score", lambda score: score.test_error),
+    _of_score(
         "ps_cluster_validation_accuracy_ratio", "Accuracy of the newest score on held-out training examples",
-        _of_score(lambda score: score.validation_accuracy),
+        lambda score: score.validation_accuracy,
     ),
-    RunMetric(
+    _of_score(
         "ps_cluster_validation_error", "Error of the newest score on held-out training examples",
-        _of_score(lambda score: score.validation_error),
+        lambda score: score.validation_error,
     ),
-    RunMetric("ps_cluster_scored_step", "Step of the newest score", _of_score(lambda score: score.step)),
+    _of_score("ps_cluster_scored_step", "Step of the newest score", lambda score: score.step),
     RunMetric(
         "ps_cluster_phase", "1, labelled with the current phase of the leader",
         lambda seen: {(seen.row.phase,): 1.0} if seen.row else None, ("phase",),
     ),
-    RunMetric(
+    _of_row(
         "ps_cluster_progress_timestamp_seconds", "Time of the leader's newest sign of life",
-        _of_row(lambda row: row.time),
+        lambda row: row.time,
     ),
     RunMetric(
-        "ps_cluster_saved_timestamp_seconds", "Time of the newest checkpoint or snapshot",
-        lambda seen: {
-            (folder.name,): checkpoints.saved_at(folder) for folder in (seen.run_dir.states if seen.run_dir else ())
-        }, ("kind",),
+        "ps_cluster_saved_timestamp_seconds", "Time of the newest checkpoint or snapshot", _save_times, ("kind",)
     ),
-    RunMetric("ps_cluster_save_seconds", "Duration of the last save", _of_row(lambda row: row.save_seconds)),
+    _of_row("ps_cluster_save_seconds", "Duration of the last save", lambda row: row.save_seconds),
     RunMetric(
         "ps_cluster_task_up", "1 while the task's process runs, 0 when it has ended",
         _of_tasks(lambda seen, task: float(task in seen.up)), _TASK,
@@ -251,10 +241,7 @@ METRICS: tuple[RunMetric, ...] = (
         "ps_cluster_task_restarts", "How often the task was started again",
         _of_tasks(lambda seen, task: seen.restarts[task]), _TASK,
     ),
-    _counter(
-        "ps_cluster_log_lines", "Lines printed, by their event",
-        lambda seen: seen.lines, ("event", "level"),
-    ),
+    _counter("ps_cluster_log_lines", "Lines printed, by their event", lambda seen: seen.lines, ("event", "level")),
 )  # fmt: skip
 
 

@@ -64,7 +64,7 @@ def shown_examples(dataset: PackedDataset | None, target: np.ndarray, ids: Seque
 
 
 def _are_the_same(dataset: PackedDataset, target: np.ndarray, ids: np.ndarray) -> bool:
-    """Return whether the data set still has the predicted examples: as many, and with the same targets."""
+    """Return whether the data set still has the examples that were predicted: as many, with the same targets."""
     if dataset.test_examples != len(target):
         return False
     now, then = (np.asarray(rows[ids], np.float64).reshape(len(ids), -1) for rows in (dataset.target("test"), target))

@@ -35,7 +35,7 @@ from ps_cluster.runs.run_dir import RunDir
 
 LINE_EVERY_S = 5.0
 REDRAWS_PER_SECOND = 3
-_MEASURES = ("loss", "accuracy", "error", "staleness_mean", "learning_rate")
+_MEASURES = {"loss", "accuracy", "error", "staleness_mean", "learning_rate"}
 
 
 def make_view(stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> ProgressView:
@@ -82,9 +82,10 @@ class ProgressView:
         """Receive a row of metrics/progress.jsonl."""
         if self._state:
             # A row without new updates has none of these values, so the last ones are kept.
-            known = {name: getattr(self._state.row, name, None) for name in _MEASURES if getattr(row, name) is None}
+            before = self._state.row.model_dump(include=_MEASURES) if self._state.row else {}
             lost = {"loss": math.nan} if row.diverged else {}
-            self._state.row = row.model_copy(update={**known, **lost})
+            new = row.model_dump(include=_MEASURES, exclude_none=True)
+            self._state.row = row.model_copy(update=before | new | lost)
 
     def evaluation(self, row: EvaluationRow) -> None:
         """Receive a row of metrics/evaluation.jsonl."""

@@ -148,29 +148,6 @@ class _ScoredRun:
             share = percent(share_of(worker.updates, every))
             yield [f"{worker.index}", f"{worker.updates:,}", share, f"{worker.examples:,}", f"{worker.restarts:,}"]
 
-    def page(self, curves: list[Plot], staleness: list[Plot], plots: list[Plot]) -> str:
-        """Return the HTML."""
-        return rendered(
-            __package__,
-            "results.html",
-            script="sort.js",
-            name=self.name,
-            summary=self.summary,
-            warnings=list(self.warnings()),
-            models=" ".join(self.models()),
-            highlights=list(self.highlights()),
-            curves=curves,
-            staleness=staleness,
-            workers=list(self.workers()),
-            plots=plots,
-            analysis=self.analysis,
-            percent=percent,
-            mistakes=self.mistakes,
-            examples=self.examples,
-            notes=self.dataset.notes if self.dataset else (),
-            facts=[(label, str(text)) for label, text in facts_of(self.summary)],
-        )
-
 
 def _analysis(run_dir: RunDir, dataset: PackedDataset | None, notify: Notify) -> Analysis | None:
     """Return the analysis of the stored predictions; None if there are none or, with a notice, if they are damaged."""
@@ -229,7 +206,18 @@ def write_results(run_dir: RunDir, summary: Summary, notify: Notify) -> None:
     curves = list(_curve_plots(found.curves))
     plots = found.analysis.plots() if found.analysis else []
     staleness = list(_staleness_plot(summary))
-    page, numbers = found.page(curves, staleness, plots), json.dumps(found.numbers(), indent=1, allow_nan=False)
+    page = rendered(
+        __package__,
+        "results.html",
+        script="sort.js",
+        run=found,
+        curves=curves,
+        staleness=staleness,
+        plots=plots,
+        percent=percent,
+        facts_of=facts_of,
+    )
+    numbers = json.dumps(found.numbers(), indent=1, allow_nan=False)
     folder = run_dir.results / "plots"
     folder.mkdir(parents=True, exist_ok=True)
     untrusted.refuse_foreign_symlinks(folder, "folder of the run")

@@ -220,7 +220,9 @@ def print_unfinished(run: ListedRun, run_dir: RunDir, console: Console) -> None:
     facts: tuple[tuple[str, str | Text], ...] = (
         ("run", Text(state_text(run), COLOURS[run.state])),
         ("began", f"{age(time.time() - run.began_at)} ago"),
-        *((label, name or "–") for label, name in (("mode", run.mode), ("data", run.dataset), ("network", run.model))),
+        ("mode", run.mode or "–"),
+        ("data", run.dataset or "–"),
+        ("network", run.model or "–"),
         ("test", f"{run.score} at step {run.step:,}" if run.step is not None else "not scored yet"),
         ("logs", str(run_dir.logs)),
     )

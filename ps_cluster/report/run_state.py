@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from ps_cluster.config import RunConfig, rate_origin
@@ -49,11 +50,11 @@ class RunState:
     last_score: EvaluationRow | None = None
     best_score: EvaluationRow | None = None
     predicts: str = ""
-    planned: int = field(init=False)
-    """The number of updates of the whole run, according to its configuration."""
 
-    def __post_init__(self) -> None:
-        self.planned = self.config.total_updates(self.dataset.train_examples)
+    @cached_property
+    def planned(self) -> int:
+        """The number of updates of the whole run, according to its configuration."""
+        return self.config.total_updates(self.dataset.train_examples)
 
     @property
     def monitor(self) -> Monitor:

@@ -32,6 +32,7 @@ from ps_cluster.runs.result_rows import (
     ServerSummary,
     SilenceRow,
     Summary,
+    TrainingNumbers,
     TrainingResult,
     Updates,
     WorkerRow,
@@ -99,16 +100,14 @@ def write_summary(run_dir: RunDir, ended: EndedRun, notify: Notify = ignore) -> 
     config = load_config(run_dir.config)
     totals = _ProgressTotals.of(run_dir, ended.life, notify)
     training = _training(run_dir, totals, notify)
-    proof = training.proof and with_recomputed(training.proof, run_dir, training.updates.applied, notify)
+    numbers = {name: value for name, value in training if name in TrainingNumbers.model_fields}
     cluster = _read(run_dir.cluster, ClusterFile, notify)
     tasks: Tasks = {row.task: row for row in cluster.tasks} if cluster else {}
     pointer = _read(run_dir.dataset, DatasetPointer, notify) or DatasetPointer(directory=".")
-    dataset = _dataset(run_dir, config)
-    evaluation, guess = _evaluation(run_dir, config, dataset, notify), guess_for(dataset)
     workers = _workers(training.workers, config.mode_kind.trainer_type, tasks, ended.restarts)
     summary = Summary(
         schema_=SCHEMA,
-        outcome="failed" if proof and not proof.holds else ended.outcome,
+        outcome=ended.outcome,
         early_stop=ended.early_stop,
         mode=config.mode.name,
         trainer=config.mode_kind.trainer_type,
@@ -118,10 +117,6 @@ def write_summary(run_dir: RunDir, ended: EndedRun, notify: Notify = ignore) -> 
         dataset=config.data.dataset,
         dataset_kind=DATASETS[config.data.dataset].kind,
         unit=pointer.unit,
-        guess=guess and guess.value,
-        learned=guess and guess.is_beaten_by(evaluation),
-        too_few_examples=guess.examples if guess and guess.is_too_uncertain_for(evaluation) else None,
-        few_updates=config.few_updates(dataset.train_examples) if dataset else None,
         model=config.model.name,
         precision=config.model.precision,
         seed=config.training.seed,
@@ -142,21 +137,9 @@ def write_summary(run_dir: RunDir, ended: EndedRun, notify: Notify = ignore) -> 
         peak_memory_bytes=ended.usage.peak_memory_bytes,
         processes=ended.usage.processes,
         network=ended.network,
-        evaluation=evaluation,
-        updates=training.updates,
-        tables=training.tables,
-        keyed=training.keyed,
-        gradients=training.gradients,
-        proof=proof,
-        staleness=training.staleness,
-        examples_per_second=training.examples_per_second,
-        train_seconds=training.train_seconds,
-        goodput=training.goodput,
-        rolled_back_seconds=training.rolled_back_seconds,
-        interrupted_seconds=training.interrupted_seconds,
-        bad_losses=training.bad_losses,
+        **numbers,
     )
-    return _write(run_dir, summary)
+    return _write(run_dir, _with_scores(summary, run_dir, config, notify))
 
 
 def refresh_evaluation(run_dir: RunDir, notify: Notify = ignore) -> Summary:
@@ -166,16 +149,24 @@ def refresh_evaluation(run_dir: RunDir, notify: Notify = ignore) -> Summary:
       UserError: the summary is damaged.
     """
     summary, config = read_json(run_dir.summary, Summary), load_config(run_dir.config)
+    return _write(run_dir, _with_scores(summary, run_dir, config, notify))
+
+
+def _with_scores(summary: Summary, run_dir: RunDir, config: RunConfig, notify: Notify) -> Summary:
+    """Return a summary with the newest scores and recomputed updates, and with what follows from them."""
     dataset = _dataset(run_dir, config)
-    evaluation, guess = _evaluation(run_dir, config, dataset, notify), guess_for(dataset)
-    learned, few = summary.learned, summary.too_few_examples
-    if guess:
-        learned = guess.is_beaten_by(evaluation)
-        few = guess.examples if guess.is_too_uncertain_for(evaluation) else None
-    proof = summary.proof and with_recomputed(summary.proof, run_dir, summary.updates.applied, notify)
-    outcome = "failed" if proof and not proof.holds else summary.outcome
-    found = {"evaluation": evaluation, "learned": learned, "too_few_examples": few, "proof": proof, "outcome": outcome}
-    return _write(run_dir, summary.model_copy(update=found))
+    evaluation = _evaluation(run_dir, config, dataset, notify)
+    changes: dict[str, object] = {"evaluation": evaluation}
+    if dataset:
+        changes["few_updates"] = config.few_updates(dataset.train_examples)
+    if guess := guess_for(dataset):
+        too_few = guess.is_too_uncertain_for(evaluation)
+        changes |= {"guess": guess.value, "learned": guess.is_beaten_by(evaluation)}
+        changes["too_few_examples"] = guess.examples if too_few else None
+    if summary.proof:
+        proof = with_recomputed(summary.proof, run_dir, summary.updates.applied, notify)
+        changes |= {"proof": proof} if proof.holds else {"proof": proof, "outcome": "failed"}
+    return summary.model_copy(update=changes)
 
 
 def _write(run_dir: RunDir, summary: Summary) -> Summary:

@@ -6,7 +6,7 @@ import pytest
 
 from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.evaluation import evaluator
-from ps_cluster.evaluation.scorer import Scored
+from ps_cluster.evaluation.scorer import Scored, SplitScores
 from ps_cluster.launch import local_run
 from ps_cluster.report import drawing
 from tests.bad_files.run_files import write_run
@@ -45,7 +45,7 @@ class NoScorer:
         pass
 
     def score(self, checkpoint, *, augmented):
-        return Scored(0.5, 1.0)
+        return Scored(SplitScores(0.5, 1.0))
 
     def save_model(self, path):
         path.write_bytes(b"a model")

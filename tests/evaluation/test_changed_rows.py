@@ -30,12 +30,8 @@ def run_of_pairs(folder, rows_from):
     field = replace(contents.spec.inputs["categories"], codes=(USERS, ITEMS))
     contents = replace(contents, spec=replace(contents.spec, inputs={"categories": field}))
     dataset = write_packed(folder / "packed", "clicks", "real", contents)
-    settings = {
-        "model.name": "two_tower",
-        "model.row_width": 3,
-        "model.rows_from": rows_from,
-        "model.precision": "float32",
-    }
+    settings = {"model.name": "two_tower", "model.row_width": 3, "model.rows_from": rows_from}
+    settings["model.precision"] = "float32"
     return leave_run(folder / "run", dataset, small_network(), "clicks", **settings)
 
 
@@ -83,11 +79,8 @@ def test_the_rows_that_differ_from_the_checkpoint_at_or_before_the_step_are_writ
 
 def test_a_step_before_all_kept_checkpoints_is_one_line(run_dir, tmp_path):
     done = export(run_dir, 9, tmp_path / "rows.npz")
-    assert_one_line(
-        done.exit_code,
-        done.stderr,
-        ["no checkpoint of this step or an earlier one is kept", "the oldest is of step 10"],
-    )
+    says = ["no checkpoint of this step or an earlier one is kept", "the oldest is of step 10"]
+    assert_one_line(done.exit_code, done.stderr, says)
     assert not (tmp_path / "rows.npz").exists()
 
 

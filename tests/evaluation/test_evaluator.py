@@ -116,6 +116,22 @@ def save(run_dir: RunDir, step: int, weights: np.ndarray, keep: int = 9) -> None
     checkpoints.save(run_dir.checkpoints, Checkpoint(step, arrays, meta), keep)
 
 
+def change_settings(run_dir: RunDir, values: dict) -> None:
+    write_whole(run_dir.config, load_config(run_dir.config).with_values(values).to_yaml())
+
+
+class Lines(list[str]):
+    """The lines that an evaluator has printed."""
+
+    def __call__(self, line) -> None:
+        self.append(str(line))
+
+
+@pytest.fixture
+def lines():
+    return Lines()
+
+
 def share(dataset, label: int) -> float:
     return float(np.mean(dataset.target("test") == label))
 
@@ -129,16 +145,15 @@ def test_score_is_that_of_the_whole_test_set_counted_by_hand(run_dir, dataset, n
     assert list(read_rows(run_dir.evaluation, EvaluationRow)) == [row]
 
 
-def test_the_best_model_is_chosen_on_images_held_out_where_there_are_any(run_dir, dataset, network):
-    settings = {"data.dataset": "synthetic", "evaluation.validation_examples": 6}
-    write_whole(run_dir.config, load_config(run_dir.config).with_values(settings).to_yaml())
+def test_the_best_model_is_chosen_on_images_held_out_where_there_are_any(run_dir, dataset, network, lines):
+    change_settings(run_dir, {"evaluation.validation_examples": 6})
     held_out = np.bincount(dataset.target("train")[-6:], minlength=10) / 6
     pairs = ((a, b) for a in range(10) for b in range(10))  # the test images would choose the other of the two
     pair = next((a, b) for a, b in pairs if held_out[a] > held_out[b] and share(dataset, a) < share(dataset, b))
-    rows, lines = [], []
+    rows = []
     for step, label in enumerate(pair, start=1):
         save(run_dir, step, always(label, network))
-        rows += evaluate(run_dir.root, once=True, notify=lambda line: lines.append(str(line)))
+        rows += evaluate(run_dir.root, once=True, notify=lines)
     assert [row.validation_accuracy for row in rows] == [held_out[label] for label in pair]
     assert [row.test_accuracy for row in rows] == [share(dataset, label) for label in pair]
     for row in rows:  # a constant network: its loss follows from its share of right answers
@@ -197,13 +212,12 @@ def test_weights_that_are_not_numbers_know_nothing(run_dir, network):
     assert "NaN" not in run_dir.evaluation.read_text()
 
 
-def test_every_checkpoint_is_scored_until_the_end_and_only_the_newest_when_behind(run_dir, network, tensorboard):
+def test_every_checkpoint_is_scored_until_the_end_and_only_the_newest_when_behind(run_dir, network, tensorboard, lines):
     save(run_dir, 10, always(4, network))
-    lines = []
 
     def notify(line):
         """Training goes on while the evaluator scores."""
-        lines.append(str(line))
+        lines(line)
         if "step 10:" in lines[-1]:
             for step in (20, 30, 40):
                 save(run_dir, step, always(1, network))
@@ -223,8 +237,7 @@ def test_every_checkpoint_is_scored_until_the_end_and_only_the_newest_when_behin
 
 
 def test_every_checkpoint_is_scored_in_order_once_training_has_ended_where_that_is_asked_for(run_dir, network):
-    config = load_config(run_dir.config).with_values({"evaluation.after_training": True})
-    write_whole(run_dir.config, config.to_yaml())
+    change_settings(run_dir, {"evaluation.after_training": True})
     for step, label in ((10, 4), (20, 1), (30, 5)):
         save(run_dir, step, always(label, network))
     with pytest.raises(UserError, match="nothing new for 0.1 s"):
@@ -235,13 +248,12 @@ def test_every_checkpoint_is_scored_in_order_once_training_has_ended_where_that_
     assert [(row.step, row.best) for row in rows] == [(10, True), (20, True), (30, False)]
 
 
-def test_every_checkpoint_of_whole_epochs_is_scored_in_order_while_training_goes_on(run_dir, network):
-    write_whole(run_dir.config, load_config(run_dir.config).with_values({"checkpoints.every_epochs": 1.0}).to_yaml())
+def test_every_checkpoint_of_whole_epochs_is_scored_in_order_while_training_goes_on(run_dir, network, lines):
+    change_settings(run_dir, {"checkpoints.every_epochs": 1.0})
     save(run_dir, 10, always(4, network))
-    lines = []
 
     def notify(line):
-        lines.append(str(line))
+        lines(line)
         if "step 10:" in lines[-1]:
             for step in (20, 30, 40):
                 save(run_dir, step, always(1, network))
@@ -251,27 +263,26 @@ def test_every_checkpoint_of_whole_epochs_is_scored_in_order_while_training_goes
     assert not any("not scored" in line for line in lines)
 
 
-def test_evaluator_started_again_scores_no_step_twice_and_remembers_the_best(run_dir, network):
+def test_evaluator_started_again_scores_no_step_twice_and_remembers_the_best(run_dir, network, lines):
     save(run_dir, 10, always(1, network))
     evaluate(run_dir.root, once=True, notify=print)
     save(run_dir, 20, always(8, network))
     checkpoints.mark_ended(run_dir.checkpoints, last_step=20, outcome="stopped")
     assert [(row.step, row.best) for row in evaluate(run_dir.root, notify=print)] == [(20, False)]
-    lines = []
-    assert evaluate(run_dir.root, notify=lambda line: lines.append(str(line))) == []
+    assert evaluate(run_dir.root, notify=lines) == []
     assert "scored already" in lines[0]
     assert [row.step for row in read_rows(run_dir.evaluation, EvaluationRow)] == [10, 20]
 
 
 @pytest.mark.parametrize("name", ["", "checkpoints"])
-def test_what_is_scored_is_known_of_a_run_that_comes_while_it_is_awaited(run_dir, network, tmp_path, name):
+def test_what_is_scored_is_known_of_a_run_that_comes_while_it_is_awaited(run_dir, network, tmp_path, name, lines):
     save(run_dir, 10, always(1, network))
     evaluate(run_dir.root, once=True, notify=print)
     checkpoints.mark_ended(run_dir.checkpoints, last_step=10, outcome="completed")
-    lines, place = [], tmp_path / "place"
+    place = tmp_path / "place"
 
     def notify(line):
-        lines.append(str(line))
+        lines(line)
         if lines[-1].startswith("waiting for a checkpoint"):
             run_dir.root.rename(place)
 
@@ -289,22 +300,20 @@ def test_what_a_killed_evaluator_left_in_best_goes_away(run_dir, network):
     assert sorted(path.name for path in run_dir.best.iterdir()) == BEST_FILES
 
 
-def test_damaged_checkpoint_is_passed_over_and_said(run_dir, network):
+def test_damaged_checkpoint_is_passed_over_and_said(run_dir, network, lines):
     save(run_dir, 10, always(3, network))
     checkpoints.path_of(run_dir.checkpoints, 20).write_bytes(b"PK half")
     checkpoints.mark_ended(run_dir.checkpoints, last_step=20, outcome="completed")
-    lines = []
     with pytest.raises(RunFailed, match="^the last checkpoint, of step 20, is not scored: .*damaged"):
-        evaluate(run_dir.root, notify=lambda line: lines.append(str(line)))
+        evaluate(run_dir.root, notify=lines)
     assert "passed over" in lines[0] and "step-000000020" in lines[0]
     assert [row.step for row in read_rows(run_dir.evaluation, EvaluationRow)] == [10], "the newest that can be read"
 
 
-def test_the_checkpoints_that_once_leaves_out_are_named(run_dir, network):
+def test_the_checkpoints_that_once_leaves_out_are_named(run_dir, network, lines):
     for step in (10, 20, 30):
         save(run_dir, step, always(3, network))
-    lines = []
-    assert [row.step for row in evaluate(run_dir.root, once=True, notify=lambda line: lines.append(str(line)))] == [30]
+    assert [row.step for row in evaluate(run_dir.root, once=True, notify=lines)] == [30]
     assert lines[0] == "not scored, because step 30 is newer: steps 10, 20" and "step 30: test" in lines[1]
 
 
@@ -414,10 +423,9 @@ def why_not(request, run_dir, tmp_path, monkeypatch):
         assert not list(theirs.iterdir())
 
 
-def test_an_evaluator_that_may_not_record_only_prints(run_dir, network, why_not):
+def test_an_evaluator_that_may_not_record_only_prints(run_dir, network, why_not, lines):
     save(run_dir, 10, always(3, network))
-    lines = []
-    assert [row.step for row in evaluate(run_dir.root, once=True, notify=lambda line: lines.append(str(line)))] == [10]
+    assert [row.step for row in evaluate(run_dir.root, once=True, notify=lines)] == [10]
     assert "test accuracy" in lines[0] and f"{why_not}" in lines[1] and "only prints" in lines[1]
     assert not run_dir.evaluation.exists() and not run_dir.best_model.exists()
 
@@ -500,8 +508,7 @@ def test_training_that_ended_without_a_checkpoint_is_an_error(run_dir):
 
 
 def test_the_last_checkpoint_is_scored_over_six_views_where_that_is_asked_for(run_dir, network):
-    overrides = {"model.name": "tutorial_cnn", "model.precision": "float32", "data.dataset": "synthetic"}
-    write_whole(run_dir.config, build_config(None, overrides | {"evaluation.augment_last": True}).to_yaml())
+    change_settings(run_dir, {"evaluation.augment_last": True})
     save(run_dir, 10, network[1])
     save(run_dir, 20, always(3, network))
     checkpoints.mark_ended(run_dir.checkpoints, last_step=20, outcome="completed")

@@ -5,7 +5,6 @@ import csv
 import gzip
 import io
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -241,15 +240,6 @@ def test_a_run_that_names_code_needs_the_users_word(tmp_path):
 
 def test_nothing_but_the_predictions_reaches_the_terminal(run_dir, tmp_path):
     odd(noise(*SHAPE), "one.png", tmp_path)
-    words = [
-        sys.executable,
-        "cli.py",
-        "predict",
-        str(tmp_path / "one.png"),
-        "--run",
-        str(run_dir.root),
-        "--format",
-        "csv",
-    ]
-    done = subprocess.run(words, cwd=PROJECT, capture_output=True, text=True, env=dict(os.environ), timeout=120)
+    command = [sys.executable, "cli.py", "predict", tmp_path / "one.png", "--run", run_dir.root, "--format", "csv"]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr, len(done.stdout.splitlines())) == (0, "", 2)

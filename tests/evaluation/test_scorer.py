@@ -70,11 +70,11 @@ def test_a_network_that_changes_in_each_call_has_one_score_and_is_saved_as_in_th
     random = checkpoint(np.random.default_rng(1).normal(size=15))
     first, second = scorer.score(random), scorer.score(random)
     assert first.predictions.arrays["target"].tolist() == [number % 3 for number in range(Network.scored_at_once + 20)]
-    assert first == second and first.compiled["of_rows"] == pytest.approx(first.metric)
+    assert first == second and first.test.compiled["of_rows"] == pytest.approx(first.test.metric)
     scorer.save_model(tmp_path / "model.keras")
     assert float(keras.models.load_model(tmp_path / "model.keras").layers[0].calls) == 0
     equal = scorer.score(checkpoint(np.zeros(15)))
-    assert equal.loss == pytest.approx(np.log(3), rel=1e-5), "of each example, although the loss is a sum"
+    assert equal.test.loss == pytest.approx(np.log(3), rel=1e-5), "of each example, although the loss is a sum"
 
 
 PLAIN = """
@@ -95,7 +95,7 @@ def test_a_sample_of_the_test_examples_is_spread_evenly_over_them(scorer_of):
     rows = draw.normal(size=(Network.scored_at_once + 20, 4))[::10]
     predicted = (rows @ weights[:12].reshape(4, 3) + weights[12:]).argmax(axis=1)
     assert len(rows) == 7 == scorer.test_examples
-    assert found.metric == pytest.approx(np.mean(predicted == np.arange(70)[::10] % 3))
+    assert found.test.metric == pytest.approx(np.mean(predicted == np.arange(70)[::10] % 3))
     assert found.predictions is None, "a page of predictions would be of some examples only"
 
 

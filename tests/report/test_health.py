@@ -74,10 +74,8 @@ def test_a_worker_without_its_port_is_not_alive_and_a_leader_is_asked_for_rows_i
 
 def test_a_leader_that_stopped_to_write_is_not_alive(run_dir):
     train(run_dir, ago=61)
-    assert (
-        health(run_dir, CHIEF, "live").line
-        == "not alive: the last sign of life of the leader is 61.0 s old (--max-age 60)"
-    )
+    told = health(run_dir, CHIEF, "live").line
+    assert told == "not alive: the last sign of life of the leader is 61.0 s old (--max-age 60)"
     assert health(run_dir, WORKER, "live").good, "the rows are not its business"
 
 

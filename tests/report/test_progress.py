@@ -61,11 +61,11 @@ def score(step: int, accuracy: float, best: bool) -> EvaluationRow:
     return score_row(step, accuracy, best=best)
 
 
-def plain(dataset=REAL):
+def plain(dataset=REAL, settings=None):
     now, output = Clock(), io.StringIO()
     view = make_view(output, now)
     assert isinstance(view, PlainView)
-    view.start(config(), RUN_DIR, dataset)
+    view.start(settings or config(), RUN_DIR, dataset)
     return view, now, output
 
 
@@ -156,9 +156,7 @@ def test_where_images_are_held_out_lines_and_view_begin_with_the_score_that_choo
     ],
 )
 def test_the_first_lines_name_where_the_learning_rate_is_from(settings, says):
-    output = io.StringIO()
-    view = make_view(output, Clock())
-    view.start(build_config(None, {"model.name": "tutorial_cnn"} | settings), RUN_DIR, REAL)
+    _, _, output = plain(settings=build_config(None, {"model.name": "tutorial_cnn"} | settings))
     assert f"[ 0:00] learning rate {says}" in output.getvalue().splitlines()
 
 
@@ -175,8 +173,7 @@ def test_the_first_lines_name_where_the_learning_rate_is_from(settings, says):
 def test_a_training_of_few_updates_is_told_what_to_try(examples, settings, says):
     chosen = build_config(None, {"model.name": "tutorial_cnn"} | settings)
     assert chosen.few_updates(examples) == says
-    output = io.StringIO()
-    make_view(output, Clock()).start(chosen, RUN_DIR, replace(REAL, train_examples=examples))
+    _, _, output = plain(replace(REAL, train_examples=examples), chosen)
     told = [line for line in output.getvalue().splitlines() if "an epoch has" in line]
     assert told == ([f"[ 0:00] {says}"] if says else [])
 
@@ -206,18 +203,15 @@ def test_live_view_shows_each_worker_and_its_share():
 
 def test_live_view_shows_how_often_a_task_was_started_again():
     tasks = [TaskState(Task("worker", index), 20 + index, "running", restarts=index) for index in range(3)]
-    lines = [
-        line for line in drawn(replace(state(row=row(400)), tasks=tasks), 100).splitlines() if line.startswith("worker")
-    ]
-    found = [re.search("running(, [0-9]+ restarts?)?", line)[0] for line in lines]
+    lines = drawn(replace(state(row=row(400)), tasks=tasks), 100).splitlines()
+    found = [re.search("running(, [0-9]+ restarts?)?", line)[0] for line in lines if line.startswith("worker")]
     assert found == ["running", "running, 1 restart", "running, 2 restarts"]
 
 
 def test_live_view_never_shows_a_training_accuracy_as_that_of_the_test_set():
     run = state(row=row(500))
-    assert "training accuracy 50.0%" in drawn(run, 100) and "no checkpoint is scored on the test set yet" in drawn(
-        run, 100
-    )
+    text = drawn(run, 100)
+    assert "training accuracy 50.0%" in text and "no checkpoint is scored on the test set yet" in text
     run.score(score(10, 0.25, True))
     text = drawn(run, 100)
     assert "training accuracy 50.0%" in text and "test accuracy 25.00% at step 10" in text and "scored on" not in text
@@ -235,11 +229,8 @@ def in_mode(mode, tasks=TASKS, **changes) -> RunState:
 
 
 @pytest.mark.parametrize(
-    ("mode", "crew"),
-    [
-        ("async", "3 workers + 1 ps"), ("sync", "3 workers"), ("single", "1 process"),
-    ],
-)  # fmt: skip
+    ("mode", "crew"), [("async", "3 workers + 1 ps"), ("sync", "3 workers"), ("single", "1 process")]
+)
 def test_headline_names_the_mode_and_the_processes_that_it_has(mode, crew):
     assert in_mode(mode).headline.split(" · ")[-2:] == [mode, crew]
 

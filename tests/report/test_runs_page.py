@@ -82,10 +82,8 @@ def test_only_the_settings_that_differ_are_on_the_page(page, folder):
 
 def test_a_curve_has_every_score_and_of_many_some_with_the_last(folder):
     points = read_shown(RunDir(folder / "first")).tested
-    assert points["accuracy"] == [Point(10.0, 5000, 0.4), Point(20.0, 10_000, 0.6)] and points.keys() == {
-        "accuracy",
-        "loss",
-    }
+    assert points.keys() == {"accuracy", "loss"}
+    assert points["accuracy"] == [Point(10.0, 5000, 0.4), Point(20.0, 10_000, 0.6)]
     scores = tuple((number / 1000, float(number), number) for number in range(1000))
     long = read_shown(RunDir(write_run(folder / "long", Fake({"mode.name": "async"}, scores)))).tested["accuracy"]
     assert MOST_POINTS // 2 < len(long) <= MOST_POINTS + 1
@@ -97,11 +95,7 @@ def test_staleness_is_cumulated_from_the_summary_and_of_a_run_that_trains_from_i
     summary = json.loads(run_dir.summary.read_text())
     summary["staleness"]["histogram"] = {"10": 1, "0": 2, "2": 1}
     run_dir.summary.write_text(json.dumps(summary))
-    assert read_shown(run_dir).staleness_shares == [
-        (0, 0.5),
-        (2, 0.75),
-        (10, 1.0),
-    ]
+    assert read_shown(run_dir).staleness_shares == [(0, 0.5), (2, 0.75), (10, 1.0)]
     counts = [1, 1, 2, *[0] * (len(STALENESS_BOUNDS) - 2)]
     buckets = StalenessBuckets(counts=counts, sum=5)
     append_row(run_dir.progress, progress_row(4, staleness=buckets, train_seconds=7.0))

@@ -5,6 +5,7 @@ import itertools
 import json
 import shlex
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -91,6 +92,10 @@ def write_cluster(run_dir: RunDir, pids: dict[str, list[int]]) -> None:
     write_json(run_dir.cluster, {"launcher": {"pid": 1}, "tasks": tasks})
 
 
+def change_settings(run_dir: RunDir, values: dict) -> None:
+    write_whole(run_dir.config, load_config(run_dir.config).with_values(values).to_yaml())
+
+
 ONE_SCORE = {
     "validation_accuracy": None, "augmented_test_accuracy": None, "test_error": None, "validation_error": None,
     "validation_loss": None, "metrics": {}, "validation_metrics": {}, "compiled": {}, "validation_compiled": {},
@@ -124,19 +129,17 @@ def score(run_dir: RunDir, step: int, accuracy: float | None, **more) -> None:
 
 
 def write(run_dir: RunDir, **changes) -> dict:
-    told = {
-        "outcome": "completed",
-        "wall_seconds": 27.0,
-        "began": BEGAN,
-        "life": LIFE,
-        "restarts": {Task("worker", 1): 1},
-    }
-    told |= {
-        "usage": UsageRow.model_validate(USAGE),
-        "machine": MachineRow(**MACHINE),
-        "network": NetworkSummary(private=True),
-    }
-    return write_summary(run_dir, EndedRun(**told | changes)).model_dump(mode="json")
+    ended = EndedRun(
+        outcome="completed",
+        wall_seconds=27.0,
+        began=BEGAN,
+        life=LIFE,
+        restarts={Task("worker", 1): 1},
+        usage=UsageRow.model_validate(USAGE),
+        machine=MachineRow(**MACHINE),
+        network=NetworkSummary(private=True),
+    )
+    return write_summary(run_dir, replace(ended, **changes)).model_dump(mode="json")
 
 
 def closing_table(summary: dict, run_dir: RunDir, width: int = 100) -> str:
@@ -161,8 +164,7 @@ def test_summary_has_the_names_that_other_programs_read(run_dir):
     assert (summary["schema"], summary["outcome"], summary["mode"], summary["seed"]) == (2, "completed", "async", 0)
     assert (summary["dataset"], summary["dataset_kind"]) == ("cifar10", "real")
     assert (summary["model"], summary["precision"]) == ("tutorial_cnn", "bfloat16")
-    passed_on = ("updates", "gradients", "staleness", "proof")
-    passed_on += ("goodput", "rolled_back_seconds", "interrupted_seconds")
+    passed_on = ("updates", "gradients", "staleness", "proof", "goodput", "rolled_back_seconds", "interrupted_seconds")
     expected = {name: RESULT[name] for name in passed_on}
     expected["proof"] = expected["proof"] | {"recomputed": NOTHING_RECOMPUTED}
     assert {name: summary[name] for name in passed_on} == expected
@@ -187,8 +189,7 @@ def test_summary_has_the_names_that_other_programs_read(run_dir):
 
 
 def test_the_closing_table_says_which_metric_chose_and_why_a_run_was_stopped_early(run_dir):
-    chosen = {"evaluation.monitor": "auc", "evaluation.patience": 2}
-    write_whole(run_dir.config, load_config(run_dir.config).with_values(chosen).to_yaml())
+    change_settings(run_dir, {"evaluation.monitor": "auc", "evaluation.patience": 2})
     for step, auc in ((195, 0.8), (300, 0.7), (391, 0.75)):
         score(run_dir, step, 0.6, metrics={"auc": auc, "f1": 0.5})
     early = NotBetter(step=391, patience=2, monitor="auc", examples="test", best_step=195, best_value=0.8)
@@ -372,8 +373,7 @@ def test_epochs_whose_score_was_asked_for_and_is_not_there_are_named(run_dir, tm
     for step, examples in enumerate(scored_at):
         score(run_dir, step, 0.5, examples=examples)
     assert write(run_dir)["evaluation"]["epochs_not_scored"] == []
-    config = load_config(run_dir.config).with_values({"checkpoints.every_epochs": 1.0})
-    write_whole(run_dir.config, config.to_yaml())
+    change_settings(run_dir, {"checkpoints.every_epochs": 1.0})
     summary = write(run_dir)
     assert summary["evaluation"]["epochs_not_scored"] == lacking
     text = words(summary, run_dir, width=200)
@@ -382,8 +382,7 @@ def test_epochs_whose_score_was_asked_for_and_is_not_there_are_named(run_dir, tm
 
 def test_a_training_of_few_updates_that_learned_nothing_is_told_what_to_try(run_dir, tmp_path):
     pack(run_dir, tmp_path, examples=180)
-    config = load_config(run_dir.config).with_values({"training.epochs": 10.0})
-    write_whole(run_dir.config, config.to_yaml())
+    change_settings(run_dir, {"training.epochs": 10.0})
     score(run_dir, 14, 0.1)
     summary = write(run_dir)
     assert summary["few_updates"] == "an epoch has 1.4 updates: try --batch-size 16"
@@ -470,15 +469,19 @@ def test_scores_that_come_later_complete_the_summary_and_change_nothing_else(run
     assert json.loads(run_dir.summary.read_text()) == after
 
 
+def test_a_guess_that_is_known_only_when_scores_come_later_is_in_the_summary_and_in_the_warning(run_dir, tmp_path):
+    assert write(run_dir)["guess"] is None, "its data set was not on this machine"
+    pack(run_dir, tmp_path)
+    score(run_dir, 391, 0.1)
+    summary = refresh_evaluation(run_dir).model_dump(mode="json")
+    assert summary["learned"] is False and summary["guess"] > 0.1
+    assert f"not better than guessing, which has accuracy {summary['guess']:.2%}" in words(summary, run_dir, width=200)
+
+
 def test_closing_table_shows_the_evidence_of_several_processes(run_dir):
     text = closing_table(write(run_dir), run_dir)
     assert "4 distinct worker processes did the work (3 workers, 1 started again)" in text
-    shown = (
-        "127.0.0.1:40102",
-        "391 scheduled",
-        "1 arrived a second time, and were refused",
-        "holds: 391 rows agree with",
-    )
+    shown = ("127.0.0.1:40102", "391 scheduled", "1 arrived a second time, and were refused", "holds: 391 rows agree")
     assert all(expected in text for expected in (*shown, str(run_dir.root)))
 
 
