@@ -32,7 +32,6 @@ from ps_cluster.runs.result_rows import (
     ServerSummary,
     SilenceRow,
     Summary,
-    TrainingNumbers,
     TrainingResult,
     Updates,
     WorkerRow,
@@ -100,7 +99,6 @@ def write_summary(run_dir: RunDir, ended: EndedRun, notify: Notify = ignore) -> 
     config = load_config(run_dir.config)
     totals = _ProgressTotals.of(run_dir, ended.life, notify)
     training = _training(run_dir, totals, notify)
-    numbers = {name: value for name, value in training if name in TrainingNumbers.model_fields}
     cluster = _read(run_dir.cluster, ClusterFile, notify)
     tasks: Tasks = {row.task: row for row in cluster.tasks} if cluster else {}
     pointer = _read(run_dir.dataset, DatasetPointer, notify) or DatasetPointer(directory=".")
@@ -137,7 +135,18 @@ def write_summary(run_dir: RunDir, ended: EndedRun, notify: Notify = ignore) -> 
         peak_memory_bytes=ended.usage.peak_memory_bytes,
         processes=ended.usage.processes,
         network=ended.network,
-        **numbers,
+        updates=training.updates,
+        tables=training.tables,
+        keyed=training.keyed,
+        gradients=training.gradients,
+        proof=training.proof,
+        staleness=training.staleness,
+        examples_per_second=training.examples_per_second,
+        train_seconds=training.train_seconds,
+        goodput=training.goodput,
+        rolled_back_seconds=training.rolled_back_seconds,
+        interrupted_seconds=training.interrupted_seconds,
+        bad_losses=training.bad_losses,
     )
     return _write(run_dir, _with_scores(summary, run_dir, config, notify))
 
