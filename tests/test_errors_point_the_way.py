@@ -15,7 +15,7 @@ EXTENDING = "docs/extending.md"
 OWN_DATA, OWN_NETWORK = f"{EXTENDING}#your-own-data", f"{EXTENDING}#your-own-network"
 
 CASES = [
-    ("run --dataset empty", {}, ["dataset", "empty'", "image_folder", "arrays", "table", OWN_DATA]),
+    ("run --dataset empty", {}, ["dataset", "/empty' has no known form", "image_folder: ", "arrays", "table", OWN_DATA]),
     ("run --dataset mine.py:load", CODE, ["data set", "mine.py:load'", "defines no 'load'", OWN_DATA]),
     ("run --dataset mine.py:x", CODE, ["data set", "mine.py:x'", "a function, or a", OWN_DATA]),
     ("run --dataset imagenet", {}, ["--dataset", "'imagenet'", "cifar10", "file.py:name", "a path", OWN_DATA]),

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, Concatenate, Literal, ParamSpec, TypeVar, get_args, get_origin
+from types import NoneType, UnionType
+from typing import Annotated, Any, Concatenate, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
 
 import click
 from annotated_types import Ge, Gt, Le, Lt
@@ -154,9 +155,8 @@ def type_of_setting(key: str) -> OptionType:
     if key in CHOICE_BY_SETTING:
         return NameOf(CHOICE_BY_SETTING[key].kinds)
     field = _field(*key.split("."))
-    if get_origin(field.annotation) is Literal:
-        return OneOf(get_args(field.annotation))
-    kind = next(kind for kind in (*get_args(field.annotation), field.annotation) if kind is not type(None))
+    is_union = get_origin(field.annotation) in (Union, UnionType)
+    kind = next(one for one in (get_args(field.annotation) if is_union else [field.annotation]) if one is not NoneType)
     if get_origin(kind) is Literal:
         return OneOf(get_args(kind))  # a setting that also takes a text has an option of its own for it
     if get_origin(kind) is Annotated:
@@ -319,7 +319,7 @@ def waiting_words(wait_seconds: float | None, min_workers: int | None) -> tuple[
     return (*seconds, *(() if min_workers is None else ("--min-workers", str(min_workers))))
 
 
-LARGEST_PORT, LOOPBACK = 65_535, "127.0.0.1"
+LARGEST_PORT = 65_535
 METRICS_OPTIONS = ("metrics_port", "metrics_host")
 
 
@@ -334,7 +334,7 @@ log_format_option = option(
 def metrics_options(command: Body) -> Body:
     """Add --metrics-port and --metrics-host to a command, for `report.metrics_server.with_metrics`."""
     where = "The address of --metrics-port. Everybody who can reach it can read the metrics."
-    add = option("--metrics-host", default=LOOPBACK, group=OUTPUT, rare=True, help=where)
+    add = option("--metrics-host", default="127.0.0.1", group=OUTPUT, rare=True, help=where)
     text = "Serve metrics for Prometheus at this port; 0: any free port."
     return option("--metrics-port", type=Whole(0, LARGEST_PORT), group=OUTPUT, rare=True, help=text)(add(command))
 

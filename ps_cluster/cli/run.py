@@ -180,33 +180,22 @@ def _print_plan(resolved: Resolved) -> int:
 
 
 def _print_what_was_asked_for(root: Path, *, profile: bool) -> None:
-    """Print where the time of a run went, and where its operations ran, if the user asked for them."""
-    if profile:
-        _print_profile(root)
-    _print_placement(root)
-
-
-def _print_profile(root: Path) -> None:
-    from ps_cluster.files import locks
-    from ps_cluster.notices import ignore
-    from ps_cluster.report import trace
-    from ps_cluster.report.terminal import make_console
+    """Print where the time of a run went, and on which devices its operations ran, if the user asked for them."""
     from ps_cluster.runs.run_dir import RUN_DIRECTORY, RunDir
 
     run_dir = RunDir(Path(os.path.realpath(root)))
-    with locks.sole_use(root, RUN_DIRECTORY, ignore):  # the run already printed this notice
-        trace.write_trace(run_dir)
-    trace.print_shares(run_dir, make_console())
+    if profile:
+        from ps_cluster.files import locks
+        from ps_cluster.notices import ignore
+        from ps_cluster.report import trace
+        from ps_cluster.report.terminal import make_console
 
-
-def _print_placement(root: Path) -> None:
-    """Print the device of each operation of a step, if the run was asked to log the devices."""
-    from ps_cluster.runs.run_dir import RunDir
-
-    file = RunDir(Path(os.path.realpath(root))).placement
-    if file.is_file():
+        with locks.sole_use(root, RUN_DIRECTORY, ignore):  # the run already printed this notice
+            trace.write_trace(run_dir)
+        trace.print_shares(run_dir, make_console())
+    if run_dir.placement.is_file():  # with `mode.log_placement`
         from ps_cluster.report.placement import placement_lines
 
-        for line in placement_lines(file):
+        for line in placement_lines(run_dir.placement):
             print_line(line)
         print_line(f"to see the closing table again: {PROGRAM} runs show {shlex.quote(str(root))}")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import ps_cluster
-from ps_cluster.api.command_words import without_options
+from ps_cluster.api.program import without_options
 from tests.helpers.processes import assert_none_left
 from tests.helpers.real_cluster import unhurried
 

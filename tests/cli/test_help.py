@@ -15,7 +15,7 @@ from ps_cluster.installation import PROGRAM
 from tests.helpers.bad_input import assert_one_line
 
 
-def commands() -> Iterator[tuple[str, click.Command]]:
+def all_commands() -> Iterator[tuple[str, click.Command]]:
     """All commands, also those of groups, by their whole names."""
     yield "", main
     for name in COMMANDS:
@@ -32,10 +32,10 @@ def examples(command: click.Command) -> list[list[str]]:
     return [shlex.split(line.removeprefix(PROGRAM).partition("|")[0]) for line in lines]
 
 
-EXAMPLES = [(name, words) for name, command in commands() for words in examples(command)]
+EXAMPLES = [(name, words) for name, command in all_commands() for words in examples(command)]
 
 
-@pytest.mark.parametrize(("name", "command"), list(commands()), ids=[name or "main" for name, _ in commands()])
+@pytest.mark.parametrize(("name", "command"), list(all_commands()), ids=[name or "main" for name, _ in all_commands()])
 def test_every_help_has_three_examples_of_its_own_command(name, command):
     found = examples(command)
     assert len(found) >= 3 and all(words[: len(name.split())] == name.split() for words in found)
@@ -64,7 +64,7 @@ def test_options_are_shown_by_groups_and_rare_ones_where_all_are_asked_for(name)
     usual, every = (CliRunner().invoke(main, [*name.split(), option]).stdout for option in ("--help", "--help-all"))
     headings = re.findall(r"^(\w[\w ]*):$", every, re.M)
     assert headings[-1] == "Settings and output" and {"Mode", "Data", "Network", "Training"} <= set(headings)
-    command = dict(commands())[name]
+    command = dict(all_commands())[name]
     rare = {one.opts[0] for one in command.params if getattr(one, "rare", False)}
     assert rare and all(option in every and f"  {option} " not in usual for option in rare)
     assert all(one.opts[0] in usual for one in command.params if one.opts[0] not in rare)
