@@ -188,30 +188,40 @@ def words_of_run(
     without: Sequence[str],
     flags: Sequence[str] = (),
 ) -> list[str]:
-    """Return the words of a command line that starts the same `run` in another run directory, with more settings.
+    """Return the words of a command line that starts the same `run` in another run directory, with other settings.
 
     Args:
       words: the words after `run` on the user's command line.
       run: the run directory of the new command.
-      settings: dotted key → value of the settings to add.
+      settings: dotted key → value of the settings to change. They replace those of --set on the user's command line.
       without, flags: the options to leave out, as in `without_options`.
     """
-    added = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
-    kept = without_options(words, (*without, "--run-dir"), flags)
+    added = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    kept = without_options(words, (*without, "--run-dir"), flags, settings.keys())
     return [*COMMAND, "run", *kept, "--run-dir", str(run.root), *added]
 
 
-def without_options(words: Sequence[str], names: Collection[str], flags: Collection[str] = ()) -> list[str]:
+def without_options(
+    words: Sequence[str], names: Collection[str], flags: Collection[str] = (), keys: Collection[str] = ()
+) -> list[str]:
     """Return the words without some options.
 
     Args:
       names: options that have a value, as "--name VALUE" or "--name=VALUE".
       flags: options without a value.
+      keys: dotted keys of settings. "--set KEY=VALUE" is left out for these.
     """
-    kept, is_value = [], False
-    for word in words:
-        name, _, value = word.partition("=")
-        if not is_value and name not in (*names, *flags):
+    kept: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        name, separator, value = word.partition("=")
+        if name in names:
+            if not separator:
+                next(rest, None)
+        elif name == "--set":
+            assignment = value if separator else next(rest, "")
+            if assignment.partition("=")[0].strip() not in keys:
+                kept += ["--set", assignment]
+        elif name not in flags:
             kept.append(word)
-        is_value = not is_value and name in names and not value
     return kept

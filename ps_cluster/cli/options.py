@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Annotated, Any, Concatenate, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Concatenate, Literal, ParamSpec, TypeVar, get_args, get_origin
 
 import click
 from annotated_types import Ge, Gt, Le, Lt
@@ -155,8 +154,9 @@ def type_of_setting(key: str) -> OptionType:
     if key in CHOICE_BY_SETTING:
         return NameOf(CHOICE_BY_SETTING[key].kinds)
     field = _field(*key.split("."))
-    is_union = get_origin(field.annotation) in (Union, UnionType)
-    kind = next(one for one in (get_args(field.annotation) if is_union else [field.annotation]) if one is not NoneType)
+    if get_origin(field.annotation) is Literal:
+        return OneOf(get_args(field.annotation))
+    kind = next(kind for kind in (*get_args(field.annotation), field.annotation) if kind is not type(None))
     if get_origin(kind) is Literal:
         return OneOf(get_args(kind))  # a setting that also takes a text has an option of its own for it
     if get_origin(kind) is Annotated:

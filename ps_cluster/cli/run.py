@@ -153,21 +153,18 @@ def _changes_to_resumed(context: click.Context, given: GivenSettings, *, tensorb
 
 
 def _resolve_new(given: GivenSettings, split: str | None, *, tensorboard: bool) -> Resolved:
-    """Return the settings of a new run. `split`: the value of --split, from which the mode may follow."""
+    """Return the settings of a new run. `split`: the value of --split. It decides the mode if only one mode splits that."""
     if tensorboard and not any(text.startswith(GRADIENTS) for text in given.assignments):
         given = replace(given, assignments=(*given.assignments, f"{GRADIENTS}=true"))
-    resolved = given.with_values(_mode_that_splits(split, given.values.get(MODE.setting))).resolved()
+    splitting = [mode.name for mode in MODES if mode.cluster.splits == split]
+    if len(splitting) == 1 and MODE.setting not in given.values:
+        given = given.with_values({MODE.setting: splitting[0]})
+    resolved = given.resolved()
     config = resolved.config
     if split and config.mode_kind.cluster.splits != split:
         splits = f"mode {config.mode.name} splits the {config.mode_kind.cluster.splits}"
         raise UserError(f"--split: got '{split}', but {splits}: leave one of them out")
     return resolved
-
-
-def _mode_that_splits(what: str | None, mode: str | None) -> dict[str, str]:
-    """Return the setting for the only mode that splits `what`; {} if several modes do, or if the user chose one."""
-    found = [one.name for one in MODES if one.cluster.splits == what]
-    return {MODE.setting: found[0]} if len(found) == 1 and mode is None else {}
 
 
 def _print_plan(resolved: Resolved) -> int:

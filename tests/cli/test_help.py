@@ -1,4 +1,4 @@
-"""Help that helps: examples of each command, the nearest name, and completion in a shell."""
+"""Help: the examples of each command, the name that is most similar to a mistyped one, and completion in a shell."""
 
 import re
 import shlex
@@ -16,7 +16,7 @@ from tests.helpers.bad_input import assert_one_line
 
 
 def all_commands() -> Iterator[tuple[str, click.Command]]:
-    """All commands, also those of groups, by their whole names."""
+    """Yield the full name of each command with the command, including groups and their commands. The main group is ""."""
     yield "", main
     for name in COMMANDS:
         command = main.get_command(None, name)
@@ -26,8 +26,8 @@ def all_commands() -> Iterator[tuple[str, click.Command]]:
 
 
 def examples(command: click.Command) -> list[list[str]]:
-    """The examples of a command's help, without the program and what follows a pipe."""
-    joined = re.sub(r" \\\n +", " ", command.epilog or "")  # a long one goes on in the next line
+    """Return the examples in a command's help as words, without the program and without what follows a pipe."""
+    joined = re.sub(r" \\\n +", " ", command.epilog or "")  # a long example continues on the next line
     lines = [line.strip() for line in joined.splitlines() if line.strip().startswith(PROGRAM)]
     return [shlex.split(line.removeprefix(PROGRAM).partition("|")[0]) for line in lines]
 
@@ -94,7 +94,7 @@ def test_a_typo_is_told_with_the_nearest_name(words, told):
 
 
 def completed(*words: str) -> set[str]:
-    """What a shell offers for the last of the words."""
+    """Return the completions that a shell offers for the last of these words."""
     *before, last = words
     return {
         item.value

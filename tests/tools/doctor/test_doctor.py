@@ -1,4 +1,4 @@
-"""The answer of each check of `doctor` on a machine that is as the test describes it, and one check after the other."""
+"""Each check of `doctor` on a machine as the test describes it, and the command that runs all checks."""
 
 import json
 import sys
@@ -56,7 +56,7 @@ def test_without_a_gpu_nothing_is_multiplied():
 
 
 def test_a_matrix_is_multiplied_on_each_device():
-    # The only kind of device that there is here.
+    # The processor is the only device that each machine has.
     answer(gpus(("0",), argv=(*MULTIPLY, "CPU")), OK, "CPU:0 multiplies in ", " ms; run --gpus auto uses them")
 
 
@@ -178,7 +178,7 @@ def test_data_that_is_not_here_is_a_warning_and_an_archive_is_enough(tmp_path, m
 
 @pytest.fixture
 def temporary(tmp_path, monkeypatch):
-    """The folder in which temporary ones are made."""
+    """Return the folder in which temporary folders are created."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     return tmp_path
 
@@ -196,7 +196,7 @@ def test_a_cluster_that_hangs_is_ended(temporary):
     assert_none_left(temporary)
 
 
-# Checks the words of a run as the command does, and writes what the run would leave.
+# Checks the words of a run as the command does, and writes the files that the run would leave.
 TRIES_NOTHING = """
 import json, pathlib, sys
 from click.testing import CliRunner
