@@ -10,8 +10,8 @@ from click.testing import CliRunner
 
 from ps_cluster.cli.main import main
 from ps_cluster.system.limits import Allowance, FreeMemory
-from ps_cluster.tools.doctor import checks as doctor_checks
-from ps_cluster.tools.doctor.checks import all_checks
+from ps_cluster.tools.doctor import command
+from ps_cluster.tools.doctor.command import all_checks
 from ps_cluster.tools.doctor.finding import Check, Status, as_json, examine, ok, warn
 from ps_cluster.tools.doctor.gpu_checks import gpus
 from ps_cluster.tools.doctor.installation_checks import (
@@ -241,7 +241,7 @@ def test_the_command_prints_each_check_and_what_to_do_or_json(tmp_path, monkeypa
     monkeypatch.setenv("PS_CLUSTER_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("KERAS_HOME", str(tmp_path))
     quick = all_checks(tmp_path, tmp_path, None, cluster=False)[:-1]  # without the import of TensorFlow
-    monkeypatch.setattr(doctor_checks, "all_checks", lambda *places, cluster: quick)
+    monkeypatch.setattr(command, "all_checks", lambda *places, cluster: quick)
     told = CliRunner().invoke(main, ["doctor", "--no-cluster"])
     lines = told.stdout.splitlines()
     assert told.exit_code == 0 and lines[0].startswith("ok    python      3.")
@@ -253,6 +253,6 @@ def test_the_command_prints_each_check_and_what_to_do_or_json(tmp_path, monkeypa
 
 
 def test_a_check_that_has_failed_is_the_exit_code(monkeypatch):
-    monkeypatch.setattr(doctor_checks, "all_checks", lambda *places, cluster: [Check("raises", raises)])
+    monkeypatch.setattr(command, "all_checks", lambda *places, cluster: [Check("raises", raises)])
     told = CliRunner().invoke(main, ["doctor"])
     assert told.exit_code == 1 and "to do: " in told.stdout
