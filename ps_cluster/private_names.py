@@ -181,20 +181,17 @@ def frozen(graph: tf.types.experimental.ConcreteFunction) -> tf.types.experiment
 
 def layers_of(model: keras.Model) -> list[keras.Layer]:
     """Return the model and all layers in it at any depth. The public `layers` has only the first level."""
-    found: list[keras.Layer] = model._flatten_layers()
-    return found
+    return list(model._flatten_layers())
 
 
 def own_weights_of(layer: keras.Layer) -> list[keras.Variable]:
     """Return the variables that a layer itself has created as trainable. A frozen layer publicly has none."""
-    found: list[keras.Variable] = layer._trainable_variables
-    return found
+    return list(layer._trainable_variables)
 
 
 def seed_generators_of(layer: keras.Layer) -> list[keras.random.SeedGenerator]:
     """Return the seed generators of a layer. Publicly only their states are known, as variables like any other."""
-    found: list[keras.random.SeedGenerator] = layer._seed_generators
-    return found
+    return list(layer._seed_generators)
 
 
 def takes_training(model: keras.Model) -> bool:

@@ -14,20 +14,20 @@ import pytest
 from ps_cluster.config import build_config
 from ps_cluster.data import sources
 from ps_cluster.process_variables import TRUSTED_FILES
-from tests.helpers.bad_input import Commands
+from tests.helpers.bad_input import Commands, make_folder
 
 # The same examples in every run: a test that has passed does not fail on another day.
 hypothesis.settings.register_profile("tests", max_examples=100, deadline=None, derandomize=True, database=None)
 hypothesis.settings.load_profile("tests")
 
-# What the tests start keeps its compiled modules: some 500 processes import the same ones. So do the tests themselves,
-# which pytest compiles anew in each of its processes otherwise: 8 s each.
+# Compiled modules are kept, because some 500 processes that the tests start import the same ones. Otherwise pytest would
+# also compile the tests anew in each of its processes, which takes 8 s each.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# Where the tests run under nohup all that they start would ignore it; those that test it set it themselves.
+# Under nohup, every process that the tests start would ignore SIGHUP. Tests of this signal set the handler themselves.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
-# In the background of a shell the same is true of Ctrl-C.
+# In the background of a shell, they would ignore Ctrl-C in the same way.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 OF_WHOLE_FILE = re.compile(r"^pytestmark = .*\bpytest\.mark\.slow\b", re.MULTILINE)
@@ -52,12 +52,12 @@ def pytest_collection_modifyitems(config, items):
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if not item.get_closest_marker("exhaustive")]
     real = {item.path for item in items if item.get_closest_marker("cluster")}
-    # Files are handed out in this order. The long ones come first: at the end one of them would leave a core idle.
+    # pytest hands out files in this order. Long files come first, because a long one at the end would leave a core idle.
     items.sort(key=lambda item: (item.path not in real, not is_slow(item.path)))
 
 
-# Parts of the reasons for which a test may be skipped: what a machine, or its user, does not have. With `--known-skips` any
-# other skip fails the run, so that no test stays away unnoticed.
+# A test may be skipped if its reason contains one of these texts: they name what a machine or its user may lack. With
+# `--known-skips` any other skip fails the run, so that no test is left out unnoticed.
 KNOWN_SKIPS = (
     "real CIFAR-10", "root", "administrator", "allow", "apt-get install", "no PyTorch here", "test-extras", "the extra",
     "the library is installed", "could not import 'tf2onnx'", "pandas is an extra", "MNIST is one file", "C compiler", "mount",
@@ -85,7 +85,7 @@ def pytest_sessionfinish(session):
 
 @pytest.fixture(scope="session", autouse=True)
 def cache_of_the_tests(request, tmp_path_factory):
-    """All of pytest's processes share a cache, and the first packs the generated set, before some tasks at once do so."""
+    """Share one cache among pytest's processes. The first of them packs the generated set before any task needs it."""
     own = tmp_path_factory.getbasetemp()
     cache = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "cache"
     cache.mkdir(exist_ok=True)
@@ -101,7 +101,7 @@ def cache_of_the_tests(request, tmp_path_factory):
 
 @pytest.fixture(scope="session", autouse=True)
 def temporary_folder(tmp_path_factory):
-    """Return the folder for temporary files of all that the tests start. This process keeps its own."""
+    """Return the folder for temporary files of the processes that the tests start. This process keeps the usual one."""
     tempfile.gettempdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("temporary")))
@@ -110,7 +110,7 @@ def temporary_folder(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def leaves_no_temporary_file(request, temporary_folder):
-    """Every command that a test of real processes starts leaves nothing in the temporary folder, whoever is killed."""
+    """Check that the commands of a test of real processes leave no temporary file, whichever process was killed."""
     yield
     left = sorted(path.name for path in temporary_folder.iterdir())
     for path in temporary_folder.iterdir():
@@ -128,7 +128,13 @@ def trusts_nothing_of_other_tests():
 
 @pytest.fixture(scope="session")
 def commands(tmp_path_factory):
-    """A process that runs commands of the command line with bounded memory and time."""
+    """Return a process that runs commands of the command line with bounded memory and time."""
     commands = Commands(tmp_path_factory.mktemp("cache-of-commands"))
     yield commands
     commands.close()
+
+
+@pytest.fixture(scope="module")
+def bad_folder(tmp_path_factory):
+    """Return a working directory with bad files, for all tests of a module. Each test checks that it stays unchanged."""
+    return make_folder(tmp_path_factory.mktemp("bad") / "here")

@@ -18,7 +18,7 @@ def tf_config(cluster=CLUSTER, kind="worker", index=1, **more):
     return json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}, **more})
 
 
-TF_CONFIGS = [  # more of them, without the command: tests/launch/test_topology.py
+TF_CONFIGS = [  # tests/launch/test_topology.py has more, without the command
     ("", ["TF_CONFIG is not set"]),
     ('{"cluster": {"chief": ["a:1"], "chief": ["b:1"]}}', ["'chief'", "twice"]),
     ('{"task": {"index": NaN}}', ["NaN"]),
@@ -68,7 +68,7 @@ OTHER_FILES = [
     ("empty", "is a directory"), ("/proc/figures", "can't be written"), ("pipe", "a regular file"),
     ("deep/" * 700, "too long a name"),
 ]  # fmt: skip
-OUTPUTS = [  # each command with some places, and one with all
+OUTPUTS = [  # one command is tried with all bad places, the others with some of them
     *((f"{SIMULATE} --json {path}", ["--json", says]) for path, says in (*IN_THE_WAY, *OTHER_FILES)),
     *(
         (f"{command} {path}", [command.split()[-1], says])
@@ -127,20 +127,14 @@ ROWS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """All tests have the same: each shows that it leaves it as it was."""
-    return make_folder(tmp_path_factory.mktemp("bad") / "here")
-
-
 @pytest.mark.parametrize("row", ROWS, ids=str)
-def test_bad_surroundings_are_told_in_one_line_and_leave_nothing_behind(row, folder, commands):
-    assert_told(row, folder, commands)
+def test_bad_surroundings_are_told_in_one_line_and_leave_nothing_behind(row, bad_folder, commands):
+    assert_told(row, bad_folder, commands)
 
 
-def test_an_output_that_can_be_written_is_not_made_before_there_is_something_to_write(folder, commands):
+def test_an_output_that_can_be_written_is_not_made_before_there_is_something_to_write(bad_folder, commands):
     row = Row("bench --dataset synthetic --models alexnet --output new/folder/figures.json", ["--models", "alexnet"])
-    assert_told(row, folder, commands)
+    assert_told(row, bad_folder, commands)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

@@ -17,7 +17,7 @@ from tests.helpers.own_data import save_hugging_face
 pytestmark = pytest.mark.slow
 
 
-# Ten thousand million values out of ten lines, each of which refers to the one before it ten times.
+# Eleven lines that stand for ten thousand million values, because each line refers ten times to the one before it.
 LAUGHS = "\n".join(["a0: &a0 [lol]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 11))])
 
 
@@ -73,7 +73,7 @@ def test_a_file_of_a_terabyte_is_not_read(tmp_path, commands):
     assert_told(Row("run --config large.yaml", ["'large.yaml'", "more than 65,536 bytes"]), folder, commands)
 
 
-# A process of its own starts the command: the peak of one that pytest starts would begin at that of pytest.
+# Another process starts the command, because the memory peak of a child of pytest begins at pytest's own peak.
 MEASURED = """
 import resource, subprocess, sys
 done = subprocess.run(sys.argv[1:])
@@ -132,6 +132,6 @@ assert pyarrow.default_memory_pool().backend_name == pool
 
 
 def test_a_small_table_can_be_read_where_arrow_was_imported_before(tmp_path):
-    """As Keras does. Arrow's own pool would reserve all that may be taken."""
+    """Keras imports Arrow. Arrow's usual pool would then reserve all the memory that the limit allows."""
     (tmp_path / "a.csv").write_text("a,b\n1,2\n")
     subprocess.run([sys.executable, "-c", WITH_ARROW, str(tmp_path / "a.csv")], check=True, timeout=60)

@@ -1,4 +1,4 @@
-"""Commands of the pages and of the help are carried out; those that are not are in NOT_RUN, each with its reason.
+"""Carry out the commands of the pages and of the help. NOT_RUN has the others, each with the reason.
 
 Commands of docs/from-examples.md are carried out by test_from_examples.py.
 """
@@ -27,7 +27,7 @@ from tests.helpers.left_by_runs import leave_table_run
 from tests.helpers.processes import assert_none_left
 from tests.helpers.real_cluster import PROJECT, finish, small, start
 
-# What is not carried out, and why: the first pattern that begins a command holds. These need what the reader brings.
+# Pattern → why commands that begin with it are not carried out. The first match counts. These need a reader's own files.
 OF_THE_READER = {
     r".*(…|\$|CORES)": "is no whole command: the page leaves a part to its reader",
     r"(run|compare|export|predict) .*\b(my\w*\.py|first\.keras)\b": "needs code "
@@ -38,7 +38,7 @@ OF_THE_READER = {
     r"run --(resume|config (mine|sweep))": "needs what an earlier run left: tests/end_to_end/test_draining.py",
     r"(data show|predict) (waves|new)\.npz": "needs data of the tutorial: tests/test_tutorial.py makes them",
 }
-# Those below are read: with --dry-run where there is one.
+# The commands below are only parsed, and checked with --dry-run if they have this option.
 NOT_RUN = OF_THE_READER | {
     r"run\b(?!.*--dry-run)": "trains for minutes: tests/end_to_end trains in each mode, .ci/run as README.md begins",
     r"compare\b(?!.*--dry-run)": "trains for hours, or reads such runs: tests/end_to_end/test_compare.py trains one",
@@ -55,9 +55,9 @@ NOT_RUN = OF_THE_READER | {
     r"export .*--changed-since": "needs a run with tables: tests/evaluation/test_changed_rows.py leaves one",
     r"python -m benchmarks": "measures for minutes, with hardware to itself: tests/benchmarks has those that are quick",
 }
-# Sizes for commands that compute for a minute with their own.
+# Smaller sizes for commands that would compute for a minute.
 SMALLER = {r"simulate (?!.*--check)": "--workers 4"}
-# What a page leaves to its reader, and what is there in these tests.
+# Placeholder in a page → the path in these tests.
 MEANT = {"runs/<name>": "runs/mine", "OTHER_RUN": "runs/other", "RUN_DIR": "runs/mine"}
 
 PAGES = [*PROJECT.glob("*.md"), *{*(PROJECT / "docs").glob("*.md")} - {PROJECT / "docs" / "from-examples.md"}]
@@ -67,7 +67,7 @@ RUN = re.compile(r"\b(?:(?<!/)runs|elsewhere)/[\w-]+|\bDIR\b|\bONE\b|\bTHREE\b")
 
 
 def documented():
-    """Yield the commands of the help, then those in blocks of the pages that are in no other language."""
+    """Yield the commands of the help, then those in code blocks of the pages that name no language."""
     yield from (shlex.join(words) for _, words in EXAMPLES)
     for page in sorted(PAGES):
         code = "\n".join(block for language, block in BLOCK.findall(page.read_text()) if not language)
@@ -79,7 +79,7 @@ def documented():
 
 
 def first_command(line):
-    """Return the words up to an operator of the shell. A quotation that began before the line ends with it."""
+    """Return the words up to an operator of the shell. If a quotation began before the line, the line ends at its end."""
     whole = line.rpartition('"')[0] if line.count('"') % 2 else line
     words = shlex.shlex(whole, posix=True, punctuation_chars="();<>|&")
     words.whitespace_split = True
@@ -91,7 +91,7 @@ def begins(command, patterns):
 
 
 def form(command):
-    """Return the command and the names of its options: of those that differ in values alone one is carried out."""
+    """Return the command and the names of its options. Of commands that differ only in values, one is carried out."""
     words = shlex.split(command)
     is_group = isinstance(main.get_command(None, words[0]), click.Group)
     return (*words[: 1 + is_group], *sorted(word for word in words if word.startswith("--")))
@@ -105,7 +105,7 @@ TAKEN = [one for one in COMMANDS if one not in CARRIED_OUT and not begins(one, O
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
-    """A folder with what commands read: run/ and table/run/, and in keras/ what Keras has downloaded."""
+    """Return a folder with the files that commands read: run/, table/run/, and Keras's downloads in keras/."""
     folder = tmp_path_factory.mktemp("prepared")
     options = small("--workers", 1, "--ps", 1, "--steps", 30, draws=True)
     finish(start("run", "--run-dir", folder / "run", *options))
@@ -118,7 +118,7 @@ def prepared(tmp_path_factory):
 
 
 def in_a_shell(command, home):
-    """Return the words of a command as a shell gives them to a program."""
+    """Yield the words of a command as a shell passes them to a program."""
     for word in shlex.split(command):
         found = sorted(map(str, Path().glob(word))) if "*" in word else []
         yield from found or [re.sub("^~", str(home), word)]
@@ -126,7 +126,7 @@ def in_a_shell(command, home):
 
 @pytest.fixture
 def carried_out(prepared, tmp_path, monkeypatch):
-    """carried_out(command) → its result, in a folder with the files that it names."""
+    """Return a function that carries out a command in a folder with the files that it names, and returns the result."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("KERAS_HOME", str(prepared / "keras"))
     monkeypatch.setenv("PS_CLUSTER_CACHE", str(tmp_path / "cache"))

@@ -1,4 +1,4 @@
-"""What somebody brings who has something wrong in it: each line names field, value, what is supported, and the page."""
+"""Users bring files and code with mistakes. Each error names the field, the value, what is supported, and the page."""
 
 import re
 
@@ -15,7 +15,11 @@ EXTENDING = "docs/extending.md"
 OWN_DATA, OWN_NETWORK = f"{EXTENDING}#your-own-data", f"{EXTENDING}#your-own-network"
 
 CASES = [
-    ("run --dataset empty", {}, ["dataset", "empty'", "image_folder", "arrays", "table", OWN_DATA]),
+    (
+        "run --dataset empty",
+        {},
+        ["dataset", "/empty' has no known form", "image_folder: ", "arrays", "table", OWN_DATA],
+    ),
     ("run --dataset mine.py:load", CODE, ["data set", "mine.py:load'", "defines no 'load'", OWN_DATA]),
     ("run --dataset mine.py:x", CODE, ["data set", "mine.py:x'", "a function, or a", OWN_DATA]),
     ("run --dataset imagenet", {}, ["--dataset", "'imagenet'", "cifar10", "file.py:name", "a path", OWN_DATA]),
@@ -54,7 +58,7 @@ def test_the_page_that_is_named_shows_the_option(kinds):
 
 
 def test_a_file_that_only_a_run_directory_names_is_told_without_a_page(tmp_path, monkeypatch):
-    """Nobody brings it: the line says how to let it run."""
+    """The user did not name this file, so the line says how to allow it instead of how to write it."""
     monkeypatch.delenv("PS_CLUSTER_CODE", raising=False)
     with pytest.raises(Exception, match="add --code '.*' to let it run$"):
         MODES[f"{tmp_path}/mine.py:Toy"]

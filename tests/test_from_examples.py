@@ -33,7 +33,7 @@ STEPS = {"steps 150": "steps 50", "steps 100": "steps 50"}
 
 
 def script(example: str, title: str) -> str:
-    """Return the commands of a part of an example's section, as one who pastes them all has them."""
+    """Return the commands of a part of an example's section, as a user pastes them all at once."""
     section = PAGE.partition(f"\n## {example}\n")[2].partition("\n## ")[0]
     blocks = re.findall(
         r"^```\n(.*?)^```", section.partition(f"\n### {title}\n")[2].partition("\n### ")[0], re.M | re.S
@@ -47,7 +47,7 @@ def script(example: str, title: str) -> str:
 
 @pytest.fixture(scope="module")
 def data_of_keras(tmp_path_factory):
-    """An environment in which Keras has downloaded MNIST and, where this machine has it, CIFAR-10; nothing is packed yet."""
+    """Return an environment in which Keras has downloaded MNIST and, if this machine has it, CIFAR-10. Nothing is packed."""
     home = tmp_path_factory.mktemp("keras")
     (home / "datasets").mkdir()
     write_as_keras(home / "datasets", digits())
@@ -57,20 +57,20 @@ def data_of_keras(tmp_path_factory):
 
 
 def with_data(commands: str) -> str:
-    """Return commands with digits, which are grey, in place of CIFAR-10 where this machine does not have it."""
+    """Return commands that use the grey digits of MNIST if this machine has no CIFAR-10."""
     if CIFAR10.is_file():
         return commands
     return re.sub(r"flip=random,hue=\S+", "flip=random", commands.replace("--dataset cifar10", "--dataset mnist"))
 
 
 def curve(run_dir: Path, which: str, tag: str) -> list[float]:
-    """Return a curve of TensorBoard's files as a TensorBoard reads it; `which`: "training" or "evaluation"."""
+    """Return a curve from TensorBoard's files, read as TensorBoard does. `which`: "training" or "evaluation"."""
     events = EventAccumulator(str(run_dir / "tensorboard" / which)).Reload()
     return [float(tensor_util.make_ndarray(event.tensor_proto)) for event in events.Tensors(tag)]
 
 
 def assert_learned(run_dir: Path, better_than: float) -> None:
-    """Assert that it learned: the loss of the steps has fallen, and the curve has an accuracy that no guess has."""
+    """Assert that the run has learned: the loss has fallen, and the accuracy is higher than guessing reaches."""
     loss = [float(row["loss"]) for row in ledger_rows(run_dir)]
     accuracy = curve(run_dir, "evaluation", "test_accuracy")
     assert np.mean(loss[-10:]) < np.mean(loss[:10]) - 0.2 and accuracy[-1] > better_than
@@ -80,7 +80,7 @@ def assert_learned(run_dir: Path, better_than: float) -> None:
 
 
 def on_free_ports(commands: str) -> str:
-    """Return commands with free ports in place of those of the page, which another program may have."""
+    """Return commands with free ports, because another program may use those of the page."""
     ports = {port: str(portpicker.pick_unused_port()) for port in re.findall(r"127\.0\.0\.1:(\d+)", commands)}
     return re.sub(r"(127\.0\.0\.1):(\d+)", lambda match: f"{match[1]}:{ports[match[2]]}", commands)
 
@@ -138,7 +138,7 @@ def test_a_cluster_is_shown_and_different_networks_learn_a_shard_each_and_answer
     for member in scores["members"]:
         summary = summary_of(output / member["run"])
         assert summary["outcome"] == "completed" and summary["updates"]["applied"] == 50
-        # Both are of the last checkpoint: the evaluator's score and the one of the table.
+        # The evaluator's score and the score in the table are both of the last checkpoint.
         assert summary["evaluation"]["test_accuracy"] == pytest.approx(member["test_accuracy"], abs=1e-3)
         assert_learned(output / member["run"], better_than=0.7)
     assert scores["ensemble"]["test_accuracy"] > 0.8 and "calibration error" in told

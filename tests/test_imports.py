@@ -1,13 +1,11 @@
 import subprocess
 import sys
 from importlib import metadata
-from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-PROJECT = Path(__file__).parents[1]
-
+from tests.helpers.real_cluster import PROJECT
 
 LAUNCHER_SIDE = (
     "ps_cluster.tools.bench.throughput", "ps_cluster.tools.chaos.chaos_run", "ps_cluster.launch.launcher",
@@ -18,7 +16,7 @@ LAUNCHER_SIDE = (
 
 
 def imported_by(code: str) -> set[str]:
-    """The modules that are loaded after `code`."""
+    """Return the modules that are loaded after `code` has run."""
     told = subprocess.run(
         [sys.executable, "-c", f"import sys; {code}; print(*sys.modules)"],
         cwd=PROJECT,
@@ -29,13 +27,13 @@ def imported_by(code: str) -> set[str]:
 
 
 def test_nothing_the_launcher_imports_pulls_in_tensorflow():
-    """Nor the entry of a task, which imports it only when it needs it."""
+    """The entry of a task does not import it either: it does so only when it needs it."""
     modules = (*LAUNCHER_SIDE, "ps_cluster.launch.task", "ps_cluster.tools.compare.comparison_report")
     assert not {"tensorflow", "keras"} & imported_by(f"import {', '.join(modules)}")
 
 
 def test_the_objects_of_every_kind_are_read_without_tensorflow():
-    """Most of them are in one file with their graph code."""
+    """Most of these objects are defined in one file with their graph code."""
     loaded = imported_by(
         "from ps_cluster.config.sections import CHOICES; from ps_cluster.tools.chaos.kinds import FAULTS; "
         "[kinds.own for kinds in (FAULTS, *(choice.kinds for choice in CHOICES))]"
@@ -46,7 +44,7 @@ def test_the_objects_of_every_kind_are_read_without_tensorflow():
 
 
 def test_help_waits_for_nothing_that_only_a_command_at_work_needs():
-    """All commands are imported for it."""
+    """Help imports all commands."""
     loaded = imported_by(
         "from ps_cluster.cli.main import COMMANDS, main; [main.get_command(None, c) for c in COMMANDS]"
     )
@@ -54,7 +52,7 @@ def test_help_waits_for_nothing_that_only_a_command_at_work_needs():
     assert not loaded & {*LAUNCHER_SIDE, "tensorflow", "keras", "matplotlib", "optuna", "ssl"}
 
 
-# Imports the arms of PyTorch where only these top-level modules can be found, with a stand-in for PyTorch itself.
+# Imports the arms of PyTorch while only these top-level modules can be found. A mock stands in for PyTorch.
 _WITH_FEW_MODULES = """
 import sys
 from unittest import mock

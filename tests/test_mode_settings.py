@@ -1,4 +1,4 @@
-"""What a mode does not use is refused from wherever it is given, and the defaults are not given."""
+"""A setting that the mode does not use is refused wherever the user has set it. Defaults do not count as set."""
 
 import pytest
 import yaml
@@ -10,9 +10,9 @@ from ps_cluster.config.dispatch_size import MOST
 from ps_cluster.config.modes import MODES, Waits
 from ps_cluster.config.schema import LEDGER_WINDOW
 from ps_cluster.config.sections import SWITCHES, own_settings, uses
-from ps_cluster.errors import UserError
 from ps_cluster.installation import CONFIG_FOLDER
 from ps_cluster.tools.compare.comparison_plan import planned_runs, read_comparison
+from tests.helpers.bad_input import refusal
 
 SGD = {"optimizer.rule": "sgd"}  # which mode elastic needs
 ON = {
@@ -40,12 +40,6 @@ ON = {
     "mode.least_units": 32,
     "lookahead.every_updates": 5,
 }
-
-
-def refusal(call, *arguments) -> str:
-    with pytest.raises(UserError) as error:
-        call(*arguments)
-    return str(error.value)
 
 
 def written(folder, tree):

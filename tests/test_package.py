@@ -17,14 +17,13 @@ import pytest
 from ps_cluster import __version__
 from ps_cluster.installation import program, to_install
 from tests.helpers.processes import assert_none_left
-from tests.helpers.real_cluster import FEW_EXAMPLES, small
+from tests.helpers.real_cluster import FEW_EXAMPLES, PROJECT, small
 
 pytestmark = pytest.mark.slow
 
-PROJECT = Path(__file__).resolve().parents[1]
-# Commands and files that a checkout alone has.
+# Commands and files that only a checkout has.
 OF_A_CHECKOUT = r"python -m benchmarks|benchmarks/\S+\.txt|\bmake (install|clean|run|test|lint|lock)\b"
-# These choose by what the installation is, or write a page of the project.
+# These files check how the package is installed, or write a page of the project.
 KNOW_WHERE_THEY_ARE = ("ps_cluster/installation.py", "ps_cluster/cli/reference.py")
 ELSEWHERE = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
@@ -39,7 +38,7 @@ def wheel(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def bin_folder(wheel, tmp_path_factory):
-    """Of an environment that has the wheel, and finds everything but this project where these tests find it."""
+    """Return the bin folder of an environment that has the wheel. It finds all other packages where these tests find them."""
     environment = tmp_path_factory.mktemp("environment")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], env=ELSEWHERE, check=True, timeout=100)
     python = environment / "bin" / "python"
@@ -104,7 +103,7 @@ def test_a_training_runs_where_there_is_nothing_of_this_project_and_drops_late_g
 
 
 def test_an_extra_is_installed_by_the_names_of_its_packages_in_a_checkout_and_where_pip_has_installed_this(bin_folder):
-    """Nobody answers for what a registry has under the name of this package."""
+    """A registry may have a package of somebody else under the name of this one."""
     code = "from ps_cluster.installation import to_install; print(to_install('onnx'))"
     elsewhere = subprocess.run([bin_folder / "python", "-c", code], env=ELSEWHERE, capture_output=True, text=True)
     for told, python in ((to_install("onnx"), sys.executable), (elsewhere.stdout, str(bin_folder / "python"))):

@@ -1,4 +1,4 @@
-"""The pages: tables that the code makes, links that lead somewhere, commits that exist, a practice that is a cluster."""
+"""Check the pages: tables agree with the code, links and commits exist, and the practice cluster is a valid one."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""Whatever text the parsers get, they return a value or refuse it as they say; what is written is read back the same."""
+"""Parsers return a value for any text, or raise the documented error. A value that was written is read back unchanged."""
 
 import json
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 NUMBERS = st.text("0123456789+-._eEnaif \uff11", max_size=12) | st.text(max_size=8)
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
 TREES = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=8)
-# Of the characters that mean something, so that some of it is nearly right.
+# Only characters with a meaning in YAML, so that some of the texts are nearly valid.
 YAML = st.text("ab:,-[]{}&*!|>'\"#%@`<~ \n\t0.1?\\", max_size=40) | st.text()
 STRAGGLERS = st.text("0123456789:x+s.; random:gamma", max_size=20) | st.text()
 
@@ -38,7 +38,7 @@ JSON_TREES = st.recursive(
 
 
 def read_or_refused(read, text, refusal):
-    """What `read` makes of `text`, or None where it refuses it; any other error fails the test."""
+    """Return the value that `read` returns, or None if it raises `refusal`. Any other error fails the test."""
     try:
         return read(text)
     except refusal:
@@ -94,7 +94,7 @@ def test_stragglers_are_read_or_refused(text):
     st.dictionaries(st.integers(0, 99_999), st.integers(100, 100_000) | st.integers(0, 360_000).map(float), min_size=1)
 )
 def test_stragglers_that_are_written_are_read_back(slow):
-    """An integer is hundredths of a factor, a float those of a delay in seconds."""
+    """An integer stands for hundredths of a factor, a float for hundredths of a delay in seconds."""
     texts, expected = [], []
     for worker, hundredths in slow.items():
         is_delay, value = isinstance(hundredths, float), hundredths / 100

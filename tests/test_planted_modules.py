@@ -1,4 +1,4 @@
-"""A folder that a process starts in, such as a run directory from elsewhere, has no module that the process imports."""
+"""A process imports no module from the folder that it starts in, which may be a run directory of another person."""
 
 import os
 import subprocess
@@ -31,7 +31,7 @@ def test_no_module_of_the_folder_is_imported(child, tmp_path, monkeypatch):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
-    given = os.environ | {"PYTHONPATH": os.pathsep.join(["", "."])}  # as this process sees them
+    given = os.environ | {"PYTHONPATH": os.pathsep.join(["", "."])}  # these entries mean the current folder
     subprocess.run(
         CHILDREN[child], cwd=tmp_path, env=environment.for_child(given), stdin=subprocess.DEVNULL,
         capture_output=True, timeout=120,

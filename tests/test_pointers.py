@@ -1,4 +1,4 @@
-"""A file that a comment or docstring points to exists."""
+"""Every file that a comment or a docstring names exists."""
 
 import io
 import re
@@ -18,7 +18,7 @@ ELSEWHERE = {
 
 
 def sentences(file):
-    """Yield the comments and the texts in triple quotes."""
+    """Yield the comments and the strings in triple quotes."""
     for token in tokenize.generate_tokens(io.StringIO(file.read_text()).readline):
         if token.type == tokenize.COMMENT or (token.type == tokenize.STRING and token.string.endswith('"""')):
             yield token.string

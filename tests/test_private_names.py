@@ -1,4 +1,4 @@
-"""A check of each private name of TensorFlow and Keras. Where one fails with a new version, its message says what to do.
+"""Check each private name of TensorFlow and Keras. If a check fails with a new version, its message says what to do.
 
 The functions around them are tested where they are used; here is what tells a name that is gone from a mistake of our own.
 """
@@ -28,7 +28,7 @@ def advice(text):
     return lambda check: CHECKS.setdefault(check.__name__.replace("_", " "), (check, f"{text} {GO_ON}"))
 
 
-# Imported where a check asks for them: what one of them lacks fails the checks of that, and not all.
+# Each check imports these modules itself. So a name that one module lacks fails only the checks of that module.
 
 
 def names():
@@ -264,7 +264,7 @@ def test_a_private_name_is_there_and_does_what_it_is_used_for(name):
 
 
 def test_nobody_else_uses_a_private_name():
-    """Of another library: a name with an underscore that nothing in this package defines, but for those of the standard one."""
+    """A private name is one with an underscore that neither this package nor the standard library defines."""
     trees = {file: ast.parse(file.read_text()) for file in PACKAGE.rglob("*.py")}
     own = {"_asdict", "_fields", "_replace", "_exit", "_trial_id"}  # of namedtuples, of os, of Optuna's trials
     for node in (node for tree in trees.values() for node in ast.walk(tree)):

@@ -1,16 +1,16 @@
-"""TensorFlow's first lines are kept back, and nothing else that comes meanwhile is."""
+"""TensorFlow's first lines are dropped, and all other lines that are printed meanwhile are kept."""
 
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
+from tests.helpers.real_cluster import PROJECT
+
 pytestmark = pytest.mark.slow
 
-PROJECT = Path(__file__).parents[1]
-# Stands in for TensorFlow, whose import takes seconds: lines of a library go to descriptor 2 without asking Python.
+# Stands in for TensorFlow, whose import takes seconds. A library writes to descriptor 2 directly, not through Python.
 IMPORTS = """
 import os, sys
 from ps_cluster.quiet_import import without_first_lines

@@ -1,4 +1,4 @@
-"""The data and the network of docs/tutorial.md train as they are pasted."""
+"""The data and the network of docs/tutorial.md can be trained exactly as the page shows them."""
 
 import json
 import re

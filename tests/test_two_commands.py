@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import matplotlib.font_manager  # noqa: F401  # a user without a home would look for all fonts again
 import numpy as np
@@ -19,7 +18,6 @@ from ps_cluster.config import build_config
 from ps_cluster.runs.run_dir import RunDir
 from tests.helpers.users import SOMEBODY, SOMEBODY_ELSE, as_user, common  # noqa: F401
 
-PROJECT = Path(__file__).parents[1]
 CHIEF = '{"cluster": {"chief": ["a:1"]}, "task": {"type": "chief", "index": 0}}'
 TASK_OPTIONS = ("--dataset", "synthetic", "--precision", "float32", "--mode", "single")
 COMMANDS = {
@@ -36,7 +34,7 @@ HOLDER = "import sys, time; from ps_cluster.files.locks import *\nwith sole_use(
 
 
 def refused(command, folder):
-    """The one line with which a command ends with exit code 2."""
+    """Run a command that is refused with exit code 2, and return its error line."""
     result = CliRunner().invoke(main, [*COMMANDS[command], str(folder)], env={"TF_CONFIG": CHIEF})
     assert (result.exit_code, result.stdout) == (2, ""), result.output
     assert result.stderr.startswith("Error: ") and result.stderr.count("\n") == 1
@@ -86,7 +84,7 @@ def test_a_way_through_the_link_of_another_user_is_refused(common, command):  # 
         (common / "mine" / "config.yaml").write_text(build_config().to_yaml())
     with as_user(SOMEBODY):
         (common / "link").symlink_to("mine")
-    common.chmod(0o755)  # in a sticky one that all write to the system would refuse by itself
+    common.chmod(0o755)  # in a sticky folder that everybody may write to, the system itself would refuse the link
     with as_user(SOMEBODY_ELSE):
         assert f"is reached through '{common}/link', a link that another user" in refused(command, common / "link")
     assert [path.name for path in (common / "mine").iterdir()] == ["config.yaml"]
@@ -101,7 +99,7 @@ def test_what_another_user_put_into_a_folder_that_all_may_write_to_is_not_truste
         f"{name}_{split}": np.arange(9, dtype=np.float32)[:, None] for name in "xy" for split in ("train", "test")
     }
     np.savez(common / "few.npz", **arrays)
-    np.load(common / "few.npz").close()  # what that imports another user may not be able to read
+    np.load(common / "few.npz").close()  # numpy imports modules for it that the other user may not be able to read
     words = {
         "run --resume": ("run", "--resume", folder),
         "compare": ("compare", "--dataset", common / "few.npz", "--model", "mlp", "--output", folder),

@@ -1,4 +1,4 @@
-"""Files from elsewhere run no code, and files of a run are written by its user alone (see also data/test_cifar10.py)."""
+"""Files of other people run no code, and only its user can write to the files of a run (see also data/test_cifar10.py)."""
 
 import os
 import pickle
@@ -11,11 +11,11 @@ from click.testing import CliRunner
 
 from ps_cluster.cli.main import main
 from ps_cluster.runs import checkpoints
+from tests.helpers.real_cluster import PROJECT
 
 pytestmark = pytest.mark.slow
 
-PROJECT = Path(__file__).parents[1]
-# What would run code from a file, or let an archive write where it likes.
+# Calls that would run code from a file, or let an archive write to any path.
 UNSAFE = re.compile(
     r"allow_pickle\s*=\s*True|safe_mode\s*=\s*False|enable_unsafe_deserialization|pickle\.loads?\(|yaml\.(unsafe_|full_)?load\("
     r"|\.extractall\(|\.extract\(|unpack_archive\("
@@ -23,7 +23,7 @@ UNSAFE = re.compile(
 
 
 class Payload:
-    """Unpickled, it makes a folder."""
+    """An object that creates a folder when it is unpickled."""
 
     def __init__(self, folder: Path):
         self._folder = folder
@@ -43,7 +43,7 @@ def test_checkpoint_that_holds_a_pickle_is_refused_and_runs_nothing(tmp_path):
 
 
 def test_no_line_of_the_program_turns_safe_loading_off_but_that_of_functions_that_the_user_has_named():
-    """Untrusted ones are refused before (tests/api/test_networks_sent.py). A copied model is in such a function."""
+    """Untrusted functions are refused earlier (tests/api/test_networks_sent.py). A copied model is inside such a function."""
     sources = [PROJECT / "cli.py", *(PROJECT / "ps_cluster").rglob("*.py"), *(PROJECT / "benchmarks").rglob("*.py")]
     found = [file for file in sources for line in file.read_text().splitlines() if UNSAFE.search(line)]
     assert sorted(found) == [PROJECT / "ps_cluster" / name for name in ("config/user_code.py", "models/by_value.py")]

@@ -11,9 +11,8 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ps_cluster.api.command_words import words_of_run
 from ps_cluster.api.keras_callbacks import check_callbacks
-from ps_cluster.api.program import run_program
+from ps_cluster.api.program import run_program, words_of_run
 from ps_cluster.api.run_callbacks import RunCallbacks, with_epochs_scored
 from ps_cluster.config import RunConfig, build_config, user_code
 from ps_cluster.errors import RunFailed, UserError

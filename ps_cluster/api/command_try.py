@@ -13,8 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from ps_cluster.api.command_words import words_of_run
-from ps_cluster.api.program import COMMAND, run_program
+from ps_cluster.api.program import COMMAND, run_program, words_of_run
 from ps_cluster.config import RunConfig
 from ps_cluster.errors import RunFailed
 from ps_cluster.files.json_files import read_json

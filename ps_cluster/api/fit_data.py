@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import keras
 import numpy as np
@@ -23,7 +23,6 @@ USED_WITHOUT_VALIDATION = 100
 
 Arrays: TypeAlias = np.ndarray | dict[str, np.ndarray]
 """An array [N, ...], or several by the names of the model's inputs or outputs."""
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class Examples:
     def part(self, begin: int, end: int | None) -> Examples:
         """Return the examples from `begin` to before `end`."""
         rows = slice(begin, end)
-        x, y = (_mapped(part, lambda array: array[rows]) for part in (self.x, self.y))
+        x, y = keras.tree.map_structure(lambda array: array[rows], (self.x, self.y))
         return Examples(x, y, None if self.weight is None else self.weight[rows])
 
 
@@ -165,7 +164,7 @@ def _by_name(model: keras.Model, what: str, x: Any) -> Arrays:
     if isinstance(x, Mapping):
         return {str(name): np.asarray(array) for name, array in x.items()}
     if not isinstance(x, tuple) and not (isinstance(x, list) and x and hasattr(x[0], "shape")):
-        return np.asarray(x) if not isinstance(x, np.ndarray) else x
+        return np.asarray(x)
     arrays = _named(what, x, [one.name for one in getattr(model, "inputs", None) or []], "input")
     return np.asarray(x[0]) if len(x) == 1 else arrays
 
@@ -212,11 +211,6 @@ def _weight(weight: object) -> np.ndarray | None:
 def evaluate(model: keras.Model, examples: Examples) -> dict[str, float]:
     """Return the loss and the metrics of a model, by Keras's names, as `Model.evaluate` measures them."""
     # Keras takes strings only as tensors.
-    x = _mapped(examples.x, lambda array: tf.constant(array) if array.dtype.kind in "OSU" else array)
+    x = keras.tree.map_structure(lambda one: tf.constant(one) if one.dtype.kind in "OSU" else one, examples.x)
     found = model.evaluate(x, examples.y, verbose=0, return_dict=True)
     return {name: float(value) for name, value in found.items()}
-
-
-def _mapped(part: Arrays, function: Callable[[np.ndarray], _T]) -> _T | dict[str, _T]:
-    """Apply a function to an array, or to each array in a dictionary."""
-    return {name: function(array) for name, array in part.items()} if isinstance(part, dict) else function(part)

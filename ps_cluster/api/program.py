@@ -7,7 +7,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from ps_cluster.config import user_code
@@ -18,6 +18,7 @@ from ps_cluster.notices import Notify
 from ps_cluster.process_variables import CALLER_PID, LAUNCHER_PID
 from ps_cluster.report.terminal import print_line
 from ps_cluster.runs.logs import ERROR_PREFIX, log_named_in
+from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system.child_process import ChildProcess, how_ended
 
 COMMAND = (sys.executable, "-P", "-m", "ps_cluster")
@@ -177,3 +178,50 @@ class Program:
                 self._error = line.removeprefix(ERROR_PREFIX)
             else:
                 self._say(line)
+
+
+def words_of_run(
+    words: Sequence[str],
+    run: RunDir,
+    settings: Mapping[str, object],
+    *,
+    without: Sequence[str],
+    flags: Sequence[str] = (),
+) -> list[str]:
+    """Return the words of a command line that starts the same `run` in another run directory, with other settings.
+
+    Args:
+      words: the words after `run` on the user's command line.
+      run: the run directory of the new command.
+      settings: dotted key → value of the settings to change. They replace those of --set on the user's command line.
+      without, flags: the options to leave out, as in `without_options`.
+    """
+    added = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    kept = without_options(words, (*without, "--run-dir"), flags, settings.keys())
+    return [*COMMAND, "run", *kept, "--run-dir", str(run.root), *added]
+
+
+def without_options(
+    words: Sequence[str], names: Collection[str], flags: Collection[str] = (), keys: Collection[str] = ()
+) -> list[str]:
+    """Return the words without some options.
+
+    Args:
+      names: options that have a value, as "--name VALUE" or "--name=VALUE".
+      flags: options without a value.
+      keys: dotted keys of settings. "--set KEY=VALUE" is left out for these.
+    """
+    kept: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        name, separator, value = word.partition("=")
+        if name in names:
+            if not separator:
+                next(rest, None)
+        elif name == "--set":
+            assignment = value if separator else next(rest, "")
+            if assignment.partition("=")[0].strip() not in keys:
+                kept += ["--set", assignment]
+        elif name not in flags:
+            kept.append(word)
+    return kept

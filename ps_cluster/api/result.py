@@ -14,7 +14,7 @@ from ps_cluster.config.lazy import keras
 from ps_cluster.errors import UserError
 from ps_cluster.evaluation.predictor import TrainedRun
 from ps_cluster.files.json_files import read_json
-from ps_cluster.files.values import one_line
+from ps_cluster.files.values import reason
 from ps_cluster.report.terminal import print_line
 from ps_cluster.runs import ledger_csv
 from ps_cluster.runs.result_rows import Outcome, Summary
@@ -105,9 +105,8 @@ class Result:
         except UserError as error:
             raise UserError(f"model: {error}; in Python: Result(run_dir, code=[…])") from error
         except Exception as error:
-            why = one_line(str(error), 300) or type(error).__name__
             raise UserError(
-                f"model: '{file}' can't be loaded ({why}): if a layer in it is your own, name its file: "
+                f"model: '{file}' can't be loaded ({reason(error, 300)}): if a layer in it is your own, name its file: "
                 "Result(run_dir, code=[…])"
             ) from error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -41,49 +42,42 @@ def with_epochs_scored(values: Mapping[str, Any], passes: float = 1.0) -> dict[s
     return found
 
 
+@dataclass
 class RunCallbacks:
-    """Calls Keras callbacks for a run. It is a `RunFollower` (api/listener.py)."""
+    """Calls Keras callbacks for a run. It is a `RunFollower` (api/listener.py). Nothing is read before the run trains.
 
-    def __init__(
-        self,
-        run_dir: RunDir,
-        *,
-        callbacks: Sequence[keras.callbacks.Callback],
-        model: keras.Model | None = None,
-        examples: Examples | None = None,
-        passes: float = 1.0,
-        first_epoch: int = 0,
-        verbose: int = 0,
-        extra_logs: Callable[[], Mapping[str, float]] = dict,
-        say: Notify = print_line,
-    ):
-        """Keep the arguments. Nothing is read before the run trains.
+    Attributes:
+      model: the Keras model that the callbacks get; None: the network of the run is built for them.
+      examples: some of the caller's examples, on which the model's metrics are built. Keras chooses the kind of "accuracy"
+        by the form of the targets, and the run may store one-hot rows as labels.
+      passes: the length of an epoch, in passes over the training examples.
+      first_epoch, verbose, extra_logs, say: as for `CallbackCaller`.
+    """
 
-        Args:
-          model: the Keras model that the callbacks get; None: the network of the run is built for them.
-          examples: some of the caller's examples, on which the model's metrics are built. Keras chooses the kind of "accuracy"
-            by the form of the targets, and the run may store one-hot rows as labels.
-          passes: the length of an epoch, in passes over the training examples.
-          first_epoch, verbose, extra_logs, say: as for `CallbackCaller`.
-        """
-        self._run_dir, self._callbacks, self._given, self._examples = run_dir, callbacks, model, examples
-        self._passes, self._first_epoch, self._verbose = passes, first_epoch, verbose
-        self._extra_logs, self._say = extra_logs, say
+    run_dir: RunDir
+    callbacks: Sequence[keras.callbacks.Callback]
+    model: keras.Model | None = None
+    examples: Examples | None = None
+    passes: float = 1.0
+    first_epoch: int = 0
+    verbose: int = 0
+    extra_logs: Callable[[], Mapping[str, float]] = dict
+    say: Notify = print_line
 
     @cached_property
     def _config(self) -> RunConfig:
-        return load_config(self._run_dir.config)
+        return load_config(self.run_dir.config)
 
     @cached_property
     def _dataset(self) -> PackedDataset:
-        return dataset_of(self._run_dir, self._config, None, self._say)
+        return dataset_of(self.run_dir, self._config, None, self.say)
 
     @cached_property
     def _reader(self) -> EpochReader:
         data, config = self._dataset, self._config
         return EpochReader(
-            self._run_dir,
-            self._passes * config.examples_seen(data.train_examples),
+            self.run_dir,
+            self.passes * config.examples_seen(data.train_examples),
             examples_per_update=config.examples_per_update,
             scored=config.cluster.evaluator,
             metric=OBJECTIVES[data.spec.objective].metric_name,
@@ -94,21 +88,21 @@ class RunCallbacks:
         training = self._config.training
         examples = self._config.examples_seen(self._dataset.train_examples)
         return CallbackCaller(
-            self._callbacks,
-            self._model(),
-            epochs=self._first_epoch + round(training.epochs),
-            steps=math.ceil(self._passes * examples / training.batch_size_per_worker),
-            first_epoch=self._first_epoch,
-            verbose=self._verbose,
-            extra_logs=self._extra_logs,
-            say=self._say,
+            self.callbacks,
+            self._built_model(),
+            epochs=self.first_epoch + round(training.epochs),
+            steps=math.ceil(self.passes * examples / training.batch_size_per_worker),
+            first_epoch=self.first_epoch,
+            verbose=self.verbose,
+            extra_logs=self.extra_logs,
+            say=self.say,
         )
 
-    def _model(self) -> keras.Model:
+    def _built_model(self) -> keras.Model:
         """Return the model for the callbacks, with built metrics, by which Keras knows which values are better."""
-        spec, model = self._dataset.spec, self._given
-        if self._examples is not None:
-            evaluate(model, self._examples)
+        spec, model = self._dataset.spec, self.model
+        if self.examples is not None:
+            evaluate(model, self.examples)
             return model
         if model is None:
             if code := NETWORKS.code_of(self._config.model.name):
@@ -123,13 +117,13 @@ class RunCallbacks:
 
     def look(self) -> bool:
         """Call the callbacks for all new epochs. Return whether a callback wants to end the training."""
-        if not self._run_dir.progress.is_file():
+        if not self.run_dir.progress.is_file():
             return False
         self._caller.begin()
-        return any(self._caller.end_epoch(epoch, self._run_dir.checkpoints) for epoch in self._reader.new_epochs())
+        return any(self._caller.end_epoch(epoch, self.run_dir.checkpoints) for epoch in self._reader.new_epochs())
 
     def finish(self) -> None:
         """Load the last weights into the model, and call `on_train_end`."""
-        if steps := checkpoints.steps(self._run_dir.checkpoints):
-            self._caller.load(self._run_dir.checkpoints, max(steps))
+        if steps := checkpoints.steps(self.run_dir.checkpoints):
+            self._caller.load(self.run_dir.checkpoints, max(steps))
         self._caller.end()

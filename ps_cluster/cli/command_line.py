@@ -10,7 +10,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypedDict, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypedDict, TypeVar, Unpack
 
 import click
 from click.core import ParameterSource
@@ -146,7 +146,10 @@ class OneValue(click.Option):
         return extra
 
     def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
-        super().add_to_parser(cast(Any, _Collecting(parser)), ctx)
+        """Let click's parser collect all values of the option. By itself it would keep only the last one."""
+        multiple, self.multiple = self.multiple, True
+        super().add_to_parser(parser, ctx)
+        self.multiple = multiple
 
     def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, ParameterSource]:
         given = () if self.multiple else opts.get(self.name, ())
@@ -164,16 +167,6 @@ class OneValue(click.Option):
 
 def _is_rare(one: click.Parameter) -> bool:
     return isinstance(one, OneValue) and one.rare
-
-
-class _Collecting:
-    """Passes options on to click's parser, so that it collects all values of each instead of storing the last."""
-
-    def __init__(self, parser: Any):
-        self._parser = parser
-
-    def add_option(self, *, action: str, **more: Any) -> None:
-        self._parser.add_option(action=action.replace("store", "append"), **more)
 
 
 OptionType: TypeAlias = click.ParamType[Any] | type

@@ -46,95 +46,8 @@ GROUPS: dict[str, dict[str, str]] = {
 COMMANDS = [name for group in GROUPS.values() for name in group]
 
 
-def command_called(name: str) -> click.Command | None:
-    """Return a command by its name, or None. Only this function connects the core with the tools.
-
-    The module of a command is imported only when that command is looked up, so that `--help` stays fast.
-    """
-    match name:
-        case "run":
-            from ps_cluster.cli.run import run
-
-            return run
-        case "scale":
-            from ps_cluster.cli.runs import scale
-
-            return scale
-        case "task":
-            from ps_cluster.cli.task_command import task
-
-            return task
-        case "evaluate":
-            from ps_cluster.cli.trained import evaluate
-
-            return evaluate
-        case "predict":
-            from ps_cluster.cli.trained import predict
-
-            return predict
-        case "export":
-            from ps_cluster.cli.trained import export
-
-            return export
-        case "runs":
-            from ps_cluster.cli.runs import runs
-
-            return runs
-        case "health":
-            from ps_cluster.cli.runs import health
-
-            return health
-        case "cluster":
-            from ps_cluster.cli.runs import cluster
-
-            return cluster
-        case "data":
-            from ps_cluster.cli.data import data
-
-            return data
-        case "doctor":
-            from ps_cluster.tools.doctor.command import doctor
-
-            return doctor
-        case "compare":
-            from ps_cluster.tools.compare.command import compare
-
-            return compare
-        case "sweep":
-            from ps_cluster.tools.sweep.command import sweep
-
-            return sweep
-        case "ensemble":
-            from ps_cluster.tools.sweep.command import ensemble
-
-            return ensemble
-        case "chaos":
-            from ps_cluster.tools.chaos.command import chaos
-
-            return chaos
-        case "bench":
-            from ps_cluster.tools.bench.command import bench
-
-            return bench
-        case "simulate":
-            from ps_cluster.tools.simulate.command import simulate
-
-            return simulate
-        case "k8s":
-            from ps_cluster.tools.deploy.kubernetes_command import k8s
-
-            return k8s
-        case "slurm":
-            from ps_cluster.tools.deploy.slurm_command import slurm
-
-            return slurm
-        case "completion":
-            return completion
-    return None
-
-
 class LazyCommands(OneLineErrors):
-    """A group that imports the module of a command only when the command is called."""
+    """A group that imports the module of a command only when that command is looked up, so that `--help` stays fast."""
 
     def list_commands(self, context: click.Context) -> list[str]:
         return COMMANDS
@@ -154,7 +67,52 @@ class LazyCommands(OneLineErrors):
             raise click.exceptions.NoSuchCommand(error.command_name, possibilities=COMMANDS, ctx=context) from error
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        return command_called(name)
+        """Return a command by its name, or None. Only this method connects the core with the tools."""
+        found: click.Command
+        match name:
+            case "run":
+                from ps_cluster.cli.run import run as found
+            case "scale":
+                from ps_cluster.cli.runs import scale as found
+            case "task":
+                from ps_cluster.cli.task_command import task as found
+            case "evaluate":
+                from ps_cluster.cli.trained import evaluate as found
+            case "predict":
+                from ps_cluster.cli.trained import predict as found
+            case "export":
+                from ps_cluster.cli.trained import export as found
+            case "runs":
+                from ps_cluster.cli.runs import runs as found
+            case "health":
+                from ps_cluster.cli.runs import health as found
+            case "cluster":
+                from ps_cluster.cli.runs import cluster as found
+            case "data":
+                from ps_cluster.cli.data import data as found
+            case "doctor":
+                from ps_cluster.tools.doctor.command import doctor as found
+            case "compare":
+                from ps_cluster.tools.compare.command import compare as found
+            case "sweep":
+                from ps_cluster.tools.sweep.command import sweep as found
+            case "ensemble":
+                from ps_cluster.tools.sweep.command import ensemble as found
+            case "chaos":
+                from ps_cluster.tools.chaos.command import chaos as found
+            case "bench":
+                from ps_cluster.tools.bench.command import bench as found
+            case "simulate":
+                from ps_cluster.tools.simulate.command import simulate as found
+            case "k8s":
+                from ps_cluster.tools.deploy.kubernetes_command import k8s as found
+            case "slurm":
+                from ps_cluster.tools.deploy.slurm_command import slurm as found
+            case "completion":
+                found = completion
+            case _:
+                return None
+        return found
 
 
 @click.group(

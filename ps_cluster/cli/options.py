@@ -320,7 +320,7 @@ def waiting_words(wait_seconds: float | None, min_workers: int | None) -> tuple[
     return (*seconds, *(() if min_workers is None else ("--min-workers", str(min_workers))))
 
 
-LARGEST_PORT, LOOPBACK = 65_535, "127.0.0.1"
+LARGEST_PORT = 65_535
 METRICS_OPTIONS = ("metrics_port", "metrics_host")
 
 
@@ -335,7 +335,7 @@ log_format_option = option(
 def metrics_options(command: Body) -> Body:
     """Add --metrics-port and --metrics-host to a command, for `report.metrics_server.with_metrics`."""
     where = "The address of --metrics-port. Everybody who can reach it can read the metrics."
-    add = option("--metrics-host", default=LOOPBACK, group=OUTPUT, rare=True, help=where)
+    add = option("--metrics-host", default="127.0.0.1", group=OUTPUT, rare=True, help=where)
     text = "Serve metrics for Prometheus at this port; 0: any free port."
     return option("--metrics-port", type=Whole(0, LARGEST_PORT), group=OUTPUT, rare=True, help=text)(add(command))
 

@@ -153,21 +153,18 @@ def _changes_to_resumed(context: click.Context, given: GivenSettings, *, tensorb
 
 
 def _resolve_new(given: GivenSettings, split: str | None, *, tensorboard: bool) -> Resolved:
-    """Return the settings of a new run. `split`: the value of --split, from which the mode may follow."""
+    """Return the settings of a new run. `split`: the value of --split. It decides the mode if only one mode splits that."""
     if tensorboard and not any(text.startswith(GRADIENTS) for text in given.assignments):
         given = replace(given, assignments=(*given.assignments, f"{GRADIENTS}=true"))
-    resolved = given.with_values(_mode_that_splits(split, given.values.get(MODE.setting))).resolved()
+    splitting = [mode.name for mode in MODES if mode.cluster.splits == split]
+    if len(splitting) == 1 and MODE.setting not in given.values:
+        given = given.with_values({MODE.setting: splitting[0]})
+    resolved = given.resolved()
     config = resolved.config
     if split and config.mode_kind.cluster.splits != split:
         splits = f"mode {config.mode.name} splits the {config.mode_kind.cluster.splits}"
         raise UserError(f"--split: got '{split}', but {splits}: leave one of them out")
     return resolved
-
-
-def _mode_that_splits(what: str | None, mode: str | None) -> dict[str, str]:
-    """Return the setting for the only mode that splits `what`; {} if several modes do, or if the user chose one."""
-    found = [one.name for one in MODES if one.cluster.splits == what]
-    return {MODE.setting: found[0]} if len(found) == 1 and mode is None else {}
 
 
 def _print_plan(resolved: Resolved) -> int:
@@ -180,33 +177,22 @@ def _print_plan(resolved: Resolved) -> int:
 
 
 def _print_what_was_asked_for(root: Path, *, profile: bool) -> None:
-    """Print where the time of a run went, and where its operations ran, if the user asked for them."""
-    if profile:
-        _print_profile(root)
-    _print_placement(root)
-
-
-def _print_profile(root: Path) -> None:
-    from ps_cluster.files import locks
-    from ps_cluster.notices import ignore
-    from ps_cluster.report import trace
-    from ps_cluster.report.terminal import make_console
+    """Print where the time of a run went, and on which devices its operations ran, if the user asked for them."""
     from ps_cluster.runs.run_dir import RUN_DIRECTORY, RunDir
 
     run_dir = RunDir(Path(os.path.realpath(root)))
-    with locks.sole_use(root, RUN_DIRECTORY, ignore):  # the run already printed this notice
-        trace.write_trace(run_dir)
-    trace.print_shares(run_dir, make_console())
+    if profile:
+        from ps_cluster.files import locks
+        from ps_cluster.notices import ignore
+        from ps_cluster.report import trace
+        from ps_cluster.report.terminal import make_console
 
-
-def _print_placement(root: Path) -> None:
-    """Print the device of each operation of a step, if the run was asked to log the devices."""
-    from ps_cluster.runs.run_dir import RunDir
-
-    file = RunDir(Path(os.path.realpath(root))).placement
-    if file.is_file():
+        with locks.sole_use(root, RUN_DIRECTORY, ignore):  # the run already printed this notice
+            trace.write_trace(run_dir)
+        trace.print_shares(run_dir, make_console())
+    if run_dir.placement.is_file():  # with `mode.log_placement`
         from ps_cluster.report.placement import placement_lines
 
-        for line in placement_lines(file):
+        for line in placement_lines(run_dir.placement):
             print_line(line)
         print_line(f"to see the closing table again: {PROGRAM} runs show {shlex.quote(str(root))}")

@@ -96,19 +96,23 @@ def evaluate(checkpoint_dir: Path, once: bool, wait_seconds: float | None, data_
 @option("--output", type=PRINTED_FILE, metavar="FILE", help="The file to write; default, or -: standard output.")
 @option("--skip-bad", is_flag=True, help="Skip pictures that can't be read, and name them.")
 @option("--prompt", metavar="TEXT", help="A text that a network for text continues.")
-@option("--length", type=Whole(1, 100_000), help=f"Add at most this many bytes to a text; default: {Sampling.length}.")
+@option("--length", type=Whole(1, 100_000), default=Sampling.length, help="Add at most this many bytes to a text.")
 @option(
     "--temperature",
     type=Number(0, 100),
-    help=f"0: take the likeliest byte; 1: draw bytes by their probability; default: {Sampling.temperature}.",
+    default=Sampling.temperature,
+    help="0: take the likeliest byte; 1: draw bytes by their probability.",
 )
-@option("--seed", type=Whole(0, 2**31), help=f"Seed with which bytes are drawn; default: {Sampling.seed}.")
+@option("--seed", type=Whole(0, 2**31), default=Sampling.seed, help="Seed with which bytes are drawn.")
 @option(
     "--data-dir",
     type=INPUT_PATH,
     help="Take classes and columns from the data set in this folder; default: from the run, which keeps them.",
 )
+@click.pass_context
 def predict(
+    context: click.Context,
+    /,
     examples: tuple[Path, ...],
     run: Path | None,
     top: int,
@@ -116,9 +120,9 @@ def predict(
     output: Path | None,
     skip_bad: bool,
     prompt: str | None,
-    length: int | None,
-    temperature: float | None,
-    seed: int | None,
+    length: int,
+    temperature: float,
+    seed: int,
     data_dir: Path | None,
 ) -> None:
     """Predict with the best model of a run.
@@ -138,17 +142,11 @@ def predict(
     if found.spec.is_text:
         from ps_cluster.evaluation.continuing import continue_texts
 
-        sampling = Sampling(
-            Sampling.length if length is None else length,
-            Sampling.temperature if temperature is None else temperature,
-            Sampling.seed if seed is None else seed,
-        )
+        sampling = Sampling(length, temperature, seed)
         count = continue_texts(found, examples, prompt, sampling, writer=WRITERS[form], output=output)
     else:
-        of_texts = {"--prompt": prompt, "--length": length, "--temperature": temperature, "--seed": seed}
-        for name, value in of_texts.items():
-            if value is not None:
-                raise UserError(f"{name}: the network of this run takes {found.spec}, no text: leave it out")
+        allowed = ("examples", "run", "top", "form", "output", "skip_bad", "data_dir")
+        refuse_others(context, *allowed, because=f"the network of this run takes {found.spec}, no text")
         count = write_predictions(
             found, examples, writer=WRITERS[form], top=top, output=output, skip_bad=skip_bad, notify=print_note
         )

@@ -1,4 +1,4 @@
-"""A program in place of `ps-cluster run`: it writes the files of a run as the launcher would, and trains nothing.
+"""A stand-in for `ps-cluster run`, which writes the files of a run as the launcher would, and trains nothing.
 
 Its first argument names what happens. Started with `python fake_launcher.py WHAT run --config FILE --run-dir FOLDER`.
 """

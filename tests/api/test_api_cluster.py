@@ -5,15 +5,14 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 import ps_cluster
 from tests.helpers.processes import assert_none_left
+from tests.helpers.real_cluster import PROJECT
 
 pytestmark = pytest.mark.cluster
-PROJECT = Path(__file__).resolve().parents[2]
 EXAMPLES = {
     "custom_loss.py": r"\d+% waited no longer than the network said",
     "keras_callbacks.py": r"after epoch 3 [^Z]*stopped after \d+ scored epochs; restored AUC (0\.9\d\d), best \1\n",
@@ -34,8 +33,8 @@ for number, path in enumerate(examples):
     sys.argv = [path, "--small"]
     runpy.run_path(path, run_name="__main__")
 """
-# Runs the code cells of a notebook one after the other, as a notebook does: no file has their functions. Its comparison is left
-# to tests/end_to_end/test_compare.py.
+# Runs the code cells of a notebook one after the other, as a notebook does, so no file contains their functions. The cell that
+# compares is left out, because tests/end_to_end/test_compare.py trains a comparison.
 CELLS = """
 import json, pathlib, sys
 
@@ -77,7 +76,7 @@ def test_the_script_of_the_readme_trains_from_standard_input_where_no_file_has_i
 @pytest.mark.exhaustive
 @pytest.mark.timeout(600)  # two trainings
 def test_the_page_of_the_api_runs_as_it_is_from_standard_input(tmp_path):
-    """As in a notebook no file has its functions, and there is no `__main__` guard.
+    """As in a notebook, no file contains the functions, and there is no `__main__` guard.
 
     The page's comparison is left to tests/end_to_end/test_compare.py, and how it gets there to tests/api/test_compare.py.
     """
@@ -95,7 +94,7 @@ def test_the_page_of_the_api_runs_as_it_is_from_standard_input(tmp_path):
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("of_keras", [True, False], ids=["fit", "train"])
 def test_every_example_runs_and_ends_with_what_it_promises(of_keras, tmp_path):
-    """All in one process, each in an empty folder, so that Keras is imported once for their predictions."""
+    """All examples run in one process, each in an empty folder, so that Keras is imported only once."""
     examples = sorted((PROJECT / "examples").glob("*.py"))
     assert [path.name for path in examples] == sorted(EXAMPLES)
     chosen = [path for path in examples if path.name.startswith("keras_") == of_keras]
@@ -157,7 +156,7 @@ print("the same:", model.evaluate(data, return_dict=True, verbose=0)["loss"] - h
 @pytest.mark.exhaustive
 @pytest.mark.timeout(200)
 def test_fit_trains_on_a_stream_of_texts_with_one_hot_targets_and_a_layer_without_config(tmp_path):
-    """What the run trains on has another form than what the caller's model is measured on."""
+    """The examples of the run have another form than those on which the caller's model is measured."""
     told = python(tmp_path, "-c", TEXTS_AND_ONE_HOT)
     assert "missing: []" in told
     assert "epochs: [0, 1, 2] [100, 200, 300]" in told, "an epoch of 100 updates, which take less than a checkpoint"

@@ -3,16 +3,15 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 import ps_cluster
-from ps_cluster.api.command_words import without_options
+from ps_cluster.api.program import COMMAND, without_options, words_of_run
+from ps_cluster.runs.run_dir import RunDir
 from tests.helpers.processes import assert_none_left
-from tests.helpers.real_cluster import unhurried
+from tests.helpers.real_cluster import PROJECT, unhurried
 
-PROJECT = Path(__file__).resolve().parents[2]
 CALLBACKS = """
 import keras
 
@@ -39,7 +38,7 @@ def run(folder, *options):
 
 @pytest.mark.cluster
 def test_the_whole_way_is_tried_with_two_updates_by_each_worker_and_nothing_is_left(tmp_path):
-    """Temporary files, of which none may be left, are looked for after every test of real processes."""
+    """A fixture of tests/conftest.py checks that no temporary file is left."""
     code, told, error = run(tmp_path, "--try", "--workers", "2", "--model", "mlp", "--epochs", "100")
     assert code == 0, error
     assert "try: everything worked in" in told and "savedmodel" in told and "test accuracy" in told
@@ -65,6 +64,13 @@ def test_options_are_left_out_with_their_values_and_others_stay():
     assert without_options(words, ("--a", "--b"), ("--flag",)) == ["--c"]
     assert without_options(words, ("--c",)) == ["--a", "1", "--b=2", "--flag"]
     assert without_options(words, ()) == words
+
+
+def test_a_setting_of_the_new_command_replaces_the_one_that_the_user_has_given(tmp_path):
+    words = ["--set", "training.steps=1000", "--set=training.seed=1", "--set", "training.epochs=2"]
+    argv = words_of_run(words, RunDir(tmp_path), {"training.steps": 100}, without=())
+    kept = ["--set", "training.seed=1", "--set", "training.epochs=2"]
+    assert argv == [*COMMAND, "run", *kept, "--run-dir", str(tmp_path), "--set", "training.steps=100"]
 
 
 COMPILED = """

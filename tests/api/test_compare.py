@@ -1,4 +1,4 @@
-"""`ps_cluster.compare` over a program that only looks like the command."""
+"""`ps_cluster.compare` with a stand-in for the command."""
 
 import json
 import sys
@@ -9,8 +9,9 @@ import ps_cluster
 from ps_cluster.files.writing import write_whole
 from ps_cluster.files.yaml_files import dump_yaml, read_yaml
 from ps_cluster.tools.compare.comparison_plan import PLAN
+from tests.helpers.bad_input import refusal
 
-# Writes what the command leaves, and its arguments.
+# Writes the files that the command leaves, and its arguments.
 FAKE = """
 import json, sys
 from pathlib import Path
@@ -67,9 +68,7 @@ def test_a_function_is_the_network_of_all_arms(call, tmp_path):
     ],
 )
 def test_bad_input_is_one_line(call, options, told):
-    with pytest.raises(ps_cluster.UserError) as error:
-        call(**options)
-    assert told in str(error.value) and "\n" not in str(error.value)
+    assert told in refusal(call, **options)
 
 
 def test_a_folder_of_something_else_is_not_written_to(call, tmp_path):
@@ -81,7 +80,7 @@ def test_a_folder_of_something_else_is_not_written_to(call, tmp_path):
 
 
 def begun(tmp_path):
-    """Leave the plan that the command writes for the settings it was given."""
+    """Write the plan that the command writes for its settings. Return the name of the network in it."""
     settings = read_yaml(tmp_path / "out" / "code" / "settings.yaml")
     write_whole(tmp_path / "out" / PLAN, dump_yaml(settings))
     return settings["settings"]["model.name"]

@@ -150,7 +150,7 @@ def test_a_model_whose_arguments_keras_does_not_note_is_refused_without_the_exam
 
 
 def test_a_function_of_a_child_process_of_multiprocessing_is_sent_by_value(tmp_path, monkeypatch):
-    """There the main module is called `__mp_main__`, which the processes of a run do not have."""
+    """In such a child the main module is called `__mp_main__`, and the processes of a run have no module of that name."""
     script = type(inspect)("__mp_main__")
     monkeypatch.setitem(__import__("sys").modules, "__mp_main__", script)
     exec("def build():\n    return 7\n", script.__dict__)

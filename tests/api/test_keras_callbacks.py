@@ -1,4 +1,4 @@
-"""Keras callbacks over the files of a run that no cluster has trained."""
+"""Keras callbacks that read the files of a run. The tests write these files themselves."""
 
 import contextlib
 import json

@@ -12,11 +12,11 @@ from ps_cluster.api.networks import write_network
 from ps_cluster.config import user_code
 from ps_cluster.errors import UserError
 from ps_cluster.process_variables import TRUSTED_FILES
+from tests.helpers.bad_input import PROJECT, refusal
 
 pytestmark = pytest.mark.slow
 
-PROJECT = Path(__file__).resolve().parents[2]
-# What a cell of a notebook, or a script that is read from standard input, defines: no file has it.
+# As in a notebook, or in a script from standard input, no file contains these definitions.
 SCRIPT = """
 import sys
 from pathlib import Path
@@ -42,13 +42,13 @@ print(write_network(build, Path(sys.argv[1])))
 
 
 def loaded(text):
-    """Return what a reference names, as if the user had named its file."""
+    """Return the object that a reference names, as if the user had named its file."""
     user_code.trust(user_code.parse(text).file)
     return user_code.load(user_code.parse(text))
 
 
 def pickled(folder, hash_seed, *scripts):
-    """Return the names that a process gives to the functions of these scripts, each run as its main module."""
+    """Return the names that a process gives to the functions of these scripts. It runs each script as its main module."""
     code = "import sys\nfor script in sys.argv[2:]:\n    exec(script)\n"
     told = subprocess.run(
         [sys.executable, "-", folder, *scripts],
@@ -64,7 +64,7 @@ def pickled(folder, hash_seed, *scripts):
 
 @pytest.fixture(autouse=True)
 def trusting_nothing(monkeypatch):
-    """Other tests have named files, and those of one test are not named for the next."""
+    """Trust no file at the beginning of a test, although other tests have named files."""
     monkeypatch.setenv(TRUSTED_FILES, "")
 
 
@@ -100,9 +100,7 @@ def test_a_pickle_that_the_user_has_not_named_is_not_read(tmp_path):
     ],
 )
 def test_a_function_that_can_not_be_used_is_told_in_one_line(tmp_path, build, told):
-    with pytest.raises(UserError) as error:
-        write_network(build, tmp_path)
-    assert told in str(error.value) and "\n" not in str(error.value)
+    assert told in refusal(write_network, build, tmp_path)
     assert not list(tmp_path.iterdir())
 
 

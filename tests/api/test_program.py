@@ -1,4 +1,4 @@
-"""A command beside this process: its lines, and its end with its caller."""
+"""A command in a child process: its lines are printed, and it ends with its caller."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ import psutil
 from ps_cluster.api.program import Program
 from tests.helpers.processes import assert_none_left, wait_until
 
-# What the commands do first, and then for a minute nothing.
+# Does what every command does first, and then waits for a minute.
 WAITING = """
 import os, time
 from ps_cluster.cli.main import main
@@ -60,7 +60,7 @@ def test_a_program_that_closes_its_output_is_waited_for():
 
 
 def test_a_command_finds_the_modules_of_its_caller_and_no_variables_that_give_settings(tmp_path, monkeypatch):
-    """The caller's arguments decide, and what they leave out is as the defaults say."""
+    """Only the caller's arguments decide the settings; all others have their defaults."""
     (tmp_path / "beside_the_script.py").write_text("NAME = 'found'\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PS_CLUSTER__TRAINING__SEED", "7")

@@ -1,8 +1,7 @@
-"""What users get wrong on the command line (see also test_bad_yaml, test_bad_surroundings, test_bombs)."""
+"""Mistakes of users on the command line (see also test_bad_yaml, test_bad_surroundings, test_bombs)."""
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -11,24 +10,19 @@ import pytest
 from click.testing import CliRunner
 
 from ps_cluster.cli.command_line import Number, OneValue, OutputPath, Whole
-from ps_cluster.cli.main import COMMANDS, main
+from ps_cluster.cli.main import main
 from ps_cluster.config import build_config
 from ps_cluster.files.writing import write_json
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.checkpoints import CheckpointMeta
 from ps_cluster.runs.run_dir import RunDir
-from tests.helpers.bad_input import PROJECT, Row, assert_one_line, assert_told, make_folder
+from tests.cli.test_help import all_commands
+from tests.helpers.bad_input import PROJECT, Row, assert_one_line, assert_told
 from tests.helpers.data import pack_images
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """All tests have the same: each shows that it leaves it as it was."""
-    return make_folder(tmp_path_factory.mktemp("bad") / "here")
-
-
 def _checkpoint_of_another_model(run_root: Path) -> None:
-    """A run of tutorial_cnn whose checkpoint has far too few weights."""
+    """Write a run of tutorial_cnn whose checkpoint has far too few weights."""
     run_dir = RunDir.create(run_root)
     images, labels = np.zeros([20, 32, 32, 3], np.uint8), np.zeros([20], np.uint8)
     dataset = pack_images(run_root / "data", "synthetic", tuple("abcdefghij"), (images, labels, images, labels))
@@ -59,12 +53,7 @@ CASES = [
     ("run --split layers --ps 2", ["cluster.parameter_servers", "2", "mode layers does not use it"]),
     ("run --split layers --straggler 1:5x", ["cluster.straggler", "1:5x", "mode layers does not use it"]),
     ("run --split layers --set optimizer.global_clip_norm=1", ["optimizer.global_clip_norm", "mode layers"]),
-    ("run --dataset imagenet", ["--dataset", "imagenet", "docs/extending.md#your-own-data"]),
     ("run --dataset ../own", ["dataset", "there is no '", "/own'"]),
-    (
-        "run --dataset empty",
-        ["dataset", "/empty' has no known form", "image_folder: ", "docs/extending.md#your-own"],
-    ),
     ("run --dataset pipe", ["dataset", "/pipe' has no known form"]),
     ("run --dataset used --image-size 4x", ["data.image_size", "data set text:", "does not use it"]),
     ("run --dataset mnist --image-size 64", ["data.image_size", "mnist", "image_folder", "leave it out"]),
@@ -208,7 +197,7 @@ CASES = [
     ("evaluate --checkpoint-dir absent --once", ["absent", "does not exist"]),
     ("evaluate --checkpoint-dir file --once", ["file"]),
     ("evaluate --checkpoint-dir used", ["used", "notes.txt"]),
-    # Numbers that are none, or that others read as another one.
+    # Texts that are no numbers, or that other programs read as other numbers.
     ("run --workers 010", ["--workers", "'010'", "plain digits"]),
     ("run --workers 1_0", ["--workers", "'1_0'", "plain digits"]),
     ("run --workers \uff13", ["--workers", "'\uff13'", "plain digits"]),
@@ -248,22 +237,15 @@ CASES = [
 
 
 @pytest.mark.parametrize("row", [Row(*case) for case in CASES], ids=str)
-def test_bad_option_is_told_in_one_line_and_leaves_nothing_behind(row, folder, commands):
-    assert_told(row, folder, commands)
+def test_bad_option_is_told_in_one_line_and_leaves_nothing_behind(row, bad_folder, commands):
+    assert_told(row, bad_folder, commands)
 
 
-def parameters() -> Iterator[tuple[str, click.Parameter]]:
-    """Yield the name of each command, also of those in a group, with each of its parameters."""
-    for name in COMMANDS:
-        command = main.get_command(None, name)
-        inner = command.commands.items() if isinstance(command, click.Group) else ()
-        for full_name, one in ((name, command), *((f"{name} {part}", member) for part, member in inner)):
-            for parameter in one.params:
-                yield full_name, parameter
+PARAMETERS = [(name, parameter) for name, command in all_commands() for parameter in command.params]
 
 
 def test_every_option_that_is_a_number_or_is_written_has_the_strict_type():
-    options = {(name, option.opts[0]): getattr(option.type, "one", option.type) for name, option in parameters()}
+    options = {(name, option.opts[0]): getattr(option.type, "one", option.type) for name, option in PARAMETERS}
     assert [key for key, kind in options.items() if isinstance(kind, click.types.FuncParamType)] == []
     lax = (click.types.IntParamType, click.types.FloatParamType)
     assert [
@@ -281,14 +263,14 @@ def test_every_option_that_is_a_number_or_is_written_has_the_strict_type():
 def test_every_option_takes_one_value_or_all_that_are_given():
     options = [
         (name, parameter.opts[0], type(parameter))
-        for name, parameter in parameters()
+        for name, parameter in PARAMETERS
         if isinstance(parameter, click.Option) and not parameter.is_eager  # --help and the like take no value
     ]
     assert [where for *where, kind in options if kind is not OneValue] == []
 
 
-def test_an_option_that_is_given_twice_with_one_value_is_no_mistake(folder, monkeypatch):
-    monkeypatch.chdir(folder)
+def test_an_option_that_is_given_twice_with_one_value_is_no_mistake(bad_folder, monkeypatch):
+    monkeypatch.chdir(bad_folder)
     result = CliRunner().invoke(main, ["run", "--workers", "2", "--workers", "2", "--epochs", "0"])
     assert_one_line(result.exit_code, result.stderr, ["--epochs"])
 
@@ -302,12 +284,12 @@ def test_checkpoint_of_another_model_is_told_in_one_line(tmp_path, monkeypatch):
     assert set(tmp_path.rglob("*")) - before <= {tmp_path / "run/metrics/evaluation.lock"}
 
 
-def test_it_is_the_same_in_a_process_of_its_own(folder):
-    before = set(folder.rglob("*"))
+def test_it_is_the_same_in_a_process_of_its_own(bad_folder):
+    before = set(bad_folder.rglob("*"))
     argv = [sys.executable, PROJECT / "cli.py", *["run", "--dataset", "cifar10", "--data-dir", "text"]]
-    ended = subprocess.run(argv, capture_output=True, text=True, cwd=folder)
+    ended = subprocess.run(argv, capture_output=True, text=True, cwd=bad_folder)
     assert_one_line(ended.returncode, ended.stderr, [])
-    assert set(folder.rglob("*")) == before
+    assert set(bad_folder.rglob("*")) == before
 
 
 @pytest.mark.parametrize(("words", "closed", "code"), [("runs", ">&-", 0), ("run --wrong", "2>&-", 2)])

@@ -1,4 +1,4 @@
-"""The commands `data list | fetch | verify | show | rm`, without TensorFlow but for the drawing of variations."""
+"""The commands `data list | fetch | verify | show | rm`. Only the drawing of variations needs TensorFlow."""
 
 import hashlib
 import json
@@ -22,7 +22,7 @@ ARRAYS = (*random_images(60), *random_images(20, seed=1))
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch) -> Path:
-    """A cache with a copy of what has the name of CIFAR-10, and one of generated images."""
+    """Return a cache with two packed copies of random images: one is named as CIFAR-10, the other as the generated set."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PS_CLUSTER_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("KERAS_HOME", str(tmp_path / "keras"))

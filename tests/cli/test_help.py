@@ -1,4 +1,4 @@
-"""Help that helps: examples of each command, the nearest name, and completion in a shell."""
+"""Help: the examples of each command, the name that is most similar to a mistyped one, and completion in a shell."""
 
 import re
 import shlex
@@ -15,8 +15,8 @@ from ps_cluster.installation import PROGRAM
 from tests.helpers.bad_input import assert_one_line
 
 
-def commands() -> Iterator[tuple[str, click.Command]]:
-    """All commands, also those of groups, by their whole names."""
+def all_commands() -> Iterator[tuple[str, click.Command]]:
+    """Yield the full name of each command with the command, including groups and their commands. The main group is ""."""
     yield "", main
     for name in COMMANDS:
         command = main.get_command(None, name)
@@ -26,16 +26,16 @@ def commands() -> Iterator[tuple[str, click.Command]]:
 
 
 def examples(command: click.Command) -> list[list[str]]:
-    """The examples of a command's help, without the program and what follows a pipe."""
-    joined = re.sub(r" \\\n +", " ", command.epilog or "")  # a long one goes on in the next line
+    """Return the examples in a command's help as words, without the program and without what follows a pipe."""
+    joined = re.sub(r" \\\n +", " ", command.epilog or "")  # a long example continues on the next line
     lines = [line.strip() for line in joined.splitlines() if line.strip().startswith(PROGRAM)]
     return [shlex.split(line.removeprefix(PROGRAM).partition("|")[0]) for line in lines]
 
 
-EXAMPLES = [(name, words) for name, command in commands() for words in examples(command)]
+EXAMPLES = [(name, words) for name, command in all_commands() for words in examples(command)]
 
 
-@pytest.mark.parametrize(("name", "command"), list(commands()), ids=[name or "main" for name, _ in commands()])
+@pytest.mark.parametrize(("name", "command"), list(all_commands()), ids=[name or "main" for name, _ in all_commands()])
 def test_every_help_has_three_examples_of_its_own_command(name, command):
     found = examples(command)
     assert len(found) >= 3 and all(words[: len(name.split())] == name.split() for words in found)
@@ -64,7 +64,7 @@ def test_options_are_shown_by_groups_and_rare_ones_where_all_are_asked_for(name)
     usual, every = (CliRunner().invoke(main, [*name.split(), option]).stdout for option in ("--help", "--help-all"))
     headings = re.findall(r"^(\w[\w ]*):$", every, re.M)
     assert headings[-1] == "Settings and output" and {"Mode", "Data", "Network", "Training"} <= set(headings)
-    command = dict(commands())[name]
+    command = dict(all_commands())[name]
     rare = {one.opts[0] for one in command.params if getattr(one, "rare", False)}
     assert rare and all(option in every and f"  {option} " not in usual for option in rare)
     assert all(one.opts[0] in usual for one in command.params if one.opts[0] not in rare)
@@ -94,7 +94,7 @@ def test_a_typo_is_told_with_the_nearest_name(words, told):
 
 
 def completed(*words: str) -> set[str]:
-    """What a shell offers for the last of the words."""
+    """Return the completions that a shell offers for the last of these words."""
     *before, last = words
     return {
         item.value

@@ -1,4 +1,4 @@
-"""The commands `runs`, `runs page`, `runs show` and `runs rm`: nothing is trained, and no code of a run is run."""
+"""The commands `runs`, `runs page`, `runs show` and `runs rm`. They train nothing and run no code of a run."""
 
 import fcntl
 import json
@@ -23,7 +23,7 @@ from tests.helpers.rows import progress_row
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """Three runs in runs/: a completed one, one that failed, and one that was killed."""
+    """Return a folder runs/ with three runs: one has completed, one has failed, and one was killed."""
     monkeypatch.chdir(tmp_path)
     write_run(tmp_path / "runs/good", Fake({"mode.name": "async"}))
     write_run(tmp_path / "runs/bad", Fake({"mode.name": "sync"}, outcome="failed"))

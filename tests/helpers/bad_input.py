@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -23,6 +23,7 @@ from typing import Any
 import psutil
 
 from ps_cluster.data.sets import synthetic
+from ps_cluster.errors import UserError
 
 PROJECT = Path(__file__).parents[2]
 MOST_MEMORY = 400 * 2**20  # bytes that a command may take in addition
@@ -148,6 +149,16 @@ def assert_one_line(exit_code: int, stderr: str, says: Sequence[str]) -> None:
     assert len(stderr) < MOST_CHARACTERS and "Traceback" not in stderr
     for part in says:
         assert part in stderr, stderr
+
+
+def refusal(call: Callable[..., object], *arguments: Any, **options: Any) -> str:
+    """Return the message of the UserError that a call has to raise. The message must be one line."""
+    try:
+        call(*arguments, **options)
+    except UserError as error:
+        assert "\n" not in str(error)
+        return str(error)
+    raise AssertionError("no UserError was raised")
 
 
 def serve() -> None:

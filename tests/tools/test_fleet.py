@@ -1,4 +1,4 @@
-"""A fleet of small programs that write what a run writes, or die."""
+"""A fleet of small programs that write the files of a run, or die."""
 
 import sys
 
@@ -9,7 +9,7 @@ from ps_cluster.config import build_config
 from ps_cluster.tools.fleet import DRAIN_S, FROZEN_S, Fleet, Job, train_at_once
 from tests.helpers.processes import assert_none_left, wait_until
 
-# Gets "--run-dir ROOT …" or "--resume ROOT". What it does is in ROOT.plan: a word for each start.
+# Its arguments are "--run-dir ROOT …" or "--resume ROOT". ROOT.plan has one word for each start, which says what to do.
 PROGRAM = """
 import json, os, pathlib, signal, sys, time
 root = pathlib.Path(sys.argv[2])

@@ -9,6 +9,7 @@ import click
 
 from ps_cluster.cli.command_line import PRINTED_FILE, Matching, OneLineErrors, Whole, examples, option, write_text_to
 from ps_cluster.cli.options import (
+    LARGEST_PORT,
     OPTIONS_OF_TASKS,
     GivenSettings,
     config_layers,
@@ -28,7 +29,6 @@ _RUN_DIR = Matching(r"/[^\n\r%\\]{0,999}", "an absolute path without % and \\")
 _TIME = Matching(r"[0-9]{1,6}(:[0-9]{2}){0,2}|[0-9]{1,4}-[0-9]{1,2}(:[0-9]{2}){0,2}", "a time: 90, 12:00:00 or 2-0")
 _MEMORY = Matching(r"[1-9][0-9]{0,8}[KMGT]?", "an amount of memory: 2G or 500M")
 _OPTION = Matching(r"--[a-z][a-z-]*(=[^\n\r]{1,300})?", "an option of sbatch: --partition=long")
-_LAST_PORT = 65_535
 
 _EXAMPLES = (
     "slurm render --run-dir /shared/runs/one --dataset synthetic --precision float32",
@@ -62,7 +62,7 @@ def slurm() -> None:
     help="How often each task may be restarted in a row. When a task has run for an hour, its count begins again.",
 )
 @option(
-    "--port", type=Whole(1024, _LAST_PORT),
+    "--port", type=Whole(1024, LARGEST_PORT),
     help="Port of the first task; the other tasks have the next ones. Default: chosen by the number of the job.",
 )  # fmt: skip
 @option("--sbatch", "more", type=_OPTION, multiple=True, metavar="OPTION", help="Another option of sbatch; repeatable.")
@@ -88,8 +88,8 @@ def render(
     opens_ports = sum(role.count for role in roles if role.listens) > 1
     if opens_ports:
         check_can_guard(config.cluster.isolation)
-    if port is not None and port + count - 1 > _LAST_PORT:
-        raise UserError(f"--port: got {port}: the last of {count} tasks would have a port over {_LAST_PORT}")
+    if port is not None and port + count - 1 > LARGEST_PORT:
+        raise UserError(f"--port: got {port}: the last of {count} tasks would have a port over {LARGEST_PORT}")
     job = SlurmJob(
         name=name,
         run_dir=PurePosixPath(run_dir),

@@ -48,19 +48,20 @@ def examine(checks: Sequence[Check]) -> Iterator[Finding]:
     for check in checks:
         began = time.monotonic()
         findings: list[Finding] = []
-
-        def look(check: Check = check, findings: list[Finding] = findings) -> None:
-            try:
-                findings.append(check.look())
-            except Exception as error:  # whatever happens in one check, the others run
-                findings.append(fail(f"{type(error).__name__}: {error}", "look into what the message names"))
-
-        thread = threading.Thread(target=look, daemon=True)
+        thread = threading.Thread(target=_look, args=(check, findings), daemon=True)
         thread.start()
         thread.join(check.limit_s)
         late = fail(f"no answer within {check.limit_s:g} s", "see whether the machine is overloaded or a disk hangs")
         finding = (findings or [late])[0]
         yield replace(finding, name=check.name, seconds=round(time.monotonic() - began, 3))
+
+
+def _look(check: Check, findings: list[Finding]) -> None:
+    """Append the finding of a check to `findings`."""
+    try:
+        findings.append(check.look())
+    except Exception as error:  # whatever happens in one check, the others run
+        findings.append(fail(f"{type(error).__name__}: {error}", "look into what the message names"))
 
 
 def as_json(examined: Sequence[Finding]) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""`k8s render` and `slurm render`: options of `task` that they pass on to it."""
+"""`k8s render` and `slurm render` pass options on to `task`."""
 
 import shlex
 
@@ -16,7 +16,7 @@ COMMANDS = {
     "k8s": ("k8s", "render", "--image", "me/ps-cluster:1", "--run-volume", "runs", *ASKED),
     "slurm": ("slurm", "render", "--run-dir", "/shared/a run", *ASKED),
 }
-WAITING = ("--wait-seconds", "1234567.5", "--min-workers", "2")  # of which no digit is lost
+WAITING = ("--wait-seconds", "1234567.5", "--min-workers", "2")  # no digit of these may be lost
 
 
 def rendered(*words):
@@ -71,7 +71,7 @@ def test_they_are_the_options_of_task(command, name):
 
 
 def data_of(*words):
-    """The section `data` of the configuration that the containers get."""
+    """Return the section `data` of the configuration that the containers get."""
     command = ("k8s", "render", "--image", "me/x:1", "--run-volume", "runs", "--precision", "float32", *words)
     (found,) = [one for one in yaml.safe_load_all(rendered(*command)) if one["kind"] == "ConfigMap"]
     return yaml.safe_load(found["data"]["config.yaml"])["data"]

@@ -19,7 +19,7 @@ from tests.helpers.slurm_stand_in import SlurmStandIn
 pytestmark = pytest.mark.slow
 
 NODES = ["10.0.0.1", "10.0.0.2"]
-# Ends with the next code of its plan, at once; at "stay" it stays until SIGTERM, and then ends with the code after that.
+# Ends at once with the next code of its plan. At "stay" it waits for SIGTERM, and then ends with the code after that.
 TASK = """#!/bin/bash
 name=$(sed -E 's/.*"type": "([a-z]+)", "index": ([0-9]+).*/\\1-\\2/' <<< "$TF_CONFIG")
 trap 'echo "$name" >> "{here}/stopped"; exit ${{plan[number]}}' TERM
@@ -34,7 +34,7 @@ exit "${{plan[number - 1]}}"
 
 @pytest.fixture
 def slurm(tmp_path):
-    """slurm({"chief-0": "75 0"}) starts the script with these plans of the tasks."""
+    """Return a function that starts the script, e.g. slurm({"chief-0": "75 0"}) with this plan for the chief."""
     here, started = tmp_path / "here", []
     here.mkdir()
     task = here / "task"

@@ -1,4 +1,4 @@
-"""Manifests: they are what the projects' models say, and start the same cluster whatever the kind."""
+"""Manifests are valid by the published models of the projects, and all kinds of workload start the same cluster."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The answer of each check of `doctor` on a machine that is as the test describes it, and one check after the other."""
+"""Each check of `doctor` on a machine as the test describes it, and the command that runs all checks."""
 
 import json
 import sys
@@ -10,8 +10,8 @@ from click.testing import CliRunner
 
 from ps_cluster.cli.main import main
 from ps_cluster.system.limits import Allowance, FreeMemory
-from ps_cluster.tools.doctor import checks as doctor_checks
-from ps_cluster.tools.doctor.checks import all_checks
+from ps_cluster.tools.doctor import command
+from ps_cluster.tools.doctor.command import all_checks
 from ps_cluster.tools.doctor.finding import Check, Status, as_json, examine, ok, warn
 from ps_cluster.tools.doctor.gpu_checks import gpus
 from ps_cluster.tools.doctor.installation_checks import (
@@ -56,7 +56,7 @@ def test_without_a_gpu_nothing_is_multiplied():
 
 
 def test_a_matrix_is_multiplied_on_each_device():
-    # The only kind of device that there is here.
+    # The processor is the only device that each machine has.
     answer(gpus(("0",), argv=(*MULTIPLY, "CPU")), OK, "CPU:0 multiplies in ", " ms; run --gpus auto uses them")
 
 
@@ -178,7 +178,7 @@ def test_data_that_is_not_here_is_a_warning_and_an_archive_is_enough(tmp_path, m
 
 @pytest.fixture
 def temporary(tmp_path, monkeypatch):
-    """The folder in which temporary ones are made."""
+    """Return the folder in which temporary folders are created."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     return tmp_path
 
@@ -196,7 +196,7 @@ def test_a_cluster_that_hangs_is_ended(temporary):
     assert_none_left(temporary)
 
 
-# Checks the words of a run as the command does, and writes what the run would leave.
+# Checks the words of a run as the command does, and writes the files that the run would leave.
 TRIES_NOTHING = """
 import json, pathlib, sys
 from click.testing import CliRunner
@@ -241,7 +241,7 @@ def test_the_command_prints_each_check_and_what_to_do_or_json(tmp_path, monkeypa
     monkeypatch.setenv("PS_CLUSTER_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("KERAS_HOME", str(tmp_path))
     quick = all_checks(tmp_path, tmp_path, None, cluster=False)[:-1]  # without the import of TensorFlow
-    monkeypatch.setattr(doctor_checks, "all_checks", lambda *places, cluster: quick)
+    monkeypatch.setattr(command, "all_checks", lambda *places, cluster: quick)
     told = CliRunner().invoke(main, ["doctor", "--no-cluster"])
     lines = told.stdout.splitlines()
     assert told.exit_code == 0 and lines[0].startswith("ok    python      3.")
@@ -253,6 +253,6 @@ def test_the_command_prints_each_check_and_what_to_do_or_json(tmp_path, monkeypa
 
 
 def test_a_check_that_has_failed_is_the_exit_code(monkeypatch):
-    monkeypatch.setattr(doctor_checks, "all_checks", lambda *places, cluster: [Check("raises", raises)])
+    monkeypatch.setattr(command, "all_checks", lambda *places, cluster: [Check("raises", raises)])
     told = CliRunner().invoke(main, ["doctor"])
     assert told.exit_code == 1 and "to do: " in told.stdout
