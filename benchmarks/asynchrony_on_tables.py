@@ -182,7 +182,7 @@ def figure(record: Record) -> Plot:
 
 
 def compared_with(record: Record) -> list[str]:
-    """Return what async costs and brings, seed by seed: its score minus those of others, and its speed over theirs."""
+    """Compare async with other modes, seed by seed: return lines with differences of scores and ratios of examples/s."""
     rows = {(row["data"], row["mode"]): row for row in record.rows}
     names = dict.fromkeys(data for data, _ in rows)
     measured = [values for row in record.rows for values in row.values() if isinstance(values, list)]

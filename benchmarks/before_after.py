@@ -31,7 +31,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json
 from ps_cluster.installation import IMPORT_FOLDER
 from ps_cluster.report.terminal import print_line
-from ps_cluster.tools.bench.cases import NOTHING_BESIDE, RULE, known_steps
+from ps_cluster.tools.bench.cases import RULE, UPDATES_ONLY, known_steps
 
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path, resolve_path=True)
 COLUMNS = {
@@ -56,7 +56,7 @@ class Measured(BaseModel):
 
 
 def measured(checkout: Path, settings: Mapping[str, Any]) -> Measured:
-    """Train with the code of a checkout, and return the speed of the run. The arguments are as for `train`.
+    """Train with the code of a checkout, and return the speed of the run.
 
     Raises:
       RunFailed: the training failed.
@@ -131,7 +131,7 @@ def main(
         print_line(f"round {number + 1}/{rounds}: {row['network']}, {row['precision']}")
         of_row = {"model.name": row["network"], "model.precision": row["precision"]}
         length = {"training.steps": steps} if (steps := known_steps(row["network"])) else {}
-        settings = {**RULE, **NOTHING_BESIDE, **data, **of_row, **length, **shared}
+        settings = {**RULE, **UPDATES_ONLY, **data, **of_row, **length, **shared}
         arms = {"before": (before, settings | only_before), "now": (IMPORT_FOLDER, settings)}
         # Every second round measures `now` first, so that neither is always the first.
         found = {name: measured(*arms[name]) for name in sorted(arms, reverse=bool(number % 2))}

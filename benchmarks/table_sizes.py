@@ -38,14 +38,14 @@ from ps_cluster.runs.result_rows import ProgressRow, Summary
 from ps_cluster.runs.rows import ClusterFile
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system.limits import room
-from ps_cluster.tools.bench.cases import NOTHING_BESIDE
+from ps_cluster.tools.bench.cases import UPDATES_ONLY
 from ps_cluster.training.memory import table_bytes
 
 SETTINGS: dict[str, Any] = {
     "data.dataset": "clicks", "data.zipf_exponent": 1.2, "model.name": "dlrm", "model.rows_from": 1,
     "model.precision": "float32", "optimizer.rule": "adagrad", "optimizer.learning_rate": 0.01, "schedule.kind": "constant",
     "mode.name": "async", "cluster.workers": 2, "training.batch_size_per_worker": 512, "evaluation.draw_results": False,
-    **NOTHING_BESIDE,
+    **UPDATES_ONLY,
 }  # fmt: skip
 COPIES = 2  # of each row on its server: the row and its slot of adagrad
 HARDLY_ANY = 100  # rows of each table: with them the servers have the memory that does not depend on rows

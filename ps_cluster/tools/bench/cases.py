@@ -24,8 +24,8 @@ RULE = {
     "optimizer.weight_decay": 0.0, "optimizer.learning_rate_factors": [], "schedule.kind": "constant",
     "schedule.image_scales": [],
 }  # fmt: skip
-# A training does nothing beside its updates.
-NOTHING_BESIDE = {
+# A training with these settings only makes updates: nothing is scored, and nothing is saved before its end.
+UPDATES_ONLY = {
     "cluster.evaluator": False, "checkpoints.snapshot_every_seconds": 1e6, "checkpoints.every_seconds": 1e6,
 }  # fmt: skip
 SAME_IN_ALL_ARMS = ("optimizer.", "schedule.", "data.augmentation.")
@@ -107,7 +107,7 @@ def case(model: str, precision: str, packed: PackedDataset, values: Mapping[str,
     """Return a complete configuration with `values`. Its `training.steps` is None where no number is known."""
     shapes = [field.shape for field in packed.spec.inputs.values() if field.is_image]
     overrides = {
-        **NOTHING_BESIDE, **RULE, "model.name": model, "model.precision": precision,
+        **UPDATES_ONLY, **RULE, "model.name": model, "model.precision": precision,
         "training.batch_size_per_worker": BATCH_SIZE,
         "training.steps": known_steps(model) if shapes == [(32, 32, 3)] else None,
         **(values or {}),
