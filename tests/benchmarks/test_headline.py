@@ -2,7 +2,7 @@ from benchmarks import headline
 from ps_cluster.tools.bench.throughput import Spread
 
 
-def test_the_cluster_is_compared_with_the_fastest_way_of_each_round_and_with_pytorch_only_where_it_is_there(monkeypatch):
+def test_of_several_arms_of_pytorch_the_fastest_of_each_round_counts(monkeypatch):
     measured = []
 
     def bench(arms, model, rounds, values, **options):
