@@ -16,7 +16,6 @@ The same command continues an interrupted study. `--draw` prints the table of a 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from itertools import product
@@ -29,7 +28,7 @@ import click
 
 import ps_cluster
 from benchmarks import recommenders
-from benchmarks.records import Column, Record, half_interval, keep, table
+from benchmarks.records import Column, Record, half_interval, keep, print_table
 from benchmarks.trials import STEP, Arm, Difference, Study, lines_of
 from ps_cluster.cli.command_line import OUTPUT_FILE, OUTPUT_FOLDER, CommaList, OneLineCommand, Whole
 from ps_cluster.config.user_layers import parse_assignment
@@ -38,6 +37,7 @@ from ps_cluster.files.json_files import read_json
 from ps_cluster.files.writing import write_whole
 from ps_cluster.report.plots import Plot, grid, legend_outside, looks, plain_ticks, plot_style
 from ps_cluster.report.terminal import print_line
+from ps_cluster.tools.compare.estimates import SeededValues, ratio
 from ps_cluster.tools.compare.records import Record as RunRecord
 from ps_cluster.tools.compare.records import read_record
 
@@ -115,7 +115,7 @@ def tuned(name: str, folder: Path, assignments: Mapping[str, Any]) -> dict[str, 
     arms = {mode: tuned_arm(name, mode, assignments) for mode in MODES}
     folder.mkdir(parents=True, exist_ok=True)
     study = Study(folder / "tuning.json", list(arms.values()))
-    study.train(0, (), at_a_time=1)  # a mode needs both cores
+    study.train(0, at_a_time=1)  # a mode needs both cores
     return {mode: arm.best(study.tried(arm)).rate for mode, arm in arms.items()}
 
 
@@ -128,7 +128,7 @@ def tuned_arm(name: str, mode: str, assignments: Mapping[str, Any]) -> Arm:
         "checkpoints.every_epochs": work.settings["training.epochs"], **assignments,
     }  # fmt: skip
     scale = -1.0 if work.metric == "rmse" else 1.0
-    return Arm(f"{name}: {mode}", settings, tuple(work.rate * factor for factor in GRID), "", (), work.held_out, scale)
+    return Arm(f"{name}: {mode}", settings, tuple(work.rate * factor for factor in GRID), work.held_out, scale)
 
 
 def rows_of(name: str, metric: str, runs: Sequence[RunRecord]) -> list[dict[str, Any]]:
@@ -182,7 +182,7 @@ def figure(record: Record) -> Plot:
 
 
 def compared_with(record: Record) -> list[str]:
-    """Return what async costs and brings, seed by seed: its score minus those of others, and its speed over theirs."""
+    """Compare async with other modes, seed by seed: return lines with differences of scores and ratios of examples/s."""
     rows = {(row["data"], row["mode"]): row for row in record.rows}
     names = dict.fromkeys(data for data, _ in rows)
     measured = [values for row in record.rows for values in row.values() if isinstance(values, list)]
@@ -196,11 +196,11 @@ def compared_with(record: Record) -> list[str]:
     ]
     ratios = []
     for data, (key, other) in product(names, (("speed", BASELINE), ("speed", "sync-ps"), ("slow_speed", "sync-ps"))):
-        logs = [math.log(a / b) for a, b in zip(rows[data, "async"][key], rows[data, other][key], strict=True)]
-        middle, half = mean(logs), half_interval(logs)
-        low, ratio, high = (math.exp(middle + part) for part in (-half, 0, half))
+        speeds = (rows[data, mode][key] for mode in ("async", other))
+        found = ratio(*(SeededValues(tuple(range(len(one))), tuple(one)) for one in speeds))
         slow = ", a slow worker" * (key == "slow_speed")
-        ratios.append(f"{data}{slow}: examples/s of async ÷ {other} {ratio:.2f} ({low:.2f} to {high:.2f})")
+        spread = f"{found.mean:.2f} ({found.low:.2f} to {found.high:.2f})"
+        ratios.append(f"{data}{slow}: examples/s of async ÷ {other} {spread}")
     return [*lines_of(differences, 4), *ratios]
 
 
@@ -208,7 +208,8 @@ def draw(path: Path) -> None:
     """Print the table of a record and what async costs and brings, and draw the figure beside the record."""
     record, picture = read_json(path, Record), path.with_suffix(".png")
     write_whole(picture, figure(record).png)
-    for line in (*table([record]).splitlines(), *compared_with(record), f"figure {picture}"):
+    print_table(record)
+    for line in (*compared_with(record), f"figure {picture}"):
         print_line(line)
 
 
@@ -226,7 +227,7 @@ def draw(path: Path) -> None:
     help="Compare on these data sets only.",
 )
 @click.option(
-    "--seeds", type=Whole(1, 100), default=8, help="How many final runs each mode gets, with and without a slow worker."
+    "--seeds", type=Whole(2, 100), default=8, help="How many final runs each mode gets, with and without a slow worker."
 )
 @click.option("--straggler", default="2:5x", help="The slow worker, e.g. 2:5x.")
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A setting of all runs.")

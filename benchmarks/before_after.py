@@ -12,7 +12,7 @@ of a core, so the training has to be long.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,7 +21,7 @@ from typing import Any
 import click
 from pydantic import BaseModel
 
-from benchmarks.records import Column, keep, table
+from benchmarks.records import Column, keep, print_table
 from benchmarks.training import train
 from ps_cluster.cli.command_line import OUTPUT_FILE, CommaList, NameOf, OneLineCommand, Whole
 from ps_cluster.config.datasets import DATASETS
@@ -31,15 +31,9 @@ from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json
 from ps_cluster.installation import IMPORT_FOLDER
 from ps_cluster.report.terminal import print_line
-from ps_cluster.tools.bench.cases import BATCH_SIZE, IMAGES, RULE
+from ps_cluster.tools.bench.cases import RULE, UPDATES_ONLY, known_steps
 
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path, resolve_path=True)
-SHARED = {
-    **RULE,
-    "cluster.evaluator": False,
-    "checkpoints.snapshot_every_seconds": 1e6,
-    "checkpoints.every_seconds": 1e6,
-}
 COLUMNS = {
     "network": Column(heading="network"),
     "precision": Column(heading="precision"),
@@ -61,15 +55,15 @@ class Measured(BaseModel):
     peak_memory_bytes: float
 
 
-def measured(checkout: Path, settings: Mapping[str, Any], data: Sequence[str]) -> Measured:
-    """Train with the code of a checkout, and return the speed of the run. The arguments are as for `train`.
+def measured(checkout: Path, settings: Mapping[str, Any]) -> Measured:
+    """Train with the code of a checkout, and return the speed of the run.
 
     Raises:
       RunFailed: the training failed.
     """
     with TemporaryDirectory(prefix="before-after-") as folder:
         root = Path(folder) / "run"
-        train(root, settings, data, checkout=checkout)
+        train(root, settings, checkout=checkout)
         return read_json(root / "summary.json", Measured)
 
 
@@ -126,7 +120,7 @@ def main(
     rounds: int, dataset: str, data_dir: Path | None, output: Path | None,
 ) -> None:  # fmt: skip
     """Compare the speed of two checkouts, or of two settings, in turns."""
-    data = ("--dataset", dataset, *(("--data-dir", f"{data_dir}") if data_dir else ()))
+    data = {"data.dataset": dataset, **({"data.data_dir": f"{data_dir}"} if data_dir else {})}
     shared, only_before = (dict(map(parse_assignment, words)) for words in (both, earlier))
     figures = [name for name in COLUMNS if name not in ("network", "precision")]
     rows: list[dict[str, Any]] = [
@@ -135,16 +129,16 @@ def main(
     ]
     for number, row in product(range(rounds), rows):
         print_line(f"round {number + 1}/{rounds}: {row['network']}, {row['precision']}")
-        length = {"training.steps": IMAGES[row["network"]] // BATCH_SIZE} if row["network"] in IMAGES else {}
-        settings = {**SHARED, "model.name": row["network"], "model.precision": row["precision"], **length, **shared}
+        of_row = {"model.name": row["network"], "model.precision": row["precision"]}
+        length = {"training.steps": steps} if (steps := known_steps(row["network"])) else {}
+        settings = {**RULE, **UPDATES_ONLY, **data, **of_row, **length, **shared}
         arms = {"before": (before, settings | only_before), "now": (IMPORT_FOLDER, settings)}
         # Every second round measures `now` first, so that neither is always the first.
-        found = {name: measured(*arms[name], data) for name in sorted(arms, reverse=bool(number % 2))}
+        found = {name: measured(*arms[name]) for name in sorted(arms, reverse=bool(number % 2))}
         for key, value in compared(found["before"], found["now"]).items():
             row[key].append(value)
         record = keep(output, [one for one in rows if one["now"]], COLUMNS)
-    for line in table([record]).splitlines():
-        print_line(line)
+    print_table(record)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from typing import Any
 
 import click
 
-from benchmarks.records import RECORDS, Column, keep, table
+from benchmarks.records import RECORDS, Column, keep, print_table
 from benchmarks.staleness_chart import Rule, arm
 from benchmarks.trials import Difference, Study, lines_of
 from ps_cluster.cli.command_line import OUTPUT_FILE, OneLineCommand, Whole
@@ -65,8 +65,7 @@ def draw(record: Path) -> None:
             one = ARMS[rule.name, delay]
             row |= {f"rate {delay}": one.best(study.tried(one)).rate, f"{delay}": list(study.scores(one).values())}
         rows.append(row)
-    for line in table([keep(record.with_name("delay_of_one.json"), rows, COLUMNS)]).splitlines():
-        print_line(line)
+    print_table(keep(record.with_name("delay_of_one.json"), rows, COLUMNS))
     adam, muon = found.values()
     named = [Difference(f"cost of the delay, {rule}", tuple(cost)) for rule, cost in found.items()]
     named.append(
@@ -84,7 +83,7 @@ def draw(record: Path) -> None:
 def main(seeds: int, record: Path, at_a_time: int, only_draw: bool) -> None:
     """Test what a delay of one update costs Adam and Muon, or draw what was measured."""
     if not only_draw:
-        Study(record, list(ARMS.values())).train(seeds, (), at_a_time)
+        Study(record, list(ARMS.values())).train(seeds, at_a_time)
     draw(record)
 
 

@@ -8,10 +8,7 @@ environment with benchmarks/requirements-ddp.txt; without it nothing is compared
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,14 +17,15 @@ from typing import Any
 import click
 
 from benchmarks.records import RECORDS, Column, keep
+from benchmarks.training import train
 from ps_cluster.cli.command_line import CommaList, OneLineCommand, Whole
-from ps_cluster.errors import RunFailed
 from ps_cluster.files.json_files import read_json
-from ps_cluster.installation import IMPORT_FOLDER
-from ps_cluster.report.terminal import print_line
+from ps_cluster.report.terminal import make_console, print_line
 from ps_cluster.runs.result_rows import Summary
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system import machine
+from ps_cluster.system.environment import prepare_for_tensorflow
+from ps_cluster.tools.bench import cases, throughput
 from ps_cluster.tools.bench.throughput import Spread
 
 PARTS = ("default_run", "arms", "straggler")
@@ -53,29 +51,28 @@ OF_A_RUN: dict[str, tuple[int, Callable[[Summary], float]]] = {  # figure → di
     "mean staleness": (2, lambda summary: summary.staleness.mean or 0.0),
 }
 Rows = list[dict[str, Any]]  # of a record with COLUMNS
-Bench = Callable[[tuple[object, ...]], Mapping[str, Spread]]
-"""Runs `bench` with further options, and returns its figures for one network."""
 
 
-def default_run(folder: Path, seeds: int, data: tuple[str, ...]) -> Rows:
+def default_run(seeds: int, data: Mapping[str, object]) -> Rows:
     """Train with the defaults, once for each seed."""
     summaries = []
     for seed in range(seeds):
-        run_dir = RunDir(folder / f"seed-{seed}")
-        run_command("run", "--workers", 3, "--ps", 1, *data, "--seed", seed, "--run-dir", run_dir.root)
-        summaries.append(read_json(run_dir.summary, Summary))
+        print_line(f"default run {seed + 1}/{seeds}")
+        with TemporaryDirectory(prefix="headline-") as folder:
+            run_dir = RunDir(Path(folder) / "run")
+            train(run_dir.root, {"cluster.workers": 3, "cluster.parameter_servers": 1, **data, "training.seed": seed})
+            summaries.append(read_json(run_dir.summary, Summary))
     return [
         {"figure": f"default run, {figure}", "values": list(map(of, summaries)), "digits": digits}
         for figure, (digits, of) in OF_A_RUN.items()
     ]
 
 
-def beside_others(bench: Bench, ddp_python: Path | None) -> Rows:
+def beside_others(rounds: int, data: Mapping[str, object], ddp_python: Path | None) -> Rows:
     """Measure the cluster beside the other ways to train the default network."""
     peers = [names for names in ARMS if ddp_python or "ddp_cores" not in names]
-    names = ",".join(["cluster", *chain.from_iterable(peers)])
-    python = ("--ddp-python", ddp_python) if ddp_python else ()
-    figures = bench(("--arms", names, "--models", "airbench", "--set", "training.steps=60", *python))
+    arms = ["cluster", *chain.from_iterable(peers)]
+    figures = bench(arms, "airbench", rounds, {**data, "training.steps": 60}, ddp_python=ddp_python)
     rows = []
     for peer in peers:
         ratios = [figures[f"cluster_to_{name}"].values for name in peer]
@@ -83,18 +80,28 @@ def beside_others(bench: Bench, ddp_python: Path | None) -> Rows:
     return rows
 
 
-def with_straggler(bench: Bench) -> Rows:
+def with_straggler(rounds: int, data: Mapping[str, object]) -> Rows:
     """Measure what one slow worker costs the cluster and an all-reduce."""
-    small = ("--models", "tutorial_cnn", "--set", "training.steps=400")
-    figures = bench(("--arms", "cluster,sync", "--straggler", "2:5x", *small))
+    steps = {"training.steps": 400}
+    figures = bench(["cluster", "sync"], "tutorial_cnn", rounds, {**data, **steps}, straggler="2:5x")
     return [{"figure": SLOW[key], "values": [100 * share for share in figures[key].values]} for key in SLOW]
 
 
-def run_command(*words: object) -> None:
-    """Run a command of this program, and show its output. Raises RunFailed if it fails."""
-    argv = [sys.executable, "cli.py", *map(str, words)]
-    if code := subprocess.run(argv, cwd=IMPORT_FOLDER).returncode:
-        raise RunFailed(f"exit code {code}: {' '.join(argv)}")
+def bench(
+    arms: Sequence[str],
+    model: str,
+    rounds: int,
+    values: Mapping[str, object],
+    *,
+    straggler: str | None = None,
+    ddp_python: Path | None = None,
+) -> Mapping[str, Spread]:
+    """Measure as the command `bench` does, in the precision that a run takes by default. Return the figures."""
+    prepare_for_tensorflow()
+    benchmark = cases.benchmark(arms, [model], [machine.fastest_precision()], straggler, ddp_python, values)
+    results = throughput.measure(benchmark, rounds, None, notify=print_line)
+    throughput.print_table(benchmark, results, make_console())
+    return results[0].figures
 
 
 @click.command(cls=OneLineCommand)
@@ -110,26 +117,17 @@ def run_command(*words: object) -> None:
 )
 def main(data_dir: Path | None, seeds: int, rounds: int, ddp_python: Path | None, parts: tuple[str, ...]) -> None:
     """Measure the figures of README, and write their records."""
-    data = ("--dataset", "cifar10", *(("--data-dir", f"{data_dir}") if data_dir else ()))
-    with TemporaryDirectory(prefix="headline-") as folder:
-
-        def bench(words: tuple[object, ...]) -> dict[str, Spread]:
-            output = Path(folder) / "bench.json"
-            precision = ("--precisions", machine.fastest_precision())  # the one that a run takes by default
-            run_command("bench", "--rounds", rounds, *words, *precision, *data, "--output", output)
-            (row,) = json.loads(output.read_text(encoding="utf-8"))["rows"]
-            return {name: Spread.model_validate(value) for name, value in row.items() if isinstance(value, dict)}
-
-        measurements: dict[str, Callable[[], Rows]] = {
-            "default_run": lambda: default_run(Path(folder), seeds, data),
-            "arms": lambda: beside_others(bench, ddp_python),
-            "straggler": lambda: with_straggler(bench),
-        }
-        for name in parts:
-            rows = measurements[name]()
-            keep(RECORDS / f"{name}.json", rows, COLUMNS)
-            for row in rows:
-                print_line(f"{row['figure']}: {COLUMNS['values'].text(row['values'], row.get('digits'))}")
+    data = {"data.dataset": "cifar10", **({"data.data_dir": f"{data_dir}"} if data_dir else {})}
+    measurements: dict[str, Callable[[], Rows]] = {
+        "default_run": lambda: default_run(seeds, data),
+        "arms": lambda: beside_others(rounds, data, ddp_python),
+        "straggler": lambda: with_straggler(rounds, data),
+    }
+    for name in parts:
+        rows = measurements[name]()
+        keep(RECORDS / f"{name}.json", rows, COLUMNS)
+        for row in rows:
+            print_line(f"{row['figure']}: {COLUMNS['values'].text(row['values'], row.get('digits'))}")
 
 
 if __name__ == "__main__":

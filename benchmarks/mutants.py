@@ -2,7 +2,7 @@
 
     python -m benchmarks.mutants ps_cluster/server/shard.py --output shard.json
 
-A mutant is a module with one small mistake, such as `<` in place of `<=`. Each is written into a copy of the project. The
+A mutant is a module with one small mistake, such as `<` instead of `<=`. Each is written into a copy of the project. The
 tests that import the module, directly or through a helper, run on it until one fails. First the quick tests run, as in
 `make test-quick`. With --all, the other tests then run on the mutants that the quick tests did not find. Docstrings,
 annotations and the words of messages are left as they are.
@@ -14,6 +14,7 @@ import ast
 import contextlib
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -36,6 +37,7 @@ from ps_cluster.report.terminal import print_line
 
 QUICK, OTHERS = "not cluster and not slow", "cluster or slow"
 _LEFT_OUT = {"fstring", "raise_stmt", "annassign", "tfpdef"}  # nodes of messages and annotations in parso's grammar
+_UNION = re.compile(r"[A-Z]\w*(\s*\|\s*[A-Z]\w*)*")  # of classes
 COLUMNS = {"line": Column(heading="line"), "mutant": Column(heading="mutant"), "result": Column(heading="result")}
 
 
@@ -62,16 +64,11 @@ def _is_left_out(node: Any) -> bool:
     """Return whether a node of parso's tree is in an annotation, a message, or a union of types."""
     while node.parent is not None:
         is_result = node.parent.type == "funcdef" and node.parent.annotation is node
-        is_union = node.type == "expr" and all(leaf[:1].isupper() or leaf in "|" for leaf in _leaves(node))
+        is_union = node.type == "expr" and _UNION.fullmatch(node.get_code(include_prefix=False))
         if node.type in _LEFT_OUT or is_result or is_union:
             return True
         node = node.parent
     return False
-
-
-def _leaves(node: Any) -> Iterator[str]:
-    for child in node.children:
-        yield from _leaves(child) if hasattr(child, "children") else [child.value]
 
 
 def _compiles(source: str) -> bool:

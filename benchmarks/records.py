@@ -152,6 +152,12 @@ def table(records: Sequence[Record], *, commits: bool = False) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
 
 
+def print_table(record: Record) -> None:
+    """Print a record as a Markdown table."""
+    for line in table([record]).splitlines():
+        print_line(line)
+
+
 @click.group(cls=OneLineErrors)
 def main() -> None:
     """Make the tables of the pages from the records, and see which records are old."""

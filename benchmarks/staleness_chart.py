@@ -24,7 +24,7 @@ from typing import Any
 
 import click
 
-from benchmarks.records import RECORDS, Column, half_interval, keep, table
+from benchmarks.records import RECORDS, Column, half_interval, keep, print_table
 from benchmarks.trials import Arm, Difference, Study, lines_of
 from ps_cluster.cli.command_line import OUTPUT_FILE, OneLineCommand, Whole
 from ps_cluster.errors import UserError
@@ -148,10 +148,8 @@ def arm(network: str, rule: Rule, staleness: int) -> Arm:
     else:
         settings |= {"mode.name": "single"}
     rates = work.rates["momentum" if rule.method == "ordered_momentum" else rule.rule]
-    return Arm(
-        f"{network}: {rule.name}, staleness {staleness}", settings, rates, rule.momentum_key,
-        rule.momenta, work.held_out, work.scale,
-    )  # fmt: skip
+    name = f"{network}: {rule.name}, staleness {staleness}"
+    return Arm(name, settings, rates, work.held_out, work.scale, rule.momentum_key, rule.momenta)
 
 
 def arms_of(network: str) -> list[Arm]:
@@ -220,9 +218,7 @@ def draw(record: Path) -> None:
     if not networks:
         raise UserError(f"--record: '{record}' has no final trials yet: run the study without --draw first")
     rows = [row for network in networks for row in rows_of(studies[network], network)]
-    summary = keep(record.with_name("staleness_chart.json"), rows, COLUMNS)
-    for line in table([summary]).splitlines():
-        print_line(line)
+    print_table(keep(record.with_name("staleness_chart.json"), rows, COLUMNS))
     found = [one for network in networks for one in differences(studies[network], network)]
     for line in lines_of(found, digits=2):
         print_line(line)
@@ -247,8 +243,8 @@ def main(
         return draw(record)
     if network is None:
         raise UserError("--network: give one, or --draw")
-    study = Study(record, arms_of(network))
-    study.train(seeds, ("--data-dir", f"{data_dir}") if data_dir else (), at_a_time)
+    data = {"data.data_dir": f"{data_dir}"} if data_dir else {}
+    Study(record, arms_of(network)).train(seeds, at_a_time, data)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ import click
 import psutil
 
 import ps_cluster
-from benchmarks.records import Column, keep, table
+from benchmarks.records import Column, keep, print_table
 from ps_cluster.cli.command_line import OUTPUT_FILE, CommaList, OneLineCommand, Whole
 from ps_cluster.config import build_config
 from ps_cluster.config.tasks import PS
@@ -38,13 +38,14 @@ from ps_cluster.runs.result_rows import ProgressRow, Summary
 from ps_cluster.runs.rows import ClusterFile
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system.limits import room
+from ps_cluster.tools.bench.cases import UPDATES_ONLY
 from ps_cluster.training.memory import table_bytes
 
 SETTINGS: dict[str, Any] = {
     "data.dataset": "clicks", "data.zipf_exponent": 1.2, "model.name": "dlrm", "model.rows_from": 1,
     "model.precision": "float32", "optimizer.rule": "adagrad", "optimizer.learning_rate": 0.01, "schedule.kind": "constant",
-    "mode.name": "async", "cluster.workers": 2, "cluster.evaluator": False, "training.batch_size_per_worker": 512,
-    "checkpoints.every_seconds": 1e6, "checkpoints.snapshot_every_seconds": 1e6, "evaluation.draw_results": False,
+    "mode.name": "async", "cluster.workers": 2, "training.batch_size_per_worker": 512, "evaluation.draw_results": False,
+    **UPDATES_ONLY,
 }  # fmt: skip
 COPIES = 2  # of each row on its server: the row and its slot of adagrad
 HARDLY_ANY = 100  # rows of each table: with them the servers have the memory that does not depend on rows
@@ -148,8 +149,7 @@ def main(
             ]
             if rows:
                 record = keep(output, rows, COLUMNS)
-    for line in table([record]).splitlines():
-        print_line(line)
+    print_table(record)
 
 
 def row_of(found: Mapping[tuple[int, int], list[Measurement]], size: int, servers: int, width: int) -> dict[str, Any]:

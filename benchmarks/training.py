@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from ps_cluster.runs.run_dir import RunDir
 def train(
     root: Path,
     settings: Mapping[str, Any],
-    data: Sequence[str],
     *,
     checkout: Path = IMPORT_FOLDER,
     exit_codes: Collection[int] = (0,),
@@ -26,7 +25,6 @@ def train(
     Args:
       root: the run directory, which the run creates.
       settings: by their dotted keys. The recipe of the network has all others.
-      data: the options of `run` that name the data.
       exit_codes: those with which the run may end.
     Raises:
       RunFailed: the run ended with another exit code, or without a summary.
@@ -34,7 +32,7 @@ def train(
     words = [
         word for key, value in settings.items() for word in ("--set", f"{key}={'null' if value is None else value}")
     ]
-    argv = [sys.executable, "cli.py", "run", "--run-dir", str(root), *words, *data]
+    argv = [sys.executable, "cli.py", "run", "--run-dir", str(root), *words]
     ended = subprocess.run(argv, cwd=checkout, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if ended.returncode not in exit_codes or not RunDir(root).summary.exists():
         raise RunFailed(f"exit code {ended.returncode} in '{checkout}': {' '.join(argv)}\n{ended.stdout[-2000:]}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,19 +57,19 @@ class Arm:
       name: is unique in a study.
       settings: those of every trial, by their dotted keys.
       rates: the learning rates that are tried first, each `STEP` times the one before.
-      momentum_key: the name of the setting that holds the momentum.
-      momenta: the momenta to choose from. A rule without momentum has (). The first rates are tried with the first of them.
       held_out: the number of training examples that are held out to choose.
       scale: the factor that turns a score into the unit of tables. It is negative if a smaller score is better.
+      momentum_key: the name of the setting that holds the momentum.
+      momenta: the momenta to choose from. A rule without momentum has (). The first rates are tried with the first of them.
     """
 
     name: str
     settings: Mapping[str, Any]
     rates: tuple[float, ...]
-    momentum_key: str
-    momenta: tuple[float, ...]
     held_out: int
     scale: float
+    momentum_key: str = ""
+    momenta: tuple[float, ...] = ()
 
     def merit(self, score: float | None) -> float:
         """Return a score such that larger is better. `score`: None for a training that diverged."""
@@ -215,35 +215,35 @@ class Study:
                 finals += [Wanted(arm, best, seed, 0) for seed in new]
         return choices + sorted(finals, key=lambda trial: trial.seed)
 
-    def train(self, seeds: int, data: Iterable[str], at_a_time: int) -> None:
-        """Train what is missing. `data`: options of `run` that say where the data are.
+    def train(self, seeds: int, at_a_time: int, data: Mapping[str, Any] = {}) -> None:
+        """Train what is missing. `data`: settings that say where the data are.
 
         Raises:
           RunFailed: a training failed. Those that ended before are kept.
         """
-        options, running = tuple(data), dict[Future[None], Wanted]()
+        running: dict[Future[None], Wanted] = {}
         with ThreadPoolExecutor(at_a_time) as pool:
             while True:
                 # Each score may change what is missing, so the next trial is chosen only when there is room for it.
                 wanted = [trial for trial in self.missing(seeds) if trial not in running.values()]
                 for trial in wanted[: at_a_time - len(running)]:
-                    running[pool.submit(self._train, trial, options)] = trial
+                    running[pool.submit(self._train, trial, data)] = trial
                 if not running:
                     return
                 for done in wait(running, return_when=FIRST_COMPLETED).done:
                     running.pop(done)
                     done.result()
 
-    def _train(self, wanted: Wanted, data: Sequence[str]) -> None:
+    def _train(self, wanted: Wanted, data: Mapping[str, Any]) -> None:
         """Train once, and keep the trial."""
         arm, choice, seed, held_out = wanted
         settings = {
-            **arm.settings, "optimizer.learning_rate": choice.rate, "training.seed": seed,
+            **arm.settings, **data, "optimizer.learning_rate": choice.rate, "training.seed": seed,
             "evaluation.validation_examples": held_out,
         }  # fmt: skip
         if choice.momentum is not None:
             settings[arm.momentum_key] = choice.momentum
-        score = score_of(settings, data)
+        score = score_of(settings)
         trial = Trial(
             arm=arm.name, **choice.model_dump(), seed=seed, held_out=held_out, score=score,
             commit=machine.describe().commit or "unknown",
@@ -258,7 +258,7 @@ class Study:
             keep(self._record, [one.model_dump() for one in self._trials], COLUMNS)
 
 
-def score_of(settings: Mapping[str, Any], data: Sequence[str]) -> float | None:
+def score_of(settings: Mapping[str, Any]) -> float | None:
     """Train with some settings, and return the metric of the last weights; None if the training diverged.
 
     Raises:
@@ -266,5 +266,5 @@ def score_of(settings: Mapping[str, Any], data: Sequence[str]) -> float | None:
     """
     with TemporaryDirectory(prefix="trial-") as folder:
         root = Path(folder) / "run"
-        train(root, settings, data, exit_codes=(0, FAILED_FOR_GOOD))
+        train(root, settings, exit_codes=(0, FAILED_FOR_GOOD))
         return read_record(root).final

@@ -20,6 +20,7 @@ from benchmarks import asynchrony_on_tables, before_after, records, table_sizes
         (records, "age of", ["of"]),
         (asynchrony_on_tables, "--data movielens", ["--folder", "--output"]),
         (asynchrony_on_tables, "--folder new --output new.json --data clicks", ["--data", "clicks 0.8"]),
+        (asynchrony_on_tables, "--folder new --output new.json --seeds 1", ["--seeds", "1"]),
         (table_sizes, "--millions 1000 --width 1024", ["--millions", "1000", "GB", "--width"]),
     ],
 )

@@ -10,7 +10,7 @@ from ps_cluster.errors import UserError
 
 
 def arm(name="a", momenta=(0.9, 0.5), scale=1.0):
-    return Arm(name, {}, (0.1, 0.2), "optimizer.momentum" if momenta else "", momenta, 100, scale)
+    return Arm(name, {}, (0.1, 0.2), 100, scale, "optimizer.momentum", momenta)
 
 
 def scores(**by_rate_and_momentum):

@@ -24,6 +24,10 @@ RULE = {
     "optimizer.weight_decay": 0.0, "optimizer.learning_rate_factors": [], "schedule.kind": "constant",
     "schedule.image_scales": [],
 }  # fmt: skip
+# A training with these settings only makes updates: nothing is scored, and nothing is saved before its end.
+UPDATES_ONLY = {
+    "cluster.evaluator": False, "checkpoints.snapshot_every_seconds": 1e6, "checkpoints.every_seconds": 1e6,
+}  # fmt: skip
 SAME_IN_ALL_ARMS = ("optimizer.", "schedule.", "data.augmentation.")
 # The number of 32x32 images in one measurement, which takes 5 to 25 s on two cores. An asynchronous measurement may count
 # its first and last gradients wrong by half a gradient each, which is 1 of at least 80. For other networks and examples a
@@ -94,17 +98,22 @@ def refuse_chosen(name: str, chosen: tuple[str, ...], values: Mapping[str, objec
         raise UserError(f"--set {wrong[0]}: the arm {name} chooses this setting itself: leave it out")
 
 
+def known_steps(model: str) -> int | None:
+    """Return the number of updates in one measurement of 32x32 images; None for a network of unknown speed."""
+    return IMAGES[model] // BATCH_SIZE if model in IMAGES else None
+
+
 def case(model: str, precision: str, packed: PackedDataset, values: Mapping[str, object] | None = None) -> RunConfig:
     """Return a complete configuration with `values`. Its `training.steps` is None where no number is known."""
     shapes = [field.shape for field in packed.spec.inputs.values() if field.is_image]
-    images = IMAGES.get(model) if shapes == [(32, 32, 3)] else None
     overrides = {
-        "model.name": model, "model.precision": precision, "training.batch_size_per_worker": BATCH_SIZE,
-        "training.steps": images // BATCH_SIZE if images else None,
-        "cluster.evaluator": False, "checkpoints.snapshot_every_seconds": 1e6, "checkpoints.every_seconds": 1e6,
+        **UPDATES_ONLY, **RULE, "model.name": model, "model.precision": precision,
+        "training.batch_size_per_worker": BATCH_SIZE,
+        "training.steps": known_steps(model) if shapes == [(32, 32, 3)] else None,
+        **(values or {}),
+        "data.dataset": packed.name,  # not "auto"
     }  # fmt: skip
-    named = {"data.dataset": packed.name}  # not "auto"
-    return complete_config(build_config(overrides=overrides | RULE | dict(values or {}) | named), packed)
+    return complete_config(build_config(overrides=overrides), packed)
 
 
 def with_length(

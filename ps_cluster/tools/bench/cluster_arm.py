@@ -2,7 +2,8 @@
 
     python -m ps_cluster.tools.bench.cluster_arm RUN_DIR [MODULE ARGUMENTS]
 
-MODULE and ARGUMENTS run one task, in place of this project's own. The last line of the output is `arms.Measured`.
+With MODULE, `python -m MODULE ARGUMENTS` runs each task instead of this project's module. The last line of the output is
+`arms.Measured`.
 """
 
 from __future__ import annotations

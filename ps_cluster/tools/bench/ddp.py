@@ -23,7 +23,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import torch
 import torch.distributed as dist
-from pydantic import BaseModel
+from pydantic import AliasPath, BaseModel, Field
 from torch import multiprocessing, nn
 
 from ps_cluster.data.packed import PackedDataset, load_pointed
@@ -42,65 +42,32 @@ SIDE = 32
 KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
 
 
-# The settings that are read here, named as in the configuration of a run. The classes of that configuration need
-# packages that this environment does not have.
-
-
-class Mode(BaseModel):
-    name: str
-
-
-class Cluster(BaseModel):
-    workers: int
-    intra_op_threads: int
-    pin_workers: bool | str
-
-
-class Training(BaseModel):
-    seed: int
-    batch_size_per_worker: int
-    steps: int
-
-
 class DdpConfig(BaseModel):
-    """The settings that any work has."""
+    """The settings of any work, with their places in the file of a run's configuration.
 
-    mode: Mode
-    cluster: Cluster
-    training: Training
+    The classes of that configuration need packages that this environment does not have.
+    """
 
-
-class Augmentation(BaseModel):
-    crop_padding_pixels: int
-    flip: str
-
-
-class ImageData(BaseModel):
-    augmentation: Augmentation
-
-
-class ImageModel(BaseModel):
-    name: str
-    precision: str
-    activation: str
-
-
-class ImageOptimizer(BaseModel):
-    learning_rate: float
-    momentum: float
-
-
-class ImageTraining(Training):
-    label_smoothing: float
+    mode: str = Field(validation_alias=AliasPath("mode", "name"))
+    workers: int = Field(validation_alias=AliasPath("cluster", "workers"))
+    intra_op_threads: int = Field(validation_alias=AliasPath("cluster", "intra_op_threads"))
+    pin_workers: bool | str = Field(validation_alias=AliasPath("cluster", "pin_workers"))
+    seed: int = Field(validation_alias=AliasPath("training", "seed"))
+    batch_size_per_worker: int = Field(validation_alias=AliasPath("training", "batch_size_per_worker"))
+    steps: int = Field(validation_alias=AliasPath("training", "steps"))
+    learning_rate: float = Field(validation_alias=AliasPath("optimizer", "learning_rate"))
 
 
 class ImageConfig(DdpConfig):
     """The settings of the work on images."""
 
-    data: ImageData
-    model: ImageModel
-    optimizer: ImageOptimizer
-    training: ImageTraining
+    crop_padding_pixels: int = Field(validation_alias=AliasPath("data", "augmentation", "crop_padding_pixels"))
+    flip: str = Field(validation_alias=AliasPath("data", "augmentation", "flip"))
+    network: str = Field(validation_alias=AliasPath("model", "name"))
+    precision: str = Field(validation_alias=AliasPath("model", "precision"))
+    activation: str = Field(validation_alias=AliasPath("model", "activation"))
+    momentum: float = Field(validation_alias=AliasPath("optimizer", "momentum"))
+    label_smoothing: float = Field(validation_alias=AliasPath("training", "label_smoothing"))
 
 
 class Work(NamedTuple):
@@ -122,17 +89,17 @@ def train(
 ) -> None:
     """Train in one process of several. Rank 0 prints the rate of all."""
     die_with_parent()
-    if config.cluster.pin_workers is True:
+    if config.pin_workers is True:
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, [cores[rank % len(cores)]])
-    torch.set_num_threads(config.cluster.intra_op_threads)
+    torch.set_num_threads(config.intra_op_threads)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # Otherwise gloo takes the interface of the machine's host name.
     meeting_point = f"file://{run_dir.root / 'rendezvous'}"
     dist.init_process_group("gloo", meeting_point, timedelta(seconds=60), world_size=processes, rank=rank)
     work = make_work(load_pointed(run_dir.dataset), config, rank, processes)
     if compiled:
         work.network.compile()
-    rate = processes * measure(work, config.training, processes)
+    rate = processes * measure(work, config, processes)
     dist.destroy_process_group()
     if rank == 0:
         print(f"{trainable(work.network):,} trainable parameters")
@@ -142,7 +109,7 @@ def train(
     os._exit(0)
 
 
-def measure(work: Work, training: Training, processes: int) -> float:
+def measure(work: Work, config: DdpConfig, processes: int) -> float:
     """Return this process's examples/s, from the end of all warm-ups to the last step of all processes."""
     network = work.network
     if processes > 1:  # Each process keeps its own normalisation statistics, which saves a broadcast in each step.
@@ -159,24 +126,22 @@ def measure(work: Work, training: Training, processes: int) -> float:
     run(WARM_UP_STEPS)
     dist.barrier()
     started = time.perf_counter()
-    run(training.steps)
+    run(config.steps)
     dist.barrier()
-    return training.steps * training.batch_size_per_worker / (time.perf_counter() - started)
+    return config.steps * config.batch_size_per_worker / (time.perf_counter() - started)
 
 
 def image_work(dataset: PackedDataset, config: ImageConfig, rank: int, processes: int) -> Work:
     """Return the work on images like those of CIFAR-10, by SGD with Nesterov momentum."""
-    rule, bfloat16 = config.optimizer, config.model.precision == "bfloat16"
-    network = build(config.model.name, config.model.activation)
+    network = build(config.network, config.activation)
     weights = [weight for weight in network.parameters() if weight.requires_grad]
-    optimizer = torch.optim.SGD(weights, rule.learning_rate, momentum=rule.momentum, nesterov=True, fused=True)
+    optimizer = torch.optim.SGD(weights, config.learning_rate, momentum=config.momentum, nesterov=True, fused=True)
 
     def loss(network: nn.Module, batch: Batch) -> torch.Tensor:
         images, labels = batch
-        with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
+        with torch.autocast("cpu", torch.bfloat16, enabled=config.precision == "bfloat16"):
             scores = network(images)
-        smoothing = config.training.label_smoothing
-        return nn.functional.cross_entropy(scores.float(), labels, label_smoothing=smoothing)
+        return nn.functional.cross_entropy(scores.float(), labels, label_smoothing=config.label_smoothing)
 
     return Work(network, optimizer, loss, batches(dataset, config, rank, processes))
 
@@ -189,26 +154,25 @@ def batches(dataset: PackedDataset, config: ImageConfig, rank: int, processes: i
     Args:
       dataset: has at least `processes` batches.
     """
-    training, augmentation = config.training, config.data.augmentation
-    seed, size, furthest = training.seed, training.batch_size_per_worker, augmentation.crop_padding_pixels
+    size, furthest = config.batch_size_per_worker, config.crop_padding_pixels
     pixels, labels = dataset.inputs("train")["image"].reshape(-1, 3), dataset.target("train").astype(np.int64)
-    draw = np.random.default_rng([seed, rank])
-    for epoch, ids in ids_of_batches(len(labels), training, rank, processes):
+    draw = np.random.default_rng([config.seed, rank])
+    for epoch, ids in ids_of_batches(len(labels), config, rank, processes):
         shifts = draw.integers(-furthest, furthest + 1, [2, size])
         # "alternating" mirrors one half in even epochs and the other half in odd ones; otherwise chance decides.
-        coins = ids + epoch if augmentation.flip == "alternating" else draw.integers(0, 2, size)
+        coins = ids + epoch if config.flip == "alternating" else draw.integers(0, 2, size)
         images = np.take(pixels, sources(ids, shifts, coins % 2 == 1), axis=0)
         yield normalised(images), torch.from_numpy(labels[ids])
 
 
-def ids_of_batches(examples: int, training: Training, rank: int, processes: int) -> Iterator[tuple[int, np.ndarray]]:
+def ids_of_batches(examples: int, config: DdpConfig, rank: int, processes: int) -> Iterator[tuple[int, np.ndarray]]:
     """Yield the epoch and the example numbers, int64 [B], of each batch of the share of `rank`, without end.
 
     B is the batch size per worker. `examples`: their number, enough for at least `processes` batches.
     """
-    size = training.batch_size_per_worker
+    size = config.batch_size_per_worker
     for epoch in count():
-        order = np.random.default_rng([training.seed, processes, epoch]).permutation(examples)  # equal in all
+        order = np.random.default_rng([config.seed, processes, epoch]).permutation(examples)  # equal in all
         share = order[rank::processes]
         yield from ((epoch, ids) for ids in share[: len(share) // size * size].reshape(-1, size))
 
@@ -295,7 +259,7 @@ def trainable(network: nn.Module) -> int:
 def main(run_dir: RunDir, kind: type[Config], make_work: MakeWork[Config], *, compiled: bool = False) -> None:
     """Train as a run directory says, in all processes. The first one prints the rate. `kind`: the class of the settings."""
     config = kind.model_validate_json(run_dir.config.read_text())
-    processes = 1 if config.mode.name == "single" else config.cluster.workers
+    processes = 1 if config.mode == "single" else config.workers
     os.environ.update(KEEP_MEMORY)
     multiprocessing.spawn(train, (processes, run_dir, config, make_work, compiled), nprocs=processes)
 

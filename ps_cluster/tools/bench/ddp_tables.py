@@ -16,36 +16,23 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from pydantic import BaseModel
+from pydantic import AliasPath, Field
 from torch import nn
 
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.tools.bench.ddp import Batch, DdpConfig, Training, Work, ids_of_batches, main
-
-
-class TableData(BaseModel):
-    rows: int
-
-
-class TableModel(BaseModel):
-    row_width: int
-    bottom: tuple[int, ...]
-    top: tuple[int, ...]
-
-
-class TableOptimizer(BaseModel):
-    learning_rate: float
-    epsilon: float
-    initial_accumulator_value: float
+from ps_cluster.tools.bench.ddp import Batch, DdpConfig, Work, ids_of_batches, main
 
 
 class TableConfig(DdpConfig):
-    """The settings of the work on tables, named as in the configuration of a run."""
+    """The settings of the work on tables."""
 
-    data: TableData
-    model: TableModel
-    optimizer: TableOptimizer
+    rows: int = Field(validation_alias=AliasPath("data", "rows"))
+    row_width: int = Field(validation_alias=AliasPath("model", "row_width"))
+    bottom: tuple[int, ...] = Field(validation_alias=AliasPath("model", "bottom"))
+    top: tuple[int, ...] = Field(validation_alias=AliasPath("model", "top"))
+    epsilon: float = Field(validation_alias=AliasPath("optimizer", "epsilon"))
+    initial_accumulator_value: float = Field(validation_alias=AliasPath("optimizer", "initial_accumulator_value"))
 
 
 class Dlrm(nn.Module):
@@ -77,20 +64,11 @@ def _dense(inputs: int, units: Sequence[int]) -> nn.Sequential:
 
 
 def batches(
-    inputs: Mapping[str, np.ndarray],
-    targets: np.ndarray,
-    rows: int,
-    training: Training,
-    rank: int,
-    processes: int,
+    inputs: Mapping[str, np.ndarray], targets: np.ndarray, config: TableConfig, rank: int, processes: int
 ) -> Iterator[Batch]:
-    """Yield keys int64 [B, columns] that are numbered over all tables, numbers float32 [B, N] and targets float32 [B].
-
-    Args:
-      rows: the rows of each table.
-    """
-    firsts = rows * np.arange(inputs["categories"].shape[1])
-    for _, ids in ids_of_batches(len(targets), training, rank, processes):
+    """Yield keys int64 [B, columns] that are numbered over all tables, numbers float32 [B, N] and targets float32 [B]."""
+    firsts = config.rows * np.arange(inputs["categories"].shape[1])
+    for _, ids in ids_of_batches(len(targets), config, rank, processes):
         arrays = inputs["categories"][ids] + firsts, inputs["numbers"][ids], targets[ids].astype(np.float32)
         yield tuple(map(torch.from_numpy, arrays))
 
@@ -103,17 +81,15 @@ def loss(network: nn.Module, batch: Batch) -> torch.Tensor:
 
 def table_work(dataset: PackedDataset, config: TableConfig, rank: int, processes: int) -> Work:
     """Return the work of a process: all tables, and its share of the examples."""
-    torch.manual_seed(config.training.seed)
-    rule, model, inputs = config.optimizer, config.model, dataset.inputs("train")
+    torch.manual_seed(config.seed)
+    inputs = dataset.inputs("train")
     columns, numbers = (inputs[name].shape[1] for name in ("categories", "numbers"))
-    rows = config.data.rows
-    network = Dlrm(rows, columns, numbers, model.row_width, model.bottom, model.top)
+    network = Dlrm(config.rows, columns, numbers, config.row_width, config.bottom, config.top)
     optimizer = torch.optim.Adagrad(
-        network.parameters(), rule.learning_rate, eps=rule.epsilon,
-        initial_accumulator_value=rule.initial_accumulator_value,
+        network.parameters(), config.learning_rate, eps=config.epsilon,
+        initial_accumulator_value=config.initial_accumulator_value,
     )  # fmt: skip
-    stream = batches(inputs, dataset.target("train"), rows, config.training, rank, processes)
-    return Work(network, optimizer, loss, stream)
+    return Work(network, optimizer, loss, batches(inputs, dataset.target("train"), config, rank, processes))
 
 
 if __name__ == "__main__":

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 from ps_cluster.config import RunConfig
@@ -20,19 +19,10 @@ from ps_cluster.tools.bench.arms import ARM_TIMEOUT_S, BenchArm, Measured
 RateOf = Callable[[BenchArm, RunConfig, PackedDataset], float | None]
 
 
-def rate_of(arm: BenchArm, config: RunConfig, packed: PackedDataset) -> float | None:
-    """Return the examples/s of one run of `arm`; None if it ended before it had a rate. Raises RunFailed if it fails."""
-    return run_arm(arm, config.model_dump(mode="json"), packed).examples_per_second
-
-
-def run_arm(
-    arm: BenchArm,
-    settings: Mapping[str, object],
-    packed: PackedDataset,
-    *,
-    timeout_s: float = ARM_TIMEOUT_S,
-) -> Measured:
-    """Run `arm` once, in a new run directory with `settings`.
+def rate_of(
+    arm: BenchArm, config: RunConfig, packed: PackedDataset, *, timeout_s: float = ARM_TIMEOUT_S
+) -> float | None:
+    """Run `arm` once, in a new run directory. Return its examples/s; None if it ended before it had a rate.
 
     Raises:
       RunFailed: the arm failed, or took longer than `timeout_s`. Its files are kept, so that they can be read.
@@ -42,7 +32,7 @@ def run_arm(
     try:
         run_dir = RunDir.create(folder / "run")
         # JSON is YAML too: `ddp` reads the file as JSON, and the other arms read it as YAML.
-        run_dir.config.write_text(json.dumps(settings))
+        run_dir.config.write_text(config.model_dump_json())
         write_pointer(run_dir.dataset, packed)
         imports = IMPORT_FOLDER
         if arm.torch:  # Another Python must not find packages that are installed beside this project.
@@ -56,7 +46,7 @@ def run_arm(
                 cwd=imports, stdin=subprocess.DEVNULL, stdout=out, stderr=error, timeout=timeout_s, check=True,
                 preexec_fn=die_with_parent,  # Otherwise it would continue after this process is killed.
             )  # fmt: skip
-        return Measured.model_validate_json(stdout.read_text().splitlines()[-1])
+        return Measured.model_validate_json(stdout.read_text().splitlines()[-1]).examples_per_second
     except subprocess.TimeoutExpired as late:
         keeps = True
         raise RunFailed(f"arm {arm.name} had not ended after {timeout_s} s; its files: {folder}") from late

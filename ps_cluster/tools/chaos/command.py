@@ -24,7 +24,6 @@ from ps_cluster.config.modes import MODES
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.tasks import WORKER
 from ps_cluster.errors import UserError
-from ps_cluster.report.terminal import print_line
 from ps_cluster.tools.chaos.hosts import MOST_HOSTS
 from ps_cluster.tools.chaos.kinds import FAULTS
 from ps_cluster.tools.chaos.settings import ChaosSettings
@@ -110,4 +109,4 @@ def chaos(
         seed=seed, faults=faults, minutes=minutes, kinds=kinds, hosts=hosts, mode=mode, dataset=dataset, model=model,
         workers=workers, parameter_servers=parameter_servers, undisturbed_runs=undisturbed_runs,
     )  # fmt: skip
-    return run_chaos(settings, root, notify=print_line)
+    return run_chaos(settings, root)

@@ -72,11 +72,11 @@ class Costs(BaseModel):
     pull_delay_seconds: Seconds  # of a pull, outside of any queue: calls, packing, waking up
     push_delay_seconds: Seconds
     step_gap_seconds: Seconds  # between two steps
-    dispatch_delay_seconds: Seconds  # added to it by a new dispatch, beside the chief's CPU time
+    dispatch_delay_seconds: Seconds  # that a new dispatch adds to it, in addition to the chief's CPU time
     chief_seconds: Seconds  # of the chief's CPU, for each dispatch
     chief_background_cores: float = Field(ge=0, lt=1)  # that the chief always uses, to look and to write progress
 
-    # Extra cost of a gradient in a round of sync-ps, beside those in mode async.
+    # Extra cost of a gradient in a round of sync-ps, in addition to its costs in mode async.
     round_push_seconds: Seconds  # of the parameter server's CPU: gradients are added up, the last one closes the round
     startup_cpu_seconds: Seconds  # of each process before its first step; only used to calibrate by CPU seconds
 

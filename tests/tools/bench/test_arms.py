@@ -63,12 +63,8 @@ def test_straggler_adds_a_slowed_arm_behind_each_that_can_be_slow():
     assert slow.slowed == "sync" and slow.ideal == pytest.approx(2.2 / 3)
     config = slow.config(CASE)
     assert (config.mode.name, config.training.steps, config.cluster.straggler) == ("sync", 20, "2:5x")
-
-
-def test_the_ideal_of_an_arm_with_a_number_of_workers_counts_those():
-    arm = replace(arms.SYNC, name="sync_four", values={"mode.name": "sync", "cluster.workers": 4})
-    _, slow = arms.with_straggler([arm], "2:5x", workers=3)
-    assert slow.ideal == pytest.approx(3.2 / 4)
+    four = replace(arms.SYNC, values={"mode.name": "sync", "cluster.workers": 4})
+    assert arms.with_straggler([four], "2:5x", workers=3)[1].ideal == pytest.approx(3.2 / 4), "of its own workers"
 
 
 @pytest.mark.parametrize(

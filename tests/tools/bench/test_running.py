@@ -12,7 +12,7 @@ from ps_cluster.config import build_config
 from ps_cluster.errors import RunFailed
 from ps_cluster.installation import IMPORT_FOLDER
 from ps_cluster.tools.bench import running
-from ps_cluster.tools.bench.arms import BenchArm, Measured
+from ps_cluster.tools.bench.arms import BenchArm
 from tests.helpers.data import only_named
 from tests.helpers.processes import assert_none_left, wait_until
 
@@ -35,12 +35,12 @@ def scripted(tmp_path, monkeypatch):
 
 
 def run(arm, **options):
-    return running.run_arm(arm, build_config().model_dump(mode="json"), only_named("synthetic"), **options)
+    return running.rate_of(arm, build_config(), only_named("synthetic"), **options)
 
 
 def test_an_arm_that_succeeds_leaves_nothing_whether_it_has_a_rate_or_not(scripted, tmp_path):
-    assert run(scripted(PRINTS % 3.5)) == Measured(examples_per_second=3.5)
-    assert running.rate_of(scripted(PRINTS % "null"), build_config(), only_named("synthetic")) is None
+    assert run(scripted(PRINTS % 3.5)) == 3.5
+    assert run(scripted(PRINTS % "null")) is None
     assert not list(tmp_path.glob("ps_cluster-bench-*"))
 
 
@@ -54,7 +54,7 @@ def test_an_arm_that_fails_is_one_line_and_leaves_its_files_to_read(scripted):
 def test_a_python_of_its_own_finds_this_package_and_nothing_that_lies_beside_it(scripted):
     """Installed, numpy lies beside it."""
     only_this = "import os, ps_cluster.tools.bench; assert os.listdir() == ['ps_cluster'], os.listdir(); "
-    assert run(scripted(only_this + PRINTS % 1.0, torch=True)).examples_per_second == 1.0
+    assert run(scripted(only_this + PRINTS % 1.0, torch=True)) == 1.0
 
 
 def test_an_arm_that_does_not_end_is_ended(scripted, tmp_path):
@@ -70,9 +70,9 @@ def test_a_killed_benchmark_leaves_no_arm_behind(tmp_path):
     )
     code = (
         "import sys; from ps_cluster.tools.bench import running; from ps_cluster.tools.bench.arms import BenchArm\n"
-        "from tests.helpers.data import only_named\n"
+        "from ps_cluster.config import build_config; from tests.helpers.data import only_named\n"
         "arm = BenchArm('sleeper', 'sleeper', arguments=(sys.argv[1],))\n"
-        "running.run_arm(arm, {}, only_named(train=1, test=1))\n"
+        "running.rate_of(arm, build_config(), only_named(train=1, test=1))\n"
     )
     started = tmp_path / "there"
     path = os.pathsep.join([str(tmp_path), str(IMPORT_FOLDER)])

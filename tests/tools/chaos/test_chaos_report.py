@@ -3,14 +3,7 @@ import io
 import pytest
 from rich.console import Console
 
-from ps_cluster.tools.chaos.chaos_report import (
-    Evidence,
-    HostedFacts,
-    Injected,
-    by_kind,
-    make_report,
-    print_report,
-)
+from ps_cluster.tools.chaos.chaos_report import Evidence, HostedFacts, Injected, by_kind, make_report, print_report
 from ps_cluster.tools.chaos.settings import ChaosSettings
 from tests.tools.chaos.test_verdict import GOOD, MEASURED, RESULT, with_accuracy
 

@@ -56,6 +56,7 @@ def test_the_settings_reach_the_run():
     assert "--dataset synthetic" in text and "--model airbench" in text and "--set a.b=1" in text
     of_tables = ChaosSettings(dataset="clicks", model="dlrm").run_options({})
     assert of_tables[of_tables.index("--dataset") + 1] == "clicks"
+    assert "--ps" not in ChaosSettings(mode="sync").run_options({}), "a mode without parameter servers"
 
 
 def test_a_folder_that_is_not_empty_is_left_alone(tmp_path):
@@ -76,10 +77,6 @@ def test_the_rate_is_the_one_that_such_a_training_begins_with(mode):
     )
     assert rate == pytest.approx(recipe.schedule.start_factor * recipe.optimizer.learning_rate)
     assert rate < recipe.optimizer.learning_rate
-
-
-def test_a_mode_without_parameter_servers_is_given_none():
-    assert "--ps" not in ChaosSettings(mode="sync").run_options({})
 
 
 @pytest.mark.parametrize(

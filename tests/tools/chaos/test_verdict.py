@@ -96,32 +96,26 @@ def test_an_update_of_synchronous_training_has_a_gradient_of_every_worker():
 
 
 @pytest.mark.parametrize(
-    ("disturbed", "ids", "words"),
+    ("runs", "words"),
     [
-        (changed("updates", lost=1), range(5), "ledger of the disturbed run is not exact"),
-        (changed("updates", duplicated=1), range(5), "1 duplicated"),
-        (changed("updates", scheduled=6), range(5), "6 scheduled, 5 applied"),
-        (GOOD, [0, 1, 2, 3, 3], "4 different steps in 5 rows"),
-        (GOOD, [0, 1, 2, 3, 5], "not each of 5 once"),
-        (changed("updates", scheduled=4, applied=4), range(5), "4 applied, 0 duplicated, 0 lost of 5"),
-        (changed("evaluation", step=4), range(5), "of step 4, not 5"),
-        (changed(workers=workers(4)), range(5), "4 gradients applied, but its ledger has 5"),
+        ({"disturbed": changed("updates", lost=1)}, "ledger of the disturbed run is not exact"),
+        ({"disturbed": changed("updates", duplicated=1)}, "1 duplicated"),
+        ({"disturbed": changed("updates", scheduled=6)}, "6 scheduled, 5 applied"),
+        ({"ids": [0, 1, 2, 3, 3]}, "4 different steps in 5 rows"),
+        ({"ids": [0, 1, 2, 3, 5]}, "not each of 5 once"),
+        ({"disturbed": changed("updates", scheduled=4, applied=4)}, "4 applied, 0 duplicated, 0 lost of 5"),
+        ({"disturbed": changed("evaluation", step=4)}, "of step 4, not 5"),
+        ({"disturbed": changed(workers=workers(4))}, "4 gradients applied, but its ledger has 5"),
         (
-            changed(train_seconds=3620.0),
-            range(5),
+            {"disturbed": changed(train_seconds=3620.0)},
             "train_seconds of the disturbed run is 3620.0, but the run took 30.0",
         ),
-        (changed(interrupted_seconds=-3600.0), range(5), "interrupted_seconds of the disturbed run is -3600.0"),
+        ({"disturbed": changed(interrupted_seconds=-3600.0)}, "interrupted_seconds of the disturbed run is -3600.0"),
+        ({"undisturbed": [GOOD, changed("updates", lost=1)]}, "the undisturbed run is not exact"),
     ],
 )
-def test_what_is_wrong_is_told(disturbed, ids, words):
-    assert any(words in line for line in found(disturbed, ids=ids))
-
-
-def test_an_undisturbed_run_whose_ledger_is_not_exact_is_told():
-    assert any(
-        "the undisturbed run is not exact" in line for line in found(undisturbed=[GOOD, changed("updates", lost=1)])
-    )
+def test_what_is_wrong_is_told(runs, words):
+    assert any(words in line for line in found(**runs))
 
 
 LOST = {"updates": RESULT.updates.model_copy(update={"lost": 1})}

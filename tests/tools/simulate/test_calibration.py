@@ -96,20 +96,19 @@ def test_runs_that_tell_too_little_are_refused(tmp_path, base):
         calibration.read_run(tmp_path / "short")
 
 
-def test_a_check_refuses_a_run_of_other_steps(tmp_path, base):
-    found = calibrated(tmp_path / "run", base)
-    other = fake_run.write_run(tmp_path / "other", training__batch_size_per_worker=64)
-    with pytest.raises(UserError, match="examples a step: got 64, but the costs were measured with 128"):
-        check(found, calibration.read_run(other), cores=2)
-    staler = fake_run.write_run(tmp_path / "staler", mode__simulate_workers=9)
-    with pytest.raises(UserError, match="simulate_workers: got 9"):
-        check(found, calibration.read_run(staler), cores=2)
-    smaller = fake_run.write_run(tmp_path / "smaller", cluster__wire="bfloat16")
-    with pytest.raises(UserError, match="bytes of a parameter on the wire: got 2, but the costs were measured with 4"):
-        check(found, calibration.read_run(smaller), cores=2)
-    by_four = fake_run.write_run(tmp_path / "by_four", dispatch=4)
-    with pytest.raises(UserError, match="steps_per_dispatch: got 4, but the costs were measured with auto"):
-        check(found, calibration.read_run(by_four), cores=2)
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"training__batch_size_per_worker": 64}, "examples a step: got 64, but the costs were measured with 128"),
+        ({"mode__simulate_workers": 9}, "simulate_workers: got 9"),
+        ({"cluster__wire": "bfloat16"}, "bytes of a parameter on the wire: got 2, but the costs were measured with 4"),
+        ({"dispatch": 4}, "steps_per_dispatch: got 4, but the costs were measured with auto"),
+    ],
+)
+def test_a_check_refuses_a_run_of_other_steps(tmp_path, base, change, message):
+    other = calibration.read_run(fake_run.write_run(tmp_path / "other", **change))
+    with pytest.raises(UserError, match=message):
+        check(calibrated(tmp_path / "run", base), other, cores=2)
 
 
 def test_a_run_that_was_resumed_gives_no_costs(tmp_path, base):
