@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby, product
 from pathlib import Path
 from random import Random
@@ -74,7 +74,7 @@ class Comparison(BaseModel):
     target_score: float | None = Field(default=None, gt=0)
     settings: Annotated[dict[str, Any], AfterValidator(flat)] = {}
 
-    def arms_by_batch(self) -> Iterator[tuple[str, PlannedArm]]:
+    def arms_by_batch(self) -> Iterator[tuple[Batch, PlannedArm]]:
         """Yield each arm with each of its batches."""
         for batch in BATCHES:
             for arm in self.arms:
@@ -189,6 +189,8 @@ def planned_runs(comparison: Comparison) -> list[PlannedRun]:
     places = product(range(comparison.seeds), comparison.stragglers, comparison.arms_by_batch())
     for seed, straggler, (batch, arm) in places:
         if run := _planned_run(comparison, arm, batch, straggler, seed):
+            if run.name in runs and runs[run.name].config != run.config:  # a name leaves out sections and punctuation
+                run = replace(run, name=f"{run.name}-{_digest(run.config.to_yaml())}")
             runs.setdefault(run.name, run)
     configs = [run.config for run in runs.values()]
     for config in configs:
@@ -219,7 +221,7 @@ def training_order(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
     return order
 
 
-def _planned_run(comparison: Comparison, arm: PlannedArm, batch: str, straggler: str, seed: int) -> PlannedRun | None:
+def _planned_run(comparison: Comparison, arm: PlannedArm, batch: Batch, straggler: str, seed: int) -> PlannedRun | None:
     """Return the run of an arm; None if its mode has no such straggler."""
     shared = without_unused(arm.mode, comparison.settings)
     values = {**shared, **arm.set, "mode.name": arm.mode, "training.seed": seed}
@@ -250,8 +252,12 @@ def _planned_run(comparison: Comparison, arm: PlannedArm, batch: str, straggler:
     labels = (arm.mode, *own, f"batch={config.training.batch_size_per_worker}", straggler)
     name = "-".join(re.sub(r"[^\w.=+]+", "_", label) for label in labels)
     if len(name) > LONGEST_NAME:
-        name = f"{name[:LONGEST_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
+        name = f"{name[:LONGEST_NAME]}-{_digest(name)}"
     return PlannedRun(f"{name}-seed{seed}", config, scaled)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def has_rates_of_recipe(config: RunConfig) -> bool:

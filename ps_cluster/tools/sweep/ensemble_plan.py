@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,8 @@ from ps_cluster.tools.sweep.sweep_plan import mode_of
 FOLDER = "members"  # the folder of their run directories
 MEMBERS, MOST_MEMBERS = 4, 32
 
-# Name → `training.sample` of member i of n.
-SPLITS: dict[str, Callable[[int, int], str]] = {
-    "all": lambda index, count: "all",
-    "shards": lambda index, count: f"shard:{index}/{count}",
-    "bootstrap": lambda index, count: f"bootstrap:{index}",
-}
+# Name → `training.sample` of the member `index` of `count`.
+SPLITS = {"all": "all", "shards": "shard:{index}/{count}", "bootstrap": "bootstrap:{index}"}
 
 
 @dataclass(frozen=True)
@@ -102,7 +98,7 @@ def members_of(ensemble: Ensemble, output: Path, dataset: PackedDataset | None =
         own = {
             "model.name": model,
             "training.seed": index,  # differs between networks too: equal seeds would give them the same batches
-            "training.sample": SPLITS[ensemble.split](index, ensemble.count),
+            "training.sample": SPLITS[ensemble.split].format(index=index, count=ensemble.count),
         }
         config = config_at_once({**ensemble.settings, **own})
         if config.checkpoints.every_seconds == AUTO:  # only the last checkpoint is used

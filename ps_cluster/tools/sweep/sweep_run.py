@@ -71,13 +71,12 @@ class SweepRun:
         self._fleet = fleet
         self._output = output
         self._sleep = sleep
-        self._waiting: list[Trial] = []  # that an earlier command began
+        self._waiting = [trial for trial in book.trials if trial.state == "running"]  # an earlier command began them
         self._running: dict[int, Running] = {}
         self._code = 0
 
     def run(self, requests: StopRequests) -> int:
         """Train until all trials are over, or until a stop is requested. Return the exit code."""
-        self._waiting = [trial for trial in self._book.trials if trial.state == "running"]
         code = train_at_once(
             self._fleet, requests, print_line,
             start_next=self._start_next, ended=self._end, look=self._look_at_all, sleep=self._sleep,

@@ -151,4 +151,6 @@ class TrialBook:
         state = _STATES.get(frozen.state.name, "running")
         last = frozen.intermediate_values[frozen.last_step] if frozen.last_step is not None else None
         score = frozen.value if state == "completed" else last
-        return Trial(frozen.number, self._space.from_optuna(frozen.params), state, score, frozen.user_attrs.get(_WHY, ""))
+        return Trial(
+            frozen.number, self._space.from_optuna(frozen.params), state, score, frozen.user_attrs.get(_WHY, "")
+        )

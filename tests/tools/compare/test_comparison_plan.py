@@ -90,6 +90,15 @@ def test_seeds_are_outermost_and_a_straggler_without_its_worker_is_left_out():
     ]
 
 
+def test_arms_whose_settings_look_alike_in_a_name_are_all_trained():
+    factors = [[{"match": match, "factor": 0.0}] for match in ("conv*", "conv/")]
+    own = [arm for one in factors for arm in arms("async", **{"optimizer.learning_rate_factors": one})]
+    first, second = plan(arms=own)
+    assert second.name.startswith(f"{first.name}-")
+    found = [[one.match for one in run.config.optimizer.learning_rate_factors] for run in (first, second)]
+    assert found == [["conv*"], ["conv/"]]
+
+
 def test_workers_are_placed_alike_in_all_modes_unless_an_arm_says_otherwise():
     runs = plan(arms=arms("async", "sync", "sync-ps", "bounded"))
     assert {run.config.cluster.pin_workers for run in runs} == {False}

@@ -223,7 +223,7 @@ def test_the_verdict_says_in_words_what_was_measured_of_speed_time_and_metric(tm
 
 def test_what_each_arm_reached_is_said_in_words(tmp_path):
     groups, _ = groups_and_views(write_runs(tmp_path, stragglers=("none",), modes=("sync",)))
-    assert list(results(groups, 0.65)) == [
+    assert list(results(findings(groups, 0.65))) == [
         "sync (128 images per worker; means of 3 runs): final test accuracy 70.10 %, 102 images/s, 65 % after 93.6 s, "
         "staleness 0.00."
     ]
