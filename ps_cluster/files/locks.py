@@ -20,12 +20,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
-
 from ps_cluster.errors import UserError
 from ps_cluster.files import untrusted
-from ps_cluster.files.json_files import read_json
-from ps_cluster.files.values import one_line
+from ps_cluster.files.reading import read_bytes
+from ps_cluster.files.values import Malformed, one_line
 from ps_cluster.files.writing import open_to_write
 from ps_cluster.notices import Notify, ignore
 
@@ -44,21 +42,6 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 
 class InUse(UserError):
     """Another process holds the lock."""
-
-
-class Holder(BaseModel):
-    """The holder of a lock, read from the lock's file."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    pid: int
-    host: str
-    since: str
-    command: str
-
-    def __str__(self) -> str:
-        where = "" if self.host == socket.gethostname() else f" on {self.host}"
-        return one_line(f"'{self.command}' (pid {self.pid}{where}, since {self.since})")
 
 
 class Lock:
@@ -81,15 +64,13 @@ class Lock:
         if descriptor is None:
             raise InUse(f"{what} is in use by {_holder(path)}: wait until it has ended, or end it")
         self._descriptor = descriptor
-        ourselves = Holder(
-            pid=os.getpid(),
-            host=socket.gethostname(),
-            since=time.strftime("%Y-%m-%d %H:%M:%S"),
-            command=one_line(shlex.join(sys.argv), _MOST_CHARACTERS),
+        command = one_line(shlex.join(sys.argv), _MOST_CHARACTERS)
+        holder = (
+            f"'{command}' (pid {os.getpid()}, since {time.strftime('%Y-%m-%d %H:%M:%S')} on {socket.gethostname()})"
         )
         with contextlib.suppress(OSError):  # on a full disk the lock holds without a name
             os.ftruncate(self._descriptor, 0)
-            os.pwrite(self._descriptor, ourselves.model_dump_json().encode(), 0)
+            os.pwrite(self._descriptor, holder.encode(), 0)
 
     def release(self) -> None:
         """Remove the file while it is still locked, so that no process reads the name of a former holder.
@@ -112,9 +93,8 @@ def sole_use(folder: Path, what: str, notify: Notify, *, shared: bool = False) -
     whole = folder.absolute()
     missing = [place for place in (whole, *whole.parents) if not os.path.exists(place)]
     try:
-        untrusted.refuse_foreign_symlinks(folder, what)
-        folder.mkdir(parents=True, exist_ok=True)
         untrusted.check_folder(folder, what, notify)
+        folder.mkdir(parents=True, exist_ok=True)
         os.scandir(folder).close()  # raises if the folder is unreadable: then nobody can tell whether it is empty
         lock = Lock(folder / LOCK, f"{what} '{folder}'", notify, shared=shared)
     except (NotADirectoryError, FileExistsError) as error:
@@ -265,7 +245,9 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 def _holder(path: Path) -> str:
+    """Return what the holder of a lock wrote about itself. It may be just starting or ending."""
     try:
-        return str(read_json(path, Holder, _MOST_BYTES))
-    except (OSError, UserError):  # the holder is just starting or ending
-        return "another command"
+        holder = read_bytes(path, _MOST_BYTES).decode(errors="replace")
+    except (OSError, Malformed):
+        holder = ""
+    return one_line(holder) or "another command"
