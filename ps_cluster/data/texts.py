@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import hashlib
-import sysconfig
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -17,7 +16,6 @@ from pydantic import Field
 
 from ps_cluster.config.datasets import Contents, DataSettings
 from ps_cluster.config.objectives import BYTES, TARGET, ArrayField, ExampleSpec
-from ps_cluster.data.folders import files_below
 from ps_cluster.files.reading import open_regular
 from ps_cluster.files.values import Malformed
 
@@ -26,9 +24,6 @@ INPUT = "text"
 RECIPE: Mapping[str, Any] = {"model": {"name": "byte_lm"}}
 """The recipe of a data set of text."""
 SEPARATOR = b"\0"  # after each file, so that a network learns where one ends
-# Folders in that of the standard library that are not part of it, and its tests, which are more than half of it and
-# unlike other programs.
-_LEFT_OUT = frozenset({"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"})
 
 
 class TextSettings(DataSettings):
@@ -129,9 +124,3 @@ def _windows(stream: bytes, window: int) -> dict[str, np.ndarray]:
         INPUT: values[: count * window].reshape(count, window),
         TARGET: values[1 : count * window + 1].reshape(count, window),
     }
-
-
-def standard_library_files() -> tuple[Path, list[Path]]:
-    """Return the folder of Python's standard library, and its source files."""
-    folder = Path(sysconfig.get_path("stdlib"))
-    return folder, [path for path in files_below(folder, _LEFT_OUT) if matches_patterns(path, ("*.py",))]

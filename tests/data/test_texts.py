@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from ps_cluster.cli.main import main
 from ps_cluster.config.datasets import DATASETS
-from ps_cluster.data import sources, texts
+from ps_cluster.data import sources
 from ps_cluster.data.sets import python_source
 from ps_cluster.data.texts import TextFile, TextSettings, contents_of_texts, digest
 from tests.helpers.own_data import draw, packed, refused
@@ -125,7 +125,9 @@ def library(tmp_path, monkeypatch):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / f"{name}.py").write_text(f"# {name}.py\n" * 60)
     real = sysconfig.get_path
-    monkeypatch.setattr(texts.sysconfig, "get_path", lambda name: str(folder) if name == "stdlib" else real(name))
+    monkeypatch.setattr(
+        python_source.sysconfig, "get_path", lambda name: str(folder) if name == "stdlib" else real(name)
+    )
     return folder
 
 
