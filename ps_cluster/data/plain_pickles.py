@@ -10,7 +10,7 @@ import io
 import pickle
 import pickletools
 import re
-from typing import Any, Literal, cast
+from typing import Any
 
 import numpy as np
 
@@ -38,9 +38,8 @@ class PickledArray:
         """
         try:
             _, shape, dtype, column_order, content = self._state or ()
-            order: Literal["F", "C"] = "F" if column_order else "C"
-            array: np.ndarray = np.frombuffer(content, _PickledDtype.to_numpy(dtype)).reshape(shape, order=order)
-            return array
+            values: np.ndarray = np.frombuffer(content, _PickledDtype.to_numpy(dtype))
+            return values.reshape(shape, order="F" if column_order else "C")
         except (TypeError, AttributeError, MemoryError) as error:
             raise ValueError(f"malformed array ({error})") from error
 
@@ -58,7 +57,7 @@ class _PickledDtype:
     def to_numpy(self) -> np.dtype:
         if not _WHOLE_NUMBERS.fullmatch(self._code) or self._byte_order not in ("<", ">", "=", "|"):
             raise ValueError(f"an array of type {self._code!r} is not read: it needs whole numbers")
-        return np.dtype(self._code).newbyteorder(cast(Literal["<", ">", "=", "|"], self._byte_order))
+        return np.dtype(self._byte_order + self._code)
 
 
 def _reconstruct(*_: object) -> PickledArray:

@@ -15,7 +15,7 @@ from ps_cluster.config.objectives import WEIGHT
 from ps_cluster.data.arrow import Column, DataType, compute, kinds, pyarrow
 from ps_cluster.data.holding_out import contents_of, hold_out
 from ps_cluster.data.lazy_rows import IndexableRows
-from ps_cluster.data.table_encoding import Encoding, Roles, as_floats, learn_encoding
+from ps_cluster.data.table_encoding import Encoding, Roles, as_floats, as_texts, learn_encoding
 from ps_cluster.data.table_files import (
     ADVICE_FOR_INPUT,
     ADVICE_FOR_TARGET,
@@ -72,7 +72,7 @@ def contents_of_tables(tables: Mapping[str, PiecewiseTable], settings: TableSett
     rows: list[dict[str, IndexableRows]] = []
     for table, target in zip(tables.values(), (targets.train, targets.test)):
         assert target is not None  # it was read above
-        weights = {WEIGHT: _number_column(table, roles.weight)} if roles.weight else {}
+        weights = {WEIGHT: _whole_column(table, roles.weight, is_text=False)} if roles.weight else {}
         rows.append({**encoding.arrays(table, len(target), width), **weights})
     contents = contents_of(targets, held_out, *rows)
     inputs = dict(contents.spec.inputs)
@@ -163,9 +163,14 @@ def _choose_roles(columns: Types, settings: TableSettings) -> Roles:
     known = one_line(", ".join(columns), 600)
     if settings.target is None:
         raise Malformed(f"data.target is missing: name the column to predict by --target: {known}")
-    named = {"target": (settings.target,), "weight": (settings.weight,) if settings.weight else ()}
-    listed = {"categorical": settings.categorical, "text": settings.text, "leave_out": settings.leave_out}
-    for setting, names in {**named, **listed}.items():
+    named = {
+        "target": (settings.target,),
+        "weight": (settings.weight,) if settings.weight else (),
+        "categorical": settings.categorical,
+        "text": settings.text,
+        "leave_out": settings.leave_out,
+    }
+    for setting, names in named.items():
         if unknown := [name for name in names if name not in columns]:
             hint = did_you_mean(unknown[0], columns).strip()
             raise Malformed(
@@ -209,19 +214,24 @@ def _check_same_columns(tables: Mapping[str, PiecewiseTable], roles: Roles) -> N
             raise Malformed(f"the {split} table has no column '{missing[0]}', which the training table has")
 
 
-def _number_column(table: PiecewiseTable, name: str) -> np.ndarray:
-    """Return a whole column as float64."""
-    parts = [as_floats(batch.column(name)) for batch in table.batches([name])]
-    return np.concatenate([*parts, np.empty(0)])
+def _whole_column(table: PiecewiseTable, name: str, *, is_text: bool) -> np.ndarray:
+    """Return a column of a table as text, "" where it is missing, or as float64."""
+    columns = (batch.column(name) for batch in table.batches([name]))
+    if is_text:
+        return np.concatenate([np.empty(0, str), *(as_texts(column).astype(str) for column in columns)])
+    return np.concatenate([np.empty(0), *map(as_floats, columns)])
 
 
 def _target_columns(
     tables: Mapping[str, PiecewiseTable], name: str, settings: TableSettings
 ) -> tuple[Targets, list[int]]:
     """Return the targets, and the number of rows in each file of the training table."""
-    read = _text_column if _is_category(name, tables["train"].columns[name]) else _number_column
+    is_text = _is_category(name, tables["train"].columns[name])
     try:
-        columns = {split: [read(part, name) for part in table.parts] for split, table in tables.items()}
+        columns = {
+            split: [_whole_column(part, name, is_text=is_text) for part in table.parts]
+            for split, table in tables.items()
+        }
     except Malformed as error:  # a text that comes after the rows from which the type was guessed
         raise Malformed(str(error).replace(ADVICE_FOR_INPUT, ADVICE_FOR_TARGET)) from error
     found = {split: np.concatenate(parts) for split, parts in columns.items()}
@@ -261,15 +271,6 @@ def _targets_in(
     if objective == "multi-label":
         raise Malformed("data.objective=multi-label needs several columns to predict, and a table has one")
     return targets_of(found["train"], found.get("test"), objective)
-
-
-def _text_column(table: PiecewiseTable, name: str) -> np.ndarray:
-    """Return a whole column as text; "" where it is missing."""
-    parts = [
-        batch.column(name).cast(pyarrow.string()).fill_null("").to_numpy(zero_copy_only=False)
-        for batch in table.batches([name])
-    ]
-    return np.concatenate([part.astype(str) for part in parts] or [np.empty(0, str)])
 
 
 def _as_whole_numbers(values: np.ndarray) -> np.ndarray:
