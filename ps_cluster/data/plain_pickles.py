@@ -31,10 +31,9 @@ class PickledArray:
         self._state = state
 
     def to_numpy(self) -> np.ndarray:
-        """Return the array, read-only. It may have any integer type and any shape.
+        """Return the array, read-only. It may have any shape.
 
-        Raises:
-            ValueError: the array has another type, or its bytes don't fit the shape.
+        Raises ValueError if its values are no integers, or its bytes don't fit the shape.
         """
         try:
             _, shape, dtype, column_order, content = self._state or ()
@@ -104,8 +103,7 @@ class _PlainUnpickler(pickle.Unpickler):
 def load_plain(content: bytes) -> object:
     """Unpickle containers, numbers, text and bytes; arrays become `PickledArray`, and Python 2's text becomes bytes.
 
-    Raises:
-        pickle.UnpicklingError: `content` is no pickle, is damaged, or asks for anything else.
+    Raises UnpicklingError if `content` is no pickle, is damaged, or asks for anything else.
     """
     try:
         _check_operations(content)
@@ -117,10 +115,9 @@ def load_plain(content: bytes) -> object:
 
 
 def _check_operations(content: bytes) -> None:
-    """Check the numbers in a pickle by which the unpickler takes memory unchecked: lengths, and places in its memo.
+    """Raise ValueError if an operation of a pickle exceeds a limit, or is incomplete.
 
-    Raises:
-        ValueError: an operation exceeds a limit, or is incomplete.
+    The limits are on the numbers by which the unpickler takes memory unchecked: lengths, and places in its memo.
     """
     tuples = 0
     for number, (operation, argument, _) in enumerate(pickletools.genops(content)):

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -82,12 +82,12 @@ def contents_of_texts(texts: Sequence[TextFile], settings: TextSettings, notes: 
     test = _files_to_hold_out(texts, settings.held_out)
     if test:
         streams = {
-            "train": b"".join(text.content + SEPARATOR for text in texts if text.name not in test),
-            "test": b"".join(text.content + SEPARATOR for text in texts if text.name in test),
+            "train": _joined(text for text in texts if text.name not in test),
+            "test": _joined(text for text in texts if text.name in test),
         }
         note = f"held out: {len(test):,} of {len(texts):,} files"
     else:
-        whole = b"".join(text.content + SEPARATOR for text in texts)
+        whole = _joined(texts)
         end = len(whole) - round(len(whole) * settings.held_out)
         streams = {"train": whole[:end], "test": whole[end:]}
         note = "held out: the end of the text"
@@ -115,6 +115,10 @@ def _files_to_hold_out(texts: Sequence[TextFile], share: float) -> set[str]:
             taken += len(text.content)
             chosen.add(text.name)
     return chosen if taken >= wanted / 2 else set()
+
+
+def _joined(texts: Iterable[TextFile]) -> bytes:
+    return b"".join(text.content + SEPARATOR for text in texts)
 
 
 def _windows(stream: bytes, window: int) -> dict[str, np.ndarray]:

@@ -50,10 +50,8 @@ class Lock:
     def __init__(self, path: Path, what: str, notify: Notify = ignore, *, shared: bool = False):
         """Take the lock. Raises InUse, which names the holder, or OSError if the file can't be created.
 
-        Args:
-          what: the locked thing, for messages, e.g. "run directory 'runs/a'".
-          notify: called with a line if the file system has no locks.
-          shared: allow other processes that also share the lock.
+        `what`: the locked thing, for messages, e.g. "run directory 'runs/a'". `notify` gets a line if the file system
+        has no locks. `shared`: allow other processes that also share the lock.
         """
 
         def warn(reason: str) -> None:
