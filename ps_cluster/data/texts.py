@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +18,6 @@ from ps_cluster.config.objectives import BYTES, TARGET, ArrayField, ExampleSpec
 from ps_cluster.files.reading import open_regular
 from ps_cluster.files.values import Malformed
 
-TEXTS = (".txt", ".md")  # endings of the names of text files
 INPUT = "text"
 RECIPE: Mapping[str, Any] = {"model": {"name": "byte_lm"}}
 """The recipe of a data set of text."""
@@ -33,25 +31,11 @@ class TextSettings(DataSettings):
     held_out: float = Field(default=0.05, gt=0, lt=1, description="Share of the bytes that is held out to test on.")
 
 
-class OwnTextSettings(TextSettings):
-    """Settings of text that users bring."""
-
-    files: tuple[str, ...] = Field(
-        default=tuple(f"*{ending}" for ending in TEXTS), strict=False, min_length=1, max_length=100,
-        description="Patterns for the names of the files that are read from a folder.",
-    )  # fmt: skip
-
-
 class TextFile(NamedTuple):
     """A file of text."""
 
     name: str  # its path in the folder
     content: bytes
-
-
-def matches_patterns(path: Path, patterns: Sequence[str]) -> bool:
-    """Return whether a file's name fits one of the patterns."""
-    return path.is_file() and any(fnmatchcase(path.name, pattern) for pattern in patterns)
 
 
 def read_texts(folder: Path, paths: Sequence[Path]) -> list[TextFile]:
@@ -61,15 +45,6 @@ def read_texts(folder: Path, paths: Sequence[Path]) -> list[TextFile]:
         with open_regular(path) as file:
             texts.append(TextFile(str(path.relative_to(folder)), file.read()))
     return [text for text in texts if text.content]
-
-
-def digest(texts: Sequence[TextFile]) -> str:
-    """Return the SHA-256 of the names and contents of files, in hexadecimal."""
-    whole = hashlib.sha256()
-    for text in texts:
-        whole.update(f"{text.name}\0{len(text.content)}\n".encode(errors="surrogateescape"))
-        whole.update(text.content)
-    return whole.hexdigest()
 
 
 def contents_of_texts(texts: Sequence[TextFile], settings: TextSettings, notes: tuple[str, ...] = ()) -> Contents:

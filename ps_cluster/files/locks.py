@@ -30,7 +30,6 @@ from ps_cluster.notices import Notify, ignore
 LOCK = ".lock"
 _USED = ".used"  # in a folder that processes share
 _MODE = 0o600  # whoever may read a file may lock it
-IN_TURN_S = 5.0
 SHARERS_END_WITHIN_S = 10.0  # seconds from SIGKILL to the end of a process that the kernel delays
 
 _MOST_BYTES = 2**16
@@ -175,7 +174,7 @@ def to_remove(folder: Path, what: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def in_turn(path: Path, within_s: float = IN_TURN_S) -> Iterator[None]:
+def in_turn(path: Path, within_s: float = 5.0) -> Iterator[None]:
     """Hold `path` during a short block. After `within_s` seconds of waiting for the holder, continue without the lock."""
     descriptor = _locked(path, within_s)
     try:

@@ -36,7 +36,6 @@ _MOST_FILES_SEARCHED = 1_000  # files in sub-folders of classes, to recognise th
 
 class ImageFolder(PictureForm):
     name = "image_folder"
-    version = 2
     looks_for = f"a folder with {TRAIN}/<class>/*.png (or {', '.join(ENDINGS[1:])}) and test/<class>/, or with <class>/"
 
     def recognises(self, path: Path) -> bool:

@@ -26,10 +26,9 @@ class PythonSource(DataSet[texts.TextSettings]):
     recipe = texts.RECIPE
 
     def read(self, source: Path | None, settings: texts.TextSettings) -> Contents:
-        """Return the windows of the text. A note has the digest of all files."""
         files = texts.read_texts(*_library_files())
-        found = f"{len(files):,} files of Python {platform.python_version()}, SHA-256 {texts.digest(files)[:16]}"
-        return texts.contents_of_texts(files, settings, (found,))
+        note = f"{len(files):,} files of Python {platform.python_version()}"
+        return texts.contents_of_texts(files, settings, (note,))
 
     def own_settings(self, settings: texts.TextSettings) -> dict[str, Any]:
         """Return the settings with a hash of the names and sizes of files, which differs for another Python."""
