@@ -37,8 +37,7 @@ class Encoding:
         self.numbers = [column.name for column in content.numbers]
         self.categories = [column.name for column in content.categories]
         # The values of each column of categories. The code of a value is its place, counted from 1.
-        self.values = [column.values for column in content.categories]
-        self._values = [pyarrow.array(values, pyarrow.string()) for values in self.values]
+        self._values = [pyarrow.array(column.values, pyarrow.string()) for column in content.categories]
         self.texts = content.texts
         self._mean = np.array([column.mean for column in content.numbers])
         self._std = np.array([column.std for column in content.numbers])

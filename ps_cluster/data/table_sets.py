@@ -65,8 +65,8 @@ def contents_of_tables(tables: Mapping[str, PiecewiseTable], settings: TableSett
     kept = None if held_out is None else np.isin(np.arange(examples), held_out.train)
     encoding = learn_encoding(tables["train"], kept, roles)
     rows_to_train_on = examples if held_out is None else len(held_out.train)
-    for name, texts in zip(encoding.categories, encoding.values):
-        _check_not_numbers(tables["train"], name, texts, rows_to_train_on, settings)
+    for column in encoding.content.categories:
+        _check_not_numbers(tables["train"], column.name, column.values, rows_to_train_on, settings)
     _check_free_text(encoding, rows_to_train_on, settings)
     width = width_of("a column of data.text", chain.from_iterable(map(encoding.text_pieces, tables.values())))
     rows: list[dict[str, IndexableRows]] = []
@@ -77,7 +77,9 @@ def contents_of_tables(tables: Mapping[str, PiecewiseTable], settings: TableSett
     contents = contents_of(targets, held_out, *rows)
     inputs = dict(contents.spec.inputs)
     if "categories" in inputs:
-        inputs["categories"] = replace(inputs["categories"], codes=tuple(len(one) + 1 for one in encoding.values))
+        inputs["categories"] = replace(
+            inputs["categories"], codes=tuple(len(one.values) + 1 for one in encoding.content.categories)
+        )
     if "texts" in inputs:
         inputs["texts"] = text_field(inputs["texts"])
     notes = (*contents.notes, *_identifier_notes(tables["train"], roles, settings))
@@ -148,7 +150,7 @@ def _check_not_numbers(
 
 def _check_free_text(encoding: Encoding, rows: int, settings: TableSettings) -> None:
     """Raise Malformed for columns whose texts are hardly repeated: as categories they tell nothing about other rows."""
-    different = dict(zip(encoding.categories, map(len, encoding.values)))
+    different = {column.name: len(column.values) for column in encoding.content.categories}
     free = [name for name, texts in different.items() if texts > max(_MOST_TEXTS, rows / 2)]
     if free := [name for name in free if name not in settings.categorical]:
         raise Malformed(

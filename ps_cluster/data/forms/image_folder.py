@@ -55,9 +55,8 @@ class ImageFolder(PictureForm):
     def one_change(self, path: Path) -> str:
         advice = "put the pictures of each class into a folder of its own, such as"
         if os.path.isfile(path):
-            return f"is one picture: {advice} pets/cat/1.png and pets/dog/2.png, and give the folder pets" * is_picture(
-                path.name
-            )
+            change = f"is one picture: {advice} pets/cat/1.png and pets/dog/2.png, and give the folder pets"
+            return change if is_picture(path.name) else ""
         if not os.path.isdir(path):
             return ""
         inner = path / _split_folders(path).train
