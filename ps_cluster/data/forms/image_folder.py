@@ -10,22 +10,13 @@ from itertools import islice
 from pathlib import Path
 
 from ps_cluster.config.datasets import Contents
-from ps_cluster.data.folders import (
-    SplitNames,
-    endings_of,
-    files_below,
-    files_in,
-    folders_in,
-    is_split,
-    not_read,
-    splits_in,
-)
+from ps_cluster.data.folders import endings_of, files_below, files_in, folders_in, not_read
 from ps_cluster.data.forms import PictureForm
 from ps_cluster.data.forms.arrays import Arrays
 from ps_cluster.data.forms.text import holds_only_texts
-from ps_cluster.data.library_splits import TRAIN
 from ps_cluster.data.picture_sets import PictureSettings, contents_of_pictures
 from ps_cluster.data.pictures import ENDINGS, Picture, is_picture
+from ps_cluster.data.splits import TRAIN, SplitNames, is_split, splits_in
 from ps_cluster.data.table_files import TABLES
 from ps_cluster.files.reading import open_regular
 from ps_cluster.files.values import Malformed, one_line
