@@ -62,8 +62,15 @@ class HuggingFace(HuggingFaceForm[TableSettings]):
             tables[split] = ArrowTable(rows.types, wanted, f"the split '{split}'", rows.batches)
         chosen = settings.model_copy(update={"target": found.target, "objective": objective})
         contents = contents_of_tables(tables, chosen)
-        classes = tuple(names[int(label)] for label in contents.spec.classes) if names else contents.spec.classes
-        spec = replace(contents.spec, classes=classes)
+        spec = contents.spec
+        if names:
+            name_of = {str(label): name for label, name in enumerate(names)}
+            if unnamed := [label for label in spec.classes if label not in name_of]:
+                raise Malformed(
+                    f"the column '{found.target}' has the label '{unnamed[0]}', and names only for the labels 0 to "
+                    f"{len(names) - 1}"
+                )
+            spec = replace(spec, classes=tuple(name_of[label] for label in spec.classes))
         return replace(contents, spec=spec, notes=(*found.notes, *contents.notes))
 
 
