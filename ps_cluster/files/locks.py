@@ -90,8 +90,9 @@ def sole_use(folder: Path, what: str, notify: Notify, *, shared: bool = False) -
     whole = folder.absolute()
     missing = [place for place in (whole, *whole.parents) if not os.path.exists(place)]
     try:
-        untrusted.check_folder(folder, what, notify)
+        untrusted.refuse_foreign_symlinks(folder, what)
         folder.mkdir(parents=True, exist_ok=True)
+        untrusted.check_folder(folder, what, notify)  # now, because another user may just have made the folder
         os.scandir(folder).close()  # raises if the folder is unreadable: then nobody can tell whether it is empty
         lock = Lock(folder / LOCK, f"{what} '{folder}'", notify, shared=shared)
     except (NotADirectoryError, FileExistsError) as error:
