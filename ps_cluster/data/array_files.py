@@ -43,11 +43,6 @@ def form_of(path: Path, name: str) -> ArrayForm | None:
         return None
 
 
-def open_folder(folder: Path) -> Mapping[str, np.ndarray]:
-    """Return the arrays of all .npy files of a folder by name, mapped."""
-    return {file.stem: open_npy(file) for file in sorted(folder.glob("*.npy"))}
-
-
 def open_npz(path: Path) -> Mapping[str, np.ndarray]:
     """Return the arrays of an .npz file by name. They are mapped, but compressed ones are read into memory, up to a limit.
 

@@ -84,11 +84,9 @@ def resized(
 ) -> dict[str, tf.Tensor]:
     """Return the inputs of a batch with its images scaled down by `scales`. A new pixel is the mean over its area.
 
-    Progressive resizing, as in the entries of fast.ai to DAWNBench (2018).
-
-    Args:
-      inputs: name → float32 [B, ...]; an image is [B, H, W, C] and becomes [B, h, w, C], h and w not static.
-      progress: float32 [], the share of the steps that is done.
+    This is progressive resizing, as in the entries of fast.ai to DAWNBench (2018). `inputs`: name → float32 [B, ...]; an
+    image is [B, H, W, C] and becomes [B, h, w, C], h and w not static. `progress`: float32 [], the share of the steps
+    that is done.
     """
     phase = tf.searchsorted([scale.until for scale in scales], progress[None], "right")[0]
 
@@ -113,13 +111,9 @@ def alternating_flips(ids: tf.Tensor, epochs: tf.Tensor, *, seed: int) -> tf.Ten
 def crop_and_flip(images: tf.Tensor, shifts: tf.Tensor, mirrored: tf.Tensor) -> tf.Tensor:
     """Shift each image, filling its borders by reflection (the outermost pixels are not repeated), then mirror some.
 
-    The same as `tf.pad(..., "REFLECT")`, crop and `tf.image.flip_left_right`, done by a single gather of pixels.
-
-    Args:
-      images: [B, H, W, C].
-      shifts: int32 [2, B], by how many rows and columns, fewer than the image has, the crop lies below and to the right of
-        the image.
-      mirrored: bool [B].
+    The result is that of `tf.pad(..., "REFLECT")`, crop and `tf.image.flip_left_right`, by a single gather of pixels.
+    `images`: [B, H, W, C]. `shifts`: int32 [2, B], by how many rows and columns, fewer than the image has, the crop lies
+    below and to the right of the image. `mirrored`: bool [B].
     """
     batch_size, height, width, channels = images.shape
     line = tf.range(width)
@@ -134,10 +128,8 @@ def crop_and_flip(images: tf.Tensor, shifts: tf.Tensor, mirrored: tf.Tensor) -> 
 def adjust_hue_and_saturation(images: tf.Tensor, turns: tf.Tensor, factors: tf.Tensor) -> tf.Tensor:
     """Apply `tf.image.adjust_hue`, then `tf.image.adjust_saturation`, in one conversion to HSV and back.
 
-    Args:
-      images: float32 [B, H, W, C], pixels 0..255 (hue and saturation do not depend on the scale).
-      turns: float32 [B], fractions of the hue circle.
-      factors: float32 [B]; saturation is limited to 1.
+    `images`: float32 [B, H, W, C], pixels 0..255 (hue and saturation do not depend on the scale). `turns`: float32 [B],
+    fractions of the hue circle. `factors`: float32 [B]; saturation is limited to 1.
     """
     hue, saturation, value = tf.unstack(tf.image.rgb_to_hsv(images), axis=-1)
     hue += turns[:, tf.newaxis, tf.newaxis]
@@ -160,9 +152,8 @@ def adjust_contrast(images: tf.Tensor, factors: tf.Tensor) -> tf.Tensor:
     `images`: float32 [B, H, W, C], pixels 0..255; the result is clipped to this range.
     """
     height, width, channels = images.shape[1:]
-    pixels = tf.reshape(
-        images, [-1, height * width, channels]
-    )  # broadcasting over three dimensions is faster than over four
+    # Broadcasting over three dimensions is faster than over four.
+    pixels = tf.reshape(images, [-1, height * width, channels])
     factors = factors[:, tf.newaxis, tf.newaxis]
     means = tf.reduce_mean(pixels, axis=1, keepdims=True)
     return tf.reshape(tf.clip_by_value(pixels * factors + means * (1 - factors), 0, 255), tf.shape(images))

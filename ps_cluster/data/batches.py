@@ -47,8 +47,8 @@ def batch_of(
     """Return the examples that step `step` trains on.
 
     Steps walk through positions 0, 1, 2, ..., `batch_size` at a time. An epoch is as many positions as there are
-    examples (in the sample, if there is one). It visits each example exactly once, in an order of its own. A batch may
-    span epochs.
+    examples (in the sample, if there is one). It visits each example exactly once, and each epoch has another order. A
+    batch may span epochs.
 
     Args:
       step: int64 [], from 0.
@@ -138,11 +138,8 @@ def map_rows(path: str, field: ArrayField, examples: int) -> tf.Tensor:
 
     All processes of a machine share one copy of it, in the page cache. `tf.gather` reads only the rows that it is asked
     for. A relative path is resolved by the process that executes the graph. Every call of the graph maps the file again,
-    so it must stay in place and must never be shortened in place (SIGBUS).
-
-    Raises:
-      tf.errors.NotFoundError: when executed, if the file is missing.
-      tf.errors.InternalError: when executed, if the file is shorter than `examples` demand.
+    so it must stay in place and must never be shortened in place (SIGBUS). The graph raises NotFoundError if the file is
+    missing, and InternalError if it is shorter than `examples` demand.
     """
     shape = (examples, *field.shape)
     mapped = tf.raw_ops.ImmutableConst(dtype=field.dtype, shape=shape, memory_region_name=str(path))

@@ -35,19 +35,12 @@ class DownloadError(UserError):
 
 
 class Patience(NamedTuple):
-    """The limits of a download.
+    """The limits of a download."""
 
-    Attributes:
-      timeout_s: the longest silence of the server during the transfer.
-      connect_timeout_s: the longest wait for the answer to a request, including name resolution.
-      attempts: how many attempts in a row may bring no new bytes.
-      deadline_s: the longest duration of all attempts together.
-    """
-
-    timeout_s: float = 30.0
-    connect_timeout_s: float = 30.0
-    attempts: int = 5
-    deadline_s: float = 7200.0
+    timeout_s: float = 30.0  # the longest silence of the server during the transfer
+    connect_timeout_s: float = 30.0  # the longest wait for the answer to a request, including name resolution
+    attempts: int = 5  # how many attempts in a row may bring no new bytes
+    deadline_s: float = 7200.0  # the longest duration of all attempts together
 
 
 def download(
@@ -59,17 +52,13 @@ def download(
     *,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Download `url` into `destination`, which appears only when complete and verified.
+    """Download `url` into `destination`, which appears only when it is complete and verified.
 
-    Received bytes stay in `<destination>.part`; the next attempt or call continues from there.
+    Received bytes stay in `<destination>.part`, and the next attempt or call continues from there. `sleep` waits for
+    some seconds between attempts (1, 2, 4, then 8).
 
-    Args:
-      patience: when to give up.
-      sleep: waits for some seconds between attempts (1, 2, 4, then 8).
-    Raises:
-      DownloadError: the server did not answer or refused, or the transfer was interrupted too often, was too slow, or
-        brought another file.
-      OSError: `destination` can't be written.
+    Raises DownloadError if the server does not answer or refuses, or the transfer is interrupted too often, is too slow,
+    or brings another file. Raises OSError if `destination` can't be written.
     """
     destination.parent.mkdir(parents=True, exist_ok=True)
     part = destination.with_name(destination.name + ".part")

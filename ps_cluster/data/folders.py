@@ -1,54 +1,16 @@
-"""Find the files of a data set in a folder, recognise splits by their names, and list the files that are not read."""
+"""Find the files of a data set in a folder, and list the files that are not read."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
-from ps_cluster.data.library_splits import TESTS, TRAIN
 from ps_cluster.files.values import one_line
 
-# Names that people give to the split to train on, and to splits to test on, best first. Capitals do not matter.
-_TRAIN_NAMES = (TRAIN, "training")
-_TEST_NAMES = (TESTS[0], "testing", *TESTS[1:], "dev", "eval")
 _LEFT_BY_PROGRAMS = frozenset({"__MACOSX", "__pycache__"})
 _MOST_ENDINGS = 5  # that a note names
-
-
-def is_split(name: str) -> bool:
-    """Return whether a name is that of a split."""
-    return name.lower() in (*_TRAIN_NAMES, *_TEST_NAMES)
-
-
-class SplitNames(NamedTuple):
-    """The names of the splits of a data set."""
-
-    train: str
-    test: str | None = None  # the split to test on, if there is one
-    unused: tuple[str, ...] = ()  # further splits that could be tested on
-    others: tuple[str, ...] = ()  # names that are not those of a split
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """A line about each name that is not used."""
-        tests = (f"'{name}' is not used: '{self.test}' has the examples to test on" for name in self.unused)
-        others = (
-            f"'{name}' is not used: it is neither '{self.train}' nor a name of a split to test on"
-            for name in self.others
-        )
-        return (*tests, *others)
-
-
-def splits_in(names: Iterable[str]) -> SplitNames | None:
-    """Return which of the names are those of splits; None if none is the name of a split to train on."""
-    there = sorted(names, key=lambda name: (name != name.lower(), name))  # train before Train
-    trains, tests = (
-        [name for wanted in usual for name in there if name.lower() == wanted] for usual in (_TRAIN_NAMES, _TEST_NAMES)
-    )
-    return SplitNames(trains[0], tests[0] if tests else None, tuple(tests[1:])) if trains else None
 
 
 def folders_in(folder: Path) -> list[str]:

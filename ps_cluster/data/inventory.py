@@ -7,22 +7,20 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ps_cluster.config import user_code
 from ps_cluster.config.datasets import DATASETS, Download
 from ps_cluster.data.cache import archive_folders, packed_at, packed_folder
+from ps_cluster.data.download import OnBytes
 from ps_cluster.data.packed import ENCODING, PackedDataset, Unusable, load_packed, read_manifest
 from ps_cluster.data.packing import remove_packed
 from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files import locks, untrusted
 
 _BLOCK_BYTES = 2**24
-
-CopyProgress = Callable[[int, int], None]
-"""Called with the number of bytes that were read so far, and with that of all bytes."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +117,7 @@ def _has_name(copy: Copy, name: str) -> bool:
     return copy.name in (name, user_code.absolute(name, Path.cwd())) or copy.name.partition(":")[2] == path
 
 
-def verify(copy: Copy, progress: CopyProgress = lambda done_bytes, total_bytes: None) -> Copy:
+def verify(copy: Copy, progress: OnBytes = lambda done_bytes, total_bytes: None) -> Copy:
     """Read and return a whole copy. It counts as damaged if its manifest, a size, a target or a checksum is wrong."""
     copy = open_copy(copy.directory, whole=True)
     if copy.dataset is None:

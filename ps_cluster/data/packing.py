@@ -120,8 +120,7 @@ def check_contents(contents: Contents) -> None:
                 f"all {split} arrays need equally many rows, at least one: there are "
                 f"{', '.join(f'{count} of {name}' for name, count in lengths.items())}"
             )
-    for split in SPLITS:
-        packed.check_values(contents.spec, split, contents.arrays[split])
+        packed.check_values(contents.spec, split, arrays)
 
 
 def _manifest_of(name: str, kind: Kind, contents: Contents, source: str) -> Manifest:

@@ -119,14 +119,13 @@ def decode_picture(picture: Picture, size: Size) -> np.ndarray:
     """Return a picture as an image, uint8 [H, W, C]: turned as EXIF says, resized to cover the size, and cut to it."""
     from PIL import Image, ImageOps
 
+    mode = "RGB" if size.channels == 3 else "L"
     with picture.open() as file, _open_image(file) as image:
-        image.draft(
-            "RGB" if size.channels == 3 else "L", (2 * max(size[:2]),) * 2
-        )  # lets a JPEG be decoded at a smaller scale
+        image.draft(mode, (2 * max(size[:2]),) * 2)  # lets a JPEG be decoded at a smaller scale
         shown: Image.Image = ImageOps.exif_transpose(image)
         if shown.mode.startswith("I"):  # 16 bits: `convert` would cut values off at 255
             shown = Image.fromarray((np.asarray(shown) >> 8).clip(0, 255).astype(np.uint8))
-        plain = shown.convert("RGB" if size.channels == 3 else "L")
+        plain = shown.convert(mode)
         wanted = (size.width, size.height)
         fitting = plain if plain.size == wanted else ImageOps.fit(plain, wanted, Image.Resampling.BICUBIC)
         return np.asarray(fitting).reshape(size)

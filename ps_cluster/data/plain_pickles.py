@@ -10,7 +10,7 @@ import io
 import pickle
 import pickletools
 import re
-from typing import Any, Literal, cast
+from typing import Any
 
 import numpy as np
 
@@ -31,16 +31,14 @@ class PickledArray:
         self._state = state
 
     def to_numpy(self) -> np.ndarray:
-        """Return the array, read-only. It may have any integer type and any shape.
+        """Return the array, read-only. It may have any shape.
 
-        Raises:
-            ValueError: the array has another type, or its bytes don't fit the shape.
+        Raises ValueError if its values are no integers, or its bytes don't fit the shape.
         """
         try:
             _, shape, dtype, column_order, content = self._state or ()
-            order: Literal["F", "C"] = "F" if column_order else "C"
-            array: np.ndarray = np.frombuffer(content, _PickledDtype.to_numpy(dtype)).reshape(shape, order=order)
-            return array
+            values: np.ndarray = np.frombuffer(content, _PickledDtype.to_numpy(dtype))
+            return values.reshape(shape, order="F" if column_order else "C")
         except (TypeError, AttributeError, MemoryError) as error:
             raise ValueError(f"malformed array ({error})") from error
 
@@ -58,7 +56,7 @@ class _PickledDtype:
     def to_numpy(self) -> np.dtype:
         if not _WHOLE_NUMBERS.fullmatch(self._code) or self._byte_order not in ("<", ">", "=", "|"):
             raise ValueError(f"an array of type {self._code!r} is not read: it needs whole numbers")
-        return np.dtype(self._code).newbyteorder(cast(Literal["<", ">", "=", "|"], self._byte_order))
+        return np.dtype(self._byte_order + self._code)
 
 
 def _reconstruct(*_: object) -> PickledArray:
@@ -105,8 +103,7 @@ class _PlainUnpickler(pickle.Unpickler):
 def load_plain(content: bytes) -> object:
     """Unpickle containers, numbers, text and bytes; arrays become `PickledArray`, and Python 2's text becomes bytes.
 
-    Raises:
-        pickle.UnpicklingError: `content` is no pickle, is damaged, or asks for anything else.
+    Raises UnpicklingError if `content` is no pickle, is damaged, or asks for anything else.
     """
     try:
         _check_operations(content)
@@ -118,10 +115,9 @@ def load_plain(content: bytes) -> object:
 
 
 def _check_operations(content: bytes) -> None:
-    """Check the numbers in a pickle by which the unpickler takes memory unchecked: lengths, and places in its memo.
+    """Raise ValueError if an operation of a pickle exceeds a limit, or is incomplete.
 
-    Raises:
-        ValueError: an operation exceeds a limit, or is incomplete.
+    The limits are on the numbers by which the unpickler takes memory unchecked: lengths, and places in its memo.
     """
     tuples = 0
     for number, (operation, argument, _) in enumerate(pickletools.genops(content)):

@@ -40,21 +40,16 @@ def resolve(
     *,
     notify: Notify,
     progress: OnBytes = lambda done_bytes, total_bytes: None,
-    url: str | None = None,
 ) -> PackedDataset:
     """Return the packed copy of a data set. If there is none, the data set is packed first.
 
-    Args:
-      settings: the section `data`. A data set that `dataset` names is never replaced by another. `auto` stands for
-        the first of several that is on this machine (a packed copy is enough) or can be downloaded, and a notice
-        says so if that is the generated set. `data_dir` is the user's copy: the archive, the folder inside it, a
-        folder with one of these, or a packed folder.
-      notify: gets one line for each step.
-      url: an address to download from instead of the official one. If there are several files, it is the address
-        of their folder. The official checksums apply.
-    Raises:
-      UserError: `data_dir` has nothing usable (also for `auto`), the data set can't be found or read, or the cache
-        can't be written.
+    A data set that `settings.dataset` names is never replaced by another. `auto` stands for the first of several that
+    is on this machine (a packed copy is enough) or can be downloaded, and a notice says so if that is the generated
+    set. `settings.data_dir` is the user's copy: the archive, the folder inside it, a folder with one of these, or a
+    packed folder. `notify` gets one line for each step.
+
+    Raises UserError if `data_dir` has nothing usable (also for `auto`), the data set can't be found or read, or the
+    cache can't be written.
     """
     kind = DATASETS[settings.dataset]
     kinds = [DATASETS[name] for name in kind.candidates_of or (settings.dataset,)]
@@ -68,7 +63,7 @@ def resolve(
         if found := search.find_on_this_machine(kind):
             return found
         try:
-            return search.download_and_pack(kind, progress, url, _PATIENCE_OF_AUTO if following else Patience())
+            return search.download_and_pack(kind, progress, _PATIENCE_OF_AUTO if following else Patience())
         except DownloadError as error:
             if following is None:
                 raise UserError(
@@ -177,19 +172,16 @@ class _Search:
             return dataset
         return None
 
-    def download_and_pack(
-        self, kind: DataSet[Any], progress: OnBytes, url: str | None, patience: Patience
-    ) -> PackedDataset:
+    def download_and_pack(self, kind: DataSet[Any], progress: OnBytes, patience: Patience) -> PackedDataset:
         """Download a data set, pack it, and remove the downloaded files. Raises DownloadError."""
         if not kind.downloads:
             raise DownloadError("it can't be downloaded")
         folder = self.cache_dir if len(kind.downloads) == 1 else self.cache_dir / f"{kind.name}-files"
         files = [folder / one.file for one in kind.downloads]
         for one, file in zip(kind.downloads, files):
-            place = one.url if url is None else url if len(files) == 1 else f"{url.rstrip('/')}/{one.file}"
-            self.notify(f"downloading {kind.full_name} from {place}")
+            self.notify(f"downloading {kind.full_name} from {one.url}")
             try:
-                download(place, file, one.sha256, progress, patience)
+                download(one.url, file, one.sha256, progress, patience)
             except OSError as error:
                 raise packing.cannot_write(file, error) from error
         source = files[0] if len(files) == 1 else folder

@@ -37,8 +37,7 @@ class Encoding:
         self.numbers = [column.name for column in content.numbers]
         self.categories = [column.name for column in content.categories]
         # The values of each column of categories. The code of a value is its place, counted from 1.
-        self.values = [column.values for column in content.categories]
-        self._values = [pyarrow.array(values, pyarrow.string()) for values in self.values]
+        self._values = [pyarrow.array(column.values, pyarrow.string()) for column in content.categories]
         self.texts = content.texts
         self._mean = np.array([column.mean for column in content.numbers])
         self._std = np.array([column.std for column in content.numbers])
@@ -89,8 +88,7 @@ class Encoding:
 
     def _as_texts(self, batch: RecordBatch) -> np.ndarray:
         """Return the columns of texts, [B, t] of Python's texts. A missing text is ""."""
-        columns = (batch.column(name).cast(pyarrow.string()).fill_null("") for name in self.texts)
-        return np.stack([column.to_numpy(zero_copy_only=False).astype(object) for column in columns], 1)
+        return np.stack([as_texts(batch.column(name)) for name in self.texts], 1)
 
     def _as_numbers(self, batch: RecordBatch) -> np.ndarray:
         """Return the columns of numbers, standardised, float32 [B, k]. A missing number becomes 0, the mean."""
@@ -166,6 +164,11 @@ def _floats(batch: RecordBatch, names: Sequence[str]) -> np.ndarray:
     for place, name in enumerate(names):
         found[:, place] = as_floats(batch.column(name))
     return found
+
+
+def as_texts(column: Column) -> np.ndarray:
+    """Return a column as Python's texts [B]. A missing text is ""."""
+    return column.cast(pyarrow.string()).fill_null("").to_numpy(zero_copy_only=False)
 
 
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}

@@ -15,7 +15,7 @@ from ps_cluster.config.objectives import WEIGHT
 from ps_cluster.data.arrow import Column, DataType, compute, kinds, pyarrow
 from ps_cluster.data.holding_out import contents_of, hold_out
 from ps_cluster.data.lazy_rows import IndexableRows
-from ps_cluster.data.table_encoding import Encoding, Roles, as_floats, learn_encoding
+from ps_cluster.data.table_encoding import Encoding, Roles, as_floats, as_texts, learn_encoding
 from ps_cluster.data.table_files import (
     ADVICE_FOR_INPUT,
     ADVICE_FOR_TARGET,
@@ -29,9 +29,7 @@ from ps_cluster.data.text_rows import text_field, width_of
 from ps_cluster.errors import did_you_mean
 from ps_cluster.files.values import Malformed, is_decimal, one_line
 
-_NUMBERS_FOR_EACH_TEXT = (
-    10  # a column with at least as many different numbers for each other text seems to hold numbers
-)
+_NUMBERS_FOR_EACH_TEXT = 10  # with at least as many different numbers for each text, a column seems to hold numbers
 _MISSING_MARKS = frozenset({"?", "na", "n/a", "-", "null", "."})  # marks of a missing value, in lower case
 _FEWEST_ROWS = 20  # in shorter tables, a column without repeats need not be an identifier
 _ROWS_LOOKED_AT = 2**20  # to find columns without repeats, because all their values are kept in memory
@@ -67,19 +65,21 @@ def contents_of_tables(tables: Mapping[str, PiecewiseTable], settings: TableSett
     kept = None if held_out is None else np.isin(np.arange(examples), held_out.train)
     encoding = learn_encoding(tables["train"], kept, roles)
     rows_to_train_on = examples if held_out is None else len(held_out.train)
-    for name, texts in zip(encoding.categories, encoding.values):
-        _check_not_numbers(tables["train"], name, texts, rows_to_train_on, settings)
+    for column in encoding.content.categories:
+        _check_not_numbers(tables["train"], column.name, column.values, rows_to_train_on, settings)
     _check_free_text(encoding, rows_to_train_on, settings)
     width = width_of("a column of data.text", chain.from_iterable(map(encoding.text_pieces, tables.values())))
     rows: list[dict[str, IndexableRows]] = []
     for table, target in zip(tables.values(), (targets.train, targets.test)):
         assert target is not None  # it was read above
-        weights = {WEIGHT: _number_column(table, roles.weight)} if roles.weight else {}
+        weights = {WEIGHT: _whole_column(table, roles.weight, is_text=False)} if roles.weight else {}
         rows.append({**encoding.arrays(table, len(target), width), **weights})
     contents = contents_of(targets, held_out, *rows)
     inputs = dict(contents.spec.inputs)
     if "categories" in inputs:
-        inputs["categories"] = replace(inputs["categories"], codes=tuple(len(one) + 1 for one in encoding.values))
+        inputs["categories"] = replace(
+            inputs["categories"], codes=tuple(len(one.values) + 1 for one in encoding.content.categories)
+        )
     if "texts" in inputs:
         inputs["texts"] = text_field(inputs["texts"])
     notes = (*contents.notes, *_identifier_notes(tables["train"], roles, settings))
@@ -150,7 +150,7 @@ def _check_not_numbers(
 
 def _check_free_text(encoding: Encoding, rows: int, settings: TableSettings) -> None:
     """Raise Malformed for columns whose texts are hardly repeated: as categories they tell nothing about other rows."""
-    different = dict(zip(encoding.categories, map(len, encoding.values)))
+    different = {column.name: len(column.values) for column in encoding.content.categories}
     free = [name for name, texts in different.items() if texts > max(_MOST_TEXTS, rows / 2)]
     if free := [name for name in free if name not in settings.categorical]:
         raise Malformed(
@@ -165,9 +165,14 @@ def _choose_roles(columns: Types, settings: TableSettings) -> Roles:
     known = one_line(", ".join(columns), 600)
     if settings.target is None:
         raise Malformed(f"data.target is missing: name the column to predict by --target: {known}")
-    named = {"target": (settings.target,), "weight": (settings.weight,) if settings.weight else ()}
-    listed = {"categorical": settings.categorical, "text": settings.text, "leave_out": settings.leave_out}
-    for setting, names in {**named, **listed}.items():
+    named = {
+        "target": (settings.target,),
+        "weight": (settings.weight,) if settings.weight else (),
+        "categorical": settings.categorical,
+        "text": settings.text,
+        "leave_out": settings.leave_out,
+    }
+    for setting, names in named.items():
         if unknown := [name for name in names if name not in columns]:
             hint = did_you_mean(unknown[0], columns).strip()
             raise Malformed(
@@ -211,19 +216,24 @@ def _check_same_columns(tables: Mapping[str, PiecewiseTable], roles: Roles) -> N
             raise Malformed(f"the {split} table has no column '{missing[0]}', which the training table has")
 
 
-def _number_column(table: PiecewiseTable, name: str) -> np.ndarray:
-    """Return a whole column as float64."""
-    parts = [as_floats(batch.column(name)) for batch in table.batches([name])]
-    return np.concatenate([*parts, np.empty(0)])
+def _whole_column(table: PiecewiseTable, name: str, *, is_text: bool) -> np.ndarray:
+    """Return a column of a table as text, "" where it is missing, or as float64."""
+    columns = (batch.column(name) for batch in table.batches([name]))
+    if is_text:
+        return np.concatenate([np.empty(0, str), *(as_texts(column).astype(str) for column in columns)])
+    return np.concatenate([np.empty(0), *map(as_floats, columns)])
 
 
 def _target_columns(
     tables: Mapping[str, PiecewiseTable], name: str, settings: TableSettings
 ) -> tuple[Targets, list[int]]:
     """Return the targets, and the number of rows in each file of the training table."""
-    read = _text_column if _is_category(name, tables["train"].columns[name]) else _number_column
+    is_text = _is_category(name, tables["train"].columns[name])
     try:
-        columns = {split: [read(part, name) for part in table.parts] for split, table in tables.items()}
+        columns = {
+            split: [_whole_column(part, name, is_text=is_text) for part in table.parts]
+            for split, table in tables.items()
+        }
     except Malformed as error:  # a text that comes after the rows from which the type was guessed
         raise Malformed(str(error).replace(ADVICE_FOR_INPUT, ADVICE_FOR_TARGET)) from error
     found = {split: np.concatenate(parts) for split, parts in columns.items()}
@@ -263,15 +273,6 @@ def _targets_in(
     if objective == "multi-label":
         raise Malformed("data.objective=multi-label needs several columns to predict, and a table has one")
     return targets_of(found["train"], found.get("test"), objective)
-
-
-def _text_column(table: PiecewiseTable, name: str) -> np.ndarray:
-    """Return a whole column as text; "" where it is missing."""
-    parts = [
-        batch.column(name).cast(pyarrow.string()).fill_null("").to_numpy(zero_copy_only=False)
-        for batch in table.batches([name])
-    ]
-    return np.concatenate([part.astype(str) for part in parts] or [np.empty(0, str)])
 
 
 def _as_whole_numbers(values: np.ndarray) -> np.ndarray:

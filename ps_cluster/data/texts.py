@@ -6,9 +6,7 @@
 from __future__ import annotations
 
 import hashlib
-import sysconfig
-from collections.abc import Mapping, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,18 +15,13 @@ from pydantic import Field
 
 from ps_cluster.config.datasets import Contents, DataSettings
 from ps_cluster.config.objectives import BYTES, TARGET, ArrayField, ExampleSpec
-from ps_cluster.data.folders import files_below
 from ps_cluster.files.reading import open_regular
 from ps_cluster.files.values import Malformed
 
-TEXTS = (".txt", ".md")  # endings of the names of text files
 INPUT = "text"
 RECIPE: Mapping[str, Any] = {"model": {"name": "byte_lm"}}
 """The recipe of a data set of text."""
 SEPARATOR = b"\0"  # after each file, so that a network learns where one ends
-# Folders in that of the standard library that are not part of it, and its tests, which are more than half of it and
-# unlike other programs.
-_LEFT_OUT = frozenset({"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"})
 
 
 class TextSettings(DataSettings):
@@ -38,25 +31,11 @@ class TextSettings(DataSettings):
     held_out: float = Field(default=0.05, gt=0, lt=1, description="Share of the bytes that is held out to test on.")
 
 
-class OwnTextSettings(TextSettings):
-    """Settings of text that users bring."""
-
-    files: tuple[str, ...] = Field(
-        default=tuple(f"*{ending}" for ending in TEXTS), strict=False, min_length=1, max_length=100,
-        description="Patterns for the names of the files that are read from a folder.",
-    )  # fmt: skip
-
-
 class TextFile(NamedTuple):
     """A file of text."""
 
     name: str  # its path in the folder
     content: bytes
-
-
-def matches_patterns(path: Path, patterns: Sequence[str]) -> bool:
-    """Return whether a file's name fits one of the patterns."""
-    return path.is_file() and any(fnmatchcase(path.name, pattern) for pattern in patterns)
 
 
 def read_texts(folder: Path, paths: Sequence[Path]) -> list[TextFile]:
@@ -66,15 +45,6 @@ def read_texts(folder: Path, paths: Sequence[Path]) -> list[TextFile]:
         with open_regular(path) as file:
             texts.append(TextFile(str(path.relative_to(folder)), file.read()))
     return [text for text in texts if text.content]
-
-
-def digest(texts: Sequence[TextFile]) -> str:
-    """Return the SHA-256 of the names and contents of files, in hexadecimal."""
-    whole = hashlib.sha256()
-    for text in texts:
-        whole.update(f"{text.name}\0{len(text.content)}\n".encode(errors="surrogateescape"))
-        whole.update(text.content)
-    return whole.hexdigest()
 
 
 def contents_of_texts(texts: Sequence[TextFile], settings: TextSettings, notes: tuple[str, ...] = ()) -> Contents:
@@ -87,12 +57,12 @@ def contents_of_texts(texts: Sequence[TextFile], settings: TextSettings, notes: 
     test = _files_to_hold_out(texts, settings.held_out)
     if test:
         streams = {
-            "train": b"".join(text.content + SEPARATOR for text in texts if text.name not in test),
-            "test": b"".join(text.content + SEPARATOR for text in texts if text.name in test),
+            "train": _joined(text for text in texts if text.name not in test),
+            "test": _joined(text for text in texts if text.name in test),
         }
         note = f"held out: {len(test):,} of {len(texts):,} files"
     else:
-        whole = b"".join(text.content + SEPARATOR for text in texts)
+        whole = _joined(texts)
         end = len(whole) - round(len(whole) * settings.held_out)
         streams = {"train": whole[:end], "test": whole[end:]}
         note = "held out: the end of the text"
@@ -122,6 +92,10 @@ def _files_to_hold_out(texts: Sequence[TextFile], share: float) -> set[str]:
     return chosen if taken >= wanted / 2 else set()
 
 
+def _joined(texts: Iterable[TextFile]) -> bytes:
+    return b"".join(text.content + SEPARATOR for text in texts)
+
+
 def _windows(stream: bytes, window: int) -> dict[str, np.ndarray]:
     """Return consecutive windows. The last target of a window is the first byte of the next one."""
     values, count = np.frombuffer(stream, np.uint8), (len(stream) - 1) // window
@@ -129,9 +103,3 @@ def _windows(stream: bytes, window: int) -> dict[str, np.ndarray]:
         INPUT: values[: count * window].reshape(count, window),
         TARGET: values[1 : count * window + 1].reshape(count, window),
     }
-
-
-def standard_library_files() -> tuple[Path, list[Path]]:
-    """Return the folder of Python's standard library, and its source files."""
-    folder = Path(sysconfig.get_path("stdlib"))
-    return folder, [path for path in files_below(folder, _LEFT_OUT) if matches_patterns(path, ("*.py",))]

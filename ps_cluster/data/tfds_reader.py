@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ps_cluster.data import library_splits
+from ps_cluster.data import splits
 from ps_cluster.files.values import Malformed
 from ps_cluster.system.lifetime import die_with_launcher
 
@@ -36,12 +36,10 @@ def copy_pictures(folder: Path, output: Path) -> None:
         return tfds.as_numpy(builder.as_dataset(split=split, decoders=decoders, shuffle_files=False))
 
     def is_labelled(split: str) -> bool:
-        return any(
-            int(example[label]) != library_splits.NO_LABEL for example in examples_of(split)
-        )  # stops at the first label
+        return any(int(example[label]) != splits.NO_LABEL for example in examples_of(split))  # stops at the first label
 
-    which = library_splits.choose_test_split(builder.info.splits, is_labelled)
-    for split in filter(None, (library_splits.TRAIN, which.test)):
+    which = splits.choose_test_split(builder.info.splits, is_labelled)
+    for split in filter(None, (splits.TRAIN, which.test)):
         _copy_split(((example[image], int(example[label])) for example in examples_of(split)), split, output)
     about = {"classes": features[label].names, "test": which.test, "notes": which.notes}
     (output / "about.json").write_text(json.dumps(about))
@@ -54,7 +52,7 @@ def _copy_split(examples: Iterator[tuple[bytes, int]], split: str, output: Path)
             at += file.write(picture)
             ends.append(at)
             labels.append(label)
-    library_splits.check_all_labelled(split, labels.count(library_splits.NO_LABEL), len(labels))
+    splits.check_all_labelled(split, labels.count(splits.NO_LABEL), len(labels))
     np.save(output / f"{split}.ends.npy", np.array(ends, np.int64))
     np.save(output / f"{split}.labels.npy", np.array(labels, np.int64))
 

@@ -73,8 +73,7 @@ def _read_tables(files: Sequence[Path], run: TrainedRun) -> Iterator[NamedExampl
     if known is None:
         raise UserError(f"'{files[0]}' is a table, and the run was not trained on one: the network takes {run.spec}")
     encoding = Encoding(known)
-    columns = zip(encoding.categories, encoding.values)
-    text = [name for name, values in columns if not {"true", "false"} >= set(values)] + encoding.texts
+    text = [one.name for one in known.categories if not {"true", "false"} >= set(one.values)] + encoding.texts
     for file in files:
         first = 0
         with reading(file), arrow_errors("it"):

@@ -97,7 +97,7 @@ class RowTail(Generic[Model]):
 
     def new_lines(self) -> list[bytes]:
         """Return the new complete lines within the next LOOK_BYTES bytes, for `row`."""
-        content = self._read(self.offset, LOOK_BYTES)
+        content = self._next_bytes()
         lines, end, _ = content.rpartition(b"\n")
         if end:
             self.offset += len(lines) + 1
@@ -107,11 +107,11 @@ class RowTail(Generic[Model]):
             self._pass_over(f"a line of more than {LOOK_BYTES:,} bytes")
         return []
 
-    def _read(self, offset: int, most: int) -> bytes:
+    def _next_bytes(self) -> bytes:
         try:
             with open_regular(self._path) as file:
-                file.seek(offset)
-                return file.read(most)
+                file.seek(self.offset)
+                return file.read(LOOK_BYTES)
         except FileNotFoundError:
             return b""
         except (OSError, Malformed) as error:

@@ -20,19 +20,16 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
-
 from ps_cluster.errors import UserError
 from ps_cluster.files import untrusted
-from ps_cluster.files.json_files import read_json
-from ps_cluster.files.values import one_line
+from ps_cluster.files.reading import read_bytes
+from ps_cluster.files.values import Malformed, one_line
 from ps_cluster.files.writing import open_to_write
 from ps_cluster.notices import Notify, ignore
 
 LOCK = ".lock"
 _USED = ".used"  # in a folder that processes share
 _MODE = 0o600  # whoever may read a file may lock it
-IN_TURN_S = 5.0
 SHARERS_END_WITHIN_S = 10.0  # seconds from SIGKILL to the end of a process that the kernel delays
 
 _MOST_BYTES = 2**16
@@ -46,31 +43,14 @@ class InUse(UserError):
     """Another process holds the lock."""
 
 
-class Holder(BaseModel):
-    """The holder of a lock, read from the lock's file."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    pid: int
-    host: str
-    since: str
-    command: str
-
-    def __str__(self) -> str:
-        where = "" if self.host == socket.gethostname() else f" on {self.host}"
-        return one_line(f"'{self.command}' (pid {self.pid}{where}, since {self.since})")
-
-
 class Lock:
     """A lock file that this process holds until `release`, or until the process ends."""
 
     def __init__(self, path: Path, what: str, notify: Notify = ignore, *, shared: bool = False):
         """Take the lock. Raises InUse, which names the holder, or OSError if the file can't be created.
 
-        Args:
-          what: the locked thing, for messages, e.g. "run directory 'runs/a'".
-          notify: called with a line if the file system has no locks.
-          shared: allow other processes that also share the lock.
+        `what`: the locked thing, for messages, e.g. "run directory 'runs/a'". `notify` gets a line if the file system
+        has no locks. `shared`: allow other processes that also share the lock.
         """
 
         def warn(reason: str) -> None:
@@ -81,15 +61,13 @@ class Lock:
         if descriptor is None:
             raise InUse(f"{what} is in use by {_holder(path)}: wait until it has ended, or end it")
         self._descriptor = descriptor
-        ourselves = Holder(
-            pid=os.getpid(),
-            host=socket.gethostname(),
-            since=time.strftime("%Y-%m-%d %H:%M:%S"),
-            command=one_line(shlex.join(sys.argv), _MOST_CHARACTERS),
+        command = one_line(shlex.join(sys.argv), _MOST_CHARACTERS)
+        holder = (
+            f"'{command}' (pid {os.getpid()}, since {time.strftime('%Y-%m-%d %H:%M:%S')} on {socket.gethostname()})"
         )
         with contextlib.suppress(OSError):  # on a full disk the lock holds without a name
             os.ftruncate(self._descriptor, 0)
-            os.pwrite(self._descriptor, ourselves.model_dump_json().encode(), 0)
+            os.pwrite(self._descriptor, holder.encode(), 0)
 
     def release(self) -> None:
         """Remove the file while it is still locked, so that no process reads the name of a former holder.
@@ -114,7 +92,7 @@ def sole_use(folder: Path, what: str, notify: Notify, *, shared: bool = False) -
     try:
         untrusted.refuse_foreign_symlinks(folder, what)
         folder.mkdir(parents=True, exist_ok=True)
-        untrusted.check_folder(folder, what, notify)
+        untrusted.check_folder(folder, what, notify)  # now, because another user may just have made the folder
         os.scandir(folder).close()  # raises if the folder is unreadable: then nobody can tell whether it is empty
         lock = Lock(folder / LOCK, f"{what} '{folder}'", notify, shared=shared)
     except (NotADirectoryError, FileExistsError) as error:
@@ -197,7 +175,7 @@ def to_remove(folder: Path, what: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def in_turn(path: Path, within_s: float = IN_TURN_S) -> Iterator[None]:
+def in_turn(path: Path, within_s: float = 5.0) -> Iterator[None]:
     """Hold `path` during a short block. After `within_s` seconds of waiting for the holder, continue without the lock."""
     descriptor = _locked(path, within_s)
     try:
@@ -265,7 +243,9 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 def _holder(path: Path) -> str:
+    """Return what the holder of a lock wrote about itself. It may be just starting or ending."""
     try:
-        return str(read_json(path, Holder, _MOST_BYTES))
-    except (OSError, UserError):  # the holder is just starting or ending
-        return "another command"
+        holder = read_bytes(path, _MOST_BYTES).decode(errors="replace")
+    except (OSError, Malformed):
+        holder = ""
+    return one_line(holder) or "another command"

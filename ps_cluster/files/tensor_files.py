@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 import mmap
-import os
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -114,7 +113,7 @@ def open_tensors(path: Path, model: type[Model]) -> tuple[Model, Mapping[str, np
     or Malformed if the file has another format, is cut short or damaged, or its header does not fit `model`.
     """
     with open_regular(path) as file:
-        size, table_bytes = _check_beginning(file)
+        table_bytes = _check_beginning(file)
         try:
             with safe_open(f"/dev/fd/{file.fileno()}", "np") as opened:
                 words = opened.metadata() or {}
@@ -127,7 +126,7 @@ def open_tensors(path: Path, model: type[Model]) -> tuple[Model, Mapping[str, np
         if crc32(words.get(_HEADER, "").encode()) != checksums.header:
             raise Malformed("the checksum (CRC-32) of its header is wrong")
         header = _parsed(words, _HEADER, model)
-        content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)) if size else memoryview(b"")
+        content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         arrays, begin = {}, _LENGTH.size + table_bytes
         for name, shape in shapes.items():
             if (dtype := _DTYPES.get(codes[name])) is None:
@@ -145,9 +144,9 @@ def checksum_of(path: Path) -> int:
         return crc32(file.read(_LENGTH.unpack(file.read(_LENGTH.size))[0]))
 
 
-def _check_beginning(file: BinaryIO) -> tuple[int, int]:
-    """Return the sizes of file and table [bytes], once the table is known to be whole and not too large to be read."""
-    size, beginning = os.fstat(file.fileno()).st_size, file.read(_LENGTH.size)
+def _check_beginning(file: BinaryIO) -> int:
+    """Return the length of the table in bytes, once it is known to be whole and not too large to be read."""
+    beginning = file.read(_LENGTH.size)
     if len(beginning) < _LENGTH.size:
         raise Malformed("it has no table of its arrays")
     (table_bytes,) = _LENGTH.unpack(beginning)
@@ -155,7 +154,7 @@ def _check_beginning(file: BinaryIO) -> tuple[int, int]:
         raise Malformed(f"its table would have {table_bytes:,} bytes, more than {MOST_TABLE_BYTES:,}")
     if len(file.read(table_bytes)) < table_bytes:
         raise Malformed("its table is cut short")
-    return size, table_bytes
+    return int(table_bytes)
 
 
 def _parsed(words: Mapping[str, str], name: str, model: type[Model]) -> Model:

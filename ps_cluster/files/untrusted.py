@@ -51,21 +51,20 @@ class Foreign(UserError):
     """A file or folder of another user, or one that is reached through another user's link."""
 
 
-def check_folder(folder: Path, what: str, notify: Notify, *, user: int | None = None) -> None:
+def check_folder(folder: Path, what: str, notify: Notify) -> None:
     """Refuse a folder of another user, and warn where everybody may write. A missing folder has only its path checked.
 
-    `what`: the kind of folder, for the message, e.g. "run directory". `user`: the id of the user who works in the folder;
-    None means the user of this process. Raises Foreign also if the path leads through another user's link.
+    `what`: the kind of folder, for the message, e.g. "run directory". Raises Foreign also if the path leads through
+    another user's link.
     """
-    user = os.geteuid() if user is None else user
-    refuse_foreign_symlinks(folder, what, user=user)
+    refuse_foreign_symlinks(folder, what)
     if os.path.exists(folder):
         owner = os.stat(folder).st_uid
-        if is_foreign(folder, user=user):
+        if is_foreign(folder):
             raise Foreign(
                 f"{what} '{folder}' belongs to {name_of(owner)}, who could change what lies in it: choose another"
             )
-        if owner not in trusted(user):
+        if not _is_trusted(owner):
             notify(
                 f"{what} '{folder}' belongs to {name_of(owner)} and is used as root: what is made in it belongs to root"
             )
@@ -73,27 +72,25 @@ def check_folder(folder: Path, what: str, notify: Notify, *, user: int | None = 
         notify(f"{what} '{folder}': everybody on this machine may write to '{place}'; to end that: chmod o-w '{place}'")
 
 
-def refuse_foreign_symlinks(folder: Path, what: str, *, user: int | None = None) -> None:
+def refuse_foreign_symlinks(folder: Path, what: str) -> None:
     """Raise Foreign if the path to a folder leads through another user's link. Call it before anything is made there."""
-    user = os.geteuid() if user is None else user
     for link in _links(folder.absolute(), set()):
         owner = os.lstat(link).st_uid
-        if owner not in trusted(user):
+        if not _is_trusted(owner):
             raise Foreign(
                 f"{what} '{folder}' is reached through '{link}', a link that {name_of(owner)} made: "
                 "name the folder itself, or choose another"
             )
 
 
-def is_foreign(path: Path, *, user: int | None = None) -> bool:
+def is_foreign(path: Path) -> bool:
     """Return whether `path` belongs to an untrusted user or is such a user's link. For root the answer is always False."""
-    user = os.geteuid() if user is None else user
-    return user != 0 and not {os.stat(path).st_uid, os.lstat(path).st_uid} <= trusted(user)
+    return os.geteuid() != 0 and not (_is_trusted(os.stat(path).st_uid) and _is_trusted(os.lstat(path).st_uid))
 
 
-def trusted(user: int) -> frozenset[int]:
-    """Return the owners whose files `user` trusts: the user and root."""
-    return _UNKNOWN | {0, user}
+def _is_trusted(owner: int) -> bool:
+    """Return whether the files of a user are trusted: those of root, and of the user of this process."""
+    return owner in (0, os.geteuid()) or owner in _UNKNOWN
 
 
 def refuse_foreign(path: Path) -> None:

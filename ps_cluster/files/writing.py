@@ -23,9 +23,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
-_MODE = 0o644
 _SAFELY = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK  # a pipe is refused without waiting for it
-
 
 _fence: Callable[[], None] | None = None
 
@@ -155,7 +153,7 @@ def open_append(path: Path) -> BinaryIO:
     return os.fdopen(open_to_write(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab")
 
 
-def open_to_write(path: Path, flags: int, mode: int = _MODE) -> int:
+def open_to_write(path: Path, flags: int, mode: int = 0o644) -> int:
     """Return a descriptor of a regular file, opened with `flags`. Child processes do not inherit it.
 
     Raises OSError if the system refuses, or `path` is a link or not a regular file.

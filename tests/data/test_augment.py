@@ -22,6 +22,7 @@ from ps_cluster.data.batches import Batch
 from ps_cluster.data.recomputed_batches import ExampleIds
 from ps_cluster.data.recomputed_images import varied
 from ps_cluster.data.sets import cifar
+from tests.helpers.data import random_images
 
 FIELD = cifar.SPEC.inputs["image"]
 MEAN_COLOUR = (125, 123, 114)  # of the CIFAR-10 training set; normalisation maps it to about 0
@@ -36,10 +37,6 @@ EVERYTHING = Augmentation(
 )
 
 
-def random_images(count: int) -> np.ndarray:
-    return np.random.default_rng(0).integers(0, 256, (count, 32, 32, 3), np.uint8)
-
-
 def augmented(images, *, step=0, epoch=0, seed=0, **settings) -> np.ndarray:
     count = len(images)
     epochs = tf.fill([count], tf.constant(epoch, tf.int64))
@@ -50,12 +47,12 @@ def augmented(images, *, step=0, epoch=0, seed=0, **settings) -> np.ndarray:
 
 
 def fingerprint(**arguments) -> str:
-    return hashlib.sha256(augmented(random_images(16), **EVERYTHING.model_dump(), **arguments)).hexdigest()
+    return hashlib.sha256(augmented(random_images(16)[0], **EVERYTHING.model_dump(), **arguments)).hexdigest()
 
 
 @pytest.mark.parametrize("settings", [EVERYTHING.model_dump(), {"brightness_delta": 0.3, "flip": "random"}])
 def test_images_are_varied_as_the_proof_computes_it_again(settings):
-    images, options = random_images(24), Augmentation(**settings)
+    images, options = random_images(24)[0], Augmentation(**settings)
     examples = ExampleIds(np.arange(24), np.full(24, 3))
     again = varied(images, examples, options, FIELD.mean, seed=5, step=7)
     np.testing.assert_allclose(augmented(images, step=7, epoch=3, seed=5, **settings), again, atol=0.02)
@@ -66,7 +63,7 @@ def same_images(a, b) -> np.ndarray:
 
 
 def test_the_default_settings_change_nothing():
-    images = random_images(8)
+    images = random_images(8)[0]
     result = augmented(images)
     assert result.dtype == np.uint8
     np.testing.assert_array_equal(result, images)
@@ -74,7 +71,7 @@ def test_the_default_settings_change_nothing():
 
 @pytest.mark.parametrize("padding", [1, 4, 31])
 def test_crop_and_flip_is_pad_by_reflection_then_crop_then_mirror(padding):
-    images = random_images(40)
+    images = random_images(40)[0]
     rng = np.random.default_rng(1)
     shifts = rng.integers(-padding, padding + 1, (2, 40))
     shifts[:, :2] = [[-padding, padding], [padding, -padding]]
@@ -88,7 +85,7 @@ def test_crop_and_flip_is_pad_by_reflection_then_crop_then_mirror(padding):
 
 
 def test_every_crop_is_drawn_and_no_other():
-    images = np.repeat(random_images(1), 500, axis=0)
+    images = np.repeat(random_images(1)[0], 500, axis=0)
     padded = np.pad(images[0], [(2, 2), (2, 2), (0, 0)], mode="reflect")
     crops = {padded[y : y + 32, x : x + 32].tobytes(): 0 for y in range(5) for x in range(5)}
     for image in augmented(images, crop_padding_pixels=2):
@@ -98,7 +95,7 @@ def test_every_crop_is_drawn_and_no_other():
 
 
 def test_a_random_flip_mirrors_about_half_of_the_images_and_others_in_the_next_step():
-    images = random_images(200)
+    images = random_images(200)[0]
     first = same_images(augmented(images, flip="random", step=1), images[:, :, ::-1])
     second = same_images(augmented(images, flip="random", step=2), images[:, :, ::-1])
     assert 70 < first.sum() < 130
@@ -107,7 +104,7 @@ def test_a_random_flip_mirrors_about_half_of_the_images_and_others_in_the_next_s
 
 
 def test_an_alternating_flip_shows_both_sides_of_each_image_in_two_epochs():
-    images = random_images(200)
+    images = random_images(200)[0]
     shown = [augmented(images, flip="alternating", epoch=epoch, step=epoch) for epoch in range(4)]
     flipped = [same_images(epoch, images[:, :, ::-1]) for epoch in shown]
     assert 70 < flipped[0].sum() < 130
@@ -133,7 +130,7 @@ def test_the_first_alternating_flip_differs_between_seeds():
 
 def colourful_images() -> np.ndarray:
     """Random images, and one with all the corners of the colour cube: black, white, greys and pure colours."""
-    images = random_images(12).astype(np.float32)
+    images = random_images(12)[0].astype(np.float32)
     images[0].reshape(-1, 3)[:27] = np.stack(np.meshgrid(*[[0, 128, 255]] * 3), axis=-1).reshape(-1, 3)
     return images
 
@@ -148,20 +145,19 @@ def test_hue_and_saturation_are_those_of_tf_image():
         np.testing.assert_allclose(got, expected, atol=0.01)
 
 
-def test_contrast_is_that_of_tf_image_clipped_to_pixels():
+@pytest.mark.parametrize(
+    ("adjust", "draws", "of_one_image"),
+    [
+        (adjust_contrast, (0, 3), tf.image.adjust_contrast),
+        (adjust_brightness, (-1, 1), lambda image, change: tf.image.adjust_brightness(image, 255 * change)),
+    ],
+)
+def test_contrast_and_brightness_are_those_of_tf_image_clipped_to_pixels(adjust, draws, of_one_image):
     images = colourful_images()
-    factors = np.linspace(0, 3, len(images), dtype=np.float32)
-    result = adjust_contrast(tf.constant(images), tf.constant(factors))
-    for image, factor, got in zip(images, factors, result, strict=True):
-        np.testing.assert_allclose(got, np.clip(tf.image.adjust_contrast(image, factor), 0, 255), atol=0.01)
-
-
-def test_brightness_is_that_of_tf_image_clipped_to_pixels():
-    images = colourful_images()
-    changes = np.linspace(-1, 1, len(images), dtype=np.float32)
-    result = adjust_brightness(tf.constant(images), tf.constant(changes))
+    changes = np.linspace(*draws, len(images), dtype=np.float32)
+    result = adjust(tf.constant(images), tf.constant(changes))
     for image, change, got in zip(images, changes, result, strict=True):
-        np.testing.assert_allclose(got, np.clip(tf.image.adjust_brightness(image, 255 * change), 0, 255), atol=0.01)
+        np.testing.assert_allclose(got, np.clip(of_one_image(image, change), 0, 255), atol=0.01)
 
 
 def test_brightness_changes_by_up_to_its_delta_both_ways():
@@ -192,7 +188,7 @@ def test_saturation_and_contrast_factors_fill_their_ranges():
 @pytest.mark.parametrize("side", [1, 7, 8, 32])
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
 def test_cutout_blanks_a_square_that_may_stick_out(side, dtype):
-    images = random_images(20).astype(dtype)
+    images = random_images(20)[0].astype(dtype)
     centres = np.random.default_rng(2).integers(0, 32, (2, 20))
     centres[:, :2] = [[0, 31], [31, 0]]
     result = cut_out(tf.constant(images), tf.constant(centres, tf.int32), side, FIELD.mean)
@@ -214,14 +210,14 @@ def test_cutout_blanks_a_square_that_may_stick_out(side, dtype):
     ],
 )
 def test_images_stay_bytes_unless_colours_change_and_pixels_stay_in_range(settings, dtype):
-    result = augmented(random_images(8), **settings)
+    result = augmented(random_images(8)[0], **settings)
     assert result.shape == (8, 32, 32, 3)
     assert result.dtype == dtype
     assert 0 <= result.min() <= result.max() <= 255
 
 
 def test_switching_one_transformation_on_does_not_change_the_draws_of_another():
-    images = random_images(32)
+    images = random_images(32)[0]
     cropped = augmented(images, crop_padding_pixels=4)
     both = augmented(images, crop_padding_pixels=4, flip="random")
     mirrored = same_images(both, cropped[:, :, ::-1])
@@ -271,14 +267,14 @@ def smaller(images, progress):
 
 
 def test_images_are_smaller_at_first_and_whole_in_the_end():
-    images = random_images(3)
+    images = random_images(3)[0]
     sides = {progress: smaller(images, progress).shape[1:3] for progress in (0, 0.24, 0.25, 0.59, 0.6, 1)}
     assert sides == {0: (16, 16), 0.24: (16, 16), 0.25: (24, 24), 0.59: (24, 24), 0.6: (32, 32), 1: (32, 32)}
     assert np.array_equal(smaller(images, 1), images)
 
 
 def test_a_pixel_of_a_smaller_image_is_the_mean_of_those_it_covers():
-    images = random_images(3)
+    images = random_images(3)[0]
     blocks = images.reshape(3, 16, 2, 16, 2, 3).mean(axis=(2, 4))
     np.testing.assert_allclose(smaller(images, 0), blocks, rtol=1e-5)
     # At 3/4 a pixel covers a whole one and a third of the next.

@@ -7,24 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ps_cluster.config.datasets import DATASETS, NotThisDataSet
+from ps_cluster.config.datasets import DATASETS
 from ps_cluster.data.plain_pickles import PickledArray, load_plain
 from ps_cluster.data.sets import cifar
-from tests.helpers.data import CIFAR_ROWS, arrays_of
+from tests.helpers.data import CIFAR_ROWS, arrays_of, copy_with_changes, refusal_of
 
 pytestmark = pytest.mark.usefixtures("small_cifar")
 OFFICIAL = cifar.Cifar10.batches
 CIFAR10 = DATASETS["cifar10"]
 PROJECT = Path(__file__).parents[2]
 REAL = Path(os.environ.get("PS_CLUSTER_TEST_DATA", PROJECT.parent / "shared" / "data")) / "cifar-10-python.tar.gz"
-
-
-def refusal(place: Path) -> str:
-    """Return the one line with which the files at a place are refused."""
-    with pytest.raises(NotThisDataSet) as error:
-        CIFAR10.read(place, None)
-    assert "\n" not in str(error.value) and str(place) in str(error.value)
-    return str(error.value)
 
 
 def assert_is(found, contents):
@@ -42,32 +34,14 @@ def assert_is(found, contents):
     assert (test_images[:, row, column, colour] == stored).all()
 
 
-@pytest.fixture
-def broken_folder(tmp_path, folder):
-    """broken_folder(name=bytes or None) is the sound folder with one file replaced or missing."""
-
-    def make(**changes: bytes | None) -> Path:
-        for file in folder.iterdir():
-            content = changes.get(file.name, file)
-            if content is file:
-                os.link(file, tmp_path / file.name)
-            elif content is not None:
-                (tmp_path / file.name).write_bytes(content)
-        return tmp_path
-
-    yield make
-    for file in tmp_path.iterdir():
-        file.unlink()
-
-
 def test_archive_is_read_in_the_order_of_the_batch_numbers(archive, contents):
     found = CIFAR10.read(archive, None)
     assert_is(found, contents)
     assert found.spec == cifar.SPEC
 
 
-def test_folder_without_class_names_gets_the_usual_ones(broken_folder, contents):
-    found = CIFAR10.read(broken_folder(**{"batches.meta": None}), None)
+def test_folder_without_class_names_gets_the_usual_ones(folder, tmp_path, contents):
+    found = CIFAR10.read(copy_with_changes(folder, tmp_path, {"batches.meta": None}), None)
     assert_is(found, contents)
     assert found.spec.classes == cifar.CLASSES
 
@@ -114,40 +88,28 @@ def batch(**changes) -> bytes:
     return pickle.dumps(sound | changes, protocol=2)
 
 
-BROKEN_BATCHES = {
-    "empty": (lambda: b"", "damaged pickle"),
-    "truncated": (lambda: batch()[:200_000], "data_batch_1: damaged pickle"),
-    "not a dictionary": (lambda: pickle.dumps([1]), "no dictionary"),
-    "keys that are no text": (lambda: pickle.dumps({(1, 2): 3}), "a name is no text, but of type tuple"),
-    "no images": (lambda: pickle.dumps({b"labels": []}), "no array 'data'"),
-    "images in another shape": (lambda: pickle.dumps({b"data": np.zeros((CIFAR_ROWS, 32), np.uint8)}), "[100, 32]"),
-    "floating-point images": (lambda: pickle.dumps({b"data": np.zeros((1, 3072), np.float32)}), "type 'f4'"),
-    "objects for images": (lambda: pickle.dumps({b"data": np.array([None])}), "type 'O8'"),
-    "a label too many": (lambda: batch(labels=[0] * 101), "no list 'labels' of 100 labels"),
-    "a label out of range": (lambda: batch(labels=[0] * 99 + [10]), "from 0 to 9"),
-    "a negative label": (lambda: batch(labels=[-1] * CIFAR_ROWS), "from 0 to 9"),
-    "labels as text": (lambda: batch(labels=["0"] * CIFAR_ROWS), "from 0 to 9"),
-}
-
-
-@pytest.mark.parametrize("what", BROKEN_BATCHES)
-def test_broken_batch_is_refused_with_one_clear_line(broken_folder, what):
-    make, reason = BROKEN_BATCHES[what]
-    assert reason in refusal(broken_folder(data_batch_1=make()))
-
-
 @pytest.mark.parametrize(
-    ("changes", "reason"),
+    ("file", "content", "reason"),
     [
-        ({"data_batch_2": None, "test_batch": None}, "it lacks data_batch_2, test_batch"),
-        (
-            {"batches.meta": pickle.dumps({"label_names": ["cat"]})},
-            "batches.meta has no list 'label_names' of 10 names",
-        ),
+        ("data_batch_1", b"", "damaged pickle"),
+        ("data_batch_1", batch()[:200_000], "data_batch_1: damaged pickle"),
+        ("data_batch_1", pickle.dumps([1]), "no dictionary"),
+        ("data_batch_1", pickle.dumps({(1, 2): 3}), "a name is no text, but of type tuple"),
+        ("data_batch_1", pickle.dumps({b"labels": []}), "no array 'data'"),
+        ("data_batch_1", pickle.dumps({b"data": np.zeros((CIFAR_ROWS, 32), np.uint8)}), "[100, 32]"),
+        ("data_batch_1", pickle.dumps({b"data": np.zeros((1, 3072), np.float32)}), "type 'f4'"),
+        ("data_batch_1", pickle.dumps({b"data": np.array([None])}), "type 'O8'"),
+        ("data_batch_1", batch(labels=[0] * 101), "no list 'labels' of 100 labels"),
+        ("data_batch_1", batch(labels=[0] * 99 + [10]), "from 0 to 9"),
+        ("data_batch_1", batch(labels=[-1] * CIFAR_ROWS), "from 0 to 9"),
+        ("data_batch_1", batch(labels=["0"] * CIFAR_ROWS), "from 0 to 9"),
+        ("test_batch", None, "it lacks test_batch"),
+        ("batches.meta", pickle.dumps({"label_names": ["cat"]}), "batches.meta has no list 'label_names' of 10 names"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_folder_without_a_file_or_with_other_classes_is_refused(broken_folder, changes, reason):
-    assert reason in refusal(broken_folder(**changes))
+def test_a_folder_with_a_broken_or_missing_file_is_refused_in_one_line(folder, tmp_path, file, content, reason):
+    assert reason in refusal_of("cifar10", copy_with_changes(folder, tmp_path, {file: content}))
 
 
 @pytest.mark.parametrize(
@@ -163,7 +125,7 @@ def test_a_folder_without_a_file_or_with_other_classes_is_refused(broken_folder,
 def test_a_damaged_archive_is_refused(tmp_path, archive, damage, reason):
     path = tmp_path / archive.name
     path.write_bytes(damage(archive.read_bytes()))
-    assert reason in refusal(path)
+    assert reason in refusal_of("cifar10", path)
 
 
 def test_links_in_an_archive_are_ignored(tmp_path, pickled, write_archive):
@@ -174,14 +136,14 @@ def test_links_in_an_archive_are_ignored(tmp_path, pickled, write_archive):
         members[name] = tarfile.TarInfo(f"cifar-10-batches-py/{name}")
         members[name].type, members[name].linkname = kind, str(outside)
     path = write_archive(tmp_path / "cifar-10-python.tar.gz", members)
-    assert "it lacks data_batch_1, test_batch" in refusal(path)
+    assert "it lacks data_batch_1, test_batch" in refusal_of("cifar10", path)
     assert sorted(tmp_path.iterdir()) == [path, outside]
 
 
 def test_member_too_large_to_be_a_batch_is_not_read_into_memory(tmp_path):
     with open(tmp_path / "data_batch_1", "wb") as file:
         file.truncate(2**31)  # sparse: takes no room on the disk
-    assert "data_batch_1 has 2,147,483,648 bytes" in refusal(tmp_path)
+    assert "data_batch_1 has 2,147,483,648 bytes" in refusal_of("cifar10", tmp_path)
 
 
 class Malicious:
@@ -194,11 +156,11 @@ class Malicious:
 
 @pytest.mark.parametrize("protocol", [0, 4])
 @pytest.mark.parametrize("function", [os.system, exec, getattr, np.load, io.open])
-def test_malicious_pickle_does_not_run(broken_folder, tmp_path_factory, function, protocol):
+def test_malicious_pickle_does_not_run(folder, tmp_path, tmp_path_factory, function, protocol):
     witness = tmp_path_factory.mktemp("witness") / "ran"
     command = f"touch {witness}" if function is os.system else f"open({str(witness)!r}, 'w')"
     attack = pickle.dumps({b"data": Malicious(function, command)}, protocol)
-    told = refusal(broken_folder(data_batch_1=attack))
+    told = refusal_of("cifar10", copy_with_changes(folder, tmp_path, {"data_batch_1": attack}))
     assert not witness.exists()
     if function is os.system:
         assert "data_batch_1: its pickle asks for posix.system, which data does not need" in told

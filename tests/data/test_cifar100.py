@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ps_cluster.config.datasets import DATASETS, NotThisDataSet
+from ps_cluster.config.datasets import DATASETS
 from ps_cluster.data.plain_pickles import load_plain
 from tests.helpers.data import CIFAR_ROWS, arrays_of
 
@@ -65,11 +65,3 @@ def test_the_folder_is_found_where_keras_unpacks_it(files, tmp_path):
 
 def test_the_lists_of_the_official_training_file_have_no_more_operations_than_are_read(python2_pickle):
     assert len(load_plain(python2_pickle(lists(50_000)))) == 4
-
-
-def test_names_of_another_number_of_classes_are_refused(files, python2_pickle, tmp_path):
-    for file, sound in files.items():
-        (tmp_path / file).write_bytes(sound)
-    (tmp_path / "meta").write_bytes(python2_pickle({b"fine_label_names": FINE[:-1]}))
-    with pytest.raises(NotThisDataSet, match="is not CIFAR-100 .meta has no list 'fine_label_names' of 100 names"):
-        DATASETS["cifar100"].read(tmp_path, None)

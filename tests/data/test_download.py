@@ -177,48 +177,36 @@ def test_wrong_checksum_is_an_error_and_the_partial_file_is_deleted(fetch):
     assert not fetch.part.exists()
 
 
-def test_missing_file_is_not_asked_for_twice(fetch, server):
-    server.script = [status(404)]
-    assert "the server answered 404" in failure(fetch)
-    assert len(server.ranges) == 1 and fetch.waits == []
+@pytest.mark.parametrize(
+    ("script", "options", "message", "waits", "left"),
+    [
+        ([status(404)], {}, "the server answered 404", [], b""),
+        ([truncated, *[status(503)] * 9], {"attempts": 3}, "the server answered 503", [1.0, 2.0], CONTENT[:HALF]),
+        ([], {"url": "cifar.tar.gz"}, "is not an address", [], b""),
+        ([], {"url": "http://127.0.0.1:9/", "attempts": 1}, "Connection refused", [], b""),
+        ([mute], {"connect_timeout_s": 0.2, "attempts": 1}, "no answer within 0.2 s", [], b""),
+        ([half_then_silent], {"timeout_s": 0.2, "attempts": 1}, "timed out", [], CONTENT[:HALF]),
+    ],
+    ids=["missing", "server trouble", "no address", "nobody listening", "no answer", "silence"],
+)
+def test_a_download_that_fails_is_given_up_and_keeps_what_has_arrived(
+    fetch, server, script, options, message, waits, left
+):
+    server.script = list(script)
+    assert message in failure(fetch, **options)
+    assert len(server.ranges) == (0 if "url" in options else 1 + len(waits)) and fetch.waits == waits
+    assert (fetch.part.read_bytes() if fetch.part.exists() else b"") == left
 
 
-def test_lasting_trouble_is_given_up_and_leaves_what_has_arrived(fetch, server):
-    server.script = [truncated, *[status(503)] * 9]
-    assert "the server answered 503" in failure(fetch, attempts=3)
-    assert len(server.ranges) == 3
-    assert fetch.part.read_bytes() == CONTENT[:HALF]
+def test_a_download_that_is_too_slow_is_given_up(fetch, server):
+    server.script = [dripping]
+    assert "too slow" in failure(fetch, deadline_s=0.3)
 
 
 def test_server_that_makes_it_start_over_for_ever_is_given_up(fetch, server):
     server.script = [truncated, status(416)] * 50
     failure(fetch, attempts=4)
     assert len(server.ranges) <= 8
-
-
-def test_nobody_listening_fails_at_once_and_leaves_nothing(fetch, monkeypatch):
-    monkeypatch.setenv("no_proxy", "*")
-    assert "Connection refused" in failure(fetch, "http://127.0.0.1:9/", attempts=1)
-    assert fetch.waits == [] and not fetch.part.exists()
-
-
-def test_address_that_is_none_is_an_error(fetch):
-    assert "is not an address" in failure(fetch, "cifar.tar.gz")
-
-
-@pytest.mark.parametrize(
-    ("answer", "limits", "told", "left"),
-    [
-        (mute, {"connect_timeout_s": 0.2, "attempts": 1}, "no answer within 0.2 s", 0),
-        (half_then_silent, {"timeout_s": 0.2, "attempts": 1}, "timed out", HALF),
-        (dripping, {"deadline_s": 0.3}, "too slow", None),
-    ],
-    ids=["no answer", "silence", "one byte after the other"],
-)
-def test_a_server_that_is_too_slow_is_left(fetch, server, answer, limits, told, left):
-    server.script = [answer]
-    assert told in failure(fetch, **limits)
-    assert left is None or (fetch.part.stat().st_size if fetch.part.exists() else 0) == left
 
 
 def test_second_download_of_the_same_file_does_not_touch_the_first(fetch, server):

@@ -59,6 +59,13 @@ def test_the_names_of_classes_may_be_the_letters_of_a_text(tmp_path):
     assert packed(save_hugging_face(tmp_path / "a", features, rows))[0].spec.classes == ("u", "v")
 
 
+@pytest.mark.parametrize(("labels", "unnamed"), [([0, 1], "1"), (["a", "b"], "a")])
+def test_a_label_without_a_name_is_reported(tmp_path, labels, unnamed):
+    rows = pa.record_batch({"x": [1.0, 2.0] * 5, "label": labels * 5})
+    line = refused(save_hugging_face(tmp_path / "a", {"label": {"_type": "ClassLabel", "names": ["u"]}}, rows))
+    assert f"the column 'label' has the label '{unnamed}', and names only for the labels 0 to 0" in line
+
+
 def test_a_column_of_pictures_that_is_not_there_is_told(tmp_path):
     numbers = pa.record_batch({"x": [1.0, 2.0], "label": [0, 1]})
     line = refused(save_hugging_face(tmp_path / "a", CLASSES, numbers))

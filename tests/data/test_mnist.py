@@ -9,10 +9,10 @@ import zipfile
 import numpy as np
 import pytest
 
-from ps_cluster.config.datasets import DATASETS, NotThisDataSet
+from ps_cluster.config.datasets import DATASETS
 from ps_cluster.data import sources
 from ps_cluster.data.sets import mnist
-from tests.helpers.data import arrays_of
+from tests.helpers.data import arrays_of, copy_with_changes, refusal_of
 from tests.helpers.digits import digits, idx, write_as_idx, write_as_keras
 
 ROWS = {"train": 600, "t10k": 100}  # a hundredth of what there are
@@ -68,13 +68,6 @@ def read(name, source):
     return DATASETS[name].read(source, None)
 
 
-def refusal(name, source) -> str:
-    with pytest.raises(NotThisDataSet) as error:
-        read(name, source)
-    assert "\n" not in str(error.value) and str(source) in str(error.value)
-    return str(error.value)
-
-
 def test_the_four_files_are_read_gzipped_and_not(four_files, tmp_path):
     name, folder = four_files
     assert_is(read(name, folder), name)
@@ -114,17 +107,8 @@ def test_each_is_found_in_a_folder_with_several(four_files, npz, tmp_path):
 def test_a_set_of_the_same_form_is_not_taken_for_the_other(four_files, npz):
     name, folder = four_files
     other = {"mnist": "fashion_mnist", "fashion_mnist": "mnist"}[name]
-    assert "equally many images" in refusal(other, folder)
-    assert "do not have equally many images" in refusal("fashion_mnist", npz)
-
-
-def changed(folder, tmp_path, **contents):
-    for file in folder.iterdir():
-        if file.name not in contents:
-            os.link(file, tmp_path / file.name)
-        elif contents[file.name] is not None:
-            (tmp_path / file.name).write_bytes(contents[file.name])
-    return tmp_path
+    assert "equally many images" in refusal_of(other, folder)
+    assert "do not have equally many images" in refusal_of("fashion_mnist", npz)
 
 
 LABELS = "train-labels-idx1-ubyte.gz"
@@ -152,7 +136,7 @@ LABELS = "train-labels-idx1-ubyte.gz"
 )
 def test_a_damaged_file_is_told_in_one_line(four_files, tmp_path, content, told):
     name, folder = four_files
-    assert told in refusal(name, changed(folder, tmp_path, **{LABELS: content}))
+    assert told in refusal_of(name, copy_with_changes(folder, tmp_path, {LABELS: content}))
 
 
 def zipped(path, **members: bytes):
@@ -180,9 +164,9 @@ def npy(array: np.ndarray) -> bytes:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_damaged_archive_is_told_in_one_line_and_runs_nothing(tmp_path, members, told):
-    assert told in refusal("mnist", zipped(tmp_path / "mnist.npz", **members))
+    assert told in refusal_of("mnist", zipped(tmp_path / "mnist.npz", **members))
     (tmp_path / "mnist.npz").write_bytes(b"<html>")
-    assert "is no .npz file" in refusal("mnist", tmp_path / "mnist.npz")
+    assert "is no .npz file" in refusal_of("mnist", tmp_path / "mnist.npz")
 
 
 def test_all_files_of_a_data_set_are_downloaded_then_packed_and_removed(four_files, tmp_path, monkeypatch):
@@ -200,8 +184,7 @@ def test_all_files_of_a_data_set_are_downloaded_then_packed_and_removed(four_fil
     if name != kind.name:
         pytest.skip("MNIST is one file")
     settings = kind.Settings(dataset=name)
-    packed = sources.resolve(settings, tmp_path / "cache", notify=print, url="http://here/files/")
-    assert [url for url, _ in asked] == [f"http://here/files/{one.file}" for one in kind.downloads]
-    assert [digest for _, digest in asked] == [one.sha256 for one in kind.downloads]
+    packed = sources.resolve(settings, tmp_path / "cache", notify=print)
+    assert asked == [(one.url, one.sha256) for one in kind.downloads]
     assert packed.spec.inputs["image"].shape == (28, 28, 1) and packed.kind == "real"
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["packed-2"]

@@ -9,7 +9,7 @@ import pytest
 from ps_cluster.config.datasets import DATASETS
 from ps_cluster.data import sources
 from ps_cluster.data.cache import default_cache_dir, fingerprint
-from ps_cluster.data.download import DownloadError, Patience
+from ps_cluster.data.download import DownloadError, Patience, download
 from ps_cluster.data.sets import synthetic
 from ps_cluster.errors import UserError
 from tests.helpers.data import CIFAR_ROWS, pack_images
@@ -21,20 +21,21 @@ UNREACHABLE = "http://127.0.0.1:9/"
 
 @pytest.fixture(autouse=True)
 def empty_machine(tmp_path, monkeypatch):
-    """No CIFAR-10 of this machine is in reach, no proxy is used, and generating takes no time."""
+    """No CIFAR-10 of this machine or of the network is in reach, and generating takes no time."""
     monkeypatch.setenv("KERAS_HOME", str(tmp_path / "keras"))
     monkeypatch.setenv("no_proxy", "*")
+    monkeypatch.setattr(sources, "download", lambda url, *more: download(UNREACHABLE, *more))
     generate = synthetic.generate
     monkeypatch.setattr(synthetic, "generate", lambda: generate(200, 50))
 
 
 @pytest.fixture
 def resolve(tmp_path):
-    """resolve(dataset, data_dir) with an empty cache, no network, and what was told in `resolve.told`."""
+    """resolve(dataset, data_dir) with an empty cache, no network, and the lines for the user in `resolve.told`."""
 
     def call(dataset, data_dir=None, **options):
         call.told = []
-        arguments = {"cache_dir": call.cache, "notify": call.told.append, "url": UNREACHABLE} | options
+        arguments = {"cache_dir": call.cache, "notify": call.told.append} | options
         return sources.resolve(DATASETS[dataset].Settings(dataset=dataset, data_dir=data_dir), **arguments)
 
     call.cache = tmp_path / "cache"
@@ -169,7 +170,7 @@ def test_keras_cache_is_used_and_its_broken_parts_are_passed_over(resolve, archi
 
 def test_downloaded_archive_is_packed_and_then_removed(resolve, archive, monkeypatch):
     def fake_download(url, destination, sha256, progress, patience):
-        assert (url, patience) == (UNREACHABLE, Patience(connect_timeout_s=5.0, attempts=1))
+        assert (url, patience) == (DATASETS["cifar10"].downloads[0].url, Patience(connect_timeout_s=5.0, attempts=1))
         assert sha256 == DATASETS["cifar10"].downloads[0].sha256
         destination.parent.mkdir(parents=True)
         os.link(archive, destination)

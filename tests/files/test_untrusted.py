@@ -12,38 +12,31 @@ from tests.helpers.users import SOMEBODY, SOMEBODY_ELSE, as_user, common  # noqa
 ME = os.geteuid()
 
 
-def check(folder, user=None):
-    """Whatever is said of the folder."""
-    said = []
-    check_folder(folder, "run directory", said.append, user=user)
-    return said
+def check(folder):
+    """Return the lines about a folder."""
+    lines = []
+    check_folder(folder, "run directory", lines.append)
+    return lines
 
 
-@pytest.fixture
-def home(tmp_path):
-    """A folder that belongs to SOMEBODY, in one that nobody else writes to."""
-    if ME:
-        pytest.skip("only root can give a folder to somebody else")
-    folder = tmp_path / "home"
-    folder.mkdir(mode=0o755)
-    os.chown(folder, SOMEBODY, SOMEBODY)
-    return folder
-
-
-def test_of_a_folder_of_ones_own_or_of_root_nothing_is_said_also_before_it_is_made(tmp_path):
+def test_a_folder_of_the_user_or_of_root_is_accepted_without_a_notice_even_before_it_exists(tmp_path, common):  # noqa: F811
     assert check(tmp_path) == [] and check(tmp_path / "new" / "newer") == []
-    assert ME or check(tmp_path, user=SOMEBODY) == []
+    with as_user(SOMEBODY):
+        assert check(common.parent / "configs") == []
 
 
-def test_a_folder_of_another_user_is_refused_and_root_is_told_and_goes_on(home):
+def test_a_folder_of_another_user_is_refused_and_root_gets_a_notice(common):  # noqa: F811
     """A container often runs as root and has a user's folder mounted."""
-    with pytest.raises(Foreign) as refusal:
-        check(home, user=SOMEBODY_ELSE)
+    home = common / "home"
+    with as_user(SOMEBODY):
+        home.mkdir(mode=0o755)
+        assert check(home) == []
+    with as_user(SOMEBODY_ELSE), pytest.raises(Foreign) as refusal:
+        check(home)
     assert str(refusal.value) == (
         f"run directory '{home}' belongs to another user (uid {SOMEBODY}), who could change what lies in it: choose another"
     )
-    assert check(home, user=SOMEBODY) == []
-    (line,) = check(home, user=0)
+    (line,) = check(home)
     assert line.startswith(f"run directory '{home}' belongs to another user (uid {SOMEBODY}) and is used as root: ")
 
 

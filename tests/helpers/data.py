@@ -1,11 +1,14 @@
-"""Small data sets of images in the form of CIFAR-10."""
+"""Small data sets of images in the form of CIFAR-10, and damaged files of data sets."""
 
+import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 
-from ps_cluster.config.datasets import Contents
+from ps_cluster.config.datasets import DATASETS, Contents, NotThisDataSet
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.data.packing import write_packed
 from ps_cluster.data.sets import cifar
@@ -42,3 +45,22 @@ def random_images(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 def arrays_of(contents: Contents) -> tuple[np.ndarray, ...]:
     """Return training images and labels, then test images and labels."""
     return tuple(contents.arrays[split][name] for split in ("train", "test") for name in ("image", "target"))
+
+
+def copy_with_changes(folder: Path, copy: Path, changes: Mapping[str, bytes | None]) -> Path:
+    """Link the files of a folder into `copy`. `changes`: name → another content, or None to leave the file out."""
+    for file in folder.iterdir():
+        if file.name not in changes:
+            os.link(file, copy / file.name)
+    for name, content in changes.items():
+        if content is not None:
+            (copy / name).write_bytes(content)
+    return copy
+
+
+def refusal_of(name: str, source: Path) -> str:
+    """Return the line with which a data set of the package refuses the files at a place."""
+    with pytest.raises(NotThisDataSet) as error:
+        DATASETS[name].read(source, None)
+    assert "\n" not in str(error.value) and str(source) in str(error.value)
+    return str(error.value)

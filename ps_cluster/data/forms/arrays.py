@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from ps_cluster.config.datasets import Contents, DataSettings, ImageDataSet, OwnDataSettings, OwnImageSettings
-from ps_cluster.data.array_files import form_of, open_folder, open_npz
+from ps_cluster.data.array_files import form_of, open_npy, open_npz
 from ps_cluster.data.forms import PathForm
 from ps_cluster.data.own_arrays import NAMES, as_contents, is_image
 from ps_cluster.data.sets.packed_arrays import PackedImages
@@ -27,7 +27,7 @@ class Arrays(PathForm[OwnDataSettings]):
 
     def read(self, source: Path | None, settings: OwnDataSettings) -> Contents:
         if self.path.is_dir():
-            return as_contents(open_folder(self.path), settings)
+            return as_contents({file.stem: open_npy(file) for file in sorted(self.path.glob("*.npy"))}, settings)
         if self.path.suffix.lower() == ".npz":
             return as_contents(open_npz(self.path), settings)
         raise Malformed("it is a single array, and y_train is missing: put x_train.npy and y_train.npy into a folder")

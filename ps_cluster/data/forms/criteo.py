@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import replace
 from pathlib import Path
 
 from pydantic import Field
 
 from ps_cluster.config.datasets import Contents, DataSettings
-from ps_cluster.config.objectives import ArrayField
 from ps_cluster.data.forms import PathForm
 from ps_cluster.data.line_files import arrays_of_lines, lines_of
-from ps_cluster.data.sets.clicks import CLASSES, COLUMNS, NUMBERS
+from ps_cluster.data.sets.clicks import COLUMNS, NUMBERS, form_of_clicks
 from ps_cluster.files.values import Malformed
 
 _GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / the golden ratio: multiplicative hashing (Knuth, TAOCP 3, 6.4)
@@ -65,12 +63,9 @@ class Criteo(PathForm[CriteoSettings]):
         return True
 
     def read(self, source: Path | None, settings: CriteoSettings) -> Contents:
-        fields = {
-            "target": ArrayField("uint8", ()),
-            "numbers": ArrayField("float32", (NUMBERS,)),
-            "categories": ArrayField("int32", (COLUMNS,), codes=(settings.rows,) * COLUMNS),
-        }
-        arrays = arrays_of_lines(self.path, fields, lambda line: _parsed(line, settings.rows))
+        spec = form_of_clicks(settings.rows)
+        in_a_line = {"target": spec.target, **{name: spec.inputs[name] for name in ("numbers", "categories")}}
+        arrays = arrays_of_lines(self.path, in_a_line, lambda line: _parsed(line, settings.rows))
         lines = len(arrays["target"])
         tested = max(1, round(settings.held_out * lines))
         if tested == lines:
@@ -81,9 +76,7 @@ class Criteo(PathForm[CriteoSettings]):
         note = (
             f"held out the last {tested:,} of {lines:,} lines for testing, because the lines are in the order of time"
         )
-        contents = Contents.of(train, test, classes=CLASSES)
-        spec = replace(contents.spec, inputs={name: fields[name] for name in ("categories", "numbers")})
-        return replace(contents, spec=spec, notes=(note,))
+        return Contents(spec, {"train": train, "test": test}, notes=(note,))
 
 
 def _parsed(line: bytes, rows: int) -> tuple[int, list[float], list[int]]:

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, NamedTuple
 from pydantic import BaseModel, Field
 
 from ps_cluster.config.datasets import Contents, ImageDataSet, OwnSettings
-from ps_cluster.data import library_splits
+from ps_cluster.data import splits
 from ps_cluster.data.arrow import Column, RecordBatch, Table, pyarrow
 from ps_cluster.data.forms import PathForm
 from ps_cluster.data.picture_sets import PictureSettings, contents_of_pictures
@@ -62,8 +62,15 @@ class HuggingFace(HuggingFaceForm[TableSettings]):
             tables[split] = ArrowTable(rows.types, wanted, f"the split '{split}'", rows.batches)
         chosen = settings.model_copy(update={"target": found.target, "objective": objective})
         contents = contents_of_tables(tables, chosen)
-        classes = tuple(names[int(label)] for label in contents.spec.classes) if names else contents.spec.classes
-        spec = replace(contents.spec, classes=classes)
+        spec = contents.spec
+        if names:
+            name_of = {str(label): name for label, name in enumerate(names)}
+            if unnamed := [label for label in spec.classes if label not in name_of]:
+                raise Malformed(
+                    f"the column '{found.target}' has the label '{unnamed[0]}', and names only for the labels 0 to "
+                    f"{len(names) - 1}"
+                )
+            spec = replace(spec, classes=tuple(name_of[label] for label in spec.classes))
         return replace(contents, spec=spec, notes=(*found.notes, *contents.notes))
 
 
@@ -159,10 +166,10 @@ def _open_splits(path: Path, target: str | None) -> _LabelledSplits:
     there = found["train"].types if "train" in found else ()
     target = target or next((name for name in _TARGET_COLUMNS if name in there), None)
     unlabelled = {name: _count_unlabelled(rows, target) for name, rows in found.items()}
-    which = library_splits.choose_test_split(found, lambda name: unlabelled[name] < len(found[name]))
+    which = splits.choose_test_split(found, lambda name: unlabelled[name] < len(found[name]))
     used = {"train": "train"} | ({"test": which.test} if which.test else {})
     for name in used.values():
-        library_splits.check_all_labelled(name, unlabelled[name], len(found[name]))
+        splits.check_all_labelled(name, unlabelled[name], len(found[name]))
     return _LabelledSplits({split: found[name] for split, name in used.items()}, target, which.notes)
 
 
@@ -198,7 +205,7 @@ def _count_unlabelled(rows: _SplitRows, target: str | None) -> int:
     if target is None or target not in rows.types:
         return 0
     labels = rows.values(target)
-    without = sum(label is None or label == library_splits.NO_LABEL for label in labels)
+    without = sum(label is None or label == splits.NO_LABEL for label in labels)
     is_missing_mark = rows.names(target) is not None or without == len(labels)
     return without if is_missing_mark else sum(label is None for label in labels)
 

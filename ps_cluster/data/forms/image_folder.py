@@ -10,22 +10,13 @@ from itertools import islice
 from pathlib import Path
 
 from ps_cluster.config.datasets import Contents
-from ps_cluster.data.folders import (
-    SplitNames,
-    endings_of,
-    files_below,
-    files_in,
-    folders_in,
-    is_split,
-    not_read,
-    splits_in,
-)
+from ps_cluster.data.folders import endings_of, files_below, files_in, folders_in, not_read
 from ps_cluster.data.forms import PictureForm
 from ps_cluster.data.forms.arrays import Arrays
 from ps_cluster.data.forms.text import holds_only_texts
-from ps_cluster.data.library_splits import TRAIN
 from ps_cluster.data.picture_sets import PictureSettings, contents_of_pictures
 from ps_cluster.data.pictures import ENDINGS, Picture, is_picture
+from ps_cluster.data.splits import TRAIN, SplitNames, is_split, splits_in
 from ps_cluster.data.table_files import TABLES
 from ps_cluster.files.reading import open_regular
 from ps_cluster.files.values import Malformed, one_line
@@ -36,7 +27,6 @@ _MOST_FILES_SEARCHED = 1_000  # files in sub-folders of classes, to recognise th
 
 class ImageFolder(PictureForm):
     name = "image_folder"
-    version = 2
     looks_for = f"a folder with {TRAIN}/<class>/*.png (or {', '.join(ENDINGS[1:])}) and test/<class>/, or with <class>/"
 
     def recognises(self, path: Path) -> bool:
@@ -56,9 +46,8 @@ class ImageFolder(PictureForm):
     def one_change(self, path: Path) -> str:
         advice = "put the pictures of each class into a folder of its own, such as"
         if os.path.isfile(path):
-            return f"is one picture: {advice} pets/cat/1.png and pets/dog/2.png, and give the folder pets" * is_picture(
-                path.name
-            )
+            change = f"is one picture: {advice} pets/cat/1.png and pets/dog/2.png, and give the folder pets"
+            return change if is_picture(path.name) else ""
         if not os.path.isdir(path):
             return ""
         inner = path / _split_folders(path).train

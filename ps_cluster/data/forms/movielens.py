@@ -13,14 +13,13 @@ import numpy as np
 from pydantic import Field
 
 from ps_cluster.config.datasets import Contents, DataSettings
-from ps_cluster.config.objectives import ArrayField
+from ps_cluster.config.objectives import ArrayField, ExampleSpec
 from ps_cluster.data.forms import PathForm
 from ps_cluster.data.line_files import arrays_of_lines, lines_of
 from ps_cluster.files.values import Malformed
 
-_MOST_KEYS = (
-    10_000_000  # larger identifiers are refused: the table of users or films needs a row for each number up to them
-)
+# Larger identifiers are refused: the table of users or films needs a row for each number up to them.
+_MOST_KEYS = 10_000_000
 
 
 class _Published(NamedTuple):
@@ -88,9 +87,9 @@ class MovieLens(PathForm[MovieLensSettings]):
         train, test = ({name: rows[which] for name, rows in arrays.items()} for which in (~tested, tested))
         users, films = (int(most) + 1 for most in np.max(arrays["categories"], axis=0))
         note = f"held out {len(test['target']):,} of {len(tested):,} ratings for testing, by a hash of their lines"
-        contents = Contents.of(train, test, objective="regression")
-        keys = replace(contents.spec.inputs["categories"], codes=(users, films))
-        return replace(contents, spec=replace(contents.spec, inputs={"categories": keys}), notes=(note,))
+        keys = replace(fields["categories"], codes=(users, films))
+        spec = ExampleSpec({"categories": keys}, fields["target"], "regression")
+        return Contents(spec, {"train": train, "test": test}, notes=(note,))
 
 
 def _ratings_of(path: Path) -> Path | None:

@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from ps_cluster.config.datasets import Contents
-from ps_cluster.data.folders import files_in, folders_in, is_split, not_read, splits_in
+from ps_cluster.data.folders import files_in, folders_in, not_read
 from ps_cluster.data.forms import PathForm
-from ps_cluster.data.library_splits import TRAIN
+from ps_cluster.data.splits import TRAIN, is_split, splits_in
 from ps_cluster.data.table_files import TABLES, ending_of, open_tables
 from ps_cluster.data.table_sets import TableSettings, contents_of_tables
 from ps_cluster.files.patterns import folder_of, is_pattern, matches

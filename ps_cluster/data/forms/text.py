@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
+
+from pydantic import Field
 
 from ps_cluster.config.datasets import Contents
 from ps_cluster.data import texts
@@ -12,12 +15,23 @@ from ps_cluster.data.folders import files_below, files_in, not_read
 from ps_cluster.data.forms import PathForm
 from ps_cluster.files.values import Malformed
 
+_ENDINGS = (".txt", ".md")
 
-class TextForm(PathForm[texts.OwnTextSettings]):
+
+class OwnTextSettings(texts.TextSettings):
+    """Settings of text that users bring."""
+
+    files: tuple[str, ...] = Field(
+        default=tuple(f"*{ending}" for ending in _ENDINGS), strict=False, min_length=1, max_length=100,
+        description="Patterns for the names of the files that are read from a folder.",
+    )  # fmt: skip
+
+
+class TextForm(PathForm[OwnTextSettings]):
     name = "text"
-    looks_for = f"a file of text ({', '.join(texts.TEXTS)}), or a folder of such files"
-    endings = texts.TEXTS
-    Settings = texts.OwnTextSettings
+    looks_for = f"a file of text ({', '.join(_ENDINGS)}), or a folder of such files"
+    endings = _ENDINGS
+    Settings = OwnTextSettings
     recipe = texts.RECIPE
 
     def recognises(self, path: Path) -> bool:
@@ -27,17 +41,19 @@ class TextForm(PathForm[texts.OwnTextSettings]):
         """
         return holds_only_texts(path) if os.path.isdir(path) else super().recognises(path)
 
-    def read(self, source: Path | None, settings: texts.OwnTextSettings) -> Contents:
+    def read(self, source: Path | None, settings: OwnTextSettings) -> Contents:
         if not os.path.isdir(self.path):
             return texts.contents_of_texts(texts.read_texts(self.path.parent, [self.path]), settings)
-        below = list(files_below(self.path))
-        paths = [path for path in below if texts.matches_patterns(path, settings.files)]
+        paths: list[Path] = []
+        others: list[Path] = []
+        for path in files_below(self.path):
+            fits = path.is_file() and any(fnmatchcase(path.name, pattern) for pattern in settings.files)
+            (paths if fits else others).append(path)
         if not paths:
             raise Malformed(
                 f"no file in it is called {' or '.join(settings.files)}: set data.files to the names of its files"
             )
         contents = texts.contents_of_texts(texts.read_texts(self.path, paths), settings)
-        others = [path for path in below if path not in set(paths)]
         left = not_read(others, self.path, f"not called {' or '.join(settings.files)}; data.files names others")
         return replace(contents, notes=(*contents.notes, *left))
 
@@ -45,4 +61,4 @@ class TextForm(PathForm[texts.OwnTextSettings]):
 def holds_only_texts(folder: Path) -> bool:
     """Return whether there are files at the top of a folder, and all of them are texts."""
     names = files_in(folder)
-    return bool(names) and all(name.lower().endswith(texts.TEXTS) for name in names)
+    return bool(names) and all(name.lower().endswith(_ENDINGS) for name in names)

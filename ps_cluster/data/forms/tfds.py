@@ -19,9 +19,9 @@ import numpy as np
 from ps_cluster.config.datasets import Contents
 from ps_cluster.data import tfds_reader
 from ps_cluster.data.forms import PictureForm
-from ps_cluster.data.library_splits import TRAIN
 from ps_cluster.data.picture_sets import PictureSettings, contents_of_pictures
 from ps_cluster.data.pictures import Picture
+from ps_cluster.data.splits import TRAIN
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import Malformed, one_line
 from ps_cluster.installation import to_install

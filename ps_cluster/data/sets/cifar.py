@@ -40,21 +40,13 @@ class BatchFile(NamedTuple):
 
 
 class Cifar(ImageDataSet[ImageSettings]):
-    """A data set in the form of CIFAR.
+    """A data set in the form of CIFAR."""
 
-    Attributes:
-      folder: the name of the folder in the archive.
-      batches: the files of images in it, in order.
-      names_file: the file with the names of the classes in it.
-      labels_key, names_key: the keys of labels and names in the pickles.
-      spec: the form of the examples. Its names of classes are used if a copy has no names.
-    """
-
-    folder = ""
-    batches: tuple[BatchFile, ...] = ()
-    names_file = ""
-    labels_key, names_key = "labels", "label_names"
-    spec: ExampleSpec
+    folder = ""  # the name of the folder in the archive
+    batches: tuple[BatchFile, ...] = ()  # the files of images in it, in order
+    names_file = ""  # the file with the names of the classes in it
+    labels_key, names_key = "labels", "label_names"  # the keys of labels and names in the pickles
+    spec: ExampleSpec  # the form of the examples. Its names of classes are used if a copy has no names
 
     def candidates(self, place: Path) -> Iterator[Path]:
         """Yield every folder of batches and every archive that `place` is or contains, best first. Opens nothing."""
@@ -72,9 +64,7 @@ class Cifar(ImageDataSet[ImageSettings]):
     def read(self, source: Path | None, settings: ImageSettings) -> Contents:
         """Return images uint8 [N, 32, 32, 3] and labels uint8 [N] from an archive or a folder, in the order of batches.
 
-        Raises:
-          NotThisDataSet: it is damaged or incomplete, an array has another shape, or a pickle asks for more than plain
-            data.
+        Raises NotThisDataSet if it is damaged or incomplete, or a pickle asks for more than plain data.
         """
         assert source is not None  # it is always read from files
         try:

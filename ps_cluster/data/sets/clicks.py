@@ -73,6 +73,13 @@ def log_loss(labels: np.ndarray, probabilities: np.ndarray) -> float:
     return float(-np.log(np.where(labels > 0, probabilities, 1 - probabilities)).mean())
 
 
+def form_of_clicks(rows: int) -> ExampleSpec:
+    """Return the form of the examples. `rows`: the number of keys in each categorical column."""
+    categories = ArrayField("int32", (COLUMNS,), codes=(rows,) * COLUMNS)
+    numbers = ArrayField("float32", (NUMBERS,))
+    return ExampleSpec({"categories": categories, "numbers": numbers}, ArrayField("uint8", ()), classes=CLASSES)
+
+
 def generate(settings: ClickSettings, seed: int = 0) -> tuple[Contents, dict[str, np.ndarray]]:
     """Return the whole set, and the true click probability of each example: split → float64 [N].
 
@@ -87,21 +94,13 @@ def generate(settings: ClickSettings, seed: int = 0) -> tuple[Contents, dict[str
     probabilities = {split: 1 / (1 + np.exp(-one)) for split, one in logits.items()}
     for split, one in probabilities.items():
         arrays[split]["target"] = (draws[split].random(len(one)) < one).astype(np.uint8)
-    spec = ExampleSpec(
-        {
-            "categories": ArrayField("int32", (COLUMNS,), codes=(settings.rows,) * COLUMNS),
-            "numbers": ArrayField("float32", (NUMBERS,)),
-        },
-        ArrayField("uint8", ()),
-        classes=CLASSES,
-    )
     labels, best = arrays["test"]["target"], probabilities["test"]
     note = (
         f"the best scores that a model can reach on the test examples, by the true click probabilities: "
         f"AUC {auc(labels, best):.4f}, log loss {log_loss(labels, best):.4f}, "
         f"accuracy {((best > 0.5) == labels).mean():.2%}"
     )
-    return Contents(spec, arrays, notes=(note,)), probabilities
+    return Contents(form_of_clicks(settings.rows), arrays, notes=(note,)), probabilities
 
 
 def _draw_inputs(rng: np.random.Generator, examples: int, settings: ClickSettings) -> dict[str, np.ndarray]:

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import platform
+import sysconfig
 from pathlib import Path
 from typing import Any
 
 from ps_cluster.config.datasets import Contents, DataSet
 from ps_cluster.data import texts
+from ps_cluster.data.folders import files_below
+
+# Folders in that of the standard library that are not part of it, and its tests, which are more than half of it and
+# unlike other programs.
+_LEFT_OUT = frozenset({"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"})
 
 
 class PythonSource(DataSet[texts.TextSettings]):
@@ -20,13 +26,18 @@ class PythonSource(DataSet[texts.TextSettings]):
     recipe = texts.RECIPE
 
     def read(self, source: Path | None, settings: texts.TextSettings) -> Contents:
-        """Return the windows of the text. A note has the digest of all files."""
-        files = texts.read_texts(*texts.standard_library_files())
-        found = f"{len(files):,} files of Python {platform.python_version()}, SHA-256 {texts.digest(files)[:16]}"
-        return texts.contents_of_texts(files, settings, (found,))
+        files = texts.read_texts(*_library_files())
+        note = f"{len(files):,} files of Python {platform.python_version()}"
+        return texts.contents_of_texts(files, settings, (note,))
 
     def own_settings(self, settings: texts.TextSettings) -> dict[str, Any]:
         """Return the settings with a hash of the names and sizes of files, which differs for another Python."""
-        folder, paths = texts.standard_library_files()
+        folder, paths = _library_files()
         listed = "".join(f"{path.relative_to(folder)}\0{path.stat().st_size}\n" for path in paths)
         return super().own_settings(settings) | {"library": hashlib.sha256(listed.encode()).hexdigest()}
+
+
+def _library_files() -> tuple[Path, list[Path]]:
+    """Return the folder of Python's standard library, and its source files."""
+    folder = Path(sysconfig.get_path("stdlib"))
+    return folder, [path for path in files_below(folder, _LEFT_OUT) if path.suffix == ".py" and path.is_file()]

@@ -1,8 +1,8 @@
-"""Which of a library's splits are trained on and tested on."""
+"""Which splits are trained on and tested on."""
 
 import pytest
 
-from ps_cluster.data.library_splits import check_all_labelled, choose_test_split
+from ps_cluster.data.splits import check_all_labelled, choose_test_split
 from ps_cluster.files.values import Malformed
 
 

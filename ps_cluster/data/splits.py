@@ -1,0 +1,79 @@
+"""Recognise the splits of a data set by their names, and choose those to train and to test on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from ps_cluster.files.values import Malformed
+
+TRAIN = "train"
+TESTS = ("test", "validation", "valid", "val")
+NO_LABEL = -1  # Hugging Face's and TensorFlow's libraries use it where a label is not published
+
+# Names that people give to the split to train on, and to splits to test on, best first. Capitals do not matter.
+_TRAIN_NAMES = (TRAIN, "training")
+_TEST_NAMES = (TESTS[0], "testing", *TESTS[1:], "dev", "eval")
+
+
+def is_split(name: str) -> bool:
+    """Return whether a name is that of a split."""
+    return name.lower() in (*_TRAIN_NAMES, *_TEST_NAMES)
+
+
+class SplitNames(NamedTuple):
+    """The names of the splits of a data set."""
+
+    train: str
+    test: str | None = None  # the split to test on, if there is one
+    unused: tuple[str, ...] = ()  # further splits that could be tested on
+    others: tuple[str, ...] = ()  # names that are not those of a split
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """A line about each name that is not used."""
+        tests = (f"'{name}' is not used: '{self.test}' has the examples to test on" for name in self.unused)
+        others = (
+            f"'{name}' is not used: it is neither '{self.train}' nor a name of a split to test on"
+            for name in self.others
+        )
+        return (*tests, *others)
+
+
+def splits_in(names: Iterable[str]) -> SplitNames | None:
+    """Return which of the names are those of splits; None if none is the name of a split to train on."""
+    there = sorted(names, key=lambda name: (name != name.lower(), name))  # train before Train
+    trains, tests = (
+        [name for wanted in usual for name in there if name.lower() == wanted] for usual in (_TRAIN_NAMES, _TEST_NAMES)
+    )
+    return SplitNames(trains[0], tests[0] if tests else None, tuple(tests[1:])) if trains else None
+
+
+class TestSplit(NamedTuple):
+    """The split to test on."""
+
+    test: str | None  # its name, if there is one
+    notes: tuple[str, ...] = ()  # lines about splits that are passed over
+
+
+def choose_test_split(names: Iterable[str], is_labelled: Callable[[str], bool]) -> TestSplit:
+    """Return the first split to test on that has labels. Raises Malformed if there is no split to train on."""
+    there = list(names)
+    if TRAIN not in there:
+        raise Malformed(f"there is no split '{TRAIN}' among {', '.join(there)}")
+    notes: list[str] = []
+    for name in TESTS:
+        if name in there and is_labelled(name):
+            return TestSplit(name, tuple(notes))
+        if name in there:
+            notes.append(f"the split '{name}' is not used: its examples have no labels")
+    return TestSplit(None, tuple(notes))
+
+
+def check_all_labelled(split: str, without: int, examples: int) -> None:
+    """Raise Malformed if examples have no label. `without`: how many of the `examples` have none."""
+    if without:
+        raise Malformed(
+            f"in the split '{split}', {without:,} of {examples:,} examples have no label (it is missing, or "
+            f"{NO_LABEL}): remove these examples"
+        )
