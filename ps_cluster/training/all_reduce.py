@@ -38,8 +38,7 @@ from ps_cluster.server.store import ParameterStore, Pulled
 from ps_cluster.system.probes import until_none_works
 from ps_cluster.system.stop_signals import Drain
 from ps_cluster.training.agreement import CompatibilityFingerprint
-from ps_cluster.training.computing_device import graph_of_dispatch
-from ps_cluster.training.device_names import device_name
+from ps_cluster.training.devices import device_name, graph_of_dispatch
 from ps_cluster.training.job import TrainingJob
 from ps_cluster.training.modes.sync import ReplicaShard
 from ps_cluster.training.round_watch import RoundWatch
@@ -248,7 +247,6 @@ def all_reduce_function(
         columns = ServerColumns(version, 0, 1.0, entered, now_after(version))
         return tf.concat([tf.stack([tf.cast(value, tf.float64) for value in columns]), row], 0)
 
-    @graph_of_dispatch(config, tf.TensorSpec([], tf.int32))
     def run_updates(count: tf.Tensor, request: tf.Tensor) -> tf.Tensor:
         who = strategy.run(lambda: WorkerIdentity.read().both())
 
@@ -271,4 +269,4 @@ def all_reduce_function(
         with tf.control_dependencies([replica.write_rows(table)]):
             return tf.identity(summed[-1 - workers :])
 
-    return run_updates
+    return graph_of_dispatch(config, tf.TensorSpec([], tf.int32), run_updates)

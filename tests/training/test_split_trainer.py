@@ -9,7 +9,7 @@ from ps_cluster.config import build_config
 from ps_cluster.config.tasks import Task
 from ps_cluster.errors import UserError
 from ps_cluster.models.stages import Block
-from ps_cluster.training.device_names import device_name, processor_beside
+from ps_cluster.training.devices import device_name, processor_beside
 from ps_cluster.training.modes.layers import LayerPlace, places_of
 from ps_cluster.training.placement import check_devices, devices_of, first_blocks
 from ps_cluster.training.split_trainer import FairLock

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pydantic import Field, field_validator
 
 from ps_cluster.config import RunConfig
-from ps_cluster.training.modes.split_network import UNUSED, SplitNetwork, SplitSettings, split_cluster
+from ps_cluster.training.modes.split_network import SplitNetwork, SplitSettings, split_cluster
 
 if TYPE_CHECKING:
     from ps_cluster.data.packed import PackedDataset
@@ -87,7 +87,6 @@ class Layers(SplitNetwork):
     says = "the layers of one network are on different workers"
     Settings = LayersSettings
     cluster = split_cluster("layers", "activations; gradients back", "each worker has different layers")
-    unused_settings = UNUSED
 
     def cut(
         self, config: RunConfig, dataset: PackedDataset, network: FlatNetwork, device: str, workers: int
