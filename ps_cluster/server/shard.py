@@ -47,7 +47,7 @@ from ps_cluster.server.wire import MessageLayout, codec_of
 # The outcomes of a push. The worker never sees WAIT, because the shard itself tries such a push again.
 REFUSED, APPLIED, DROPPED, WAIT = 0, 1, 2, 3
 NO_END = 2**40  # more steps or versions than a run can have
-NO_STEP = -1  # in place of a step id, where there is none
+NO_STEP = -1  # instead of a step id, where there is none
 
 
 class Push(NamedTuple):

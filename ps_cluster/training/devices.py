@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.lazy import tf
@@ -19,8 +19,7 @@ from ps_cluster.installation import how_to_install_cuda
 from ps_cluster.system.gpus import VISIBLE_GPUS
 
 CPU, FIRST_GPU = "CPU:0", "GPU:0"
-Returned = TypeVar("Returned")
-RunDispatch: TypeAlias = "Callable[[tf.Tensor, tf.Tensor], Returned]"
+RunDispatch: TypeAlias = "Callable[[tf.Tensor, tf.Tensor], tf.Tensor]"
 """(what is handed out, the time at which it was, float64 []) → tensor: see `worker.DispatchGraph`."""
 
 
@@ -49,16 +48,14 @@ def on_device(device: str | None) -> AbstractContextManager[Any]:
     return nullcontext() if device is None else tf.device(f"/device:{device}")
 
 
-def graph_of_dispatch(config: RunConfig, what: tf.TensorSpec, dispatch: RunDispatch[Returned]) -> RunDispatch[Returned]:
+def graph_of_dispatch(config: RunConfig, what: tf.TensorSpec, dispatch: RunDispatch) -> RunDispatch:
     """Return a `worker.DispatchGraph` that runs the function `dispatch`. `what`: the shape and dtype of its first argument."""
 
-    def run(what: tf.Tensor, scheduled: tf.Tensor) -> Returned:
+    def run(what: tf.Tensor, scheduled: tf.Tensor) -> tf.Tensor:
         with on_device(CPU if accelerator_of(config) else None):
             return dispatch(what, scheduled)
 
-    as_graph: RunDispatch[Returned] = tf.function(
-        run, autograph=False, input_signature=[what, tf.TensorSpec([], tf.float64)]
-    )
+    as_graph: RunDispatch = tf.function(run, autograph=False, input_signature=[what, tf.TensorSpec([], tf.float64)])
     return as_graph
 
 

@@ -1,7 +1,5 @@
 """An exchange is a push and the pull that follows, in one critical section."""
 
-import threading
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -14,7 +12,7 @@ from ps_cluster.training.step import StepResult
 from ps_cluster.training.worker import steps_graph
 from tests.helpers.exhaustive import mostly
 from tests.helpers.stores import NO_EXAMPLES, Plain, eagerly, ledger_of, make_store, pull, row, state_of
-from tests.helpers.waiting import identity
+from tests.helpers.waiting import identity, run_workers
 
 STEPS = 12
 
@@ -88,11 +86,7 @@ def test_no_update_comes_between_a_push_and_the_answer_to_it():
         for step in range(worker, 300, 3):
             answered[step] = exchange(identity(step), pull(store).versions, row(worker=worker)).numpy().tolist()
 
-    threads = [threading.Thread(target=work, args=(worker,)) for worker in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    run_workers(work)
     ((rows,), _) = ledger_of(store)
     assert [answered[step] for step in range(300)] == [[int(version)] for version in rows["version"]]
 

@@ -1,6 +1,5 @@
 """The parameter store on this process's own device: the same graph that runs on a parameter server."""
 
-import threading
 from functools import partial
 
 import numpy as np
@@ -29,7 +28,7 @@ from tests.helpers.stores import (
     run_quadratic,
     state_of,
 )
-from tests.helpers.waiting import identity
+from tests.helpers.waiting import identity, run_workers
 
 RULES = ["sgd", "momentum", "nesterov", "adam", "rmsprop", "adagrad", "ftrl"]
 TARGET = np.array([3, -2, 0.5, 1, 0, -1, 2], np.float32)
@@ -158,11 +157,7 @@ def test_three_hundred_pushes_of_three_threads_are_applied_three_hundred_times()
         for step in range(1 + worker, 300, 3):
             run(tf.constant(step, tf.int64), row(worker=worker))
 
-    threads = [threading.Thread(target=work, args=(worker,)) for worker in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    run_workers(work)
     rows, counts = ledger_of(store)
     assert counts == [{"version": 300, "accepted": 300, "refused": 0, "dropped": 0}] * 2
     assert state_of(store)["statistics"].tolist() == [300.0] * 3, "no contribution to the statistics is lost"

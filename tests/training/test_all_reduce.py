@@ -9,11 +9,9 @@ import tensorflow as tf
 
 from ps_cluster.config import build_config
 from ps_cluster.runs.run_dir import IDENTITY
-from ps_cluster.training.all_reduce import all_reduce_function
+from ps_cluster.training.all_reduce import RoundWatch, WorkerGroup, all_reduce_function
 from ps_cluster.training.modes.sync import ReplicaShard
-from ps_cluster.training.round_watch import RoundWatch
 from ps_cluster.training.step import StepResult
-from ps_cluster.training.worker_group import WorkerGroup
 from tests.helpers.stores import NO_EXAMPLES, Plain, make_store, state_of
 
 

@@ -106,7 +106,7 @@ class Layers(SplitNetwork):
         if config.training.batch_size_per_worker % settings.micro_batches:
             raise ValueError(
                 f"mode.micro_batches: got {settings.micro_batches}: a batch of training.batch_size_per_worker, "
-                f"{config.training.batch_size_per_worker}, can't be cut into so many equal parts"
+                f"{config.training.batch_size_per_worker}, can't be cut into that many equal parts"
             )
 
     def micro_batches(self, config: RunConfig) -> int:
