@@ -34,7 +34,7 @@ def push(store, worker, step, pulled=None):
 
 
 def take(store, worker, step, left=2):
-    """Begins and ends the step."""
+    """Begin and end a step."""
     admit(store, worker, left)
     push(store, worker, step)
 
@@ -108,14 +108,14 @@ def tick(store, seconds=0.0, last_step=NO_END):
 
 
 def asks(store, worker, left=2):
-    """A thread in which the worker asks to begin a step."""
+    """Return a thread in which the worker asks to begin a step."""
     thread = threading.Thread(target=admit, args=(store, worker, left), daemon=True)
     thread.start()
     return thread
 
 
 def waits(store, thread):
-    """Whether the only one who asks is not admitted; it has tried since the last change."""
+    """Return whether the worker that asks still waits. It has tried again since the last change."""
     wait_until(lambda: not thread.is_alive() or store.shards[0].changed.waiting.numpy())
     return thread.is_alive()
 
