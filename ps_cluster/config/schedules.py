@@ -1,6 +1,6 @@
 """Define the base class of learning-rate schedules: the factor of the highest rate at each update.
 
-The package's own schedules are in ps_cluster/training/schedules.py.
+The package's own schedules are in ps_cluster/training/learning_rate.py.
 """
 
 from __future__ import annotations
@@ -101,9 +101,9 @@ class Schedule(Named, Generic[OwnSettings]):
 
 
 def _home() -> ModuleType:
-    from ps_cluster.training import schedules
+    from ps_cluster.training import learning_rate
 
-    return schedules
+    return learning_rate
 
 
 SCHEDULES: Registry[Schedule[Any]] = Registry("schedule", Schedule, _home, "ps_cluster.schedules")

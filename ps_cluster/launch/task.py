@@ -57,7 +57,7 @@ from ps_cluster.system.lifetime import die_with_launcher
 from ps_cluster.system.port_guard import guard_port
 from ps_cluster.system.stop_signals import Drain, stop_signals
 from ps_cluster.system.usage import return_large_blocks
-from ps_cluster.training.computing_device import check_gpus
+from ps_cluster.training.devices import check_gpus
 from ps_cluster.training.job import TrainingJob
 
 

@@ -16,7 +16,7 @@ done: TensorFlow cancels an operation that waits for inputs, but never one whose
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -47,16 +47,16 @@ from ps_cluster.server.wire import MessageLayout, codec_of
 # The outcomes of a push. The worker never sees WAIT, because the shard itself tries such a push again.
 REFUSED, APPLIED, DROPPED, WAIT = 0, 1, 2, 3
 NO_END = 2**40  # more steps or versions than a run can have
-NO_STEP = -1  # in place of a step id, where there is none
+NO_STEP = -1  # instead of a step id, where there is none
 
 
-@dataclass(frozen=True)
-class Push:
-    """The result of a step, as a worker sends it."""
+class Push(NamedTuple):
+    """The result of a step, as a worker sends it to a shard."""
 
     step: tf.Tensor  # int64 [], the step id
     version: tf.Tensor  # int64 [], the version that was pulled
-    gradient: tf.Tensor  # [n]
+    # [n]: in the wire's dtype when it is sent, or in float32 if pushes are compressed; float32 on the parameter server.
+    gradient: tf.Tensor
     fresh: tf.Tensor  # float32 [m], the step's part of the new statistics, which become keep * statistics + fresh
     columns: tf.Tensor  # float64 [len(WORKER_COLUMNS)], the worker's part of the step's row in the ledger
     rows: PushedRows = NOTHING_PUSHED  # the gradients of rows of embedding tables
@@ -101,6 +101,15 @@ class Answer(NamedTuple):
     def version(self) -> tf.Tensor:
         """The version that was pulled, int64 []."""
         return self.numbers[0]
+
+
+class Tick(NamedTuple):
+    """The time that has passed since the chief's last look, and what the chief knows by now."""
+
+    seconds: tf.Tensor  # float64 [], the seconds that have passed
+    longest_update_s: tf.Tensor  # float64 [], the longest time that an update of a healthy worker takes
+    last_step: tf.Tensor  # int64 [], the last step id that the chief hands out; NO_END as long as more may follow
+    is_present: tf.Tensor  # bool [workers], which of all possible workers take part
 
 
 class LedgerPart(NamedTuple):
@@ -228,35 +237,22 @@ class ParameterShard:
         """The number of weights that the shard holds, including those in rows of embedding tables."""
         return self.length + sum(table.size for table in self.tables)
 
-    def tick(
-        self, seconds: tf.Tensor, longest_update_s: tf.Tensor, last_step: tf.Tensor, is_present: tf.Tensor
-    ) -> None:
-        """Take account of time that has passed, and let waiting workers try again, if workers wait in this shard.
-
-        Args:
-          seconds: float64 [], the seconds that have passed.
-          longest_update_s: float64 [], the longest time that an update of a healthy worker takes.
-          last_step: int64 [], the last step id that the chief hands out; NO_END as long as more may follow.
-          is_present: bool [workers], which of all possible workers take part.
-        """
+    def tick(self, tick: Tick) -> None:
+        """Take account of time that has passed, and let waiting workers try again, if workers wait in this shard."""
         if self.capabilities.waits:
-            self._tick(seconds, longest_update_s, last_step, is_present)
+            self._tick(tick)
 
     @graph
-    def _tick(
-        self, seconds: tf.Tensor, longest_update_s: tf.Tensor, last_step: tf.Tensor, is_present: tf.Tensor
-    ) -> tf.Tensor:
+    def _tick(self, tick: Tick) -> tf.Tensor:
         def note() -> tf.Tensor:
-            with tf.control_dependencies(self.on_tick(seconds, longest_update_s, last_step, is_present)):
+            with tf.control_dependencies(self.on_tick(tick)):
                 return self.wake()
 
         with tf.device(self.device):
             return self.section.execute(note)
 
-    def on_tick(
-        self, seconds: tf.Tensor, longest_update_s: tf.Tensor, last_step: tf.Tensor, is_present: tf.Tensor
-    ) -> list[tf.Operation]:
-        """Return the operations that take account of the time, in the critical section. Arguments: as for `tick`."""
+    def on_tick(self, tick: Tick) -> list[tf.Operation]:
+        """Return the operations that take account of the time, in the critical section."""
         return []
 
     def wake(self) -> tf.Tensor:
@@ -352,49 +348,34 @@ class ParameterShard:
         (weights, statistics, *others), version = self.history.read(self.version.read_value())
         return [self._correction.given(worker, weights, *others), statistics], version
 
-    def push(
-        self,
-        step: tf.Tensor,
-        version: tf.Tensor,
-        gradient: tf.Tensor,
-        fresh: tf.Tensor,
-        columns: tf.Tensor,
-        rows: PushedRows = NOTHING_PUSHED,
-    ) -> tf.Tensor:
+    def push(self, push: Push) -> tf.Tensor:
         """Send a push to the ps in one message, and apply it there. Returns int32 []: REFUSED, APPLIED or DROPPED."""
-        push, _ = self._send_push([step, version, tf.constant(NO_STEP, tf.int64)], gradient, fresh, columns, rows)
+        arrived, _ = self._send_push(push, tf.constant(NO_STEP, tf.int64))
         with tf.device(self.device):
-            return self.execute_push(push)
+            return self.execute_push(arrived)
 
-    def exchange(
-        self,
-        step: tf.Tensor,
-        version: tf.Tensor,
-        gradient: tf.Tensor,
-        fresh: tf.Tensor,
-        columns: tf.Tensor,
-        following: tf.Tensor,
-        rows: PushedRows = NOTHING_PUSHED,
-        next_places: Sequence[tf.Tensor] = (),
-    ) -> list[tf.Tensor]:
+    def exchange(self, push: Push, following: tf.Tensor, next_places: Sequence[tf.Tensor] = ()) -> list[tf.Tensor]:
         """Push, and return the answer to a pull for step `following` (int64 []).
 
         The shard handles no other message between the push and the pull. If `following` is NO_STEP, the answer holds
         only the outcome (see `outcome`). A shard whose pushes wait has no exchanges, because an exchange is a single
         visit to the critical section.
+
+        Args:
+          next_places: the places or keys of the rows for step `following`, as for `pull`.
         """
         assert not self.capabilities.waits, "a worker would get the outcome WAIT"
-        push, following = self._send_push([step, version, following], gradient, fresh, columns, rows)
+        arrived, following = self._send_push(push, following)
         places = self._sent(next_places)
 
         def enter() -> list[tf.Tensor]:
-            outcome = self.receive(push)
+            outcome = self.receive(arrived)
             with tf.control_dependencies([outcome]):
                 ends = tf.equal(following, NO_STEP)
                 message: list[tf.Tensor] = tf.cond(
                     ends,
                     lambda: self._outcome_alone(outcome),
-                    lambda: self._answer(push.worker, following, outcome, places),
+                    lambda: self._answer(arrived.worker, following, outcome, places),
                 )
                 return message
 
@@ -402,16 +383,11 @@ class ParameterShard:
             message: list[tf.Tensor] = self.section.execute(enter)
             return message
 
-    def _send_push(
-        self, ids: list[tf.Tensor], gradient: tf.Tensor, fresh: tf.Tensor, columns: tf.Tensor, rows: PushedRows
-    ) -> tuple[Push, tf.Tensor]:
-        """Send one message to the ps. Return two things that are placed there: the push, and the worker's next step.
-
-        Args:
-          ids: the step, the version that was pulled for it, and the worker's next step, int64 [] each.
-        """
-        message = self.push_message.pack([*self.codec.encode(gradient), fresh, tf.stack(ids), columns])
-        sent_rows = PushedRows(self._sent(rows.places), self._sent(rows.gradients))
+    def _send_push(self, push: Push, following: tf.Tensor) -> tuple[Push, tf.Tensor]:
+        """Send one message to the ps. Return two things that are placed there: the push, and the worker's next step."""
+        numbers = tf.stack([push.step, push.version, following])
+        message = self.push_message.pack([*self.codec.encode(push.gradient), push.fresh, numbers, push.columns])
+        sent_rows = PushedRows(self._sent(push.rows.places), self._sent(push.rows.gradients))
         with tf.device(self.device):
             *sent, fresh, numbers, columns = self.push_message.unpack(message)
             return Push(numbers[0], numbers[1], self.codec.decode(sent), fresh, columns, sent_rows), numbers[2]
@@ -424,7 +400,7 @@ class ParameterShard:
         """Record the time and receive a push. Call it in the critical section."""
         entered = tf.timestamp()
         with tf.control_dependencies([entered]):
-            return self.refuse_or_apply(replace(push, entered=entered))
+            return self.refuse_or_apply(push._replace(entered=entered))
 
     def refuse_or_apply(self, push: Push) -> tf.Tensor:
         """Apply, refuse or drop a push; return the outcome. Call it in the critical section."""
@@ -454,7 +430,7 @@ class ParameterShard:
         arrival = Arrival(push.worker, push.version, self.version.read_value())
         factor = tf.ones([]) if self._rate_factor is None else self._rate_factor.factor(push.worker)
         used = [table.take_places(*pushed) for table, *pushed in zip(self.tables, *push.rows, strict=True)]
-        push = replace(push, rows=PushedRows([places for places, _ in used], [gradient for _, gradient in used]))
+        push = push._replace(rows=PushedRows([places for places, _ in used], [gradient for _, gradient in used]))
         change = partial(self.change, push, arrival, factor)
         if self.samples is None:
             version = change()

@@ -30,7 +30,7 @@ from ps_cluster.server.arrangement import BLOCK_NUMBERS, Arrangement, Block, Blo
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.keyed_tables import KeyedTableShard
 from ps_cluster.server.ordering import Needed
-from ps_cluster.server.shard import NO_STEP, AnswerNumbers, ParameterShard
+from ps_cluster.server.shard import NO_STEP, AnswerNumbers, ParameterShard, Push, Tick
 from ps_cluster.server.shard_checkpoint import ShardSnapshot
 from ps_cluster.server.table_shard import PushedRows
 from ps_cluster.server.vector_on_server import Extent, VectorOnServer
@@ -225,13 +225,8 @@ class ParameterStore:
         Returns:
           int32 [ps]: APPLIED, REFUSED (the shard already had this step) or DROPPED (the push came too late).
         """
-        parts = zip(self._pushes, self._cut(versions, gradient, fresh, rows), strict=True)
-        return tf.stack(
-            [
-                push(step, version=version, gradient=part, fresh=part_of_fresh, columns=columns, rows=pushed)
-                for push, (version, part, part_of_fresh, pushed) in parts
-            ]
-        )
+        parts = self._cut(step, versions, gradient, fresh, columns, rows)
+        return tf.stack([push(part) for push, part in zip(self._pushes, parts, strict=True)])
 
     def exchange(
         self,
@@ -248,26 +243,20 @@ class ParameterStore:
 
         The answers also hold the outcome of the push, see `outcomes`.
         """
-        cut, following_places = self._cut(versions, gradient, fresh, rows), self._places(next_rows)
-        parts = zip(self._exchanges, cut, following_places, strict=True)
-        return [
-            exchange(
-                step,
-                version=version,
-                gradient=part,
-                fresh=part_of_fresh,
-                columns=columns,
-                following=following,
-                rows=pushed,
-                next_places=places,
-            )
-            for exchange, (version, part, part_of_fresh, pushed), places in parts
-        ]
+        parts = self._cut(step, versions, gradient, fresh, columns, rows)
+        places_and_parts = zip(self._exchanges, parts, self._places(next_rows), strict=True)
+        return [exchange(part, following, places) for exchange, part, places in places_and_parts]
 
     def _cut(
-        self, versions: tf.Tensor, gradient: tf.Tensor, fresh: tf.Tensor, rows: Rows
-    ) -> list[tuple[tf.Tensor, tf.Tensor, tf.Tensor, PushedRows]]:
-        """Return for each shard its version, gradient, `fresh` and gradients of rows."""
+        self,
+        step: tf.Tensor,
+        versions: tf.Tensor,
+        gradient: tf.Tensor,
+        fresh: tf.Tensor,
+        columns: tf.Tensor,
+        rows: Rows,
+    ) -> list[Push]:
+        """Return each shard's part of a push. Arguments: as for `push`."""
         sizes = [counts * table.width for counts, table in zip(rows.counts, self.shards[0].tables)]
         lengths = tf.concat([self._weight_lengths, *sizes], 0)
         servers = len(self.shards)
@@ -277,7 +266,11 @@ class ParameterStore:
         pushed = [
             PushedRows(places, parts[servers + server :: servers]) for server, places in enumerate(self._places(rows))
         ]
-        return list(zip(tf.unstack(versions), dense, tf.split(fresh, self._statistic_lengths), pushed, strict=True))
+        of_shards = zip(tf.unstack(versions), dense, tf.split(fresh, self._statistic_lengths), pushed, strict=True)
+        return [
+            Push(step, version, part, part_of_fresh, columns, part_of_rows)
+            for version, part, part_of_fresh, part_of_rows in of_shards
+        ]
 
     def tick(
         self, seconds: float, *, last_step: int, longest_update_s: float = 0.0, present: Collection[int] | None = None
@@ -290,15 +283,13 @@ class ParameterStore:
           present: the workers that take part; None: all of them.
         """
         workers = range(self._most_workers)
-        is_present = tf.constant([present is None or worker in present for worker in workers])
-        self._on_all(
-            lambda shard: shard.tick(
-                seconds=tf.constant(seconds, tf.float64),
-                longest_update_s=tf.constant(longest_update_s, tf.float64),
-                last_step=tf.constant(last_step, tf.int64),
-                is_present=is_present,
-            )
+        tick = Tick(
+            seconds=tf.constant(seconds, tf.float64),
+            longest_update_s=tf.constant(longest_update_s, tf.float64),
+            last_step=tf.constant(last_step, tf.int64),
+            is_present=tf.constant([present is None or worker in present for worker in workers]),
         )
+        self._on_all(lambda shard: shard.tick(tick))
 
     def read_ledgers(self, firsts: Sequence[int]) -> Ledgers:
         """Return the rows of each shard from row number `firsts[shard]` on, and the shards' counters."""

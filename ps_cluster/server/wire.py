@@ -170,7 +170,7 @@ class MessageLayout:
         sizes = [dtype.size * length for (dtype, length), is_alone in fields if not is_alone]
         whole, parts = iter(tensors), iter(tf.split(tensors[-1], sizes) if sizes else [])
         return [
-            tf.ensure_shape(next(whole), [length]) if is_alone else _from_bytes(next(parts), dtype, length)
+            tf.ensure_shape(next(whole), [length]) if is_alone else from_bytes(next(parts), dtype, length)
             for (dtype, length), is_alone in fields
         ]
 
@@ -184,7 +184,7 @@ class MessageLayout:
         dtype, length = self.fields[-1]
         if not self.is_sent:
             return tf.ensure_shape(tensors[-1], [length])
-        return _from_bytes(tensors[-1][-dtype.size * length :], dtype, length)
+        return from_bytes(tensors[-1][-dtype.size * length :], dtype, length)
 
     @property
     def bytes(self) -> int:
@@ -202,6 +202,6 @@ def as_bytes(vector: tf.Tensor) -> tf.Tensor:
     return tf.reshape(tf.bitcast(vector, tf.uint8), [-1])
 
 
-def _from_bytes(part: tf.Tensor, dtype: tf.DType, length: int) -> tf.Tensor:
+def from_bytes(part: tf.Tensor, dtype: tf.DType, length: int) -> tf.Tensor:
     """Return the vector, dtype [length], that has these bytes."""
     return tf.bitcast(tf.reshape(part, [length, dtype.size]), dtype)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -38,15 +39,12 @@ from ps_cluster.server.store import ParameterStore, Pulled
 from ps_cluster.system.probes import until_none_works
 from ps_cluster.system.stop_signals import Drain
 from ps_cluster.training.agreement import CompatibilityFingerprint
-from ps_cluster.training.computing_device import graph_of_dispatch
-from ps_cluster.training.device_names import device_name
+from ps_cluster.training.devices import device_name, graph_of_dispatch
 from ps_cluster.training.job import TrainingJob
 from ps_cluster.training.modes.sync import ReplicaShard
-from ps_cluster.training.round_watch import RoundWatch
 from ps_cluster.training.session import Session, SessionStart
 from ps_cluster.training.step import Compute, StepResult, WorkerIdentity
 from ps_cluster.training.worker import TimedComputation
-from ps_cluster.training.worker_group import WorkerGroup
 
 _NEVER_MS = 2**31 - 1  # 25 days
 _SUM = tf.distribute.ReduceOp.SUM
@@ -55,6 +53,8 @@ _SUM = tf.distribute.ReduceOp.SUM
 CONTINUE, STOP, CONTINUE_LATER = 0.0, 1.0, 2.0
 _RECEIVED = "received.safetensors"
 _LEAVE_WITHIN_S = 20.0  # less than what counts as a standstill
+_WORD_BYTES = 8
+_LOOKS = 10  # number of looks of a `RoundWatch` within its limit
 
 RunUpdates: TypeAlias = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
@@ -248,7 +248,6 @@ def all_reduce_function(
         columns = ServerColumns(version, 0, 1.0, entered, now_after(version))
         return tf.concat([tf.stack([tf.cast(value, tf.float64) for value in columns]), row], 0)
 
-    @graph_of_dispatch(config, tf.TensorSpec([], tf.int32))
     def run_updates(count: tf.Tensor, request: tf.Tensor) -> tf.Tensor:
         who = strategy.run(lambda: WorkerIdentity.read().both())
 
@@ -271,4 +270,87 @@ def all_reduce_function(
         with tf.control_dependencies([replica.write_rows(table)]):
             return tf.identity(summed[-1 - workers :])
 
-    return run_updates
+    return graph_of_dispatch(config, tf.TensorSpec([], tf.int32), run_updates)
+
+
+class WorkerGroup:
+    """Exchanges bytes among the `workers` workers of a strategy, as worker `index`, outside of steps.
+
+    All workers call the same methods in the same order.
+
+    Raises from every method:
+      tf.errors.OpError: another worker was lost.
+    """
+
+    def __init__(self, strategy: tf.distribute.Strategy, index: int, workers: int):
+        self._index = index
+        self._workers = workers
+
+        @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.int64)])
+        def summed(values: tf.Tensor) -> tf.Tensor:
+            def all_reduce() -> tf.Tensor:
+                local = tf.identity(values)  # the all-reduce needs a tensor on the worker's device
+                return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, local)
+
+            return strategy.run(all_reduce)
+
+        self._summed = summed
+
+    def broadcast(self, content: bytes, source: int = 0) -> bytes:
+        """Return the content that worker `source` passes. The content of other workers is ignored."""
+        sent = content if self._index == source else b""
+        length = int(self._sum([len(sent)])[0])
+        # The content is sent as int64, padded with zeros up to a whole word.
+        words = np.frombuffer(sent.ljust(-(-length // _WORD_BYTES) * _WORD_BYTES, b"\0"), np.int64)
+        return self._sum(words).tobytes()[:length]
+
+    def gather(self, content: bytes) -> list[bytes]:
+        """Return the content that each worker passes, by worker."""
+        return [self.broadcast(content, source) for source in range(self._workers)]
+
+    def wait(self) -> None:
+        """Wait until every worker calls this method."""
+        self._sum([0])
+
+    def _sum(self, values: np.ndarray | list[int]) -> np.ndarray:
+        """Return the sums over all workers, int64 [k]. Empty values need no all-reduce."""
+        return self._summed(tf.constant(values, tf.int64)).numpy() if len(values) else np.zeros(0, np.int64)
+
+
+class RoundWatch:
+    """Ends a wait for other workers when a round takes too long, because TensorFlow's collectives wait for ever.
+
+    It calls `give_up` once, in a separate thread, if `moved` was not called for `limit_s` inside the `with` block.
+    """
+
+    def __init__(self, limit_s: float, give_up: Callable[[float], None], clock: Callable[[], float] = time.monotonic):
+        """Create a watch.
+
+        Args:
+          limit_s: the limit of the first round; `moved` sets the limit of the next round.
+          give_up: is called with the limit that was exceeded, in seconds.
+        """
+        self._limit_s = limit_s
+        self._give_up = give_up
+        self._clock = clock
+        self._over = threading.Event()
+        self._moved_s = clock()
+        self._thread = threading.Thread(target=self._watch, name="rounds", daemon=True)
+
+    def moved(self, limit_s: float) -> None:
+        """Record that a round has ended. `limit_s`: the limit of the next round."""
+        self._moved_s, self._limit_s = self._clock(), limit_s
+
+    def __enter__(self) -> RoundWatch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()  # a watch that has just woken up would give up after the last round
+
+    def _watch(self) -> None:
+        while not self._over.wait(self._limit_s / _LOOKS):
+            if self._clock() - self._moved_s > self._limit_s:
+                self._give_up(self._limit_s)
+                return

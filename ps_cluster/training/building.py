@@ -27,7 +27,7 @@ from ps_cluster.server.initial_state import InitialState, ends_of_shards
 from ps_cluster.server.store import ParameterStore
 from ps_cluster.server.update_rules.rule import Matrix
 from ps_cluster.system.limits import FreeMemory
-from ps_cluster.training.computing_device import accelerator_of
+from ps_cluster.training.devices import accelerator_of
 from ps_cluster.training.memory import TableMemoryLimit, check_memory, machines_of
 from ps_cluster.training.step import Compute, TrainStep
 from ps_cluster.training.table_limits import check_keyed, reason_against_rows

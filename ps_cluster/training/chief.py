@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
-from typing import Any, Generic, NamedTuple, ParamSpec, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -22,7 +22,7 @@ from ps_cluster.system.stop_signals import Drain
 from ps_cluster.training.agreement import CompatibilityFingerprint
 from ps_cluster.training.building import Build, build
 from ps_cluster.training.connecting import TaskAdmission, ask_to_start_again, connect, tell_end
-from ps_cluster.training.device_names import device_name
+from ps_cluster.training.devices import device_name
 from ps_cluster.training.job import TrainingJob
 from ps_cluster.training.session import LOCAL_DEVICE, Session, SessionStart
 from ps_cluster.training.worker import DispatchGraph
@@ -33,7 +33,6 @@ DRAIN_TIMEOUT_S = 60.0
 # The chief hands out this many seconds of work ahead of the updates that it has seen applied, so that no worker waits for the
 # chief's next look.
 AHEAD_S = 1.0
-P = ParamSpec("P")
 
 
 def train(job: TrainingJob, build: Build = build) -> None:
@@ -75,18 +74,17 @@ def train(job: TrainingJob, build: Build = build) -> None:
     tell_end(leading, [*servers, *membership.tasks], outcome, drain)
 
 
-class BackgroundPoller(Generic[P]):
+class BackgroundPoller:
     """Looks at the servers in a separate thread, so that a look that saves a checkpoint does not delay the dispatching.
 
     Use it as a context manager. A block that ends without an error waits for the current look, and raises its error.
     """
 
-    def __init__(self, look: Callable[P, None]):
-        self._look = look
+    def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="upkeep")
         self._under_way: Future[None] | None = None
 
-    def __enter__(self) -> BackgroundPoller[P]:
+    def __enter__(self) -> BackgroundPoller:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
@@ -98,9 +96,9 @@ class BackgroundPoller(Generic[P]):
     def is_under_way(self) -> bool:
         return self._under_way is not None
 
-    def begin(self, *arguments: P.args, **named: P.kwargs) -> None:
+    def begin(self, look: Callable[[], None]) -> None:
         """Begin a look. Call it while none is under way."""
-        self._under_way = self._pool.submit(self._look, *arguments, **named)
+        self._under_way = self._pool.submit(look)
 
     def ended_within(self, seconds: float) -> bool:
         """Wait at most `seconds` for the current look; return whether it has ended. Raises the look's error."""
@@ -180,7 +178,7 @@ class Chief:
         self._work = config.mode_kind.step_source(config, self._progress, session.graphs, self._schedule)
         self._handed_out = self._work.hand_out()
         self._lost_after_s = lost_after_s
-        self._upkeep = BackgroundPoller(self._keep_up)
+        self._upkeep = BackgroundPoller()
         self._looked = time.monotonic()
         self._over = False  # whether no dispatch was under way before the current look, and none will follow
         self._present = present
@@ -214,7 +212,8 @@ class Chief:
         idle = self._dispatcher.done()
         if not self._upkeep.is_under_way:
             self._over = idle and self._work.ends
-            self._upkeep.begin(phase, self._work.handed_out if self._work.ends else NO_END)
+            last_step = self._work.handed_out if self._work.ends else NO_END
+            self._upkeep.begin(partial(self._keep_up, phase, last_step))
         if not self._upkeep.ended_within(POLL_S):
             return False
         self._looked = time.monotonic()

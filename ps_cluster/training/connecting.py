@@ -24,7 +24,7 @@ from ps_cluster.system.addresses import check_is_free
 from ps_cluster.system.probes import working
 from ps_cluster.system.stop_signals import Drain
 from ps_cluster.training.agreement import CompatibilityFingerprint
-from ps_cluster.training.device_names import device_name
+from ps_cluster.training.devices import device_name
 from ps_cluster.training.membership import KEEP_S, Membership
 
 Coordinator: TypeAlias = "tf.distribute.coordinator.ClusterCoordinator"

@@ -1,16 +1,21 @@
-"""Compute the learning rate of a batch, from the update to which it belongs."""
+"""The schedules of the learning rate, and the learning rate of a batch, by the update to which it belongs.
+
+The launcher imports this module for the schedules, so it does not import TensorFlow before a graph is built.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable
 
 import numpy as np
 
 from ps_cluster.config import user_code
-from ps_cluster.config.lazy import tf
-from ps_cluster.config.schedules import SCHEDULES, ScheduleSettings
+from ps_cluster.config.keras_schedules import KerasSettings
+from ps_cluster.config.lazy import keras, tf
+from ps_cluster.config.schedules import CONSTANT, SCHEDULES, Schedule, ScheduleSettings
 from ps_cluster.config.schema import RunConfig
 
 
@@ -73,3 +78,54 @@ def schedule_factor(settings: ScheduleSettings, update: tf.Tensor, total_updates
     past = tf.clip_by_value((done - warmup) / max(1 - warmup, 1e-9), 0.0, 1.0)
     after = SCHEDULES[settings.kind].factor(settings, past, update)
     return tf.where(done < warmup, rising, after)
+
+
+class Constant(Schedule[ScheduleSettings]):
+    name = CONSTANT
+
+    def after_warmup(self, settings: ScheduleSettings, past: tf.Tensor) -> tf.Tensor:
+        """Return 1."""
+        return tf.ones_like(past)
+
+
+class Cosine(Schedule[ScheduleSettings]):
+    name = "cosine"
+
+    def after_warmup(self, settings: ScheduleSettings, past: tf.Tensor) -> tf.Tensor:
+        """Return the factor that falls from 1 to `end_factor` along half a cosine.
+
+        Loshchilov and Hutter 2017, arXiv:1608.03983, equation 5.
+        """
+        return settings.end_factor + (1 - settings.end_factor) * (1 + tf.cos(math.pi * past)) / 2
+
+
+class Triangle(Schedule[ScheduleSettings]):
+    name = "triangle"
+
+    def after_warmup(self, settings: ScheduleSettings, past: tf.Tensor) -> tf.Tensor:
+        """Return the factor that falls linearly from 1 to `end_factor`."""
+        return 1 - (1 - settings.end_factor) * past
+
+
+class Keras(Schedule[KerasSettings]):
+    """A schedule of Keras. Unlike the schedules above, it counts updates and does not know how long the run is.
+
+    An optimizer that was compiled with a schedule brings it along (`models/compiled_optimizer.py`).
+    """
+
+    name = "keras"
+    Settings = KerasSettings
+
+    def factor(self, settings: KerasSettings, past: tf.Tensor, update: tf.Tensor) -> tf.Tensor:
+        """Return the rate of Keras's function at an update, divided by its highest rate."""
+        of_keras = keras.optimizers.schedules
+        functions = {
+            "CosineDecay": of_keras.CosineDecay,
+            "CosineDecayRestarts": of_keras.CosineDecayRestarts,
+            "ExponentialDecay": of_keras.ExponentialDecay,
+            "InverseTimeDecay": of_keras.InverseTimeDecay,
+            "PiecewiseConstantDecay": of_keras.PiecewiseConstantDecay,
+            "PolynomialDecay": of_keras.PolynomialDecay,
+        }
+        function = functions[settings.function](**settings.arguments)
+        return tf.cast(function(update), tf.float32) / settings.highest

@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 import tensorflow as tf
 
 from ps_cluster.config.tasks import WORKER, Task
+from ps_cluster.files.values import one_line
 from ps_cluster.notices import Notify
 from ps_cluster.private_names import CLOSURE_ERRORS, is_ps_failure, is_worker_failure, server_def, update_server_def
 from ps_cluster.runs.run_dir import say
@@ -28,6 +29,7 @@ _LONGEST_GAP_S = 15.0  # if more time than this passes between two looks, probes
 # A server keeps the resources of a leader for this many seconds after the leader's last sign of life. Without a launcher,
 # servers outlive leaders, and each leader creates new weights and slots. TensorFlow's 600 s would keep those of several.
 KEEP_S = 120
+MOST_CHARACTERS = 150  # of an error in a line for the user
 _RETRY_S = 0.5  # after a failure between a worker and a parameter server
 _DISPATCH_ERRORS = (tf.errors.OpError, *CLOSURE_ERRORS, TypeError)
 
@@ -115,7 +117,9 @@ class Membership:
             was_there = worker in self.present
             self.present.discard(worker)
         if was_there:
-            self._notify(f"worker-{worker} is gone ({_first_line(error)}); other workers take its steps")
+            self._notify(
+                f"worker-{worker} is gone ({one_line(str(error), MOST_CHARACTERS)}); other workers take its steps"
+            )
 
     def _take_in_again(self, worker: int) -> None:
         """Wait until the worker takes part again, or until `stop` is called."""
@@ -139,7 +143,7 @@ class Membership:
                 with self._cutting_off_the_silent_of(members):
                     update_members(members)
             except tf.errors.OpError as error:
-                self._notify(f"worker-{worker} can't be taken in yet ({_first_line(error)})")
+                self._notify(f"worker-{worker} can't be taken in yet ({one_line(str(error), MOST_CHARACTERS)})")
                 return False
             self.present.add(worker)
         return self._admit_or_refuse(worker)
@@ -185,7 +189,7 @@ class Membership:
         try:
             reason = self._why_refused(Task(WORKER, worker))
         except tf.errors.OpError as error:
-            reason = _first_line(error)
+            reason = one_line(str(error), MOST_CHARACTERS)
         if reason is None:
             self._refused.pop(worker, None)
             self._notify(f"worker-{worker} takes part")
@@ -196,10 +200,6 @@ class Membership:
             self._refused[worker] = reason
             self._notify(f"worker-{worker} ({self._addresses[worker]}) is not taken in: {reason}")
         return False
-
-
-def _first_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:150]
 
 
 def update_members(workers: Mapping[int, str]) -> None:

@@ -10,8 +10,7 @@ from ps_cluster.config import RunConfig
 from ps_cluster.config.tasks import WORKER, Task
 from ps_cluster.errors import UserError
 from ps_cluster.models.stages import Block, balanced
-from ps_cluster.training.computing_device import accelerator_of
-from ps_cluster.training.device_names import CPU, device_name, task_name
+from ps_cluster.training.devices import CPU, accelerator_of, device_name, task_name
 from ps_cluster.training.modes.layers import LayerPlace
 
 

@@ -12,6 +12,7 @@ from ps_cluster.config import RunConfig, changed, distinguishing_settings
 from ps_cluster.config.lazy import tf
 from ps_cluster.files import writing
 from ps_cluster.files.json_rows import append_row
+from ps_cluster.files.values import one_line
 from ps_cluster.files.writing import write_json, write_whole
 from ps_cluster.runs.leaders import Superseded
 from ps_cluster.runs.logs import DISK_REFUSES
@@ -60,8 +61,7 @@ class Reporter:
                 self._show_staleness(self._tensorboard, last=phase == "ended")
         except (OSError, tf.errors.OpError) as error:
             # A full disk may have room again later, and the ledger has the same numbers.
-            reason = " ".join(str(error).split())[:200]
-            say(DISK_REFUSES(f"training continues, but a row can't be written: {reason}"))
+            say(DISK_REFUSES(f"training continues, but a row can't be written: {one_line(str(error), 200)}"))
 
     def saving(self) -> None:
         """Write the last row again, with phase "saving". Any thread may call this."""

@@ -176,7 +176,7 @@ class Saver:
         except (checkpoints.CheckpointNotWritten, checkpoints.CheckpointError, JournalNotWritten) as error:
             self._saved[directory] = self._refused_at = self._clock()
             self._progress.held_at = None  # the next checkpoint that is written holds training again
-            self._notify(DISK_REFUSES(f"training goes on, but: {error}"))
+            self._notify(DISK_REFUSES(f"training continues, but: {error}"))
 
     def _hold(self) -> None:
         """Let no step be handed out beyond the next checkpoint, if checkpoints are to be exact."""

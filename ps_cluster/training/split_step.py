@@ -17,7 +17,7 @@ from ps_cluster.models.failures import COMPUTATION
 from ps_cluster.models.flat import FlatNetwork
 from ps_cluster.models.stages import StagedNetwork, blocks_of
 from ps_cluster.models.width import WideNetwork
-from ps_cluster.training.device_names import processor_beside
+from ps_cluster.training.devices import processor_beside
 from ps_cluster.training.modes.layers import LayersSettings
 from ps_cluster.training.modes.width import WidthSettings
 from ps_cluster.training.placement import check_devices, devices_of, first_blocks, names_of_all_devices

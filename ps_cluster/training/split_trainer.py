@@ -29,13 +29,14 @@ from ps_cluster.private_names import recorded_graphs
 from ps_cluster.runs.run_dir import say
 from ps_cluster.server.arrangement import Arrangement, Listed
 from ps_cluster.server.ordering import now_after
+from ps_cluster.server.shard import Push
 from ps_cluster.server.store import ParameterStore
 from ps_cluster.system.limits import FreeMemory
 from ps_cluster.training.agreement import CompatibilityFingerprint
 from ps_cluster.training.building import make_network, make_store
 from ps_cluster.training.chief import Chief, LocalDispatcher
 from ps_cluster.training.connecting import TaskAdmission, check_all, tell_end
-from ps_cluster.training.device_names import device_name
+from ps_cluster.training.devices import device_name
 from ps_cluster.training.job import TrainingJob
 from ps_cluster.training.modes.split_network import SplitNetwork, SplitSettings
 from ps_cluster.training.placement import names_of_all_devices
@@ -156,7 +157,7 @@ class SplitDispatch:
                 pulled_time = now_after(answer.weights)
                 times = StepTimes(scheduled, asked[number], asked[number], pulled_time, computed, computed)
                 row = stacked(worker_columns(self._identities[number], result, times))
-                pushed.append(part.push(step_id, answer.version, result.gradient, result.fresh, row))
+                pushed.append(part.push(Push(step_id, answer.version, result.gradient, result.fresh, row)))
         return tf.stack(pushed)
 
 

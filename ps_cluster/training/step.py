@@ -20,7 +20,7 @@ from ps_cluster.config.samples import Sample, Stretch, WholeNumber, WorkerParts
 from ps_cluster.models.failures import COMPUTATION
 from ps_cluster.models.rows import NO_ROWS, Rows
 from ps_cluster.runs.run_dir import IDENTITY
-from ps_cluster.training.computing_device import on_device
+from ps_cluster.training.devices import on_device
 from ps_cluster.training.learning_rate import learning_rate, number_in_lockstep, progress, updates_at
 
 if TYPE_CHECKING:  # imports TensorFlow
@@ -154,15 +154,7 @@ class TrainStep(Compute):
         limits: PeriodLimits = WHOLE_PERIOD,
         rows: Rows = NO_ROWS,
     ) -> StepResult:
-        """Compute the step of one batch.
-
-        Args:
-          batch: int64 [], the number of the batch.
-          weights: [n], then the rows of embedding tables.
-          statistics: float32 [m].
-          limits: not used, because the step is a single batch.
-          rows: which rows follow the weights.
-        """
+        """Compute the step of the batch with this number. `limits` are not used, because the step is a single batch."""
         from ps_cluster.data.batches import checksum_of
 
         drawn = self.batch(batch, rows.packed)

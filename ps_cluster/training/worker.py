@@ -26,7 +26,7 @@ from ps_cluster.runs.run_dir import residual_files
 from ps_cluster.server.ordering import after, now_after
 from ps_cluster.server.shard import DROPPED, NO_STEP
 from ps_cluster.server.store import Messages, ParameterStore, Pulled
-from ps_cluster.training.computing_device import graph_of_dispatch
+from ps_cluster.training.devices import graph_of_dispatch
 from ps_cluster.training.slow_down import SlowDown
 from ps_cluster.training.step import Compute, PeriodLimits, StepResult, WorkerIdentity
 from ps_cluster.training.worker_state import ErrorFeedback, Settle
@@ -182,7 +182,6 @@ def steps_graph(store: ParameterStore, compute: Compute, config: RunConfig, *, r
     """
     computation = TimedComputation(compute, config, store)
 
-    @graph_of_dispatch(config, tf.TensorSpec([None], tf.int64))
     def run_steps(step_ids: tf.Tensor, scheduled: tf.Tensor) -> tf.Tensor:
         identity = WorkerIdentity.read()
         # The worker retries a dropped step, so if pushes may be dropped, the last step also gets an answer with parameters.
@@ -221,4 +220,4 @@ def steps_graph(store: ParameterStore, compute: Compute, config: RunConfig, *, r
         )
         return after([answered], position)
 
-    return run_steps
+    return graph_of_dispatch(config, tf.TensorSpec([None], tf.int64), run_steps)

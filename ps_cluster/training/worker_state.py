@@ -23,7 +23,7 @@ from ps_cluster.config.lazy import tf
 from ps_cluster.server.leftovers import VARIABLE, note, terms_of
 from ps_cluster.server.ordering import Needed, after
 from ps_cluster.server.shard import APPLIED
-from ps_cluster.server.wire import as_bytes
+from ps_cluster.server.wire import as_bytes, from_bytes
 
 _SAVES_BITS = 40  # the lower bits of a save's number, which count the saves; the bits above are the leader's term
 
@@ -120,10 +120,10 @@ class WorkerState:
     def _assign(self, state: tf.Tensor) -> tf.Tensor:
         """Assign the values in the bytes of a state to all variables; return the state's number of saves, int64 []."""
         parts = tf.split(state, [_bytes_of(variable) for variable in self._kept.values()])
-        assigned = [
-            variable.assign(tf.reshape(_from_bytes(part, variable.dtype), variable.shape), read_value=False)
-            for variable, part in zip(self._kept.values(), parts, strict=True)
-        ]
+        assigned = []
+        for variable, part in zip(self._kept.values(), parts, strict=True):
+            values = from_bytes(part, variable.dtype, variable.shape.num_elements())
+            assigned.append(variable.assign(tf.reshape(values, variable.shape), read_value=False))
         return after(assigned, self._number_of_saves(state))
 
     def _read(self, name: tf.Tensor) -> tf.Tensor:
@@ -216,10 +216,6 @@ def _bytes_of(variable: tf.Variable) -> int:
 
 def _joined_bytes(values: Iterable[np.ndarray | tf.Tensor]) -> tf.Tensor:
     return tf.concat([as_bytes(value) for value in values], 0)
-
-
-def _from_bytes(part: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    return tf.bitcast(tf.reshape(part, [-1, dtype.size]), dtype)
 
 
 def _try_to_write(name: tf.Tensor, content: tf.Tensor) -> tf.Tensor:

@@ -21,7 +21,7 @@ TOYS = {
     "ps_cluster/training/modes/toy.py": "toy_mode.py",
     "ps_cluster/server/staleness/toy.py": "toy_method.py",
     "ps_cluster/server/update_rules/toy.py": "toy_rule.py",
-    "ps_cluster/training/schedules.py": "toy_schedule.py",
+    "ps_cluster/training/learning_rate.py": "toy_schedule.py",
     "ps_cluster/tools/chaos/kinds/toy.py": "toy_fault.py",
 }
 IN_PACKAGE = '\n\nToy.name = "toy"\nTOY = Toy()\n'

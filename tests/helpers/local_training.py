@@ -24,7 +24,7 @@ from ps_cluster.training import placement, split_trainer
 from ps_cluster.training.all_reduce import _train, all_reduce_function
 from ps_cluster.training.building import build
 from ps_cluster.training.chief import Chief, LocalDispatcher
-from ps_cluster.training.device_names import CPU
+from ps_cluster.training.devices import CPU
 from ps_cluster.training.job import TrainingJob
 from ps_cluster.training.sampling import UpdateSampler
 from ps_cluster.training.session import LOCAL_DEVICE, SessionStart

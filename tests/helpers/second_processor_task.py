@@ -38,10 +38,10 @@ def run(root: Path, assignments: list[str]) -> int:
 def do_task(arguments: list[str]) -> None:
     import tensorflow as tf
 
-    from ps_cluster.training import computing_device
+    from ps_cluster.training import devices
 
     print(f"sees CUDA_VISIBLE_DEVICES={os.environ['CUDA_VISIBLE_DEVICES']}", flush=True)
-    computing_device.FIRST_GPU, task.check_gpus = DEVICE, lambda environment: None
+    devices.FIRST_GPU, task.check_gpus = DEVICE, lambda environment: None
     # The first setting is for the server of a task, the second for the devices of a task without a server.
     two = {"CPU": 2}
     tf.compat.v1.ConfigProto = partial(tf.compat.v1.ConfigProto, device_count=two, log_device_placement=True)

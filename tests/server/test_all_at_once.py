@@ -36,8 +36,8 @@ class MeetingShard(ParameterShard):
             return super().counts()
 
     @graph
-    def tick(self, seconds, longest_update_s, last_step, is_present):
-        return met(seconds, last_step)
+    def tick(self, tick):
+        return met(tick.seconds, tick.last_step)
 
 
 @pytest.fixture(scope="module")

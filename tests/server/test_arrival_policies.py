@@ -168,28 +168,12 @@ def pulled_and_pushed(store, *events):
     return np.array(seen)
 
 
+PULLS_AND_PUSHES = "<0 <1 <2 0> <0 1> 2> <1 <2 0> 0> 2> <2 1> <1 2> <0 <2"
+
+
 @pytest.mark.parametrize(("rule", "shards"), [("sgd", 1), ("momentum", 1), ("adam", 3)])
 def test_a_worker_gets_the_weights_that_are_expected_when_its_gradient_arrives(rule, shards):
-    events = [
-        "<0",
-        "<1",
-        "<2",
-        "0>",
-        "<0",
-        "1>",
-        "2>",
-        "<1",
-        "<2",
-        "0>",
-        "0>",
-        "2>",
-        "<2",
-        "1>",
-        "<1",
-        "2>",
-        "<0",
-        "<2",
-    ]
+    events = PULLS_AND_PUSHES.split()
     weights, step, versions, tau = START, np.zeros(LENGTH), 0, np.zeros(3)
     velocity, mean, variance, held, expected = np.zeros(LENGTH), 0.0, 0.0, {}, []
     for event in events:

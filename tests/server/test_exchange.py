@@ -1,7 +1,5 @@
 """An exchange is a push and the pull that follows, in one critical section."""
 
-import threading
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -9,13 +7,12 @@ import tensorflow as tf
 from ps_cluster.config import build_config
 from ps_cluster.runs.run_dir import IDENTITY
 from ps_cluster.server.shard import APPLIED, NO_STEP, REFUSED, ParameterShard
-from ps_cluster.server.wire import LARGE_BYTES, MessageLayout
 from ps_cluster.training.modes.elastic import ElasticShard
 from ps_cluster.training.step import StepResult
 from ps_cluster.training.worker import steps_graph
 from tests.helpers.exhaustive import mostly
 from tests.helpers.stores import NO_EXAMPLES, Plain, eagerly, ledger_of, make_store, pull, row, state_of
-from tests.helpers.waiting import identity
+from tests.helpers.waiting import identity, run_workers
 
 STEPS = 12
 
@@ -89,11 +86,7 @@ def test_no_update_comes_between_a_push_and_the_answer_to_it():
         for step in range(worker, 300, 3):
             answered[step] = exchange(identity(step), pull(store).versions, row(worker=worker)).numpy().tolist()
 
-    threads = [threading.Thread(target=work, args=(worker,)) for worker in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    run_workers(work)
     ((rows,), _) = ledger_of(store)
     assert [answered[step] for step in range(300)] == [[int(version)] for version in rows["version"]]
 
@@ -141,15 +134,3 @@ def test_a_dispatch_pulls_once_and_gives_the_same_weights_as_a_dispatch_for_each
         assert (in_order["asked_time"][1:] >= in_order["applied_time"][:-1]).all()
         states.append(state_of(store)["weights"])
     assert states[0].tobytes() == states[1].tobytes()
-
-
-@pytest.mark.parametrize("length", [5, LARGE_BYTES])
-@pytest.mark.parametrize("is_sent", [True, False])
-def test_a_short_answer_has_the_tensors_of_a_message_and_its_last_vector_alone(is_sent, length):
-    fields = ((tf.bfloat16, length), (tf.float32, 0), (tf.int64, 2))
-    vectors, last = [tf.zeros([length], dtype) for dtype, length in fields[:-1]], tf.constant([7, -2], tf.int64)
-    layout = MessageLayout(fields, is_sent)
-    whole, short = layout.pack([*vectors, last]), layout.short(last)
-    assert [(tensor.dtype, len(tensor.shape)) for tensor in short] == [(one.dtype, len(one.shape)) for one in whole]
-    assert layout.last(whole).numpy().tolist() == layout.last(short).numpy().tolist() == [7, -2]
-    assert sum(tensor.shape[0] * tensor.dtype.size for tensor in short) == 16

@@ -190,8 +190,9 @@ def test_a_replay_of_a_step_changes_no_row_and_is_counted(servers):
 def test_a_step_that_one_of_two_servers_lacks_changes_the_rows_of_that_server_alone():
     stored, whole = Stored(2), Stored(2)
     rows, pulled = stored.pull(LOOKED_UP[0])
-    (version, dense, fresh, of_rows), _ = stored.store._cut(pulled.versions, pulled.weights, pulled.statistics, rows)
-    stored.store.shards[0].push(identity(0), version, dense, fresh, row(RATE), of_rows)  # then the worker died
+    whole_push = identity(0), pulled.versions, pulled.weights, pulled.statistics, row(RATE), rows
+    first, _ = stored.store._cut(*whole_push)
+    stored.store.shards[0].push(first)  # then the worker died
     arrangement = arrangement_of(stored.network, 2)
     positions = [arrangement.positions(server, np.arange(size)) for server, size in enumerate(arrangement.sizes)]
     whole.train(0)

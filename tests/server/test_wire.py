@@ -1,4 +1,7 @@
-"""Pushes in fewer bytes: int8 with a scale for each block, or the largest values; the rest goes with the next push."""
+"""Pushes in fewer bytes: int8 with a scale for each block, or the largest values; the rest goes with the next push.
+
+And messages: several vectors as one.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,8 +16,8 @@ from ps_cluster.errors import UserError
 from ps_cluster.private_names import variable_of_process
 from ps_cluster.runs.run_dir import IDENTITY
 from ps_cluster.server.initial_state import InitialState
-from ps_cluster.server.shard import APPLIED, ParameterShard
-from ps_cluster.server.wire import BLOCK, Int8, TopK
+from ps_cluster.server.shard import APPLIED, ParameterShard, Push
+from ps_cluster.server.wire import BLOCK, LARGE_BYTES, Int8, MessageLayout, TopK
 from ps_cluster.training.modes.bounded import BoundedShard
 from ps_cluster.training.modes.diloco import DilocoShard
 from ps_cluster.training.modes.sync_ps import RoundShard
@@ -138,6 +141,56 @@ def test_a_store_applies_what_was_sent_and_pulls_are_in_bfloat16(wire, shards):
     assert abs(wanted.numpy() - gradient.numpy()).max() > 1e-4
 
 
+MESSAGE = ((tf.bfloat16, 5), (tf.float32, 0), (tf.int64, 2), (tf.float64, 3))
+
+
+def vectors():
+    return [
+        tf.constant([1, -2, 3.5, 0, 1e30], tf.bfloat16),
+        tf.zeros([0]),
+        tf.constant([-1, 2**60], tf.int64),
+        tf.constant([np.pi, 1e300, -0.0], tf.float64),
+    ]
+
+
+def assert_the_same(found, expected):
+    for one, other in zip(found, expected, strict=True):
+        assert one.dtype == other.dtype
+        assert one.numpy().tobytes() == other.numpy().tobytes()
+
+
+def test_small_vectors_travel_as_one_and_come_out_bit_for_bit():
+    message = MessageLayout(MESSAGE)
+    (packed,) = message.pack(vectors())
+    assert packed.dtype == tf.uint8 and packed.shape == [5 * 2 + 2 * 8 + 3 * 8]
+    assert_the_same(message.unpack([packed]), vectors())
+
+
+def test_a_large_vector_travels_by_itself(monkeypatch):
+    monkeypatch.setattr("ps_cluster.server.wire.LARGE_BYTES", 3 * 8)
+    message = MessageLayout(MESSAGE)
+    large, packed = message.pack(vectors())
+    assert large.dtype == tf.float64 and packed.shape == [5 * 2 + 2 * 8]
+    assert_the_same(message.unpack([large, packed]), vectors())
+
+
+def test_a_vector_of_another_dtype_is_refused():
+    with pytest.raises(TypeError, match="bfloat16 .5. was given float32"):
+        MessageLayout(MESSAGE).pack([tf.zeros([5]), *vectors()[1:]])
+
+
+@pytest.mark.parametrize("length", [5, LARGE_BYTES])
+@pytest.mark.parametrize("is_sent", [True, False])
+def test_a_short_answer_has_the_tensors_of_a_message_and_its_last_vector_alone(is_sent, length):
+    fields = ((tf.bfloat16, length), (tf.float32, 0), (tf.int64, 2))
+    vectors, last = [tf.zeros([length], dtype) for dtype, length in fields[:-1]], tf.constant([7, -2], tf.int64)
+    layout = MessageLayout(fields, is_sent)
+    whole, short = layout.pack([*vectors, last]), layout.short(last)
+    assert [(tensor.dtype, len(tensor.shape)) for tensor in short] == [(one.dtype, len(one.shape)) for one in whole]
+    assert layout.last(whole).numpy().tolist() == layout.last(short).numpy().tolist() == [7, -2]
+    assert sum(tensor.shape[0] * tensor.dtype.size for tensor in short) == 16
+
+
 def test_a_message_is_as_small_as_promised():
     long = make_store(wire="int8", rule="sgd", length=100_000), make_store(wire="float32", rule="sgd", length=100_000)
     small, large = (store.shards[0].push_message.bytes for store in long)
@@ -187,7 +240,7 @@ def arrive(store, part, step, version=0):
     """Let a push of worker 1 arrive at one shard."""
     own = store.shards[part]
     arguments = tf.zeros([own.length]), tf.zeros([own.statistics_length]), row(1.0, worker=1)
-    return own.push(identity(step), identity(version), *arguments)
+    return own.push(Push(identity(step), identity(version), *arguments))
 
 
 @pytest.mark.parametrize("name", mostly(LOST, "one of two servers has the step", "late for a round"))

@@ -9,46 +9,41 @@ import tensorflow as tf
 
 from ps_cluster.config import build_config
 from ps_cluster.runs.run_dir import IDENTITY
-from ps_cluster.training.all_reduce import all_reduce_function
+from ps_cluster.training.all_reduce import RoundWatch, WorkerGroup, all_reduce_function
 from ps_cluster.training.modes.sync import ReplicaShard
-from ps_cluster.training.round_watch import RoundWatch
 from ps_cluster.training.step import StepResult
-from ps_cluster.training.worker_group import WorkerGroup
 from tests.helpers.stores import NO_EXAMPLES, Plain, make_store, state_of
 
 
-def test_statistics_keep_their_precision_where_gradients_travel_in_bfloat16(tmp_path, monkeypatch):
+@pytest.fixture(autouse=True)
+def workspace(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / IDENTITY).write_bytes(np.array([0, 1], np.int64).tobytes())
-    values = {"mode.name": "sync", "cluster.workers": 1, "cluster.wire": "bfloat16"}
-    fresh = np.array([1.2345678, 1e-3, -77.7777], np.float32)
+    np.array([0, 1], np.int64).tofile(IDENTITY)
+
+
+def replica_of(workers, wire, fresh=(0, 0, 0), loss=0.0):
+    """Return a store, and the graph of its updates, whose steps have a gradient of 0, these `fresh` and this loss."""
+    values = {"mode.name": "sync", "cluster.workers": workers, "cluster.wire": wire}
 
     def compute(step, weights, statistics, limits):
-        nothing = tf.constant(0.0)
-        return StepResult(tf.zeros_like(weights), tf.constant(fresh), nothing, nothing, nothing, *NO_EXAMPLES)
+        numbers = tf.constant(loss), tf.constant(0.0), tf.constant(0.0)
+        return StepResult(tf.zeros_like(weights), tf.constant(fresh, tf.float32), *numbers, *NO_EXAMPLES)
 
-    store = make_store(kind=ReplicaShard, keep=0.5, steps=2, wire="bfloat16", values=values)
-    run = all_reduce_function(
-        tf.distribute.OneDeviceStrategy("/device:CPU:0"), store, Plain(compute), build_config(overrides=values)
-    )
+    store = make_store(kind=ReplicaShard, keep=0.5, steps=2, wire=wire, values=values)
+    strategy = tf.distribute.OneDeviceStrategy("/device:CPU:0")
+    return store, all_reduce_function(strategy, store, Plain(compute), build_config(overrides=values))
+
+
+def test_statistics_keep_their_precision_where_gradients_travel_in_bfloat16():
+    fresh = np.array([1.2345678, 1e-3, -77.7777], np.float32)
+    store, run = replica_of(1, "bfloat16", fresh)
     stop, digest = run(tf.constant(2), tf.constant(0.0, tf.float64)).numpy()
     assert stop == 0.0 and digest == store.shards[0].digest()
     np.testing.assert_allclose(state_of(store)["statistics"], 1.5 * fresh, rtol=1e-6)
 
 
-def test_a_loss_that_is_no_number_is_that_of_its_own_worker_alone(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / IDENTITY).write_bytes(np.array([0, 1], np.int64).tobytes())
-    values = {"mode.name": "sync", "cluster.workers": 2}
-
-    def compute(step, weights, statistics, limits):
-        none = tf.constant(0.0)
-        loss = tf.constant(np.nan, tf.float32)
-        return StepResult(tf.zeros_like(weights), tf.zeros_like(statistics), loss, none, none, *NO_EXAMPLES)
-
-    store = make_store(kind=ReplicaShard, steps=2, values=values)
-    config = build_config(overrides=values | {"cluster.wire": "float32"})
-    run = all_reduce_function(tf.distribute.OneDeviceStrategy("/device:CPU:0"), store, Plain(compute), config)
+def test_a_loss_that_is_no_number_is_that_of_its_own_worker_alone():
+    store, run = replica_of(2, "float32", loss=np.nan)
     stop, *digests = run(tf.constant(1), tf.constant(1.0, tf.float64)).numpy().tolist()
     assert stop == 1.0 and digests == [store.shards[0].digest(), 0.0], "each worker's in its own place"
     losses = store.read_ledgers([0]).rows[0]["loss"]

@@ -160,13 +160,13 @@ def test_a_look_that_takes_long_is_awaited_a_moment_at_a_time_and_goes_on_meanwh
         assert go_on.wait(10)
         seen.append(what)
 
-    with BackgroundPoller(look) as upkeep:
+    with BackgroundPoller() as upkeep:
         assert upkeep.ended_within(0), "none was begun"
-        upkeep.begin("rows")
+        upkeep.begin(lambda: look("rows"))
         assert upkeep.is_under_way and not upkeep.ended_within(0) and not seen
         go_on.set()
         assert upkeep.ended_within(10) and not upkeep.is_under_way
-        upkeep.begin("more")
+        upkeep.begin(lambda: look("more"))
     assert seen == ["rows", "more"], "the end waits for the look under way"
 
 
@@ -175,20 +175,20 @@ def refuse():
 
 
 def test_the_error_of_a_look_is_that_of_its_caller():
-    with BackgroundPoller(refuse) as upkeep, pytest.raises(OSError, match="the ps is gone"):
-        upkeep.begin()
+    with BackgroundPoller() as upkeep, pytest.raises(OSError, match="the ps is gone"):
+        upkeep.begin(refuse)
         upkeep.ended_within(10)
 
 
 def test_the_error_of_the_last_look_is_told_at_the_end():
-    with pytest.raises(OSError, match="the ps is gone"), BackgroundPoller(refuse) as upkeep:
-        upkeep.begin()
+    with pytest.raises(OSError, match="the ps is gone"), BackgroundPoller() as upkeep:
+        upkeep.begin(refuse)
 
 
 def test_after_another_error_nobody_waits_for_a_look_that_may_never_end():
     answer = threading.Event()
-    with pytest.raises(ValueError, match="a worker failed"), BackgroundPoller(answer.wait) as upkeep:
-        upkeep.begin(60)
+    with pytest.raises(ValueError, match="a worker failed"), BackgroundPoller() as upkeep:
+        upkeep.begin(lambda: answer.wait(60))
         raise ValueError("a worker failed")
     assert upkeep.is_under_way
     answer.set()

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,10 @@ import tensorflow as tf
 from ps_cluster.training import membership
 from ps_cluster.training.membership import Membership
 from tests.helpers.fake_time import FakeTime
+from tests.helpers.processes import wait_until
 
 PROJECT = Path(__file__).parents[2]
+until = partial(wait_until, within_s=10, every_s=0.005)
 GONE = tf.errors.UnavailableError(None, None, "Socket closed: /job:worker/replica:0/task:1")
 UNKNOWN = tf.errors.InvalidArgumentError(None, None, "/job:worker/replica:0/task:1/device:CPU:0 unknown device.")
 FROM_PS = "Graph execution error: GRPC error information from remote target /job:ps/replica:0/task:0 /job:worker"
@@ -58,13 +61,6 @@ def passes(members, seconds):
     """Let so many seconds pass; a worker that waits to come looks every ten."""
     for members.time.now_s in (*range(0, seconds, 10), seconds):
         until(lambda: members._looked_s == members.time.now_s)
-
-
-def until(condition):
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 @pytest.mark.parametrize("error", [GONE, UNKNOWN])

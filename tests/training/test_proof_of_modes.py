@@ -320,10 +320,11 @@ def test_the_digest_of_weights_tells_another_value_and_another_order():
     (part,) = make_store(kind=ReplicaShard).shards
     weights = part.weights.numpy()
     digests = {float(part.digest())}
-    for change in (weights[::-1], np.nextafter(weights, np.float32(2)), -weights * 2):
+    swapped = weights[[1, 0, *range(2, len(weights))]]
+    for change in (weights[::-1], swapped, np.nextafter(weights, np.float32(2)), -weights * 2, weights * 0):
         part.weights.assign(change)
         digests.add(float(part.digest()))
-    assert len(digests) == 4 and all(digest == int(digest) for digest in digests)
+    assert len(digests) == 6 and all(digest == int(digest) for digest in digests)
     part.weights.assign(weights)
     assert float(part.digest()) in digests
     for place in (0, len(weights) - 1):

@@ -291,7 +291,7 @@ def test_a_checkpoint_says_where_the_run_is_and_what_it_took(saving):
 def test_training_goes_on_when_the_disk_refuses_a_snapshot_and_says_so(saving):
     saving.run_dir.snapshots.write_text("a file where the folder should be")
     saving(4)
-    assert len(saving.said) == 2 and all("training goes on, but: checkpoint" in line for line in saving.said)
+    assert len(saving.said) == 2 and all("training continues, but: checkpoint" in line for line in saving.said)
     saving.run_dir.snapshots.unlink()
     saving(2)
     assert len(checkpoints.steps(saving.run_dir.snapshots)) == 1
@@ -300,7 +300,7 @@ def test_training_goes_on_when_the_disk_refuses_a_snapshot_and_says_so(saving):
 def test_a_snapshot_whose_rows_are_not_on_the_disk_is_put_off_and_training_goes_on(saving):
     saving.books.refuse = True
     saving(4)
-    assert saving.said == ["training goes on, but: a journal can't be written"] * 2
+    assert saving.said == ["training continues, but: a journal can't be written"] * 2
     assert checkpoints.load_newest_good(saving.run_dir.states, print) is None
     saving.books.refuse = False
     saving(2)

@@ -9,10 +9,11 @@ from ps_cluster.config import build_config
 from ps_cluster.config.tasks import Task
 from ps_cluster.errors import UserError
 from ps_cluster.models.stages import Block
-from ps_cluster.training.device_names import device_name, processor_beside
+from ps_cluster.training.devices import device_name, processor_beside
 from ps_cluster.training.modes.layers import LayerPlace, places_of
 from ps_cluster.training.placement import check_devices, devices_of, first_blocks
 from ps_cluster.training.split_trainer import FairLock
+from tests.helpers.waiting import run_workers
 
 BLOCKS = [
     Block((name,), weights, 8, None) for name, weights in (("in", 0), ("a", 10), ("pool", 0), ("b", 30), ("c", 40))
@@ -135,7 +136,7 @@ def test_a_thread_that_takes_it_again_and_again_lets_another_one_in():
 def test_nobody_is_in_it_with_another():
     lock, inside, most = FairLock(), [], []
 
-    def work():
+    def work(worker):
         for _ in range(50):
             with lock:
                 inside.append(1)
@@ -143,9 +144,5 @@ def test_nobody_is_in_it_with_another():
                 time.sleep(0)
                 inside.pop()
 
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(10)
+    run_workers(work)
     assert len(most) == 150 and max(most) == 1

@@ -4,10 +4,12 @@ import re
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
 from tensorboard.context import RequestContext
+from tensorboard.plugin_util import markdown_to_safe_html
 from tensorboard.plugins.base_plugin import TBContext
 from tensorboard.plugins.hparams import api_pb2, backend_context, list_session_groups
 
@@ -22,8 +24,6 @@ from tests.helpers.rows import progress_row
 
 
 def read(folder) -> tuple[EventAccumulator, dict[str, list[tuple[int, float]]]]:
-    import tensorflow as tf
-
     events = EventAccumulator(str(folder))
     events.Reload()
     scalars = {
@@ -48,8 +48,6 @@ def test_rows_of_progress_are_curves_over_the_updates_applied_and_unknown_values
 
 
 def test_staleness_of_all_updates_is_a_histogram(tmp_path):
-    import tensorflow as tf
-
     writer = TrainingWriter(RunDir(tmp_path))
     writer.write_staleness("staleness", {}, step=83)
     writer.write_staleness("staleness", {0: 3, 1: 80}, step=83)
@@ -60,8 +58,6 @@ def test_staleness_of_all_updates_is_a_histogram(tmp_path):
 
 
 def test_wide_range_of_staleness_shares_bars_and_no_update_is_missing(tmp_path):
-    import tensorflow as tf
-
     writer = TrainingWriter(RunDir(tmp_path))
     writer.write_staleness("staleness", {0: 1, 99: 2, 50: 4}, step=1)
     writer.close()
@@ -71,8 +67,6 @@ def test_wide_range_of_staleness_shares_bars_and_no_update_is_missing(tmp_path):
 
 
 def test_values_are_a_histogram_without_those_that_are_not_finite(tmp_path):
-    import tensorflow as tf
-
     writer = EvaluationWriter(RunDir(tmp_path))
     writer.write_values("weights", np.array([1.0, np.nan, 2.0, np.inf], np.float32), step=5)
     writer.write_values("nothing", np.array([np.nan]), step=5)
@@ -146,9 +140,6 @@ def session_groups(folder):
 
 
 def test_settings_that_differ_are_a_table_of_which_no_cell_breaks(tmp_path):
-    import tensorflow as tf
-    from tensorboard.plugin_util import markdown_to_safe_html
-
     writer = TrainingWriter(RunDir(tmp_path))
     writer.write_settings(
         {"training.epochs": ChangedSetting(2.0, 5.0), "data.data_dir": ChangedSetting("/a|b*c*", None)}
@@ -164,8 +155,6 @@ def test_settings_that_differ_are_a_table_of_which_no_cell_breaks(tmp_path):
 
 
 def test_curves_that_can_not_be_written_at_the_end_keep_no_run_from_ending(tmp_path, monkeypatch):
-    import tensorflow as tf
-
     run_dir = RunDir.create(tmp_path / "run")
     config = build_config()
     progress = RunProgress(config, 100)

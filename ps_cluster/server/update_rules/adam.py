@@ -37,32 +37,23 @@ class AdamUpdate(UpdateRule[AdamSettings]):
     def _change(
         self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, share: tf.Tensor | None
     ) -> tf.Operation:
+        settings = self._settings
         if share is None and self._factors is None:
-            return self._fused(gradient, learning_rate, updates_before)
-        return self._scaled(gradient, learning_rate, updates_before, share)
-
-    def _fused(self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor) -> tf.Operation:
-        settings = self._settings
-        count = tf.cast(updates_before + 1, tf.float32)
-        return tf.raw_ops.ResourceApplyAdam(
-            var=self._weights.handle,
-            m=self.slots["mean"].handle,
-            v=self.slots["variance"].handle,
-            beta1_power=settings.momentum**count,
-            beta2_power=settings.beta_2**count,
-            lr=learning_rate,
-            beta1=settings.momentum,
-            beta2=settings.beta_2,
-            epsilon=settings.epsilon,
-            grad=gradient,
-            use_locking=True,
-        )
-
-    def _scaled(
-        self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, share: tf.Tensor | None
-    ) -> tf.Operation:
-        """Apply the update of `_fused` by several operations, because its kernel supports neither share nor factors."""
-        settings = self._settings
+            count = tf.cast(updates_before + 1, tf.float32)
+            return tf.raw_ops.ResourceApplyAdam(
+                var=self._weights.handle,
+                m=self.slots["mean"].handle,
+                v=self.slots["variance"].handle,
+                beta1_power=settings.momentum**count,
+                beta2_power=settings.beta_2**count,
+                lr=learning_rate,
+                beta1=settings.momentum,
+                beta2=settings.beta_2,
+                epsilon=settings.epsilon,
+                grad=gradient,
+                use_locking=True,
+            )
+        # The kernel supports neither share nor factors.
         rate = learning_rate * bias_correction(settings, updates_before)
         before = {name: slot.read_value() for name, slot in self.slots.items()}
         new = {

@@ -11,9 +11,9 @@ from ps_cluster.config.lazy import tf
 from ps_cluster.config.modes import ClusterShape, ModeSettings, Promise, Waits
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.ordering import after, now_after
-from ps_cluster.server.shard import APPLIED, DROPPED, NO_END, WAIT, Push
+from ps_cluster.server.shard import APPLIED, DROPPED, NO_END, WAIT, Push, Tick
 from ps_cluster.server.store import ParameterStore
-from ps_cluster.training.computing_device import graph_of_dispatch
+from ps_cluster.training.devices import graph_of_dispatch
 from ps_cluster.training.modes.base import DefaultMode
 from ps_cluster.training.modes.waiting import WaitingShard, put
 from ps_cluster.training.step import Compute, WorkerIdentity
@@ -93,15 +93,13 @@ class BoundedShard(WaitingShard):
     def state(self) -> dict[str, tf.Variable]:
         return super().state | {"clocks": self._clocks}
 
-    def on_tick(
-        self, seconds: tf.Tensor, longest_update_s: tf.Tensor, last_step: tf.Tensor, is_present: tf.Tensor
-    ) -> list[tf.Operation]:
-        heard = tf.where(is_present, self._heard.read_value(), tf.constant(-math.inf, tf.float64))
+    def on_tick(self, tick: Tick) -> list[tf.Operation]:
+        heard = tf.where(tick.is_present, self._heard.read_value(), tf.constant(-math.inf, tf.float64))
         return [
             self._heard.assign(heard, read_value=False),
-            self._now.assign_add(seconds, read_value=False),
-            self._lease_s.assign(tf.maximum(longest_update_s, LEASE_S), read_value=False),
-            self._last_step.assign(last_step, read_value=False),
+            self._now.assign_add(tick.seconds, read_value=False),
+            self._lease_s.assign(tf.maximum(tick.longest_update_s, LEASE_S), read_value=False),
+            self._last_step.assign(tick.last_step, read_value=False),
         ]
 
     def admit(self, worker: tf.Tensor, remaining: tf.Tensor) -> tf.Tensor:
@@ -211,36 +209,6 @@ class BoundedShard(WaitingShard):
         return tf.reduce_all(staleness <= self._max_staleness)
 
 
-def bounded_graph(store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool) -> DispatchGraph:
-    """Return the graph of a dispatch in which workers may have to wait before they pull. See `steps_graph`.
-
-    If a push was dropped, the worker pulls again and computes the step again.
-    """
-    computation = TimedComputation(compute, config, store)
-    shard = store.only(BoundedShard)
-
-    @graph_of_dispatch(config, tf.TensorSpec([None], tf.int64))
-    def run_steps(step_ids: tf.Tensor, scheduled: tf.Tensor) -> tf.Tensor:
-        identity = WorkerIdentity.read()
-
-        def body(position: tf.Tensor) -> tf.Tensor:
-            step_id, remaining = step_ids[position], tf.cast(tf.size(step_ids) - position, tf.int64)
-            # The pull has no input from this iteration, so without this dependency it could run before the previous push.
-            asked = now_after(step_id)
-            # After a wait, the ps continues with the pull without a message to the worker.
-            admitted = shard.admit(identity.worker, after([asked], remaining))
-            rows = compute.rows(step_id)
-            pulled = store.pull(identity.worker, [admitted], step_id, asks_for_step=repeats, rows=rows)
-            result, row, settle = computation(step_id, pulled, identity, scheduled, asked, admitted)
-            outcomes = store.push(step_id, pulled.versions, result.gradient, result.fresh, row, rows)
-            with tf.control_dependencies(settle(outcomes)):
-                return tf.where(tf.equal(outcomes[0], DROPPED), position, position + 1)
-
-        return tf.while_loop(lambda position: position < tf.size(step_ids), body, [0], parallel_iterations=1)
-
-    return run_steps
-
-
 class Bounded(DefaultMode):
     """Asynchronous training with a bound on staleness, on how far a worker may be ahead, or on both.
 
@@ -259,7 +227,32 @@ class Bounded(DefaultMode):
     shard = BoundedShard
 
     def dispatch(self, store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool) -> DispatchGraph:
-        return bounded_graph(store, compute, config, repeats=repeats)
+        """Return the graph of a dispatch in which workers may have to wait before they pull. See `steps_graph`.
+
+        If a push was dropped, the worker pulls again and computes the step again.
+        """
+        computation = TimedComputation(compute, config, store)
+        shard = store.only(BoundedShard)
+
+        def run_steps(step_ids: tf.Tensor, scheduled: tf.Tensor) -> tf.Tensor:
+            identity = WorkerIdentity.read()
+
+            def body(position: tf.Tensor) -> tf.Tensor:
+                step_id, remaining = step_ids[position], tf.cast(tf.size(step_ids) - position, tf.int64)
+                # The pull has no input from this iteration, so without this dependency it could run before the previous push.
+                asked = now_after(step_id)
+                # After a wait, the ps continues with the pull without a message to the worker.
+                admitted = shard.admit(identity.worker, after([asked], remaining))
+                rows = compute.rows(step_id)
+                pulled = store.pull(identity.worker, [admitted], step_id, asks_for_step=repeats, rows=rows)
+                result, row, settle = computation(step_id, pulled, identity, scheduled, asked, admitted)
+                outcomes = store.push(step_id, pulled.versions, result.gradient, result.fresh, row, rows)
+                with tf.control_dependencies(settle(outcomes)):
+                    return tf.where(tf.equal(outcomes[0], DROPPED), position, position + 1)
+
+            return tf.while_loop(lambda position: position < tf.size(step_ids), body, [0], parallel_iterations=1)
+
+        return graph_of_dispatch(config, tf.TensorSpec([None], tf.int64), run_steps)
 
     def most_staleness(self, config: RunConfig) -> int | None:
         return BoundedSettings.of(config).bounds[0]

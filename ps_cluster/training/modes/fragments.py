@@ -10,8 +10,9 @@ from ps_cluster.config.stragglers import parse_stragglers
 from ps_cluster.runs.ledger import WorkerColumns
 from ps_cluster.runs.run_dir import residual_files
 from ps_cluster.server.ordering import after, now_after
+from ps_cluster.server.shard import Push
 from ps_cluster.server.store import ParameterStore
-from ps_cluster.training.computing_device import graph_of_dispatch
+from ps_cluster.training.devices import graph_of_dispatch
 from ps_cluster.training.modes.local_steps import LocalOptimizer, LocalTraining, PeriodSoFar
 from ps_cluster.training.slow_down import SlowDown
 from ps_cluster.training.step import WorkerIdentity
@@ -97,7 +98,7 @@ class FragmentedWorker:
             vector, settle, columns = sent.vector, sent.settle, with_remainders(columns, sent.remainders)
         else:
             vector, settle = tf.cast(moved, part.wire), lambda outcomes: []
-        message = part.exchange(step, version, vector, fresh, stacked(columns), step)
+        message = part.exchange(Push(step, version, vector, fresh, stacked(columns)), step)
         answer, outcome = part.read_message(message), part.outcome(message)
         weights = tf.cast(answer.weights, tf.float32)
         kept = [one[of].assign(weights) for one in (self.own.weights, self._pulled)]
@@ -112,7 +113,6 @@ def fragments_graph(store: ParameterStore, training: LocalTraining, config: RunC
     stragglers = parse_stragglers(config.cluster.straggler)
     slow_down = SlowDown(stragglers, config.most_workers, config.training.seed, parts=shards)
 
-    @graph_of_dispatch(config, tf.TensorSpec([None], tf.int64))
     def run_steps(step_ids: tf.Tensor, scheduled: tf.Tensor) -> tf.Tensor:
         identity, worker = WorkerIdentity.read(), FragmentedWorker(store, training)
 
@@ -138,4 +138,4 @@ def fragments_graph(store: ParameterStore, training: LocalTraining, config: RunC
         loop = tf.while_loop(lambda position, _: position < tf.size(step_ids), body, (0, begun), parallel_iterations=1)
         return loop[1]
 
-    return run_steps
+    return graph_of_dispatch(config, tf.TensorSpec([None], tf.int64), run_steps)

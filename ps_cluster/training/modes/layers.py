@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pydantic import Field, field_validator
 
 from ps_cluster.config import RunConfig
-from ps_cluster.training.modes.split_network import UNUSED, SplitNetwork, SplitSettings, split_cluster
+from ps_cluster.training.modes.split_network import SplitNetwork, SplitSettings, split_cluster
 
 if TYPE_CHECKING:
     from ps_cluster.data.packed import PackedDataset
@@ -87,7 +87,6 @@ class Layers(SplitNetwork):
     says = "the layers of one network are on different workers"
     Settings = LayersSettings
     cluster = split_cluster("layers", "activations; gradients back", "each worker has different layers")
-    unused_settings = UNUSED
 
     def cut(
         self, config: RunConfig, dataset: PackedDataset, network: FlatNetwork, device: str, workers: int
@@ -107,7 +106,7 @@ class Layers(SplitNetwork):
         if config.training.batch_size_per_worker % settings.micro_batches:
             raise ValueError(
                 f"mode.micro_batches: got {settings.micro_batches}: a batch of training.batch_size_per_worker, "
-                f"{config.training.batch_size_per_worker}, can't be cut into so many equal parts"
+                f"{config.training.batch_size_per_worker}, can't be cut into that many equal parts"
             )
 
     def micro_batches(self, config: RunConfig) -> int:

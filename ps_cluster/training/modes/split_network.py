@@ -43,16 +43,13 @@ def split_cluster(splits: Splits, flow: str, fixed_workers: str) -> ClusterShape
     )
 
 
-# A gradient is computed in parts, so no worker knows the norm of the whole.
-UNUSED = frozenset({"staleness", "cluster.straggler", "optimizer.global_clip_norm"})
-
-
 class SplitNetwork(DefaultMode):
     """A mode in which each worker holds a part of one network, with a separate version and ledger."""
 
     Settings = SplitSettings
     promise = Promise(is_stale=False)
-    unused_settings = UNUSED
+    # A gradient is computed in parts, so no worker knows the norm of the whole.
+    unused_settings = frozenset({"staleness", "cluster.straggler", "optimizer.global_clip_norm"})
 
     @abstractmethod
     def cut(

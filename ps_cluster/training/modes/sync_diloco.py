@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from ps_cluster.config import RunConfig
 from ps_cluster.training.modes.outer_steps import OuterMode, OuterSettings
-from ps_cluster.training.modes.sync_ps import Rounds, RoundShard, SyncPs, SyncPsSettings
+from ps_cluster.training.modes.sync_ps import SyncPs, SyncPsSettings
 
 
 class SyncDilocoSettings(OuterSettings, SyncPsSettings):
@@ -29,9 +29,6 @@ class SyncDiloco(OuterMode, SyncPs):
     name = "sync-diloco"
     says = "workers train by themselves for many steps; the mean of a round's periods is one outer step"
     Settings = SyncDilocoSettings
-    cluster = SyncPs.cluster
-    shard = RoundShard
-    step_source = Rounds
     has_tables = False  # a worker's local steps change all weights
     promise = replace(SyncPs.promise, takes_local_steps=True)
     unused_settings = frozenset({"staleness", "lookahead"})

@@ -16,10 +16,10 @@ from ps_cluster.models.rows import Rows
 from ps_cluster.runs.checkpoints import SLOT
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.ordering import Needed, after, now_after
-from ps_cluster.server.shard import APPLIED, Push
+from ps_cluster.server.shard import APPLIED, Push, Tick
 from ps_cluster.server.store import ParameterStore, Pulled
 from ps_cluster.server.table_shard import PushedRows
-from ps_cluster.training.computing_device import graph_of_dispatch
+from ps_cluster.training.devices import graph_of_dispatch
 from ps_cluster.training.modes.base import DefaultMode
 from ps_cluster.training.modes.waiting import WaitingShard
 from ps_cluster.training.step import Compute, WorkerIdentity
@@ -75,16 +75,14 @@ class RoundShard(WaitingShard):
         sums = {f"{SLOT}sum": self._sum, "fresh_sum": self._fresh_sum, "gradients_summed": self._summed}
         return super().state | sums | ({"round_rate": self._rate} if self._most > self._needed else {})
 
-    def on_tick(
-        self, seconds: tf.Tensor, longest_update_s: tf.Tensor, last_step: tf.Tensor, is_present: tf.Tensor
-    ) -> list[tf.Operation]:
+    def on_tick(self, tick: Tick) -> list[tf.Operation]:
         """Close the round whose grace period is over."""
         if self._most == self._needed:
             return []
 
         def wait() -> tf.Tensor:
             # The (W - b)th gradient may have arrived just before the first tick, so the first tick does not count.
-            waited_s = self._waited_s.assign_add(seconds) - seconds
+            waited_s = self._waited_s.assign_add(tick.seconds) - tick.seconds
             return tf.cond(waited_s >= self._grace_s, self._close, self.version.read_value)
 
         return [tf.cond(self._summed[0] >= self._needed, wait, self.version.read_value)]
@@ -161,52 +159,6 @@ class Rounds(StepSource):
             yield True
 
 
-def rounds_graph(store: ParameterStore, compute: Compute, config: RunConfig) -> DispatchGraph:
-    """Return the graph of a dispatch, with which a worker takes part in every round below a version, int64 []."""
-    computation = TimedComputation(compute, config, store)
-    shard = store.only(RoundShard)
-
-    def pull(identity: WorkerIdentity, end: tf.Tensor, needed: Needed = ()) -> list[Any]:
-        """Wait for the next round and pull, all on the ps, so that the answer to a push is the next parameters.
-
-        With embedding tables, the worker has to know the version before it pulls, so that it can ask for the rows of
-        its step.
-        """
-        admitted = shard.admit_to_round(identity.worker, end, needed)
-        step_id = tf.cast(admitted[2], tf.int64) * config.steps_per_update + identity.worker
-        rows = compute.rows(step_id)
-        pulled = store.pull(identity.worker, [admitted], rows=rows)
-        # With tables, the rows are those of the step of the admitted version. If that round has ended since, the push
-        # has to count as late.
-        versions = tf.cast(admitted[2:], tf.int64) if shard.tables else pulled.versions
-        # A loop variable stays on the device of its first value. On the ps, it would be sent to the worker and back.
-        return [tf.identity(admitted), pulled.weights, pulled.statistics, versions, rows]
-
-    @graph_of_dispatch(config, tf.TensorSpec([], tf.int64))
-    def run_rounds(end: tf.Tensor, scheduled: tf.Tensor) -> tf.Tensor:
-        identity = WorkerIdentity.read()
-
-        def body(
-            admitted: tf.Tensor, weights: tf.Tensor, statistics: tf.Tensor, versions: tf.Tensor, rows: Rows
-        ) -> list[Any]:
-            pulled = Pulled(weights, statistics, versions, rows=rows)
-            step_id = versions[0] * config.steps_per_update + identity.worker
-            asked, entered, _ = tf.unstack(admitted)
-            result, row, settle = computation(step_id, pulled, identity, scheduled, asked, entered)
-            outcomes = store.push(step_id, versions, result.gradient, result.fresh, row, rows)
-            return pull(identity, end, [outcomes, *settle(outcomes)])
-
-        start = pull(identity, end)
-        shapes = [one.shape for one in start[:4]]
-        if shard.tables:  # the number of rows differs from step to step
-            shapes[1] = tf.TensorShape([None])
-        shapes.append(tf.nest.map_structure(lambda one: one.shape, start[4]))
-        loop = tf.while_loop(lambda *now: now[3][0] < end, body, start, shapes, parallel_iterations=1)
-        return loop[3]
-
-    return run_rounds
-
-
 class SyncPs(DefaultMode):
     """Synchronous training on the parameter server, in rounds, with backup workers."""
 
@@ -225,7 +177,48 @@ class SyncPs(DefaultMode):
     step_source = Rounds
 
     def dispatch(self, store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool) -> DispatchGraph:
-        return rounds_graph(store, compute, config)
+        """Return the graph of a dispatch, with which a worker takes part in every round below a version, int64 []."""
+        computation = TimedComputation(compute, config, store)
+        shard = store.only(RoundShard)
+
+        def pull(identity: WorkerIdentity, end: tf.Tensor, needed: Needed = ()) -> list[Any]:
+            """Wait for the next round and pull, all on the ps, so that the answer to a push is the next parameters.
+
+            With embedding tables, the worker has to know the version before it pulls, so that it can ask for the rows of
+            its step.
+            """
+            admitted = shard.admit_to_round(identity.worker, end, needed)
+            step_id = tf.cast(admitted[2], tf.int64) * config.steps_per_update + identity.worker
+            rows = compute.rows(step_id)
+            pulled = store.pull(identity.worker, [admitted], rows=rows)
+            # With tables, the rows are those of the step of the admitted version. If that round has ended since, the push
+            # has to count as late.
+            versions = tf.cast(admitted[2:], tf.int64) if shard.tables else pulled.versions
+            # A loop variable stays on the device of its first value. On the ps, it would be sent to the worker and back.
+            return [tf.identity(admitted), pulled.weights, pulled.statistics, versions, rows]
+
+        def run_rounds(end: tf.Tensor, scheduled: tf.Tensor) -> tf.Tensor:
+            identity = WorkerIdentity.read()
+
+            def body(
+                admitted: tf.Tensor, weights: tf.Tensor, statistics: tf.Tensor, versions: tf.Tensor, rows: Rows
+            ) -> list[Any]:
+                pulled = Pulled(weights, statistics, versions, rows=rows)
+                step_id = versions[0] * config.steps_per_update + identity.worker
+                asked, entered, _ = tf.unstack(admitted)
+                result, row, settle = computation(step_id, pulled, identity, scheduled, asked, entered)
+                outcomes = store.push(step_id, versions, result.gradient, result.fresh, row, rows)
+                return pull(identity, end, [outcomes, *settle(outcomes)])
+
+            start = pull(identity, end)
+            shapes = [one.shape for one in start[:4]]
+            if shard.tables:  # the number of rows differs from step to step
+                shapes[1] = tf.TensorShape([None])
+            shapes.append(tf.nest.map_structure(lambda one: one.shape, start[4]))
+            loop = tf.while_loop(lambda *now: now[3][0] < end, body, start, shapes, parallel_iterations=1)
+            return loop[3]
+
+        return graph_of_dispatch(config, tf.TensorSpec([], tf.int64), run_rounds)
 
     def check(self, config: RunConfig) -> None:
         super().check(config)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from ps_cluster.config import RunConfig
-from ps_cluster.training.modes.split_network import UNUSED, SplitNetwork, SplitSettings, split_cluster
+from ps_cluster.training.modes.split_network import SplitNetwork, SplitSettings, split_cluster
 
 if TYPE_CHECKING:
     from ps_cluster.data.packed import PackedDataset
@@ -29,7 +29,7 @@ class Width(SplitNetwork):
     Settings = WidthSettings
     cluster = split_cluster("width", "inputs and outputs of layers; gradients back", "each worker has different units")
     # No worker knows the norm of a variable's gradient either.
-    unused_settings = UNUSED | {"optimizer.clip_norm"}
+    unused_settings = SplitNetwork.unused_settings | {"optimizer.clip_norm"}
 
     def cut(
         self, config: RunConfig, dataset: PackedDataset, network: FlatNetwork, device: str, workers: int

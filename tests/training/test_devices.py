@@ -10,7 +10,7 @@ import pytest
 from ps_cluster.config import build_config
 from ps_cluster.errors import UserError
 from ps_cluster.system.environment import for_tensorflow
-from ps_cluster.training.computing_device import accelerator_of, check_gpus
+from ps_cluster.training.devices import accelerator_of, check_gpus
 from tests.helpers.bad_input import PROJECT
 from tests.helpers.exhaustive import mostly
 

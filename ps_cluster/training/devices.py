@@ -1,0 +1,70 @@
+"""Name the devices of a cluster's tasks, and place the computation of a network on a worker's GPU.
+
+Everything else in a worker's graphs is placed on its processor. Without a scope, TensorFlow would place on a visible GPU
+whatever has a kernel there: the worker's variables, which the next leader frees on the processor, and the rows of a batch
+with the whole mapped data set, which it would copy to the GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeAlias
+
+from ps_cluster.config import RunConfig
+from ps_cluster.config.lazy import tf
+from ps_cluster.config.tasks import Task
+from ps_cluster.errors import UserError
+from ps_cluster.installation import how_to_install_cuda
+from ps_cluster.system.gpus import VISIBLE_GPUS
+
+CPU, FIRST_GPU = "CPU:0", "GPU:0"
+RunDispatch: TypeAlias = "Callable[[tf.Tensor, tf.Tensor], tf.Tensor]"
+"""(what is handed out, the time at which it was, float64 []) → tensor: see `worker.DispatchGraph`."""
+
+
+def task_name(task: Task) -> str:
+    """Return the name of a task in TensorFlow, with which the names of its devices begin."""
+    return f"/job:{task.type}/replica:0/task:{task.index}"
+
+
+def device_name(task: Task, device: str = CPU) -> str:
+    """Return the full name of a device of a task, e.g. "CPU:0"."""
+    return f"{task_name(task)}/device:{device}"
+
+
+def processor_beside(device: str) -> str:
+    """Return the full name of the processor in the same task as `device`, which is a full name too."""
+    return f"{device.rpartition('/device:')[0]}/device:{CPU}"
+
+
+def accelerator_of(config: RunConfig) -> str | None:
+    """Return the device that computes the network; None: the processor. A worker without it uses its processor."""
+    return FIRST_GPU if config.cluster.on_gpus else None
+
+
+def on_device(device: str | None) -> AbstractContextManager[Any]:
+    """Return a scope that places operations of a graph on this device of the worker; with None it changes nothing."""
+    return nullcontext() if device is None else tf.device(f"/device:{device}")
+
+
+def graph_of_dispatch(config: RunConfig, what: tf.TensorSpec, dispatch: RunDispatch) -> RunDispatch:
+    """Return a `worker.DispatchGraph` that runs the function `dispatch`. `what`: the shape and dtype of its first argument."""
+
+    def run(what: tf.Tensor, scheduled: tf.Tensor) -> tf.Tensor:
+        with on_device(CPU if accelerator_of(config) else None):
+            return dispatch(what, scheduled)
+
+    as_graph: RunDispatch = tf.function(run, autograph=False, input_signature=[what, tf.TensorSpec([], tf.float64)])
+    return as_graph
+
+
+def check_gpus(environment: Mapping[str, str]) -> None:
+    """Raise UserError if TensorFlow sees no GPU, as its package without CUDA does not."""
+    if not tf.config.list_physical_devices("GPU"):
+        visible = environment.get(VISIBLE_GPUS)
+        of_them = "the GPUs" if visible is None else f"{VISIBLE_GPUS}={visible}"
+        raise UserError(
+            f"cluster.gpus: got 'auto', but TensorFlow sees none of {of_them}: leave --gpus out, or install the package with "
+            f"CUDA: {how_to_install_cuda()}"
+        )
