@@ -26,7 +26,7 @@ from ps_cluster.report.summary import EndedRun, refresh_evaluation, write_summar
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.leaders import Claim
 from ps_cluster.runs.machine_rows import MachineRow, NetworkSummary, UsageRow
-from ps_cluster.runs.result_rows import NotBetter, ProgressRow, Summary
+from ps_cluster.runs.result_rows import NotBetter, ProgressRow, Summary, TimeOver
 from ps_cluster.runs.rows import ScalingRow
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.update_samples import RecomputedRow
@@ -440,6 +440,13 @@ def test_the_command_that_goes_on_names_the_code_that_the_run_needs(run_dir):
     run_dir.config.write_text(dump_yaml(settings))
     text = closing_table(summary, run_dir)
     assert f"run --resume {run_dir.root} --code /mine/mode.py --code '/mine/net work.keras'\n" in text
+
+
+def test_a_run_whose_time_is_over_continues_with_more_seconds(run_dir):
+    checkpoints.save(run_dir.snapshots, checkpoints.Checkpoint(1, {}), keep=1)
+    text = closing_table(write(run_dir, outcome="stopped", early_stop=TimeOver(max_seconds=60.0)), run_dir)
+    assert "stopped early  it has trained for 60 s (training.max_seconds)" in text
+    assert f"run --resume {run_dir.root} --max-seconds SECONDS\n" in text
 
 
 def test_seconds_of_the_last_session_and_of_all_are_on_lines_of_their_own(run_dir):

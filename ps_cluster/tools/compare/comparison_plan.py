@@ -45,7 +45,7 @@ class PlannedArm(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
     mode: Annotated[str, AfterValidator(MODES.check_name)]
     batches: Annotated[tuple[Batch, ...], Field(strict=False, min_length=1, max_length=2)] | None = None
-    set: Annotated[dict[Annotated[str, Field(pattern=r"^\w+\.\w+$")], Any], AfterValidator(flat)] = {}
+    set: Annotated[dict[Annotated[str, Field(pattern=r"^\w+(\.\w+)+$")], Any], AfterValidator(flat)] = {}
 
 
 class Comparison(BaseModel):

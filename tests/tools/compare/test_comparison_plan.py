@@ -235,6 +235,11 @@ def test_the_arms_of_a_seed_are_trained_in_an_order_drawn_from_the_seed():
     assert len(by_seed) > 3, "and no arm always after the same other"
 
 
+def test_an_arm_may_set_a_part_of_a_setting():
+    (run,) = plan(arms=arms("async", **{"data.augmentation.flip": "none"}))
+    assert run.config.data.augmentation.flip == "none"
+
+
 def test_a_rate_that_an_arm_sets_for_itself_is_not_scaled():
     own = [*arms("sync"), *arms("sync", **{"optimizer.learning_rate": 0.02})]
     settings = SMALL | {"optimizer.rule": "adam", "optimizer.learning_rate": 0.01}
