@@ -36,7 +36,7 @@ def output_by_place(place: int) -> str:
 
 
 def is_by_place(outputs: Sequence[str]) -> bool:
-    """Return whether these are the names of outputs by their place."""
+    """Return whether these are the names that `output_by_place` gives."""
     return list(outputs) == [output_by_place(place) for place in range(len(outputs))]
 
 
@@ -74,7 +74,8 @@ class ArrayField:
 
     dtype: str  # the name of its numpy dtype, e.g. "uint8"
     shape: tuple[int, ...]  # of one example, e.g. (32, 32, 3); () for a number
-    # Of the training examples along the last axis (one value for a number), in the field's units; empty if unknown.
+    # Mean and standard deviation of the training examples for each place of the last axis (one value for a number), in
+    # the field's units; empty if unknown.
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     # How many different codes there are at each place of the last axis, if the field has codes, such as the categories of
@@ -207,7 +208,6 @@ class Objective(Named):
       reading: a description of how the networks of this package scale the targets; "" if they don't.
     """
 
-    name = ""
     has_accuracy = True
     has_units = False
     smooths_labels = True

@@ -119,7 +119,6 @@ class OptimizerRule(Named, Generic[OwnSettings]):
         None: `staleness_method`.
     """
 
-    name = ""
     Settings: type[RuleSettings] = RuleSettings
     usual_rate: float | None = 0.01
     staleness_method = "none"

@@ -16,9 +16,8 @@ from ps_cluster.config.networks import NETWORKS
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
 from ps_cluster.models import flat
-from ps_cluster.models.build import MOST_EXAMPLES
+from ps_cluster.models.build import MOST_EXAMPLES, before_each_embedding
 from ps_cluster.models.build import build as build_model
-from ps_cluster.models.coming_embeddings import before_each_embedding
 from ps_cluster.models.finding_tables import find_tables
 from ps_cluster.models.user_networks import check_image_sizes, unused_parts
 from ps_cluster.runs.run_dir import say

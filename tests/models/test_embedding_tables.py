@@ -8,6 +8,7 @@ import tensorflow as tf
 from ps_cluster.config import build_config
 from ps_cluster.config.modes import MODES
 from ps_cluster.config.objectives import ArrayField, ExampleSpec
+from ps_cluster.models.build import dtype_policy
 from ps_cluster.models.finding_tables import find_tables
 from ps_cluster.models.flat import FlatNetwork, flatten, statistics_of
 from ps_cluster.training.building import arrangement_of
@@ -292,12 +293,8 @@ def at_each_place():
 
 
 def in_bfloat16():
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy("mixed_bfloat16")
-    try:
+    with dtype_policy("mixed_bfloat16"):
         return functional()
-    finally:
-        keras.config.set_dtype_policy(before)
 
 
 NETWORKS = {
