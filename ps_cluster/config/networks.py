@@ -216,9 +216,7 @@ class Networks(Registry[Network[Any]]):
                 f"model.name: '{name}' may run code, and only a run directory names it: if you trust it, add --code "
                 f"'{name}'"
             )
-        network = SavedNetwork(Path(name))
-        network.name = name
-        return network
+        return self._made(SavedNetwork(Path(name)), name)
 
 
 def _is_saved(name: object) -> bool:

@@ -280,16 +280,15 @@ class Objective(Named):
 
     def check(self, config: RunConfig, spec: ExampleSpec) -> None:
         """Raise ValueError, with the setting and its value, for settings that do not fit the examples."""
-        if config.training.class_weights and not self.weighs_classes:
+        weights = config.training.class_weights
+        if weights and not self.weighs_classes:
+            raise ValueError(f"training.class_weights: got {weights}: only a classification has them")
+        if weights and spec.others:
             raise ValueError(
-                f"training.class_weights: got {config.training.class_weights}: only a classification has them"
+                f"training.class_weights: got {weights}: the data has several targets: weigh the examples instead "
+                "(weight_train)"
             )
-        if config.training.class_weights and spec.others:
-            raise ValueError(
-                f"training.class_weights: got {config.training.class_weights}: the data has several targets: weigh the "
-                "examples instead (weight_train)"
-            )
-        class_weights(config.training.class_weights, spec.classes)
+        class_weights(weights, spec.classes)
         k = config.evaluation.recall_at
         if k is not None and (not spec.is_pair or spec.others or self.pairs_to_find(np.zeros(0), spec) is None):
             raise ValueError(

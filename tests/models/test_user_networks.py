@@ -190,6 +190,14 @@ def test_a_variable_that_the_model_does_not_know_is_named():
         check_network(model, SPEC)
 
 
+WITH_A_LOSS_THAT_FAILS = """import keras
+    def loss(labels, scores):
+        return keras.ops.sun(scores)
+    model = keras.Sequential([keras.Input([6]), keras.layers.Dense(3)])
+    model.compile(loss=loss)
+    return model"""
+
+
 @pytest.mark.parametrize(
     ("body", "told"),
     [
@@ -197,6 +205,7 @@ def test_a_variable_that_the_model_does_not_know_is_named():
         ("1 / 0", "mine.py:2: ZeroDivisionError: division by zero"),
         ("helper(1)\n\ndef helper(x):\n    x.nope", "mine.py:5: AttributeError: 'int' object has no attribute 'nope'"),
         ("examples.image('mine')", "'mine' takes images"),
+        (WITH_A_LOSS_THAT_FAILS, "mine.py:4: the loss of its compile.. fails: AttributeError"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_told_in_one_line(tmp_path, body, told):
@@ -205,17 +214,6 @@ def test_what_is_wrong_with_a_file_is_told_in_one_line(tmp_path, body, told):
     with pytest.raises(UserError, match=told) as error:
         build(NetworkSettings(name=f"{tmp_path}/mine.py:build", precision="float32"), SPEC, seed=0)
     assert str(error.value).startswith("model.name: ") and "\n" not in str(error.value)
-
-
-def test_the_line_of_a_loss_that_fails_is_told(tmp_path):
-    (tmp_path / "mine.py").write_text(
-        "import keras\ndef loss(labels, scores):\n    return keras.ops.sun(scores)\ndef build():\n"
-        "    model = keras.Sequential([keras.Input([6]), keras.layers.Dense(3)])\n    model.compile(loss=loss)\n"
-        "    return model\n"
-    )
-    user_code.trust(tmp_path / "mine.py")
-    with pytest.raises(UserError, match="mine.py:3: the loss of its compile.. fails: AttributeError"):
-        build(NetworkSettings(name=f"{tmp_path}/mine.py:build", precision="float32"), SPEC, seed=0)
 
 
 @pytest.mark.parametrize(

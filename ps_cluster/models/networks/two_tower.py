@@ -37,11 +37,11 @@ class TwoTower(NetworkOfKeys[TwoTowerSettings]):
     def check(self, examples: ExampleSpec, settings: TwoTowerSettings) -> None:
         super().check(examples, settings)
         columns = sum(len(field.codes) for field in examples.inputs.values())
-        if columns < 2 or (settings.first_columns or 1) >= columns:
+        if columns < 2:
+            raise ValueError("each tower needs a categorical column, and there is only one")
+        if settings.first_columns is not None and settings.first_columns >= columns:
             raise ValueError(
                 f"each tower needs a categorical column, and there are {columns}: lower model.first_columns"
-                if columns > 1
-                else "each tower needs a categorical column, and there is only one"
             )
         if fewest_outputs(examples) > 1:
             raise ValueError("a dot product is one number: it takes two classes, or one number to predict")
