@@ -31,9 +31,8 @@ from ps_cluster.cli.command_line import (
 )
 from ps_cluster.config import LONGEST_SECONDS, Resolved, parse_assignment, resolve, user_code
 from ps_cluster.config.augmentation import NO_VARIATION, VARIATIONS, read_variations
-from ps_cluster.config.known_keys import known_keys
 from ps_cluster.config.modes import MODES
-from ps_cluster.config.schema import PAGE, section_classes
+from ps_cluster.config.schema import PAGE, known_keys, section_classes
 from ps_cluster.config.sections import CHOICE_BY_SECTION, CHOICE_BY_SETTING, flat, joined, own_settings
 from ps_cluster.config.tasks import EVALUATOR, TRAINING_TYPES
 from ps_cluster.config.user_layers import NamedLayer, settings_of_environment

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, NamedTuple, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from pydantic import AfterValidator, Field
@@ -68,7 +68,6 @@ class Form(Named):
       takes_patterns: whether the path may also be a pattern of the names of files, e.g. `data/*.parquet`.
     """
 
-    name = ""
     looks_for = ""
     takes_patterns = False
     endings: tuple[str, ...] = ()
@@ -186,12 +185,6 @@ class DataSettings(Section):
         default=None,
         description="The archive or folder that holds the data set; null: look in the caches, then download.",
     )
-
-    @classmethod
-    def of(cls, config: RunConfig) -> Self:
-        """Return the section `data` of a configuration whose data set has this class of settings."""
-        assert isinstance(config.data, cls), f"data set {config.data.dataset} has no {cls.__name__}"
-        return config.data
 
 
 class ImageSettings(DataSettings):
@@ -343,7 +336,6 @@ class DataSet(Named, Generic[OwnSettings]):
     """
 
     page = PAGE
-    name = ""
     title = ""
     generated = False
     Settings: type[DataSettings] = DataSettings

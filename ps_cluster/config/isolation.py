@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import BeforeValidator, Field
 
 from ps_cluster.errors import did_you_mean
 
-WORDS = ("auto", "require", "off")
+Word = Literal["auto", "require", "off"]
+WORDS: tuple[Word, ...] = get_args(Word)
 INTERFACE = r"^interface=[A-Za-z0-9_.:@-]{1,15}$"  # the longest name in Linux; the firewall would read a * as a pattern
 
 
@@ -21,9 +22,7 @@ def _check_isolation(value: object) -> object:
     raise ValueError(f"{nearest}Input should be {words} or, for `task`, interface=NAME, e.g. interface=wg0")
 
 
-Isolation = Annotated[
-    Literal["auto", "require", "off"] | Annotated[str, Field(pattern=INTERFACE)], BeforeValidator(_check_isolation)
-]
+Isolation = Annotated[Word | Annotated[str, Field(pattern=INTERFACE)], BeforeValidator(_check_isolation)]
 
 
 def interface_of(setting: str) -> str | None:

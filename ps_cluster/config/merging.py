@@ -19,10 +19,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ps_cluster.config.known_keys import known_keys
 from ps_cluster.config.modes import MODES, Mode
 from ps_cluster.config.recipe import recipe_for
-from ps_cluster.config.schema import PAGE, ClusterSettings, RunConfig, fitted
+from ps_cluster.config.schema import PAGE, ClusterSettings, RunConfig, fitted, known_keys
 from ps_cluster.config.sections import (
     CHOICE_BY_SECTION,
     ISOLATION_KEY,

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from enum import Enum
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import AfterValidator, Field
@@ -62,12 +62,6 @@ class ModeSettings(Section):
         description="The way in which the workers' gradients become updates."
     )
 
-    @classmethod
-    def of(cls, config: RunConfig) -> Self:
-        """Return the section `mode` of a configuration whose mode has this class of settings."""
-        assert isinstance(config.mode, cls), f"mode {config.mode.name} has no {cls.__name__}"
-        return config.mode
-
 
 @dataclass(frozen=True)
 class ClusterShape:
@@ -116,7 +110,6 @@ class Mode(Named, ABC):
       step_source: the class that decides which step ids the chief hands out, and when.
     """
 
-    name = ""
     Settings: type[ModeSettings] = ModeSettings
     cluster = ClusterShape()
     promise = Promise()

@@ -69,15 +69,14 @@ class Network(Named, Generic[OwnSettings]):
       name: the name by which users choose it.
       Settings: the class of the section `model`, with this network's own settings.
       worker_mb: the measured memory in MB of a worker's process with a batch of 128 (launch/memory.py); None if unknown.
-      scored_at_once: how many examples the evaluator scores at once. It has to take less memory than a training task, and with
-        500 images at once it took more than any other task.
+      scored_at_once: how many examples the evaluator scores at once. The evaluator should need less memory than a training
+        task, and with 500 images at once it needed more than any other task.
       recipe: the settings in which the network differs from configs/default.yaml, as a layer. `modes` may list learning
         rates and momenta for single modes, numbers of workers and batch sizes, found on held-out examples (`FoundRates`).
       usual_scores: the scores that users may expect, by the name of the data set.
     """
 
     page = "docs/extending.md#your-own-network"
-    name = ""
     Settings: type[NetworkSettings] = NetworkSettings
     worker_mb: float | None = None
     scored_at_once: int = 50
@@ -217,9 +216,7 @@ class Networks(Registry[Network[Any]]):
                 f"model.name: '{name}' may run code, and only a run directory names it: if you trust it, add --code "
                 f"'{name}'"
             )
-        network = SavedNetwork(Path(name))
-        network.name = name
-        return network
+        return self._made(SavedNetwork(Path(name)), name)
 
 
 def _is_saved(name: object) -> bool:

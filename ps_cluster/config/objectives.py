@@ -36,7 +36,7 @@ def output_by_place(place: int) -> str:
 
 
 def is_by_place(outputs: Sequence[str]) -> bool:
-    """Return whether these are the names of outputs by their place."""
+    """Return whether these are the names that `output_by_place` gives."""
     return list(outputs) == [output_by_place(place) for place in range(len(outputs))]
 
 
@@ -74,7 +74,8 @@ class ArrayField:
 
     dtype: str  # the name of its numpy dtype, e.g. "uint8"
     shape: tuple[int, ...]  # of one example, e.g. (32, 32, 3); () for a number
-    # Of the training examples along the last axis (one value for a number), in the field's units; empty if unknown.
+    # Mean and standard deviation of the training examples for each place of the last axis (one value for a number), in
+    # the field's units; empty if unknown.
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     # How many different codes there are at each place of the last axis, if the field has codes, such as the categories of
@@ -207,7 +208,6 @@ class Objective(Named):
       reading: a description of how the networks of this package scale the targets; "" if they don't.
     """
 
-    name = ""
     has_accuracy = True
     has_units = False
     smooths_labels = True
@@ -280,16 +280,15 @@ class Objective(Named):
 
     def check(self, config: RunConfig, spec: ExampleSpec) -> None:
         """Raise ValueError, with the setting and its value, for settings that do not fit the examples."""
-        if config.training.class_weights and not self.weighs_classes:
+        weights = config.training.class_weights
+        if weights and not self.weighs_classes:
+            raise ValueError(f"training.class_weights: got {weights}: only a classification has them")
+        if weights and spec.others:
             raise ValueError(
-                f"training.class_weights: got {config.training.class_weights}: only a classification has them"
+                f"training.class_weights: got {weights}: the data has several targets: weigh the examples instead "
+                "(weight_train)"
             )
-        if config.training.class_weights and spec.others:
-            raise ValueError(
-                f"training.class_weights: got {config.training.class_weights}: the data has several targets: weigh the "
-                "examples instead (weight_train)"
-            )
-        class_weights(config.training.class_weights, spec.classes)
+        class_weights(weights, spec.classes)
         k = config.evaluation.recall_at
         if k is not None and (not spec.is_pair or spec.others or self.pairs_to_find(np.zeros(0), spec) is None):
             raise ValueError(

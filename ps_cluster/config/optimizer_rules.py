@@ -5,6 +5,7 @@ The package's own rules are in ps_cluster/server/update_rules/, a file for each.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
@@ -23,18 +24,18 @@ if TYPE_CHECKING:
 MOST_FACTORS = 100
 WAYS_TO_CLIP = frozenset({"clip_norm", "global_clip_norm", "clip_value"})  # at most one of these settings may be set
 Limit = Annotated[float, Field(gt=0, le=1e30)]
+# Not a regular expression, because the matching of some regular expressions practically never ends.
+GLOB = r"^[A-Za-z0-9_/*?-]+$"
 
 
 class LearningRateFactor(Section):
-    # Not a regular expression, because the matching of some regular expressions practically never ends.
-    match: str = Field(max_length=100, pattern=r"^[A-Za-z0-9_/*?-]+$")
+    match: str = Field(max_length=100, pattern=GLOB)
     factor: Factor
 
     @field_validator("match", mode="before")
     @classmethod
     def _is_a_pattern(cls, pattern: Any) -> Any:
-        allowed = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_/*?-")
-        if isinstance(pattern, str) and (not pattern or set(pattern) - allowed):
+        if isinstance(pattern, str) and not re.fullmatch(GLOB, pattern):
             raise ValueError("write a part of a variable's path: letters, digits, _ - / and, for any others, ? and *")
         return pattern
 
@@ -119,7 +120,6 @@ class OptimizerRule(Named, Generic[OwnSettings]):
         None: `staleness_method`.
     """
 
-    name = ""
     Settings: type[RuleSettings] = RuleSettings
     usual_rate: float | None = 0.01
     staleness_method = "none"

@@ -27,10 +27,11 @@ _ROWS = re.compile(r"rows:([1-9][0-9]{0,11}(?:,[1-9][0-9]{0,11}){0,999})")
 
 @dataclass(frozen=True)
 class Sample:
-    """A part of N examples. `copies` of each are put in random order (by `seed`); every `of`-th from `index` on is taken.
+    """A part of the examples: `copies` of each are shuffled with `seed`, and every `of`-th is taken, from `index` on.
 
-    A data shard has one copy of each. The `of` data shards are disjoint, and together they hold all examples. A bootstrap
-    sample (Breiman 1996, "Bagging Predictors") takes N of many copies: on average 63 % of the examples, some repeatedly.
+    A data shard has one copy of each example. The `of` data shards are disjoint, and together they hold all examples. A
+    bootstrap sample (Breiman 1996, "Bagging Predictors") takes as many copies as there are examples. On average it contains
+    63 % of the examples, some of them several times.
     """
 
     seed: int = 0
@@ -45,13 +46,13 @@ class Sample:
 
 @dataclass(frozen=True)
 class Stretch:
-    """Consecutive examples: `count` of them, from number `first` on."""
+    """`count` consecutive examples, of which the first has the number `first`."""
 
     first: WholeNumber
     count: WholeNumber
 
     def size(self, examples: int) -> WholeNumber:
-        """Return how many examples these are. Their number does not depend on `examples`."""
+        """Return the number of these examples, which does not depend on `examples`."""
         return self.count
 
 
@@ -92,7 +93,7 @@ def is_by_worker(text: str) -> bool:
 
 
 def ends_of_files(rows_of_files: Sequence[int], workers: int) -> tuple[int, ...]:
-    """Return where the examples of each worker end if each gets whole, consecutive files, about equally many examples.
+    """Return where the examples of each worker end if each gets consecutive whole files with about as many examples.
 
     Raises:
       ValueError: there are fewer files than workers.

@@ -82,7 +82,6 @@ class Schedule(Named, Generic[OwnSettings]):
       Settings: the class of the section `schedule`, with this schedule's own settings.
     """
 
-    name = ""
     Settings: type[ScheduleSettings] = ScheduleSettings
 
     def after_warmup(self, settings: OwnSettings, past: tf.Tensor) -> tf.Tensor:

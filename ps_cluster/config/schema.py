@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, create_model, field_validator, model_validator
+from pydantic import BaseModel, Field, ValidationError, create_model, field_validator, model_validator
 
 from ps_cluster.config.datasets import DATASETS, DataSettings
 from ps_cluster.config.dispatch_size import dispatch_size
@@ -17,7 +18,16 @@ from ps_cluster.config.networks import NetworkSettings
 from ps_cluster.config.optimizer_rules import RULES, RuleSettings
 from ps_cluster.config.samples import ALL, Sample, WorkerParts, parse_sample
 from ps_cluster.config.schedules import ScheduleSettings
-from ps_cluster.config.sections import Layer, adapted_to_choices, check_switches, chosen_kinds, flat, merged, nested
+from ps_cluster.config.sections import (
+    CHOICE_BY_SECTION,
+    Layer,
+    adapted_to_choices,
+    check_switches,
+    chosen_kinds,
+    flat,
+    merged,
+    nested,
+)
 from ps_cluster.config.setting_types import AUTO, LARGEST_FACTOR, Fraction, Section
 from ps_cluster.config.staleness_methods import METHODS, StalenessSettings
 from ps_cluster.config.stragglers import parse_stragglers
@@ -537,6 +547,25 @@ def section_classes() -> dict[str, type[Section]]:
     """Return section name → its class, which has only the settings that all choices of the section share."""
     classes = {name: field.annotation for name, field in RunConfig.model_fields.items()}
     return {name: kind for name, kind in classes.items() if isinstance(kind, type) and issubclass(kind, Section)}
+
+
+@lru_cache
+def known_keys() -> tuple[str, ...]:
+    """Return the dotted keys of all settings, including those of single modes, networks, …, and the section names."""
+    found = dict.fromkeys(section_classes())
+    for section, model in section_classes().items():
+        kinds = CHOICE_BY_SECTION[section].kinds.with_settings if section in CHOICE_BY_SECTION else ()
+        for settings in (model, *(kind.Settings for kind in kinds)):
+            found |= dict.fromkeys(_keys(settings, f"{section}."))
+    return tuple(found)
+
+
+def _keys(model: type[BaseModel], prefix: str) -> Iterator[str]:
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from _keys(field.annotation, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}"
 
 
 @lru_cache

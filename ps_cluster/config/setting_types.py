@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from ps_cluster.files.values import refuse_address
+
+if TYPE_CHECKING:
+    from ps_cluster.config import RunConfig
 
 AUTO: Final = "auto"  # the value of a setting that is chosen when a run begins
 
@@ -35,3 +38,10 @@ class Section(BaseModel):
     """A group of settings: strictly typed, immutable, and without unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
+
+    @classmethod
+    def of(cls, config: RunConfig) -> Self:
+        """Return the section of a configuration that has this class of settings."""
+        section = next((section for _, section in config if isinstance(section, cls)), None)
+        assert section is not None, f"no section of the configuration has {cls.__name__}"
+        return section

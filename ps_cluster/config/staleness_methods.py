@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
 import numpy as np
 from pydantic import AfterValidator, Field
@@ -29,12 +29,6 @@ class StalenessSettings(Section):
         description="How parameter servers treat stale gradients."
     )
 
-    @classmethod
-    def of(cls, config: RunConfig) -> Self:
-        """Return the section `staleness` of a configuration whose method has this class of settings."""
-        assert isinstance(config.staleness, cls), f"staleness method {config.staleness.method} has no {cls.__name__}"
-        return config.staleness
-
 
 OwnSettings = TypeVar("OwnSettings", bound=StalenessSettings)
 
@@ -51,7 +45,6 @@ class StalenessMethod(Named, Generic[OwnSettings]):
       takes_periods: whether the method also suits the weight differences of modes with local steps.
     """
 
-    name = ""
     gathers = takes_periods = works_by_row = False
     Settings: type[StalenessSettings] = StalenessSettings
     correction: type[Correction[OwnSettings]]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ps_cluster.config.known_keys import known_keys
+from ps_cluster.config.schema import known_keys
 from ps_cluster.config.sections import CHOICES, ISOLATION_KEY, Layer, flat, merged, nested
 from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files.values import Malformed

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,16 +39,39 @@ def build(
       UserError: the network can't be built for such examples.
     """
     network = NETWORKS[settings.name]
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(_POLICIES[settings.precision])
-    try:
+    with dtype_policy(_POLICIES[settings.precision]):
         keras.utils.set_random_seed(seed)
         model = _build_checked(network, settings, spec)
-    finally:
-        keras.config.set_dtype_policy(before)
     first = None if examples is None else {name: values[:MOST_EXAMPLES] for name, values in examples.items()}
     network.initialise(model, spec, first)
     return model
+
+
+@contextmanager
+def dtype_policy(name: str) -> Iterator[None]:
+    """Let Keras give this policy to the layers that are created within the block, if they name none of their own."""
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(name)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
+
+
+@contextmanager
+def before_each_embedding(call: Callable[[keras.layers.Embedding], None]) -> Iterator[None]:
+    """Call `call` with each Embedding layer that is built within the block, before Keras creates its weights."""
+    build = keras.layers.Embedding.build
+
+    def build_after_call(layer: keras.layers.Embedding, input_shape: tuple[int | None, ...] | None = None) -> None:
+        call(layer)
+        build(layer, input_shape)
+
+    setattr(keras.layers.Embedding, "build", build_after_call)  # noqa: B010 (mypy refuses to assign to a method)
+    try:
+        yield
+    finally:
+        setattr(keras.layers.Embedding, "build", build)  # noqa: B010
 
 
 def _build_checked(network: Network[Any], settings: NetworkSettings, spec: ExampleSpec) -> keras.Model:

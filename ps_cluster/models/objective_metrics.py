@@ -31,9 +31,8 @@ def scored_metrics(judge: Judge, compiled: CompiledMetrics) -> dict[str, Literal
 
     The value is None where Keras does not know it. `compiled`: the metrics of compile(), which have to be built.
     """
-    return {
-        name: mode_of_metric(metric) for name, metric in (further_metrics(judge, compiled) | compiled.metrics).items()
-    }
+    scored = further_metrics(judge, compiled) | compiled.metrics
+    return {name: mode_of_metric(metric) for name, metric in scored.items()}
 
 
 class ObjectiveMetrics:

@@ -45,14 +45,13 @@ def blocks_of(model: keras.Model) -> list[Block]:
     ends = [end for end in range(1, len(nodes)) if _can_be_cut(graph, nodes, end)]
     blocks = []
     for begin, end in pairwise([0, *ends, len(nodes)]):
-        layers = [node.operation for node in nodes[begin:end] if not node.is_input]
+        layers = dict.fromkeys(node.operation for node in nodes[begin:end] if not node.is_input)  # once each
+        variables = [v for layer in layers for v in getattr(layer, "trainable_variables", ())]
+        weights = sum(prod(v.shape) for v in variables)
         output = None if end == len(nodes) else _crossing(graph, nodes, end)[0]
-        weights = sum(
-            prod(v.shape) for layer in dict.fromkeys(layers) for v in getattr(layer, "trainable_variables", ())
-        )
         sent = keras.tree.flatten(graph.output if output is None else output)
         sends = sum(prod(size or 1 for size in tensor.shape[1:]) for tensor in sent)
-        blocks.append(Block(tuple(dict.fromkeys(layer.name for layer in layers)), weights, sends, output))
+        blocks.append(Block(tuple(layer.name for layer in layers), weights, sends, output))
     return blocks
 
 

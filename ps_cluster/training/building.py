@@ -8,7 +8,6 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import Protocol
 
-import numpy as np
 import tensorflow as tf
 
 from ps_cluster.config import RunConfig
@@ -16,9 +15,8 @@ from ps_cluster.config.networks import NETWORKS
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
 from ps_cluster.models import flat
-from ps_cluster.models.build import MOST_EXAMPLES
+from ps_cluster.models.build import before_each_embedding
 from ps_cluster.models.build import build as build_model
-from ps_cluster.models.coming_embeddings import before_each_embedding
 from ps_cluster.models.finding_tables import find_tables
 from ps_cluster.models.user_networks import check_image_sizes, unused_parts
 from ps_cluster.runs.run_dir import say
@@ -134,9 +132,8 @@ def make_network(
             config, free, lambda: machines_of([one for one in devices if one.startswith("/job:ps")])
         )
         with nullcontext() if against else before_each_embedding(limit.add):
-            # The first training examples may determine initial weights.
-            first = {name: np.asarray(rows[:MOST_EXAMPLES]) for name, rows in dataset.inputs("train").items()}
-            model = build_model(config.model, dataset.spec, seed=config.training.seed, examples=first)
+            examples = dataset.inputs("train")  # the first of them may determine initial weights
+            model = build_model(config.model, dataset.spec, seed=config.training.seed, examples=examples)
         for line in unused_parts(model, config):
             say(line)
         check_image_sizes(model, config)

@@ -39,6 +39,10 @@ TYPES = [
     ("optimizer: {learning_rate_factors: [{match: '', factor: 1}]}", ["0.match", "''"]),
     ("checkpoints: {every_seconds: 1e300}", ["checkpoints.every_seconds", "1e+300"]),
     (f"checkpoints: {{keep: {'9' * 300}}}", ["checkpoints.keep", "999"]),
+    ("checkpoints: {every_epochs: 0}", ["checkpoints.every_epochs: got 0: ", "greater than 0"]),
+    ("model: {name: mlp, hidden: [128, 0]}", ["model.hidden.1: got 0: ", "greater than or equal to 1"]),
+    ("evaluation: {validation_examples: -1}", ["validation_examples: got -1: ", "greater than or equal to 0"]),
+    ("cluster: {pin_workers: maybe}", ["cluster.pin_workers: got 'maybe': ", "'auto', True or False"]),
 ]
 TEXTS = [
     ("cluster: {workers: 010}", ["line 1", "'010'", "plain decimal"]),

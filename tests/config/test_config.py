@@ -1,8 +1,6 @@
 import pytest
 
 from ps_cluster.config import build_config
-from ps_cluster.config.networks import NETWORKS
-from ps_cluster.errors import UserError
 from ps_cluster.installation import CONFIG_FOLDER
 
 
@@ -28,20 +26,3 @@ def test_images_behind_an_update_are_those_that_its_gradients_were_computed_from
 )
 def test_every_configuration_that_is_shipped_is_a_sound_one(file):
     assert build_config(CONFIG_FOLDER / file).model.name == "airbench"
-
-
-@pytest.mark.parametrize("name", NETWORKS.names)
-def test_every_network_has_a_sound_recipe(name):
-    assert build_config(None, {"model.name": name}).model.name == name
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "named"), [
-        ("evaluation.validation_examples", -1, "greater than or equal to 0"),
-        ("checkpoints.every_epochs", 0, "greater than 0"),
-        ("cluster.pin_workers", "maybe", "'auto', True or False"),
-    ],
-)  # fmt: skip
-def test_a_value_out_of_range_is_named_with_its_field(key, value, named):
-    with pytest.raises(UserError, match=f"options: {key}: got '?{value}'?: .*{named}"):
-        build_config(None, {key: value})

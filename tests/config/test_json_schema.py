@@ -7,8 +7,7 @@ from jsonschema import Draft7Validator
 from referencing import Registry
 
 from ps_cluster.config import build_config
-from ps_cluster.config.known_keys import known_keys
-from ps_cluster.config.schema import section_classes
+from ps_cluster.config.schema import known_keys, section_classes
 from ps_cluster.config.sections import flat
 from ps_cluster.files.yaml_files import parse_yaml, read_yaml
 from ps_cluster.installation import CONFIG_FOLDER

@@ -20,49 +20,51 @@ def recipe(monkeypatch):
     return partial(monkeypatch.setattr, NETWORKS["tutorial_cnn"], "recipe")
 
 
-def rates(**settings):
-    values = {key.replace("__", "."): value for key, value in settings.items()}
-    optimizer = build_config(None, {"model.name": "tutorial_cnn"} | values).optimizer
+def rates(values=None):
+    optimizer = build_config(None, {"model.name": "tutorial_cnn"} | (values or {})).optimizer
     return optimizer.learning_rate, optimizer.momentum
 
 
 def test_a_mode_gets_the_rate_that_was_found_for_its_workers_and_batch_and_no_other(recipe):
     recipe(FOUND)
-    assert rates(training__batch_size_per_worker=384) == (0.002, 0.5)
+    found_for = {"training.batch_size_per_worker": 384}
+    assert rates(found_for) == (0.002, 0.5)
     assert rates() == (0.001, 0.9)
-    assert rates(training__batch_size_per_worker=384, cluster__workers=2) == (0.001, 0.9)
-    assert rates(training__batch_size_per_worker=384, mode__name="sync") == (0.001, 0.9)
-    assert rates(mode__name="single") == (0.004, 0.8), "however many workers a cluster would have"
+    assert rates(found_for | {"cluster.workers": 2}) == (0.001, 0.9)
+    assert rates(found_for | {"mode.name": "sync"}) == (0.001, 0.9)
+    assert rates({"mode.name": "single"}) == (0.004, 0.8), "however many workers a cluster would have"
 
 
 @pytest.mark.parametrize(
     ("setting", "rate"), [
-        ({"optimizer__learning_rate": 0.01}, (0.01, 0.9)),
-        ({"optimizer__momentum": 0.1}, (0.001, 0.1)),
-        ({"optimizer__rule": "nesterov"}, (0.001, 0.9)),
-        ({"optimizer__weight_decay": 0.1}, (0.004, 0.8)),
+        ({"optimizer.learning_rate": 0.01}, (0.01, 0.9)),
+        ({"optimizer.momentum": 0.1}, (0.001, 0.1)),
+        ({"optimizer.rule": "nesterov"}, (0.001, 0.9)),
+        ({"optimizer.weight_decay": 0.1}, (0.004, 0.8)),
     ],
 )  # fmt: skip
 def test_who_chooses_a_rate_or_a_rule_gets_nothing_of_the_table(recipe, setting, rate):
     recipe(FOUND)
-    assert rates(mode__name="single", **setting) == rate
+    assert rates({"mode.name": "single"} | setting) == rate
 
 
 def test_who_names_the_method_that_the_rule_has_anyway_keeps_the_rate_of_the_table(recipe):
-    assert rates(staleness__method="predict") == rates() != rates(staleness__method="none")
-
-
-def method(**settings):
-    return build_config(None, {key.replace("__", "."): value for key, value in settings.items()}).staleness.method
+    assert rates({"staleness.method": "predict"}) == rates() != rates({"staleness.method": "none"})
 
 
 def test_async_takes_the_staleness_method_of_its_rule_unless_somebody_chooses_another(recipe):
-    assert (method(), method(optimizer__rule="adam"), method(model__name="tutorial_cnn")) == ("none", *["predict"] * 2)
-    assert method(optimizer__rule="adam", staleness__method="none") == "none"
-    assert method(model__name="tutorial_cnn", optimizer__rule="sgd") == "none"
-    assert method(model__name="tutorial_cnn", mode__name="bounded") == "none", "it has no such methods"
+    with_adam, with_recipe = {"optimizer.rule": "adam"}, {"model.name": "tutorial_cnn"}
+    for values, method in (
+        ({}, "none"),
+        (with_adam, "predict"),
+        (with_recipe, "predict"),
+        (with_adam | {"staleness.method": "none"}, "none"),
+        (with_recipe | {"optimizer.rule": "sgd"}, "none"),
+        (with_recipe | {"mode.name": "bounded"}, "none"),  # it has no such methods
+    ):
+        assert build_config(None, values).staleness.method == method, values
     recipe(FOUND | {"staleness": {"method": "inverse"}})
-    assert method(model__name="tutorial_cnn") == "inverse"
+    assert build_config(None, with_recipe).staleness.method == "inverse"
 
 
 def test_rates_that_were_found_may_come_with_clipping_and_the_mean_square(recipe):

@@ -6,6 +6,7 @@ import pytest
 
 from ps_cluster.config import build_config
 from ps_cluster.launch.network_check import NetworkFacts, with_rule_of_compile
+from ps_cluster.models.build import dtype_policy
 from ps_cluster.models.compiled_optimizer import optimizer_settings, schedule_settings
 from ps_cluster.models.user_networks import check_network, unused_parts
 from ps_cluster.training.learning_rate import expected_rates
@@ -16,11 +17,6 @@ pytestmark = pytest.mark.slow
 
 TOLERANCE = 1e-5
 IN_BFLOAT16 = 0.005  # a graph rounds once where Keras, step by step, rounds after each operation
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)  # where a worker finds who it is
 
 
 def attending():
@@ -68,12 +64,8 @@ def of_one_layer():
 
 
 def of_all():
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy("mixed_bfloat16")
-    try:
+    with dtype_policy("mixed_bfloat16"):
         return stack(LAYERS.Dense(8, activation="relu"), LAYERS.LayerNormalization())
-    finally:
-        keras.config.set_dtype_policy(before)
 
 
 def called_twice():

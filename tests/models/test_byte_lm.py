@@ -82,8 +82,7 @@ def test_bytes_and_predictions_are_told_as_text():
     assert objective.named_prediction(scores.reshape(-1), SPEC) == "hi" == objective.named_target([*b"hi"], SPEC)
 
 
-def test_updates_are_those_of_keras(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_updates_are_those_of_keras():
     updates, batch = 2, 3
     ours, plain = (build(settings(), SPEC, seed=0) for _ in range(2))
     rows = {"text": draw(updates, batch, WINDOW), "target": draw(updates, batch, WINDOW, most=9)}

@@ -8,6 +8,7 @@ import tensorflow as tf
 from ps_cluster.config import build_config
 from ps_cluster.config.modes import MODES
 from ps_cluster.config.objectives import ArrayField, ExampleSpec
+from ps_cluster.models.build import dtype_policy
 from ps_cluster.models.finding_tables import find_tables
 from ps_cluster.models.flat import FlatNetwork, flatten, statistics_of
 from ps_cluster.training.building import arrangement_of
@@ -158,6 +159,12 @@ def with_a_call_in_a_cell():
     return keras.Model(ids, ending(LAYERS.RNN(Cell())(OPS.cast(ids, "float32")[..., None]))), "ids"
 
 
+def with_lora():
+    model = one_table()
+    model.get_layer("table").enable_lora(2)
+    return model, "ids"
+
+
 BY_WEIGHTS = "its ids depend on weights, so they are not known before the weights are"
 WHOLE = {
     "argmax of a Dense": (with_ids_by_weights, [], BY_WEIGHTS),
@@ -173,6 +180,7 @@ WHOLE = {
     "a regulariser of outputs": (
         lambda: (one_table(activity_regularizer="l2"), "ids"), [], "it has a regulariser, which needs all rows",
     ),
+    "LoRA": (with_lora, [], "it has LoRA weights or is quantized"),
 }  # fmt: skip
 
 
@@ -184,13 +192,6 @@ def test_an_embedding_that_needs_more_than_the_rows_of_its_batch_travels_whole_a
     if not model.built:
         model(EXAMPLES["ids"])
     assert found(model, *names) == (tables, [f"the Embedding 'table' is pulled and pushed whole: {reason}"])
-
-
-def test_an_embedding_that_lora_was_added_to_travels_whole():
-    model = one_table()
-    model.get_layer("table").enable_lora(2)
-    (line,) = found(model)[1]
-    assert line == "the Embedding 'table' is pulled and pushed whole: it has LoRA weights or is quantized"
 
 
 AGAINST = [
@@ -292,12 +293,8 @@ def at_each_place():
 
 
 def in_bfloat16():
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy("mixed_bfloat16")
-    try:
+    with dtype_policy("mixed_bfloat16"):
         return functional()
-    finally:
-        keras.config.set_dtype_policy(before)
 
 
 NETWORKS = {

@@ -23,11 +23,6 @@ REGRESSION = ExampleSpec(ROW, ArrayField("float32", (), (10.0,), (4.0,)), "regre
 TWO = ExampleSpec(ROW, ArrayField("uint8", ()), "classification", ("no", "yes"))
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)  # where a worker finds who it is
-
-
 def ending(*end, loss=None, metrics=None):
     """Return a network with this end, compiled if there is a loss."""
     model = keras.Sequential([keras.Input([6]), LAYERS.Dense(5, "tanh"), *end])

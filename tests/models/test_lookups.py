@@ -19,8 +19,8 @@ SPEC = ExampleSpec(
 )
 
 
-def network(texts=None, **options):
-    words = LAYERS.TextVectorization(output_sequence_length=4, **options)
+def network(texts=None):
+    words = LAYERS.TextVectorization(output_sequence_length=4)
     if texts is not None:
         words.adapt(texts)
     codes = LAYERS.IntegerLookup(vocabulary=[10**12, -2, 5], num_oov_indices=2)

@@ -18,8 +18,8 @@ TABLE = {
 ROWS = {"numbers": DRAW.normal(size=(5, 3)).astype(np.float32), "categories": DRAW.integers(0, 4, (5, 2), np.int32)}
 
 
-def made(inputs, classes=("a", "b", "c"), **settings):
-    spec = ExampleSpec(inputs, ArrayField("uint8", ()), classes=classes)
+def made(inputs, **settings):
+    spec = ExampleSpec(inputs, ArrayField("uint8", ()), classes=("a", "b", "c"))
     chosen = NETWORKS["mlp"].Settings(name="mlp", precision="float32", **settings)
     return build(chosen, spec, seed=0)
 

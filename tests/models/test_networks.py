@@ -142,17 +142,6 @@ def test_assigned_vectors_come_back_as_they_were():
         assign(model, weights[1:], statistics)
 
 
-def test_dropout_draws_from_the_random_state_that_it_is_given():
-    model = keras.Sequential([keras.Input([100]), keras.layers.Dropout(0.5)])
-    network = FlatNetwork(model)
-
-    def scores(step):
-        given = tf.zeros([0]), tf.zeros([0]), {"x": tf.ones([1, 100])}, tf.constant([7, step])
-        return np.asarray(network.forward(*given).outputs)
-
-    assert (scores(3) == scores(3)).all() and (scores(3) != scores(4)).any()
-
-
 def test_factors_go_to_the_variables_that_the_first_matching_pattern_names():
     model = make("airbench")
     layout = FlatLayout.of(model.trainable_variables)

@@ -34,14 +34,10 @@ def network(ends_in, *, metrics=(), activation=None, loss=None):
     return model
 
 
-class NotCompiled:
-    _compile_metrics = None
-
-
 def found(spec, rows, outputs, model=None):
     """The metrics of packed targets and of a network's outputs, which come in batches."""
     judge = judge_of(spec, model=model)
-    compiled = CompiledMetrics(model or NotCompiled())
+    compiled = CompiledMetrics(model or keras.Sequential())
     metrics = ObjectiveMetrics(judge, compiled)
     for start in range(0, len(rows), BATCH):
         batch = slice(start, start + BATCH)
@@ -66,10 +62,6 @@ def area(truth, scores):
 def f1(truth, predicted):
     hits = np.sum(truth * predicted)
     return 2 * hits / max(1, truth.sum() + predicted.sum())
-
-
-def rows_of(labels, classes):
-    return np.eye(classes)[labels]
 
 
 def test_two_classes_are_told_apart_by_area_log_loss_and_f1_of_the_second():
@@ -100,7 +92,7 @@ def test_the_area_is_right_where_the_second_class_is_rare():
 
 def test_several_classes_have_log_loss_and_macro_f1():
     scores, labels = RNG.normal(size=(N, 5)), RNG.integers(0, 5, N)
-    shares, truth = softmax(scores), rows_of(labels, 5)
+    shares, truth = softmax(scores), np.eye(5)[labels]
     of_classes = [f1(truth[:, index], shares.argmax(1) == index) for index in range(5)]
     assert found(FIVE, labels, scores) == {
         "log_loss": pytest.approx(-np.log(shares[np.arange(N), labels]).mean(), rel=1e-5),

@@ -38,8 +38,7 @@ ROWS = {
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def nothing_is_trusted(monkeypatch):
     monkeypatch.delenv(TRUSTED_FILES, raising=False)
 
 

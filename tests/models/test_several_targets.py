@@ -43,9 +43,8 @@ def network(by_name=True, loss=LOSSES):
     return model
 
 
-def dataset(folder, y=None, **more):
-    y = Y if y is None else y
-    given = {"x_train": X, "y_train": y, "x_test": X, "y_test": y, **more}
+def dataset(folder, y=Y):
+    given = {"x_train": X, "y_train": y, "x_test": X, "y_test": y}
     return write_packed(folder / "packed", "mine", "real", as_contents(given, OwnDataSettings(dataset="packed_arrays")))
 
 

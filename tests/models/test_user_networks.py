@@ -17,13 +17,9 @@ from ps_cluster.models.flat import FlatNetwork
 from ps_cluster.models.fused_layers import with_fused_layers
 from ps_cluster.models.judges import judge_of
 from ps_cluster.models.user_networks import check_network
+from tests.helpers.plain_keras import LAYERS, spec_of, stack
 
-LAYERS = keras.layers
-SPEC = ExampleSpec({"row": ArrayField("float32", (6,))}, ArrayField("uint8", ()), classes=("a", "b", "c"))
-
-
-def stack(*layers):
-    return keras.Sequential([keras.Input([6]), *layers, LAYERS.Dense(3, name="scores")])
+SPEC = spec_of("row")
 
 
 def several():
@@ -194,6 +190,14 @@ def test_a_variable_that_the_model_does_not_know_is_named():
         check_network(model, SPEC)
 
 
+WITH_A_LOSS_THAT_FAILS = """import keras
+    def loss(labels, scores):
+        return keras.ops.sun(scores)
+    model = keras.Sequential([keras.Input([6]), keras.layers.Dense(3)])
+    model.compile(loss=loss)
+    return model"""
+
+
 @pytest.mark.parametrize(
     ("body", "told"),
     [
@@ -201,6 +205,7 @@ def test_a_variable_that_the_model_does_not_know_is_named():
         ("1 / 0", "mine.py:2: ZeroDivisionError: division by zero"),
         ("helper(1)\n\ndef helper(x):\n    x.nope", "mine.py:5: AttributeError: 'int' object has no attribute 'nope'"),
         ("examples.image('mine')", "'mine' takes images"),
+        (WITH_A_LOSS_THAT_FAILS, "mine.py:4: the loss of its compile.. fails: AttributeError"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_told_in_one_line(tmp_path, body, told):
@@ -209,17 +214,6 @@ def test_what_is_wrong_with_a_file_is_told_in_one_line(tmp_path, body, told):
     with pytest.raises(UserError, match=told) as error:
         build(NetworkSettings(name=f"{tmp_path}/mine.py:build", precision="float32"), SPEC, seed=0)
     assert str(error.value).startswith("model.name: ") and "\n" not in str(error.value)
-
-
-def test_the_line_of_a_loss_that_fails_is_told(tmp_path):
-    (tmp_path / "mine.py").write_text(
-        "import keras\ndef loss(labels, scores):\n    return keras.ops.sun(scores)\ndef build():\n"
-        "    model = keras.Sequential([keras.Input([6]), keras.layers.Dense(3)])\n    model.compile(loss=loss)\n"
-        "    return model\n"
-    )
-    user_code.trust(tmp_path / "mine.py")
-    with pytest.raises(UserError, match="mine.py:3: the loss of its compile.. fails: AttributeError"):
-        build(NetworkSettings(name=f"{tmp_path}/mine.py:build", precision="float32"), SPEC, seed=0)
 
 
 @pytest.mark.parametrize(
@@ -256,18 +250,17 @@ def test_a_function_that_takes_something_else_is_told_in_the_users_words(tmp_pat
     )
 
 
-def outputs(model, step):
-    network = FlatNetwork(model)
-    given = tf.zeros([network.weights.length]), tf.zeros([network.statistics.length])
-    return np.asarray(network.forward(*given, {"x": tf.ones([1, 100])}, tf.constant([7, step])).outputs)
-
-
-def test_two_dropouts_of_one_shape_draw_different_masks_and_one_asked_twice_too():
+def test_each_call_of_a_dropout_draws_a_mask_of_its_own_from_the_random_state_that_it_is_given():
     row, twice = keras.Input([100]), LAYERS.Dropout(0.5)
     drops = [LAYERS.Dropout(0.5), LAYERS.Dropout(0.5), twice, twice]
-    model = keras.Model(row, LAYERS.Concatenate()([drop(row) for drop in drops]))
-    masks = {tuple(mask) for step in (3, 4, 5) for mask in outputs(model, step).reshape(4, 100) > 0}
-    assert len(masks) == 4 * 3
+    network = FlatNetwork(keras.Model(row, LAYERS.Concatenate()([drop(row) for drop in drops])))
+
+    def masks(step):
+        given = tf.zeros([0]), tf.zeros([0]), {"x": tf.ones([1, 100])}, tf.constant([7, step])
+        return [tuple(mask) for mask in np.asarray(network.forward(*given).outputs).reshape(4, 100) > 0]
+
+    assert len({mask for step in (3, 4, 5) for mask in masks(step)}) == 4 * 3
+    assert masks(3) == masks(3)
 
 
 def test_a_copy_to_compute_with_shares_all_layers_but_the_fused_ones():

@@ -7,7 +7,7 @@ import tensorflow as tf
 from ps_cluster.config import build_config
 from ps_cluster.config.objectives import ArrayField, ExampleSpec
 from ps_cluster.errors import UserError
-from ps_cluster.models.coming_embeddings import before_each_embedding
+from ps_cluster.models.build import before_each_embedding
 from ps_cluster.models.embedding_tables import Tables
 from ps_cluster.models.flat import FlatNetwork
 from ps_cluster.system.limits import FreeMemory

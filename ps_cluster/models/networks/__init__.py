@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from ps_cluster.config.lazy import keras
 from ps_cluster.config.networks import Network, OwnSettings
@@ -16,6 +18,8 @@ from ps_cluster.config.objectives import OBJECTIVES, ArrayField, ExampleSpec
 UNKNOWN = 127.5  # mean and deviation of pixels for which they are not known, so that values go from -1 to 1
 ADAM: Mapping[str, Any] = {"rule": "adam", "momentum": 0.9, "weight_decay": 0.0, "learning_rate_factors": []}
 """The section `optimizer` of a recipe with Adam, without its learning rate."""
+Units = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(strict=False, max_length=20)]
+"""The numbers of units of successive dense layers."""
 
 
 def mean_and_std(field: ArrayField) -> tuple[list[float], list[float]]:

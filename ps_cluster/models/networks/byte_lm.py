@@ -50,18 +50,16 @@ class ByteLm(Network[ByteLmSettings]):
             x = _block(x, settings, f"block{block}")
         x = layers.LayerNormalization(name="norm")(x)
         x = layers.Dense(BYTES, name="logits")(x)
-        return keras.Model(
-            given, layers.Reshape((examples.outputs,), dtype="float32", name="scores")(x), name=self.name
-        )
+        scores = layers.Reshape((examples.outputs,), dtype="float32", name="scores")(x)
+        return keras.Model(given, scores, name=self.name)
 
 
 def _block(x: keras.KerasTensor, settings: ByteLmSettings, name: str) -> keras.KerasTensor:
     """Return x after attention and after two dense layers. The result of each is added to its input."""
     layers, units = keras.layers, settings.units
     y = layers.LayerNormalization(name=f"{name}_norm1")(x)
-    y = layers.MultiHeadAttention(settings.heads, units // settings.heads, name=f"{name}_attention")(
-        y, y, use_causal_mask=True
-    )
+    attention = layers.MultiHeadAttention(settings.heads, units // settings.heads, name=f"{name}_attention")
+    y = attention(y, y, use_causal_mask=True)
     x = layers.Add(name=f"{name}_add1")([x, _dropped(y, settings, f"{name}_dropout1")])
     y = layers.LayerNormalization(name=f"{name}_norm2")(x)
     y = layers.Dense(4 * units, "gelu", name=f"{name}_wide")(y)

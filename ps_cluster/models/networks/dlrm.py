@@ -16,6 +16,7 @@ from ps_cluster.config.networks import NetworkSettings
 from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.models.networks import (
     NetworkOfKeys,
+    Units,
     columns_of,
     dense_layers,
     fewest_outputs,
@@ -27,16 +28,11 @@ from ps_cluster.models.networks import (
 
 class DlrmSettings(NetworkSettings):
     row_width: int = Field(default=8, ge=1, le=4096, description="Numbers in each row of the tables.")
-    bottom: tuple[int, ...] = Field(
-        default=(64,), strict=False, max_length=20,
+    bottom: Units = Field(
+        default=(64,),
         description="Units of the dense layers for the columns of numbers. One more layer, as wide as a row, follows.",
-    )  # fmt: skip
-    top: tuple[int, ...] = Field(
-        default=(128, 64),
-        strict=False,
-        max_length=20,
-        description="Units of the dense layers after the products of pairs.",
     )
+    top: Units = Field(default=(128, 64), description="Units of the dense layers after the products of pairs.")
 
 
 class Dlrm(NetworkOfKeys[DlrmSettings]):

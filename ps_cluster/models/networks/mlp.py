@@ -7,13 +7,11 @@ from pydantic import Field
 from ps_cluster.config.lazy import keras
 from ps_cluster.config.networks import ActivationSettings, Network
 from ps_cluster.config.objectives import ExampleSpec
-from ps_cluster.models.networks import ADAM, embeddings, flat_numbers, inputs_of, joined, network_of, scored
+from ps_cluster.models.networks import ADAM, Units, embeddings, flat_numbers, inputs_of, joined, network_of, scored
 
 
 class MlpSettings(ActivationSettings):
-    hidden: tuple[int, ...] = Field(
-        default=(128, 64), strict=False, min_length=1, max_length=20, description="Units of each dense layer."
-    )
+    hidden: Units = Field(default=(128, 64), min_length=1, description="Units of each dense layer.")
     dropout: float = Field(default=0.0, ge=0, lt=1, description="Share of the units that is set to 0 in each step.")
 
 

@@ -11,18 +11,20 @@ from pydantic import Field
 from ps_cluster.config.lazy import keras
 from ps_cluster.config.networks import NetworkSettings
 from ps_cluster.config.objectives import ExampleSpec
-from ps_cluster.models.networks import NetworkOfKeys, columns_of, dense_layers, fewest_outputs, joined, network_of
+from ps_cluster.models.networks import (
+    NetworkOfKeys,
+    Units,
+    columns_of,
+    dense_layers,
+    fewest_outputs,
+    joined,
+    network_of,
+)
 
 
 class TwoTowerSettings(NetworkSettings):
     row_width: int = Field(default=16, ge=1, le=4096, description="Numbers in each row of the tables.")
-    tower: tuple[int, ...] = Field(
-        default=(64, 32),
-        strict=False,
-        min_length=1,
-        max_length=20,
-        description="Units of the dense layers of each tower.",
-    )
+    tower: Units = Field(default=(64, 32), min_length=1, description="Units of the dense layers of each tower.")
     first_columns: int | None = Field(
         default=None, ge=1, description="How many categorical columns the first tower takes; null: half of them."
     )
@@ -35,11 +37,11 @@ class TwoTower(NetworkOfKeys[TwoTowerSettings]):
     def check(self, examples: ExampleSpec, settings: TwoTowerSettings) -> None:
         super().check(examples, settings)
         columns = sum(len(field.codes) for field in examples.inputs.values())
-        if columns < 2 or (settings.first_columns or 1) >= columns:
+        if columns < 2:
+            raise ValueError("each tower needs a categorical column, and there is only one")
+        if settings.first_columns is not None and settings.first_columns >= columns:
             raise ValueError(
                 f"each tower needs a categorical column, and there are {columns}: lower model.first_columns"
-                if columns > 1
-                else "each tower needs a categorical column, and there is only one"
             )
         if fewest_outputs(examples) > 1:
             raise ValueError("a dot product is one number: it takes two classes, or one number to predict")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING
 
-from ps_cluster.config.known_keys import known_keys
+from ps_cluster.config.schema import known_keys
 from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files import values as plain_numbers
 from ps_cluster.files.values import Malformed
