@@ -128,17 +128,25 @@ def keep(
     """
     here = machine.describe()
     words = ("python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:])
-    # Paths become names, since they exist on this machine only: `--data-dir DATA_DIR`.
-    command = " ".join(
-        before[2:].upper().replace("-", "_") if word.startswith("/") else shlex.quote(word)
-        for before, word in zip(("", *words), words)
-    )
+    command = " ".join(_without_path(word, before) for before, word in zip(("", *words), words))
     commit, date = commit or here.commit or "unknown", time.strftime("%Y-%m-%d")
     without_commit = MachineRow.model_validate(here.model_dump(exclude={"commit"}))
     record = Record(command=command, commit=commit, date=date, machine=without_commit, columns=columns, rows=rows)
     if output is not None:
         write_json(output, record.model_dump())
     return record
+
+
+def _without_path(word: str, before: str) -> str:
+    """Return a word of a command. A path, which exists on this machine only, becomes a name: `--data-dir DATA_DIR`.
+
+    `before`: the word before it, which names the path if it is an option.
+    """
+    key, equals, value = word.rpartition("=")
+    if not value.startswith("/"):
+        return shlex.quote(word)
+    named = key or (before if before.startswith("--") else "path")
+    return f"{key}{equals}{named.rpartition('.')[2].removeprefix('--').upper().replace('-', '_')}"
 
 
 def table(records: Sequence[Record], *, commits: bool = False) -> str:

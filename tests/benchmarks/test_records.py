@@ -28,6 +28,18 @@ def test_a_record_keeps_its_command_without_paths_and_becomes_a_table(tmp_path, 
     rows = [{"name": "a", "rate": [1, 3]}, {"name": "b", "rate": [2.25], "digits": 1}]
     record = keep(tmp_path / "speed.json", rows, columns)
     assert record.command == "python -m benchmarks.speed --data-dir DATA_DIR --rounds 2"
+    paths = [
+        "/here/benchmarks/speed.py",
+        "/my/run",
+        "--output=/my/file",
+        "--set",
+        "data.data_dir=/my/data",
+        "--set",
+        "a.b=c d",
+    ]
+    monkeypatch.setattr(sys, "argv", paths)
+    found = keep(None, rows, columns).command
+    assert found == "python -m benchmarks.speed PATH --output=OUTPUT --set data.data_dir=DATA_DIR --set 'a.b=c d'"
     assert Record.model_validate(json.loads((tmp_path / "speed.json").read_text())) == record
     lines = ["| network | images/s | n |", "| --- | ---: | ---: |", "| a | 2 (1 to 3) | 2 |", "| b | 2.2 | 1 |"]
     assert table([record]).splitlines() == lines

@@ -90,9 +90,14 @@ def _make(limit: Limit, around: list[Path]) -> Path:
         files = next(
             (files for files in (limit.version_2, limit.version_1) if (group / next(iter(files))).exists()), {}
         )
-        for name, value in files.items():
-            if (group / name).exists():  # Some systems don't count swap.
-                (group / name).write_text(value)
+        try:
+            for name, value in files.items():
+                if (group / name).exists():  # Some systems don't count swap.
+                    (group / name).write_text(value)
+        except OSError as error:
+            group.rmdir()
+            reason = f"'{parent}' refuses the limit ({error.strerror})"
+            continue
         if files:
             return group
         group.rmdir()

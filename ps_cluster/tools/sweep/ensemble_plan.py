@@ -17,6 +17,7 @@ from ps_cluster.config.setting_types import AUTO
 from ps_cluster.config.user_layers import of_options, settings_of_file
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
+from ps_cluster.files.values import counted
 from ps_cluster.launch import memory
 from ps_cluster.launch.local_run import complete_config
 from ps_cluster.tools.fleet import Job, config_at_once
@@ -83,7 +84,9 @@ def read_ensemble(
             f"--models: got {', '.join(named)}: a network occurs twice; --members 2 gives each network two seeds"
         )
     if not 2 <= ensemble.count <= MOST_MEMBERS:
-        raise UserError(f"--members: there would be {ensemble.count} members: an ensemble has from 2 to {MOST_MEMBERS}")
+        raise UserError(
+            f"--members: there would be {counted(ensemble.count, 'member')}: an ensemble has from 2 to {MOST_MEMBERS}"
+        )
     return ensemble
 
 
