@@ -142,6 +142,8 @@ def predict(
     if found.spec.is_text:
         from ps_cluster.evaluation.continuing import continue_texts
 
+        for_texts = ("examples", "run", "form", "output", "prompt", "length", "temperature", "seed", "data_dir")
+        refuse_others(context, *for_texts, because="the network of this run continues texts")
         sampling = Sampling(length, temperature, seed)
         count = continue_texts(found, examples, prompt, sampling, writer=WRITERS[form], output=output)
     else:
