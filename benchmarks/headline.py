@@ -68,7 +68,7 @@ def default_run(seeds: int, data: Mapping[str, object]) -> Rows:
     ]
 
 
-def beside_others(rounds: int, data: Mapping[str, object], ddp_python: Path | None) -> Rows:
+def compared_with_others(rounds: int, data: Mapping[str, object], ddp_python: Path | None) -> Rows:
     """Measure the cluster beside the other ways to train the default network."""
     peers = [names for names in ARMS if ddp_python or "ddp_cores" not in names]
     arms = ["cluster", *chain.from_iterable(peers)]
@@ -96,7 +96,7 @@ def bench(
     straggler: str | None = None,
     ddp_python: Path | None = None,
 ) -> Mapping[str, Spread]:
-    """Measure as the command `bench` does, in the precision that a run takes by default. Return the figures."""
+    """Run `bench` in the default precision of a run, and return its figures."""
     prepare_for_tensorflow()
     benchmark = cases.benchmark(arms, [model], [machine.fastest_precision()], straggler, ddp_python, values)
     results = throughput.measure(benchmark, rounds, None, notify=print_line)
@@ -120,7 +120,7 @@ def main(data_dir: Path | None, seeds: int, rounds: int, ddp_python: Path | None
     data = {"data.dataset": "cifar10", **({"data.data_dir": f"{data_dir}"} if data_dir else {})}
     measurements: dict[str, Callable[[], Rows]] = {
         "default_run": lambda: default_run(seeds, data),
-        "arms": lambda: beside_others(rounds, data, ddp_python),
+        "arms": lambda: compared_with_others(rounds, data, ddp_python),
         "straggler": lambda: with_straggler(rounds, data),
     }
     for name in parts:

@@ -216,7 +216,7 @@ class Study:
         return choices + sorted(finals, key=lambda trial: trial.seed)
 
     def train(self, seeds: int, at_a_time: int, data: Mapping[str, Any] = {}) -> None:
-        """Train what is missing. `data`: settings that say where the data are.
+        """Train all runs of the study that are missing. `data`: settings that locate the data, e.g. `data.data_dir`.
 
         Raises:
           RunFailed: a training failed. Those that ended before are kept.

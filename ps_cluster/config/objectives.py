@@ -282,7 +282,7 @@ class Objective(Named):
         """Raise ValueError, with the setting and its value, for settings that do not fit the examples."""
         weights = config.training.class_weights
         if weights and not self.weighs_classes:
-            raise ValueError(f"training.class_weights: got {weights}: only a classification has them")
+            raise ValueError(f"training.class_weights: got {weights}: only a classification uses them: leave them out")
         if weights and spec.others:
             raise ValueError(
                 f"training.class_weights: got {weights}: the data has several targets: weigh the examples instead "

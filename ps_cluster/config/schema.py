@@ -146,9 +146,9 @@ class TrainingSettings(Section):
         default=None,
         gt=0,
         le=1e9,
-        description="Stop early once the run has trained for so many seconds, counted from its first step; the steps "
-        "under way are finished, and the last checkpoint is scored. The schedule still goes by `training.epochs` or "
-        "`training.steps`. null: no limit.",
+        description="Stop early after this many seconds of training, counted from the first step. The steps under way are "
+        "finished, and the last checkpoint is scored. Schedules still follow `training.epochs` or `training.steps`. null: "
+        "no limit.",
     )
     sample: str = Field(
         default=ALL,

@@ -112,8 +112,8 @@ def crop_and_flip(images: tf.Tensor, shifts: tf.Tensor, mirrored: tf.Tensor) -> 
     """Shift each image, filling its borders by reflection (the outermost pixels are not repeated), then mirror some.
 
     The result is that of `tf.pad(..., "REFLECT")`, crop and `tf.image.flip_left_right`, by a single gather of pixels.
-    `images`: [B, H, W, C]. `shifts`: int32 [2, B], by how many rows and columns, fewer than the image has, the crop lies
-    below and to the right of the image. `mirrored`: bool [B].
+    `images`: [B, H, W, C]. `shifts`: int32 [2, B], the offset of each crop in rows (down) and columns (right), which is smaller
+    than the image. `mirrored`: bool [B].
     """
     batch_size, height, width, channels = images.shape
     line = tf.range(width)

@@ -46,9 +46,8 @@ def batch_of(
 ) -> Batch:
     """Return the examples that step `step` trains on.
 
-    Steps walk through positions 0, 1, 2, ..., `batch_size` at a time. An epoch is as many positions as there are
-    examples (in the sample, if there is one). It visits each example exactly once, and each epoch has another order. A
-    batch may span epochs.
+    Steps walk through positions 0, 1, 2, ..., `batch_size` at a time. An epoch has one position for
+    each example (of the sample, if there is one), and an order of its own. A batch may span epochs.
 
     Args:
       step: int64 [], from 0.

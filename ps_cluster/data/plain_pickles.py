@@ -117,7 +117,7 @@ def load_plain(content: bytes) -> object:
 def _check_operations(content: bytes) -> None:
     """Raise ValueError if an operation of a pickle exceeds a limit, or is incomplete.
 
-    The limits are on the numbers by which the unpickler takes memory unchecked: lengths, and places in its memo.
+    The limits apply to numbers for which the unpickler allocates memory without a check: lengths, and indices of its memo.
     """
     tuples = 0
     for number, (operation, argument, _) in enumerate(pickletools.genops(content)):

@@ -29,7 +29,7 @@ from ps_cluster.data.text_rows import text_field, width_of
 from ps_cluster.errors import did_you_mean
 from ps_cluster.files.values import Malformed, is_decimal, one_line
 
-_NUMBERS_FOR_EACH_TEXT = 10  # with at least as many different numbers for each text, a column seems to hold numbers
+_NUMBERS_FOR_EACH_TEXT = 10  # a column with at least this many distinct numbers for each distinct text holds numbers
 _MISSING_MARKS = frozenset({"?", "na", "n/a", "-", "null", "."})  # marks of a missing value, in lower case
 _FEWEST_ROWS = 20  # in shorter tables, a column without repeats need not be an identifier
 _ROWS_LOOKED_AT = 2**20  # to find columns without repeats, because all their values are kept in memory

@@ -63,7 +63,11 @@ def form_of(run_dir: RunDir, config: RunConfig, data_dir: Path | None, notify: N
 
 @dataclass(frozen=True)
 class SplitScores:
-    """Scores over the examples of one split. The metric is an accuracy of 0..1 or an error; None: not finite."""
+    """Scores over the examples of one split.
+
+    Attributes:
+      metric, loss: an accuracy (0 to 1) or an error, and the mean loss; None if they are not finite.
+    """
 
     metric: float | None = None
     loss: float | None = None

@@ -243,7 +243,7 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 def _holder(path: Path) -> str:
-    """Return what the holder of a lock wrote about itself. It may be just starting or ending."""
+    """Return what the holder of a lock wrote about itself; "another command" if it is just starting or ending."""
     try:
         holder = read_bytes(path, _MOST_BYTES).decode(errors="replace")
     except (OSError, Malformed):

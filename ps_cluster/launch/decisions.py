@@ -142,7 +142,7 @@ class Decisions:
             self._most_applied = max(self._most_applied, row.applied)
         if begins and self._draining:
             return self._drain(now_s)
-        self._early_stopping.see_progress(row)
+        self._early_stopping.check_time_limit(row)
         return self._stop_early(now_s) if self._stage is RunStage.TRAINING else ()
 
     def score_seen(self, score: EvaluationRow, now_s: float) -> Actions:

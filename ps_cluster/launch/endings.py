@@ -27,7 +27,7 @@ def training_result(run_dir: RunDir) -> TrainingResult | None:
 
 
 def early_stopping_of(run_dir: RunDir, config: RunConfig) -> EarlyStopping:
-    """Return the early stopping of a run, for a session that begins now."""
+    """Return the early stopping of a new session. It knows at which update the session before it ended in order."""
     before = training_result(run_dir)
     return EarlyStopping(config, before.updates.applied if before else -1)
 

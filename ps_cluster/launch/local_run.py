@@ -34,7 +34,7 @@ from ps_cluster.report.byte_progress import every_tenth
 from ps_cluster.report.progress import ProgressView
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.monitor import checked_monitor_mode
-from ps_cluster.runs.result_rows import BROKEN, Summary
+from ps_cluster.runs.result_rows import BROKEN, Summary, TimeLimitReached
 from ps_cluster.runs.run_dir import CODE, RUN_DIRECTORY, RunDir, check_unused
 from ps_cluster.system import private_network
 from ps_cluster.system.environment import not_used
@@ -85,8 +85,9 @@ def resume_run(
 ) -> int:  # fmt: skip
     """Resume the run in `root`. Returns the exit code; raises UserError if it can't be resumed.
 
-    `more` has settings that may change: another length of the whole run, `training.epochs` or `training.steps`; another
-    number of `cluster.parameter_servers`; and what TensorBoard shows. None: as it was.
+    `more` has settings that may change: another length of the whole run, `training.epochs` or `training.steps`, or another
+    limit of its time, `training.max_seconds`; another number of `cluster.parameter_servers`; and what TensorBoard shows.
+    None: as it was.
     """
     run_dir = RunDir.open(root)
     with locks.sole_use(root, RUN_DIRECTORY, view.notice):
@@ -134,11 +135,29 @@ def _has_work_left(
     """
     if not is_new_length and _is_complete(run_dir, config, dataset, notify):
         return False
+    _refuse_if_time_is_over(run_dir, config)
     newest = newest_checkpoint(config, run_dir, dataset, notify)
     if is_new_length and _is_complete(run_dir, config, dataset, notify):
         return False
     check_journals(newest, run_dir, config.shards)
     return True
+
+
+def _refuse_if_time_is_over(run_dir: RunDir, config: RunConfig) -> None:
+    """Raise UserError if the time limit has ended the run already.
+
+    A run that was interrupted while it was drained or scored is not refused: it goes on with that.
+    """
+    limit_s = config.training.max_seconds
+    try:
+        ended_by = read_json(run_dir.summary, Summary).early_stop
+    except (FileNotFoundError, UserError):  # interrupted, or damaged and written again later
+        return
+    if limit_s is not None and isinstance(ended_by, TimeLimitReached) and ended_by.max_seconds >= limit_s:
+        raise UserError(
+            f"training.max_seconds: got {limit_s:g}: run '{run_dir.root}' has ended after {ended_by.max_seconds:g} s of "
+            "training: give a larger --max-seconds"
+        )
 
 
 def _is_complete(run_dir: RunDir, config: RunConfig, dataset: PackedDataset, notify: Notify) -> bool:

@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -184,12 +185,11 @@ def _answer(question: Question) -> NetworkFacts:
         not_alone = check_that_it_loads(model, config.model, dataset.spec)
     except ValueError as error:
         return NetworkFacts(error=f"model.name: '{config.model.name}': {error}")
-    facts = NetworkFacts(not_alone=not_alone, reading=judge.reading, metrics=metrics)
+    facts = partial(NetworkFacts, not_alone=not_alone, reading=judge.reading, metrics=metrics)
     try:
-        compiled = {"optimizer": optimizer_settings(model), "schedule": schedule_settings(model)}
+        return facts(optimizer=optimizer_settings(model), schedule=schedule_settings(model))
     except ValueError as error:
-        return facts.model_copy(update={"no_rule": str(error)})
-    return facts.model_copy(update=compiled)
+        return facts(no_rule=str(error))
 
 
 if __name__ == "__main__":

@@ -227,7 +227,7 @@ class TaskDecisions:
 
     def progress_seen(self, row: ProgressRow, awake_s: float) -> TaskActions:
         self._clock.record_row(row, awake_s)
-        self._early_stopping.see_progress(row)
+        self._early_stopping.check_time_limit(row)
         return self._stop_early(awake_s)
 
     def score_seen(self, score: EvaluationRow, awake_s: float) -> TaskActions:
@@ -238,7 +238,7 @@ class TaskDecisions:
     def _stop_early(self, awake_s: float) -> TaskActions:
         """Drain the training if its patience or time has run out.
 
-        It ends for good, as by Ctrl-C: no other leader continues it.
+        The training then ends for good, as after Ctrl-C: no other leader continues it.
         """
         if self._early_stopping.due is None or self._stop_signal or self._clock.stage is not RunStage.TRAINING:
             return ()

@@ -20,7 +20,7 @@ from ps_cluster.report.facts import facts_of, number
 from ps_cluster.report.terminal import FOLD, LEFT, RIGHT, facts_table, megabytes, plain_table
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.logs import RUN_ENDED
-from ps_cluster.runs.result_rows import Summary, TimeOver
+from ps_cluster.runs.result_rows import Summary, TimeLimitReached
 from ps_cluster.runs.run_dir import RunDir
 
 WIDE = 80  # columns of a terminal from which addresses have room
@@ -102,7 +102,7 @@ def _next_commands(summary: Summary, run_dir: RunDir) -> Iterator[str]:
     if (summary.evaluation.step or 0) < last_step:
         yield _labelled(SCORE_IT, f"{PROGRAM} evaluate --checkpoint-dir {root}{_code(run_dir)}")
     if summary.outcome in ("stopped", "failed") and any(map(checkpoints.steps, run_dir.states)):
-        longer = " --max-seconds SECONDS" if isinstance(summary.early_stop, TimeOver) else ""
+        longer = " --max-seconds SECONDS" if isinstance(summary.early_stop, TimeLimitReached) else ""
         yield _labelled(CONTINUE, f"{PROGRAM} run --resume {root}{_code(run_dir)}{longer}")
 
 

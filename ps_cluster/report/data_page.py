@@ -39,7 +39,7 @@ def write_data_page(dataset: PackedDataset, settings: DataSettings, output: Path
             settings.augmentation.check(image.shape)
     except ValueError as error:
         raise UserError(str(error)) from error
-    prepare_for_tensorflow()  # which varies the images
+    prepare_for_tensorflow()  # it draws the variations of the images
     with without_first_lines():
         vary = image_variation(kind, settings, dataset, seed)
     found = groups_of(dataset)

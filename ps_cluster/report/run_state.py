@@ -75,7 +75,7 @@ class RunState:
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds left at the newest speed, or until the limit of time; None while no speed is known."""
+        """Seconds left at the newest speed, or until the time limit; None while no speed is known."""
         if self.row is None or not self.row.examples_per_second:
             return None
         limit = self.config.training.max_seconds

@@ -18,10 +18,11 @@ from ps_cluster.runs.result_rows import (
     EarlyStop,
     MetricText,
     MetricValues,
-    NotBetter,
+    PatienceExhausted,
     ProgressRow,
-    TimeOver,
+    TimeLimitReached,
 )
+from ps_cluster.runs.training_phases import UNDER_WAY
 
 BETTER: Mapping[str, Better] = {
     "accuracy": "max", "error": "min", "loss": "min", "auc": "max", "f1": "max", "log_loss": "min", "rmse": "min",
@@ -116,12 +117,14 @@ def checked_monitor_mode(
 
 
 class EarlyStopping:
-    """Follows the scores of a run in their order, and its time, and finds where its patience or its time runs out.
+    """Decides from the scores of a run, in their order, and from its training time when it stops early.
 
-    The answer depends only on rows, so every process that reads them finds the same one, even after restarts. Once patience
-    has run out, counting begins again at 0, so that a resumed run has the full patience again. `due`: the reason to stop
-    now; None while there is none. The end of the patience no longer counts once the run has ended in order at its step or
-    later.
+    The decision depends only on rows, so every process that reads them finds the same one, even after restarts. Once patience
+    has run out, counting begins again at 0, so that a resumed run has the full patience again. Exhausted patience is ignored
+    if an earlier session has ended in order at that step or later, because that session reported it.
+
+    Attributes:
+      due: the reason to stop now; None while there is none.
     """
 
     def __init__(self, config: RunConfig, ended_at: int = -1):
@@ -137,11 +140,11 @@ class EarlyStopping:
         self._to_beat = -math.inf
         self._best: CheckpointScores | None = None
 
-    def see_progress(self, row: ProgressRow) -> None:
-        """Look at the time that the run has trained."""
-        limit = self._max_seconds
-        if self.due is None and limit is not None and row.train_seconds >= limit:
-            self.due = TimeOver(max_seconds=limit)
+    def check_time_limit(self, row: ProgressRow) -> None:
+        """Compare the training time with `training.max_seconds`, as long as updates are missing."""
+        limit, has_ended = self._max_seconds, row.phase not in UNDER_WAY or row.applied == row.total
+        if self.due is None and limit is not None and row.train_seconds >= limit and not has_ended:
+            self.due = TimeLimitReached(max_seconds=limit)
 
     def see(self, row: CheckpointScores) -> None:
         """Count a score. If a step is scored again, only its first score counts."""
@@ -161,7 +164,7 @@ class EarlyStopping:
         if self.due is not None or row.step <= self._ended_at:  # already said, now or in an earlier session
             return
         best = self._best
-        self.due = NotBetter(
+        self.due = PatienceExhausted(
             step=row.step,
             patience=self._patience,
             monitor=self._monitor.metric(best or row),

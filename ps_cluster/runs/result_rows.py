@@ -110,9 +110,19 @@ class ProgressRow(WorkFile):
     @property
     def fields(self) -> dict[str, Any]:
         """The fields of the log line about this row, besides its step."""
-        measured = {"epoch", "loss", "accuracy", "error", "staleness_mean", "learning_rate"}
-        counted = {"phase", "total", "examples", "examples_per_second"}
-        return self.model_dump(include=counted | measured, exclude_none=True)
+        values = {
+            "phase": self.phase,
+            "total": self.total,
+            "examples": self.examples,
+            "examples_per_second": self.examples_per_second,
+            "epoch": self.epoch,
+            "loss": self.loss,
+            "accuracy": self.accuracy,
+            "error": self.error,
+            "staleness_mean": self.staleness_mean,
+            "learning_rate": self.learning_rate,
+        }
+        return {name: value for name, value in values.items() if value is not None}
 
     def measured(self, measure: Measure) -> float | None:
         """Return the metric, or the loss, of the updates since the previous row; None if it is unknown or not finite."""
@@ -478,7 +488,7 @@ class SilenceRow(Row):
     seconds: Seconds
 
 
-class NotBetter(Row):
+class PatienceExhausted(Row):
     """The reason for an early stop: the metric did not become better in `patience` scored checkpoints up to `step`."""
 
     step: Count
@@ -495,7 +505,7 @@ class NotBetter(Row):
         return f"{self.examples} {self.monitor} has not become better in {in_a_row} up to step {self.step:,}{best}"
 
 
-class TimeOver(Row):
+class TimeLimitReached(Row):
     """The reason for an early stop: the run has trained for `max_seconds` seconds, which was its limit."""
 
     max_seconds: Seconds
@@ -505,7 +515,7 @@ class TimeOver(Row):
         return f"it has trained for {self.max_seconds:g} s (training.max_seconds)"
 
 
-EarlyStop = NotBetter | TimeOver
+EarlyStop = PatienceExhausted | TimeLimitReached
 
 
 class EvaluationSummary(MetricValues):

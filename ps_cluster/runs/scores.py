@@ -111,7 +111,7 @@ class Records:
 def outcome_of(root: Path) -> str | None:
     """Return the outcome of a run that is completed or `BROKEN`, if its last checkpoint is scored; otherwise None.
 
-    A run that was stopped early because its patience had run out counts as completed. Raises UserError for damaged files.
+    A run that was stopped early, by its patience or its time limit, counts as completed. Raises UserError for damaged files.
     """
     run_dir = RunDir(root)
     try:

@@ -24,14 +24,14 @@ from ps_cluster.runs.update_samples import SampledShard
 from ps_cluster.server.kept_rows import KeptRows, RowValues
 from ps_cluster.server.table_shard import NOTHING_PUSHED, PushedRows, TableShard
 
-NOT_ARMED = -2  # instead of an update's number; no pull asks for this number
+NOT_ARMED = -2  # an update number that no pull asks for
 _EMPTY, _GIVEN, _CHANGED = 0, 1, 2  # the stages of a place
 
 MOST_PLACES = 8  # the largest number of places
 MOST_BYTES = 2**22  # for all places together, unless a single place needs more
 WHOLE_UP_TO = 32_768  # the vectors of shards with at most this many weights are kept completely
 ALL_WORKERS = -1  # instead of a worker's number, where an update is the mean of a round
-ANY_WORKER = -2  # instead of a worker's number, where a place waits for an update and not for a worker
+ANY_WORKER = -2  # instead of a worker's number: this place takes the update of any worker
 
 
 @dataclass(frozen=True)

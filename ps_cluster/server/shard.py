@@ -104,7 +104,7 @@ class Answer(NamedTuple):
 
 
 class Tick(NamedTuple):
-    """The time that has passed since the chief's last look, and what the chief knows by now."""
+    """What the chief reports to a shard: the time since its last report, and the state of the training."""
 
     seconds: tf.Tensor  # float64 [], the seconds that have passed
     longest_update_s: tf.Tensor  # float64 [], the longest time that an update of a healthy worker takes
@@ -252,7 +252,7 @@ class ParameterShard:
             return self.section.execute(note)
 
     def on_tick(self, tick: Tick) -> list[tf.Operation]:
-        """Return the operations that take account of the time, in the critical section."""
+        """Return the operations that update leases and bounds after this time. Call it in the critical section."""
         return []
 
     def wake(self) -> tf.Tensor:

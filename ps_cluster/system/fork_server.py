@@ -42,7 +42,8 @@ class ForkRequest:
 
     @classmethod
     def from_json(cls, content: bytes) -> ForkRequest:
-        return cls(**json.loads(content))
+        given = json.loads(content)
+        return cls(argv=given["argv"], env=given["env"], cwd=given["cwd"])
 
 
 def serve(channel: socket.socket, import_tasks: Callable[[], None]) -> None:

@@ -1,8 +1,8 @@
-"""Name the devices of a cluster's tasks, and place the computation of a network on a worker's GPU.
+"""Name the devices of a cluster's tasks, and choose the device that computes the network on a worker.
 
-Everything else in a worker's graphs is placed on its processor. Without a scope, TensorFlow would place on a visible GPU
-whatever has a kernel there: the worker's variables, which the next leader frees on the processor, and the rows of a batch
-with the whole mapped data set, which it would copy to the GPU.
+All other operations of a worker's graphs are placed on its processor. Otherwise TensorFlow would use a visible GPU for every
+operation that has a kernel there. It would then place the worker's variables there, although the next leader frees them on
+the processor. And to gather the rows of a batch, it would copy the whole mapped data set to the GPU.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ps_cluster.system.gpus import VISIBLE_GPUS
 
 CPU, FIRST_GPU = "CPU:0", "GPU:0"
 RunDispatch: TypeAlias = "Callable[[tf.Tensor, tf.Tensor], tf.Tensor]"
-"""(what is handed out, the time at which it was, float64 []) → tensor: see `worker.DispatchGraph`."""
+"""(the dispatch, the time at which the chief handed it out, float64 []) → tensor: see `worker.DispatchGraph`."""
 
 
 def task_name(task: Task) -> str:

@@ -1,4 +1,4 @@
-"""The schedules of the learning rate, and the learning rate of a batch, by the update to which it belongs.
+"""Define the schedules of the learning rate, and compute the rate of a batch from the number of its update.
 
 The launcher imports this module for the schedules, so it does not import TensorFlow before a graph is built.
 """

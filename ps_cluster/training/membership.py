@@ -29,7 +29,7 @@ _LONGEST_GAP_S = 15.0  # if more time than this passes between two looks, probes
 # A server keeps the resources of a leader for this many seconds after the leader's last sign of life. Without a launcher,
 # servers outlive leaders, and each leader creates new weights and slots. TensorFlow's 600 s would keep those of several.
 KEEP_S = 120
-MOST_CHARACTERS = 150  # of an error in a line for the user
+MOST_ERROR_CHARACTERS = 150  # a longer error is cut in a message to the user
 _RETRY_S = 0.5  # after a failure between a worker and a parameter server
 _DISPATCH_ERRORS = (tf.errors.OpError, *CLOSURE_ERRORS, TypeError)
 
@@ -118,7 +118,7 @@ class Membership:
             self.present.discard(worker)
         if was_there:
             self._notify(
-                f"worker-{worker} is gone ({one_line(str(error), MOST_CHARACTERS)}); other workers take its steps"
+                f"worker-{worker} is gone ({one_line(str(error), MOST_ERROR_CHARACTERS)}); other workers take its steps"
             )
 
     def _take_in_again(self, worker: int) -> None:
@@ -143,7 +143,7 @@ class Membership:
                 with self._cutting_off_the_silent_of(members):
                     update_members(members)
             except tf.errors.OpError as error:
-                self._notify(f"worker-{worker} can't be taken in yet ({one_line(str(error), MOST_CHARACTERS)})")
+                self._notify(f"worker-{worker} can't be taken in yet ({one_line(str(error), MOST_ERROR_CHARACTERS)})")
                 return False
             self.present.add(worker)
         return self._admit_or_refuse(worker)
@@ -189,7 +189,7 @@ class Membership:
         try:
             reason = self._why_refused(Task(WORKER, worker))
         except tf.errors.OpError as error:
-            reason = one_line(str(error), MOST_CHARACTERS)
+            reason = one_line(str(error), MOST_ERROR_CHARACTERS)
         if reason is None:
             self._refused.pop(worker, None)
             self._notify(f"worker-{worker} takes part")

@@ -56,12 +56,6 @@ def newest_checkpoint(config: RunConfig, run_dir: RunDir, dataset: PackedDataset
             f"training.steps, training.epochs: {total} updates in all, but {begun} updates of the run in "
             f"'{run_dir.root}' have begun: resume it with at least {begun}"
         )
-    trained_s, limit_s = checkpoint.meta.train_seconds or 0.0, config.training.max_seconds
-    if limit_s is not None and trained_s >= limit_s:
-        raise UserError(
-            f"training.max_seconds: got {limit_s:g}: the run in '{run_dir.root}' has trained for {trained_s:.1f} s already: "
-            "give a larger --max-seconds"
-        )
     steps = checkpoint.arrays[ACCEPTED_STEPS]
     if steps.max() - steps[:, 0].min() > config.ledger_window:
         raise UserError(

@@ -2,7 +2,7 @@ from benchmarks import headline
 from ps_cluster.tools.bench.throughput import Spread
 
 
-def test_of_several_arms_of_pytorch_the_fastest_of_each_round_counts(monkeypatch):
+def test_the_cluster_is_compared_with_the_fastest_pytorch_arm_of_each_round(monkeypatch):
     measured = []
 
     def bench(arms, model, rounds, values, **options):
@@ -12,7 +12,7 @@ def test_of_several_arms_of_pytorch_the_fastest_of_each_round_counts(monkeypatch
 
     monkeypatch.setattr(headline, "bench", bench)
     data = {"data.dataset": "cifar10"}
-    without, both = (headline.beside_others(2, data, python) for python in (None, "python"))
+    without, both = (headline.compared_with_others(2, data, python) for python in (None, "python"))
     arms = ["cluster", "limit", "single", "sync_cores", "per_variable"]
     assert measured == [
         (arms, "airbench", 2, {**data, "training.steps": 60}, None),
@@ -22,7 +22,7 @@ def test_of_several_arms_of_pytorch_the_fastest_of_each_round_counts(monkeypatch
     assert both[-1] == {"figure": "images/s, cluster ÷ PyTorch DDP", "values": [0.9, 0.8], "digits": 2}
 
 
-def test_what_a_slow_worker_leaves_is_in_percent(monkeypatch):
+def test_the_speed_that_remains_with_a_slow_worker_is_given_in_percent(monkeypatch):
     kept = {"cluster+straggler_to_cluster": Spread.of([0.5]), "sync+straggler_to_sync": Spread.of([0.25])}
     monkeypatch.setattr(headline, "bench", lambda *_, **options: kept if options == {"straggler": "2:5x"} else {})
     assert [row["values"] for row in headline.with_straggler(1, {})] == [[50.0], [25.0]]

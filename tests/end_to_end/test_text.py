@@ -38,4 +38,7 @@ def test_both_bounds_hold_with_a_straggler_and_a_text_is_learned_and_goes_on_as_
     told = CliRunner().invoke(main, ["predict", "--run", str(run_dir), *prompt], catch_exceptions=False)
     assert json.loads(told.stdout)[0]["text"] == "jumps over the lazy dog." and told.exit_code == 0
     refused = CliRunner().invoke(main, ["predict", "--run", str(run_dir), *prompt, "--top", "1"])
-    assert (refused.exit_code, refused.stderr) == (2, "Error: the network of this run continues texts: leave --top out\n")
+    assert (refused.exit_code, refused.stderr) == (
+        2,
+        "Error: the network of this run continues texts: leave --top out\n",
+    )

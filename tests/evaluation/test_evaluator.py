@@ -300,7 +300,7 @@ def test_what_a_killed_evaluator_left_in_best_goes_away(run_dir, network):
     assert sorted(path.name for path in run_dir.best.iterdir()) == BEST_FILES
 
 
-def test_damaged_checkpoint_is_passed_over_and_said(run_dir, network, lines):
+def test_a_damaged_checkpoint_is_skipped_and_reported(run_dir, network, lines):
     save(run_dir, 10, always(3, network))
     checkpoints.path_of(run_dir.checkpoints, 20).write_bytes(b"PK half")
     checkpoints.mark_ended(run_dir.checkpoints, last_step=20, outcome="completed")

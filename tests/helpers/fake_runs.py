@@ -28,7 +28,7 @@ FAKE_COLUMNS = (
 class Fake:
     """The contents of a fake run. `scores`: (test accuracy or error, train seconds, examples).
 
-    The last `broken` scores have a loss that is not finite, and no error. `limit_s`: the limit of time that stopped the run.
+    The last `broken` scores have a loss that is not finite, and no error. `limit_s`: the time limit that stopped the run.
     """
 
     settings: dict[str, Any]

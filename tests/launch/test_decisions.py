@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ps_cluster.installation import PROGRAM
-from ps_cluster.runs.result_rows import NotBetter, TimeOver
+from ps_cluster.runs.result_rows import PatienceExhausted, TimeLimitReached
 from tests.helpers.event_table import (
     ScriptedRun,
     ctrl_c,
@@ -441,6 +441,16 @@ PATIENCE = {
          "StopTraining()", "stopped, 0: None"],
         {"max_seconds": 5},
     ),
+    "time that is over while the run is drained or its last updates are written stops nothing": Story(
+        [BEGINS, (6, row(9, phase="writing", train_s=5.1)), (7, leader_done()), (8, evaluator_done)],
+        ["StopTraining()", "completed, 0: None"],
+        {"max_seconds": 5},
+    ),
+    "a parameter server that dies while the run is drained for its time is no reason to go on": Story(
+        [BEGINS, (6, row(5, train_s=5.1)), (7, died("ps-0")), (12, row(5, train_s=6))],
+        ["stopping early: it has trained for 5 s", "DrainLeader(chief-0)", *taken_back("ps-0"), "DrainLeader(chief-0)"],
+        {"max_seconds": 5},
+    ),
     "a patience that ends after the training stops nothing": Story(
         [BEGINS, *WORSE[:2], (4.5, leader_done()), (5, scored(3, 0.6)), (6, evaluator_done)],
         ["StopTraining()", "completed, 0: None"],
@@ -470,8 +480,8 @@ def test_only_a_run_whose_patience_or_time_has_run_out_says_that_it_was_stopped_
         return told.decisions.early_stop
 
     stopped = (8, leader_done("stopped"))
-    expected = NotBetter(step=3, patience=2, monitor="accuracy", examples="test", best_step=1, best_value=0.6)
+    expected = PatienceExhausted(step=3, patience=2, monitor="accuracy", examples="test", best_step=1, best_value=0.6)
     assert early_stop(*WORSE, stopped) == expected
     assert early_stop((2, ctrl_c), *WORSE, stopped) is None
-    assert early_stop((3, row(5, train_s=60)), stopped) == TimeOver(max_seconds=60)
+    assert early_stop((3, row(5, train_s=60)), stopped) == TimeLimitReached(max_seconds=60)
     assert early_stop(*WORSE, (8, leader_done())) is None  # the last updates were under way already

@@ -34,7 +34,8 @@ CHIEF, STUCK = Task("chief", 0), Task("worker", 1)
 class Machine:
     """Time, and a cluster in it: its leader writes rows, its workers have ten updates a second each.
 
-    Workers in `silent` have none. `at`: seconds → a function that is called then. Training ends after 2,000 updates.
+    Workers in `silent` make no updates. `at`: time in seconds → a function that is called at that time. Training ends after
+    2,000 updates.
     """
 
     shards = 1

@@ -469,6 +469,19 @@ def test_a_run_that_has_come_further_than_is_asked_for_is_left_as_it_was(half_do
     assert half_done.run_dir.config.read_text() == before and not half_done.went_on
 
 
+@pytest.mark.parametrize(("limit_s", "ended_after_s", "goes_on"), [(60, 60, False), (50, 60, False), (90, 60, True)])
+def test_a_run_whose_time_is_over_continues_only_with_more_of_it(half_done, limit_s, ended_after_s, goes_on):
+    write_json(half_done.run_dir.summary, {"outcome": "stopped", "early_stop": {"max_seconds": ended_after_s}})
+    said = half_done("--max-seconds", f"{limit_s}")
+    assert bool(half_done.went_on) == goes_on
+    assert (f"training.max_seconds: got {limit_s}: run" in said and "give a larger --max-seconds" in said) != goes_on
+
+
+def test_a_run_that_was_interrupted_after_its_time_was_over_goes_on_to_its_end(half_done):
+    half_done("--max-seconds", "0.001")
+    assert len(half_done.went_on) == 1
+
+
 def test_a_run_that_diverged_is_not_resumed(half_done):
     checkpoints.mark_ended(half_done.run_dir.checkpoints, last_step=6, outcome="diverged")
     assert "can't be resumed: the training diverged: after 6 updates" in half_done() and not half_done.went_on

@@ -24,7 +24,7 @@ from ps_cluster.launch.stages import RunLimits
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.runs.checkpoints import EndedMark
 from ps_cluster.runs.monitor import EarlyStopping
-from ps_cluster.runs.result_rows import NotBetter, TimeOver
+from ps_cluster.runs.result_rows import PatienceExhausted, TimeLimitReached
 from tests.helpers.rows import progress_row, score_row
 
 CHIEF, PS, WORKER = Task("chief", 0), Task("ps", 0), Task("worker", 0)
@@ -253,7 +253,7 @@ STOPS = {
 }  # fmt: skip
 
 WORSE = [(2, scored(1, 0.6)), (3, scored(2, 0.5)), (4, scored(3, 0.6))]
-EARLY = NotBetter(step=3, patience=2, monitor="accuracy", examples="test", best_step=1, best_value=0.6)
+EARLY = PatienceExhausted(step=3, patience=2, monitor="accuracy", examples="test", best_step=1, best_value=0.6)
 STOPPED_EARLY = EndTask(0, "stopped", EARLY, proof_decides=True)
 STOPS |= {
     "the end of the patience drains for good, whatever a scheduler asks for meanwhile": Story(
@@ -263,7 +263,7 @@ STOPS |= {
     ),
     "the end of the time drains for good": Story(
         CHIEF, [BEGINS, (2, row(9, train_s=MAX_SECONDS)), (6, mark("stopped", 9), process_ends(0))],
-        [WITH_ALL, PassSignalOn(INT), EndTask(0, "stopped", TimeOver(max_seconds=MAX_SECONDS), proof_decides=True)],
+        [WITH_ALL, PassSignalOn(INT), EndTask(0, "stopped", TimeLimitReached(max_seconds=MAX_SECONDS), proof_decides=True)],
         ["stopping early: it has trained for 1000 s (training.max_seconds); "],
     ),
     "a leader that was not there when the patience ended drains as soon as it trains": Story(

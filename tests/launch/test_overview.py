@@ -78,9 +78,7 @@ def test_tf_config_is_printed_as_commands_that_a_shell_runs():
 
 
 @pytest.mark.parametrize(("folder", "state"), [("run/tasks", "running"), (".", "gone")])
-def test_of_a_run_it_shows_which_processes_are_gone_or_belong_to_another_program_by_now(
-    tmp_path, monkeypatch, folder, state
-):
+def test_a_process_is_shown_as_gone_if_it_ended_or_if_another_program_has_its_pid(tmp_path, monkeypatch, folder, state):
     """The pid of the chief is that of this process, which belongs to the run only if it works in the run's folder."""
     (tmp_path / "run/tasks").mkdir(parents=True)
     run = a_run(tmp_path / "run", absent=None)

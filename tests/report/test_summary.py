@@ -26,7 +26,7 @@ from ps_cluster.report.summary import EndedRun, refresh_evaluation, write_summar
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.leaders import Claim
 from ps_cluster.runs.machine_rows import MachineRow, NetworkSummary, UsageRow
-from ps_cluster.runs.result_rows import NotBetter, ProgressRow, Summary, TimeOver
+from ps_cluster.runs.result_rows import PatienceExhausted, ProgressRow, Summary, TimeLimitReached
 from ps_cluster.runs.rows import ScalingRow
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.update_samples import RecomputedRow
@@ -192,7 +192,7 @@ def test_the_closing_table_says_which_metric_chose_and_why_a_run_was_stopped_ear
     change_settings(run_dir, {"evaluation.monitor": "auc", "evaluation.patience": 2})
     for step, auc in ((195, 0.8), (300, 0.7), (391, 0.75)):
         score(run_dir, step, 0.6, metrics={"auc": auc, "f1": 0.5})
-    early = NotBetter(step=391, patience=2, monitor="auc", examples="test", best_step=195, best_value=0.8)
+    early = PatienceExhausted(step=391, patience=2, monitor="auc", examples="test", best_step=195, best_value=0.8)
     summary = write(run_dir, outcome="stopped", early_stop=early)
     found = summary["evaluation"]
     chose = [found[name] for name in ("monitor", "monitor_mode", "best_step", "best_value")]
@@ -444,7 +444,7 @@ def test_the_command_that_goes_on_names_the_code_that_the_run_needs(run_dir):
 
 def test_a_run_whose_time_is_over_continues_with_more_seconds(run_dir):
     checkpoints.save(run_dir.snapshots, checkpoints.Checkpoint(1, {}), keep=1)
-    text = closing_table(write(run_dir, outcome="stopped", early_stop=TimeOver(max_seconds=60.0)), run_dir)
+    text = closing_table(write(run_dir, outcome="stopped", early_stop=TimeLimitReached(max_seconds=60.0)), run_dir)
     assert "stopped early  it has trained for 60 s (training.max_seconds)" in text
     assert f"run --resume {run_dir.root} --max-seconds SECONDS\n" in text
 

@@ -10,7 +10,7 @@ from ps_cluster.config import build_config
 from ps_cluster.config.objectives import ArrayField, ExampleSpec
 from ps_cluster.errors import UserError
 from ps_cluster.runs.monitor import EarlyStopping, Monitor, checked_monitor_mode
-from ps_cluster.runs.result_rows import EvaluationRow, NotBetter
+from ps_cluster.runs.result_rows import EvaluationRow, PatienceExhausted
 
 TWO = ExampleSpec({"x": ArrayField("float32", (3,))}, ArrayField("int64", ()), classes=("no", "yes"))
 NUMBERS = ExampleSpec({"x": ArrayField("float32", (3,))}, ArrayField("float32", ()), "regression")
@@ -144,7 +144,7 @@ def test_the_reason_names_metric_examples_and_the_best_step():
     following = EarlyStopping(configured(patience=1, monitor="auc"))
     for step, auc in ((4, 0.8), (9, 0.7)):
         following.see(row(step, validation_loss=1.0, validation_metrics={"auc": auc}))
-    reason = NotBetter(step=9, patience=1, monitor="auc", examples="validation", best_step=4, best_value=0.8)
+    reason = PatienceExhausted(step=9, patience=1, monitor="auc", examples="validation", best_step=4, best_value=0.8)
     assert following.due == reason
     assert reason.line == (
         "validation auc has not become better in 1 scored checkpoint up to step 9, the best is that of step 4"

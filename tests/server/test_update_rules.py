@@ -1,6 +1,6 @@
-"""Update rules against the equations with which the proof computes an update again, for whole vectors and for rows of tables.
+"""Check that each update rule agrees with the equations by which the proof recomputes an update, also for rows of tables.
 
-And rule ftrl: what it does with a learning rate that changes, and what can't be joined with it.
+Also check rule ftrl: a learning rate that changes, and the settings that it refuses.
 """
 
 import numpy as np

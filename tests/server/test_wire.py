@@ -1,6 +1,6 @@
-"""Pushes in fewer bytes: int8 with a scale for each block, or the largest values; the rest goes with the next push.
+"""Check the compression of pushes (int8 by blocks, or the largest values), whose residual joins the next push.
 
-And messages: several vectors as one.
+Also check messages, which pack several vectors into one.
 """
 
 from collections.abc import Sequence

@@ -121,7 +121,7 @@ def test_error_and_log_of_an_earlier_process_are_not_taken_for_those_of_this_one
     assert ended.last_line == "" and "no output" in str(ended)
 
 
-def test_bad_input_found_by_a_task_and_what_would_fail_again_are_marked(spec):
+def test_an_exit_records_whether_the_error_is_the_users_and_whether_it_is_final(spec):
     machine = FakeMachine(ends={100: (0.0, 2)})
     supervisor = start(machine, spec, ("chief", 0))
     write_error(spec, "chief", time=1.0, message="no checkpoint", user_error=True, final=True)

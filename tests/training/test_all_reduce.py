@@ -42,7 +42,7 @@ def test_statistics_keep_their_precision_where_gradients_travel_in_bfloat16():
     np.testing.assert_allclose(state_of(store)["statistics"], 1.5 * fresh, rtol=1e-6)
 
 
-def test_a_loss_that_is_no_number_is_that_of_its_own_worker_alone():
+def test_a_nan_loss_of_one_worker_does_not_spread_to_the_others():
     store, run = replica_of(2, "float32", loss=np.nan)
     stop, *digests = run(tf.constant(1), tf.constant(1.0, tf.float64)).numpy().tolist()
     assert stop == 1.0 and digests == [store.shards[0].digest(), 0.0], "each worker's in its own place"

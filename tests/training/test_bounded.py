@@ -1,7 +1,6 @@
-"""Workers under a bound, as threads of this process; the waiting is what a parameter server runs.
+"""Test mode `bounded` with workers as threads of this process. They wait in the parameter server's own code.
 
-The bound on staleness comes first, then the bound on clocks of Ho et al. 2013: what each worker has seen, and who is waited
-for.
+The tests of the bound on staleness come first, then those of the bound on clocks (Ho et al. 2013).
 """
 
 import threading
@@ -23,7 +22,7 @@ START = np.linspace(-1, 1, LENGTH)
 
 def store_with(steps=400, workers=3, **bounds):
     values = {"mode.name": "bounded", "cluster.workers": workers}
-    values["training.batch_size_per_worker"] = 1  # of a large batch the lease lasts longer
+    values["training.batch_size_per_worker"] = 1  # a larger batch has a longer lease
     values |= {f"mode.{name}": bound for name, bound in bounds.items()}
     return make_store(kind=BoundedShard, steps=steps, rule="sgd", values=values)
 

@@ -88,10 +88,6 @@ def test_the_same_work_goes_on_though_it_be_longer_or_otherwise_done(resumed, va
             {"training.steps": 5},
             "training.steps, training.epochs: 5 updates in all, but 6 updates of the run in '.*' have begun",
         ),
-        (
-            {"training.max_seconds": 3.0},
-            "training.max_seconds: got 3: the run in '.*' has trained for 3.0 s already: give a larger --max-seconds",
-        ),
     ],
 )
 def test_other_work_is_refused_by_name(resumed, values, says):

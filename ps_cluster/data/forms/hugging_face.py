@@ -67,8 +67,8 @@ class HuggingFace(HuggingFaceForm[TableSettings]):
             name_of = {str(label): name for label, name in enumerate(names)}
             if unnamed := [label for label in spec.classes if label not in name_of]:
                 raise Malformed(
-                    f"the column '{found.target}' has the label '{unnamed[0]}', and names only for the labels 0 to "
-                    f"{len(names) - 1}"
+                    f"the column '{found.target}' contains the label '{unnamed[0]}', but names only the labels 0 to "
+                    f"{len(names) - 1}: correct the names or the labels"
                 )
             spec = replace(spec, classes=tuple(name_of[label] for label in spec.classes))
         return replace(contents, spec=spec, notes=(*found.notes, *contents.notes))

@@ -30,9 +30,13 @@ class DlrmSettings(NetworkSettings):
     row_width: int = Field(default=8, ge=1, le=4096, description="Numbers in each row of the tables.")
     bottom: Units = Field(
         default=(64,),
-        description="Units of the dense layers for the columns of numbers. One more layer, as wide as a row, follows.",
+        description="Units of the dense layers for the columns of numbers (the bottom MLP). One more layer, as wide as a row, "
+        "follows.",
     )
-    top: Units = Field(default=(128, 64), description="Units of the dense layers after the products of pairs.")
+    top: Units = Field(
+        default=(128, 64),
+        description="Units of the dense layers after the dot products of all pairs of vectors (the top MLP).",
+    )
 
 
 class Dlrm(NetworkOfKeys[DlrmSettings]):

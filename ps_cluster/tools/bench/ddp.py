@@ -43,9 +43,9 @@ KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
 
 
 class DdpConfig(BaseModel):
-    """The settings of any work, with their places in the file of a run's configuration.
+    """The settings that all workloads share, with their places in the config.yaml of a run.
 
-    The classes of that configuration need packages that this environment does not have.
+    `RunConfig` can't be used here, because the environment of PyTorch lacks packages that it imports.
     """
 
     mode: str = Field(validation_alias=AliasPath("mode", "name"))

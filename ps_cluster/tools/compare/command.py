@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 @option(
     "--seconds",
     type=Number(0, min_open=True),
-    help="Train every arm for so many seconds at a constant learning rate, instead of on the same number of examples.",
+    help="Train every arm for this many seconds at a constant learning rate, instead of on equally many examples.",
 )
 @option("--baseline", help="The arm that the others are compared with; default: sync, else the first.")
 @option(

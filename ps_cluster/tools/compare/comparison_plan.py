@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import groupby, product
@@ -32,9 +32,10 @@ MOST_RUNS = 2000  # in the largest comparison: more would take longer than a mon
 LONGEST_NAME = 150  # characters in the name of a run's folder
 REPORT = "report.json"
 PLAN = "comparison.yaml"  # in the folder of a comparison, beside runs/
-SCORES_IN_TIME = 8  # scores of each run of a comparison with a limit of time
-# What goes by the share of the training that is over is switched off if only the time ends the training.
-WITHOUT_END = {
+OF_LENGTH = ("training.epochs", "training.steps", "training.max_seconds", "checkpoints.every_epochs")
+SCORES_IN_TIME = 8  # scores of each run of a comparison with a time limit
+# These settings depend on the share of the training that is done. A time limit leaves this share unknown, so they are off.
+OFF_WITH_TIME_LIMIT = {
     "schedule.kind": CONSTANT, "schedule.warmup_fraction": 0.0, "schedule.image_scales": [], "lookahead.every_updates": 0
 }  # fmt: skip
 
@@ -54,9 +55,9 @@ class Comparison(BaseModel):
     `batches`: "same_per_update" gives every update the same number of examples, workers x batch size, in every mode;
     "same_per_worker" gives every worker the same batch size. `learning_rate`: where neither the arm nor the network's
     recipe has a rate for the mode, workers and batch, "linear" multiplies the network's own rate by examples per update /
-    batch size (Goyal et al. 2017, arXiv:1706.02677, section 2.1, for SGD); "same" does not. All modes write a checkpoint
-    every `score_every_epochs` passes over the training examples. They are scored after training, so scoring takes no
-    training time.
+    batch size (Goyal et al. 2017, arXiv:1706.02677, section 2.1, for SGD); "same" does not. Without `seconds`, all modes
+    write a checkpoint every `score_every_epochs` passes over the training examples. They are scored after training, so
+    scoring takes no training time.
 
     `seconds`: all runs train for this long instead of on the same number of examples, at a constant learning rate. Each
     is scored `SCORES_IN_TIME` times, at equal distances in time.
@@ -70,7 +71,7 @@ class Comparison(BaseModel):
     batches: Annotated[tuple[Batch, ...], Field(strict=False, min_length=1, max_length=2)] = BATCHES
     learning_rate: Literal["linear", "same"] = "linear"
     score_every_epochs: float = Field(default=1 / 8, gt=0, le=1000)
-    seconds: float | None = Field(default=None, gt=0, le=1e6)
+    seconds: float | None = Field(default=None, ge=1, le=1e6)
     target_score: float | None = Field(default=None, gt=0)
     settings: Annotated[dict[str, Any], AfterValidator(flat)] = {}
 
@@ -170,17 +171,7 @@ def planned_runs(comparison: Comparison) -> list[PlannedRun]:
     if count > MOST_RUNS:
         raise UserError(f"seeds, stragglers, batches and arms make {count:,} runs: at most {MOST_RUNS:,} are compared")
     for given in (comparison.settings, *(arm.set for arm in comparison.arms)):
-        if (every := given.get("checkpoints.every_seconds")) is not None:
-            raise UserError(
-                f"compare: checkpoints.every_seconds: got {every!r:.80}: all modes are scored after the same examples here: "
-                "set score_every_epochs in the comparison's file"
-            )
-        for key in WITHOUT_END.keys() & given.keys() if comparison.seconds is not None else ():
-            if given[key] != WITHOUT_END[key]:
-                raise UserError(
-                    f"{key}: got {given[key]!r:.100}: this goes by the number of updates of the training, which is not known "
-                    "if all modes train for the same time: leave it out, or leave out the seconds"
-                )
+        _check_length(comparison, given)
     try:
         check_used(tuple(arm.mode for arm in comparison.arms), comparison.settings)
     except ValueError as error:
@@ -206,6 +197,37 @@ def planned_runs(comparison: Comparison) -> list[PlannedRun]:
             f"--straggler: got {', '.join(comparison.stragglers)}: no mode of this comparison has such a worker"
         )
     return list(runs.values())
+
+
+def _check_length(comparison: Comparison, given: Mapping[str, Any]) -> None:
+    """Raise UserError if settings contradict the length of the runs, or the moments at which the comparison scores them."""
+    if (every := given.get("checkpoints.every_seconds")) is not None:
+        after, instead = "examples", "set score_every_epochs in the comparison's file"
+        if comparison.seconds is not None:
+            after, instead = "seconds", "leave it out"
+        raise UserError(
+            f"compare: checkpoints.every_seconds: got {every!r:.80}: all modes are scored after the same {after} here: "
+            f"{instead}"
+        )
+    if comparison.seconds is None:
+        return
+    for key in OF_LENGTH:
+        if (value := given.get(key)) is not None:
+            raise UserError(
+                f"{key}: got {value!r:.100}: every arm trains for {comparison.seconds:g} s here: leave it out, or leave out "
+                "seconds"
+            )
+    for key in OFF_WITH_TIME_LIMIT.keys() & given.keys():
+        if given[key] != OFF_WITH_TIME_LIMIT[key]:
+            raise UserError(
+                f"{key}: got {given[key]!r:.100}: this setting needs the number of updates, which is unknown if every arm "
+                "trains for the same time: leave it out, or leave out seconds"
+            )
+    if "score_every_epochs" in comparison.model_fields_set:
+        raise UserError(
+            f"score_every_epochs: got {comparison.score_every_epochs:g}: with seconds, every run is scored {SCORES_IN_TIME} "
+            "times: leave it out"
+        )
 
 
 def training_order(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
@@ -284,7 +306,7 @@ def _placed_and_scored_alike(config: RunConfig, comparison: Comparison) -> RunCo
     """Return the configuration with settings that are equal in all modes unless an arm sets them."""
     values: dict[str, Any] = {"evaluation.after_training": True}
     if (seconds := comparison.seconds) is not None:
-        values |= WITHOUT_END | {
+        values |= OFF_WITH_TIME_LIMIT | {
             "training.max_seconds": seconds,
             "training.steps": None,
             "training.epochs": MOST_EPOCHS,

@@ -31,7 +31,12 @@ def make_plots(groups: Sequence[Group], views: Sequence[View]) -> list[Plot]:
         work = _curves(views, look, lambda score: score.examples / 1000, f"{unit} trained on [thousands]")
     return [
         Plot(f"{noun}-over-time", f"{noun.capitalize()} over time", f"{name} over seconds of training. {band}", time),
-        Plot(f"{noun}-over-examples", f"{noun.capitalize()} over examples", f"{name} over equal work. {band}", work),
+        Plot(
+            f"{noun}-over-examples",
+            f"{noun.capitalize()} over examples",
+            f"{name} over {unit} trained on. {band}",
+            work,
+        ),
     ]
 
 

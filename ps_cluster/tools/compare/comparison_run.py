@@ -8,6 +8,7 @@ from pathlib import Path
 from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.config.optimizer_rules import RULES
 from ps_cluster.config.recipe import COMPILED
+from ps_cluster.config.schedules import CONSTANT
 from ps_cluster.config.sections import flat
 from ps_cluster.config.setting_types import AUTO
 from ps_cluster.data.packed import PackedDataset
@@ -61,6 +62,11 @@ def train_all(
     comparison = _with_compiled_optimizer(comparison, runs, dataset)
     runs = planned_runs(comparison)
     complete = [complete_config(run.config, dataset) for run in runs]  # refuses settings that do not fit the examples
+    if comparison.seconds is not None and any(config.schedule.kind != CONSTANT for config in complete):
+        raise UserError(
+            "--seconds: the network was compiled with a schedule, which needs the number of updates: compile it with a "
+            "constant learning rate, or compare after equally many examples"
+        )
     if comparison.target_score is not None:
         monitor = Monitor.of(complete[0].evaluation)
         noun = OBJECTIVES[dataset.spec.objective].metric_name if monitor.name == AUTO else monitor.name
@@ -90,6 +96,8 @@ def _with_compiled_optimizer(comparison: Comparison, runs: Sequence[PlannedRun],
     stale = [run for run in runs if run.config.staleness.method == RULES[COMPILED].staleness_method]
     complete = complete_config((stale or runs)[0].config, dataset)
     found = flat({"optimizer": complete.optimizer.model_dump(mode="json")})
+    if complete.schedule.kind != CONSTANT:  # that of compile()
+        found |= flat({"schedule": complete.schedule.model_dump(mode="json")})
     if stale:
         found["staleness.method"] = complete.staleness.method
     return comparison.model_copy(update={"settings": {**comparison.settings, **found}})

@@ -15,11 +15,11 @@ from ps_cluster.runs.ledger import NO_ROWS
 from ps_cluster.runs.ledger_csv import read_csv
 from ps_cluster.runs.monitor import Monitor
 from ps_cluster.runs.phases import time_shares
-from ps_cluster.runs.result_rows import BROKEN, ScoreRow, Summary
+from ps_cluster.runs.result_rows import BROKEN, ScoreRow, Summary, TimeLimitReached
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.tools.compare.metric import Metric, metric_of
 
-TIME_TOLERANCE = 0.02  # by how much the training times of runs with one limit may differ
+TIME_TOLERANCE = 0.02  # the last update may come before the time limit by this part of it
 LONGEST_GAP = 0.5  # between two scores that are interpolated, as a share of the training's examples
 
 
@@ -90,9 +90,20 @@ class Record:
         return self.scores[-1].diverged
 
     @property
+    def limit_s(self) -> float | None:
+        """The time limit in seconds, if it ended the training."""
+        ended_by = self.summary.early_stop
+        return ended_by.max_seconds if isinstance(ended_by, TimeLimitReached) else None
+
+    @property
     def final(self) -> float | None:
-        """The metric of the last scored checkpoint; None for a run that diverged."""
-        return None if self.diverged else self.scores[-1].value
+        """The metric of the last scored checkpoint, or at the time limit; None for a run that diverged.
+
+        A run that its time limit ended still finishes the steps under way, which take longer with a slow worker.
+        """
+        if self.diverged:
+            return None
+        return self.scores[-1].value if self.limit_s is None else self.after(self.limit_s)
 
     @property
     def track(self) -> list[tuple[ScoreInTime, float]]:
@@ -100,9 +111,10 @@ class Record:
         return [(score, score.value) for score in self.scores if score.value is not None]
 
     def after(self, seconds: float) -> float | None:
-        """Return the metric after so many seconds of training, interpolated between two scores.
+        """Return the metric after `seconds` of training, interpolated between two scores.
 
-        Return None if the run diverged, or trained for less. The last update may come a moment before the run's limit.
+        Return None if the run diverged, if it trained for less than `seconds`, or if its first score came later. A run may
+        end slightly before its limit, so `TIME_TOLERANCE` is allowed.
         """
         track = [] if self.diverged else self.track
         if not track or not track[0][0].train_seconds <= seconds <= (1 + TIME_TOLERANCE) * track[-1][0].train_seconds:
@@ -137,8 +149,8 @@ class Record:
 
 
 def limit_of(records: Sequence[Record]) -> float | None:
-    """Return the seconds that all runs trained, if this was their limit; None if they trained on the same examples."""
-    limits = {record.config.training.max_seconds for record in records}
+    """Return the time limit in seconds that ended all runs which did not diverge; None if there is no such limit."""
+    limits = {record.limit_s for record in records if not record.diverged}
     return limits.pop() if len(limits) == 1 else None
 
 

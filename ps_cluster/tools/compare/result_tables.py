@@ -135,7 +135,7 @@ def _identity_cells(group: Group) -> dict[str, str]:
 
 def _metric(group: Group, found: Estimate | None) -> str:
     if found is None:
-        return "diverged"
+        return "diverged" if group.diverged == len(group.records) else "–"
     metric, n = group.metric, len(group.records)
     some = f" ({group.diverged} of {n} diverged)" if group.diverged else ""
     spread = "" if found.sd is None else f" ± {metric.scale * found.sd:{metric.difference_spec}}"

@@ -72,7 +72,9 @@ class Costs(BaseModel):
     pull_delay_seconds: Seconds  # of a pull, outside of any queue: calls, packing, waking up
     push_delay_seconds: Seconds
     step_gap_seconds: Seconds  # between two steps
-    dispatch_delay_seconds: Seconds  # that a new dispatch adds to it, in addition to the chief's CPU time
+    dispatch_delay_seconds: (
+        Seconds  # added to the gap before the first step of a dispatch, besides the chief's CPU time
+    )
     chief_seconds: Seconds  # of the chief's CPU, for each dispatch
     chief_background_cores: float = Field(ge=0, lt=1)  # that the chief always uses, to look and to write progress
 

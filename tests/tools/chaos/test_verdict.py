@@ -114,7 +114,7 @@ def test_an_update_of_synchronous_training_has_a_gradient_of_every_worker():
         ({"undisturbed": [GOOD, changed("updates", lost=1)]}, "the undisturbed run is not exact"),
     ],
 )
-def test_what_is_wrong_is_told(runs, words):
+def test_each_violation_is_reported(runs, words):
     assert any(words in line for line in found(**runs))
 
 

@@ -179,12 +179,16 @@ def test_a_baseline_that_is_no_arm_is_refused_before_anything_is_trained(tmp_pat
 
 
 def test_seconds_between_checkpoints_are_refused_because_runs_are_scored_after_the_same_examples():
-    with pytest.raises(UserError, match="checkpoints.every_seconds: got 5.0.*score_every_epochs"):
+    with pytest.raises(
+        UserError, match="checkpoints.every_seconds: got 5.0.*same examples here: set score_every_epochs"
+    ):
         plan(SMALL | {"checkpoints.every_seconds": 5.0})
+    with pytest.raises(UserError, match="checkpoints.every_seconds: got 5.0.*same seconds here: leave it out"):
+        plan(EPOCHS | {"checkpoints.every_seconds": 5.0}, seconds=60)
 
 
-def test_with_a_limit_of_time_all_modes_train_and_are_scored_by_the_clock():
-    for run in plan(arms=arms("async", "sync", "single"), seconds=240.0):
+def test_with_a_time_limit_all_modes_train_and_are_scored_by_the_clock():
+    for run in plan(EPOCHS, arms=arms("async", "sync", "single"), seconds=240.0):
         training, scoring = run.config.training, run.config.checkpoints
         assert run.config.schedule.kind == "constant" and not run.config.schedule.image_scales
         assert (training.max_seconds, training.steps, training.epochs) == (240.0, None, MOST_EPOCHS)
@@ -199,9 +203,26 @@ def test_with_a_limit_of_time_all_modes_train_and_are_scored_by_the_clock():
         ("schedule.image_scales", [{"scale": 0.5, "until": 0.3}]),
     ],
 )
-def test_what_goes_by_the_length_of_the_training_is_refused_if_only_the_time_ends_it(key, value):
-    with pytest.raises(UserError, match=f"{key}: got .*not known if all modes train for the same time: leave it out"):
-        plan(SMALL | {key: value}, seconds=240.0)
+def test_settings_that_need_the_number_of_updates_are_refused_with_a_time_limit(key, value):
+    with pytest.raises(UserError, match=f"{key}: got .*unknown if every arm trains for the same time: leave it out"):
+        plan(EPOCHS | {key: value}, seconds=240.0)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("training.epochs", 3.0),
+        ("training.steps", 100),
+        ("training.max_seconds", 30.0),
+        ("checkpoints.every_epochs", 1.0),
+    ],
+)
+def test_another_length_than_the_seconds_is_refused(key, value):
+    for settings, arm in ((EPOCHS | {key: value}, {}), (EPOCHS, {key: value})):
+        with pytest.raises(UserError, match=f"{key}: got {value}: every arm trains for 240 s here: leave it out"):
+            plan(settings, arms=arms("async", **arm), seconds=240.0)
+    with pytest.raises(UserError, match="score_every_epochs: got 0.5: with seconds, every run is scored 8 times"):
+        plan(EPOCHS, seconds=240.0, score_every_epochs=0.5)
 
 
 def test_a_shared_setting_that_one_mode_does_not_use_is_no_difference():
@@ -262,3 +283,21 @@ def test_rates_of_a_compiled_network_are_scaled_from_the_rate_of_its_compile(tmp
     assert {mode: (one.rule, one.momentum) for mode, one in found.items()} == dict.fromkeys(found, ("momentum", 0.8))
     rates = {mode: one.learning_rate for mode, one in found.items()}
     assert rates == {"bounded": 0.5, "async": 0.1, "sync": pytest.approx(0.3)}
+
+
+def test_the_schedule_of_a_compiled_network_is_that_of_all_arms_and_needs_a_number_of_updates(tmp_path, monkeypatch):
+    (tmp_path / "my.py").write_text("def build():\n    raise AssertionError('nobody builds it here')\n")
+    settings = EPOCHS | {"model.name": NETWORKS.trust_name("my.py:build", tmp_path)}
+    cosine = {
+        "kind": "keras",
+        "function": "CosineDecay",
+        "arguments": {"initial_learning_rate": 0.1, "decay_steps": 50},
+    }
+    facts = NetworkFacts(optimizer={"rule": "sgd", "learning_rate": 0.1, "weight_decay": 0.0}, schedule=cosine)
+    monkeypatch.setattr(network_check, "check_network", lambda *_: facts)
+    given = comparison(settings, arms=arms("async", "sync"), batches=PER_WORKER)
+    planned = comparison_run._with_compiled_optimizer(given, planned_runs(given), only_named())
+    assert {run.config.schedule.kind for run in planned_runs(planned)} == {"keras"}
+    timed = comparison(settings, arms=arms("async", "sync"), batches=PER_WORKER, seconds=60)
+    with pytest.raises(UserError, match="schedule.kind: got 'keras': this setting needs the number of updates"):
+        planned_runs(comparison_run._with_compiled_optimizer(timed, planned_runs(timed), only_named()))

@@ -418,8 +418,8 @@ def test_what_must_be_equal_and_is_not_is_refused_by_name_unless_forced(tmp_path
     assert (GENERATED in report.warnings) == ("dataset_kind" in changes)
 
 
-def in_equal_time(folder: Path, **seconds: float) -> list[Path]:
-    """Runs with a limit of 40 s, which trained for so many seconds on different numbers of images. They differ by mode."""
+def write_time_limited_runs(folder: Path, **seconds: float) -> list[Path]:
+    """Write two runs for each mode, with a time limit of 40 s. `seconds`: mode → the seconds that its runs trained."""
     roots = []
     for mode, trained in seconds.items():
         examples = 1000 * len(mode)
@@ -431,8 +431,8 @@ def in_equal_time(folder: Path, **seconds: float) -> list[Path]:
     return roots
 
 
-def test_runs_of_equal_time_may_differ_in_examples_and_are_compared_after_parts_of_it(tmp_path, no_plots):
-    report = write_report(in_equal_time(tmp_path / "runs", sync=40.0, single=40.2), tmp_path / "report")
+def test_runs_with_one_time_limit_may_differ_in_examples_and_are_compared_at_three_times(tmp_path, no_plots):
+    report = write_report(write_time_limited_runs(tmp_path / "runs", sync=40.0, single=44.0), tmp_path / "report")
     (table,) = (one for one in report.tables if one.title.startswith("Accuracy after the same time"))
     assert list(table.columns.values())[3:] == ["after 10 s [%]", "after 20 s [%]", "after 40 s [%]"]
     (of_sync,) = (texts for texts in table.texts if texts[0] == "sync")
@@ -442,9 +442,19 @@ def test_runs_of_equal_time_may_differ_in_examples_and_are_compared_after_parts_
 
 
 def test_runs_that_did_not_train_for_equal_times_are_refused(tmp_path, no_plots):
-    roots = in_equal_time(tmp_path / "runs", sync=40.0, single=45.0)
-    with pytest.raises(UserError, match=r"differ in seconds of training by more than 2%: 40.0 \('sync-0'\) to 45.0"):
+    roots = write_time_limited_runs(tmp_path / "runs", sync=40.0, single=30.0)
+    with pytest.raises(UserError, match="'single-0' trained for 30.0 s of 40"):
         write_report(roots, tmp_path / "report")
+
+
+def test_runs_that_completed_their_epochs_before_a_time_limit_are_compared_by_equal_work(tmp_path, no_plots):
+    settings = {"training.max_seconds": 4000.0}
+    runs = [
+        Fake({"mode.name": mode, **settings}, train_seconds=seconds)
+        for mode, seconds in (("sync", 20.0), ("async", 15.0))
+    ]
+    report = write_report(written_runs(tmp_path, *runs), tmp_path / "report")
+    assert not [one.title for one in report.tables if "after the same time" in one.title]
 
 
 def test_a_run_that_diverged_and_ended_before_the_others_is_compared_with_them(tmp_path, no_plots):

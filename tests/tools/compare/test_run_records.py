@@ -42,6 +42,13 @@ def test_a_score_after_some_seconds_lies_between_two_scores_and_never_far_after_
     assert read(tmp_path, name="diverged", scores=scores, broken=1).after(15) is None
 
 
+def test_the_final_score_of_a_run_with_a_time_limit_is_that_at_the_limit(tmp_path):
+    scores = ((0.40, 10.0, 5000), (0.60, 20.0, 10_000), (0.70, 25.0, 12_500))
+    limited = read(tmp_path, scores=scores, train_seconds=25.0, outcome="stopped", limit_s=20.0)
+    assert (limited.final, limited.limit_s) == (0.60, 20.0)
+    assert read(tmp_path, name="whole", scores=scores, train_seconds=25.0).final == 0.70
+
+
 def test_a_target_takes_no_longer_than_the_training(tmp_path):
     record = read(tmp_path, scores=((0.40, 10.0, 5000), (0.60, 20.2, 10_000)), train_seconds=20.0)
     assert record.reached(0.60) == Reached(20.0, 10_000.0, is_limit=False)
