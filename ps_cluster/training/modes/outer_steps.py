@@ -1,4 +1,4 @@
-"""The outer step of modes diloco and sync-diloco: Nesterov's momentum on the distance that a worker's period has moved.
+"""The outer step of modes diloco and sync-diloco: Nesterov's momentum, applied to the distance that a period has moved.
 
 The synchronous form is by Douillard et al. 2023, "DiLoCo: Distributed Low-Communication Training of Language Models"
 (arXiv:2311.08105), algorithm 1; the asynchronous form by Liu et al. 2024, "Asynchronous Local-SGD Training for Language

@@ -34,7 +34,7 @@ class SyncPsSettings(ModeSettings):
         default=0,
         ge=0,
         le=999,
-        description="Number of spare workers. An update does not wait for the gradients of this many workers; those "
+        description="Number of spare workers. An update does not wait for the gradients of this many workers; gradients "
         "that come too late are dropped.",
     )
     grace_seconds: float = Field(
@@ -142,7 +142,7 @@ class RoundShard(WaitingShard):
 
 
 class Rounds(StepSource):
-    """Hands out rounds, as one dispatch for every worker. If a worker gets two dispatches, the second has no work."""
+    """Hands out rounds, with one dispatch for each worker. If a worker gets two of these, the second finds no work left."""
 
     def hand_out(self) -> Iterator[bool]:
         begin, total = self._progress.applied, self._progress.total
@@ -224,7 +224,7 @@ class SyncPs(DefaultMode):
         super().check(config)
         backups = self.late_workers(config)
         if backups and backups >= config.cluster.workers:
-            raise ValueError(f"mode.backup_workers: got {backups}: it needs more workers than that")
+            raise ValueError(f"mode.backup_workers: got {backups}: it has to be less than cluster.workers")
         if (grace_s := self.grace_seconds(config)) and not backups:
             raise ValueError(f"mode.grace_seconds: got {grace_s:g}: it needs mode.backup_workers, 1 or more")
 

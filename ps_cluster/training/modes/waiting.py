@@ -23,7 +23,7 @@ from ps_cluster.server.shard import ParameterShard
 
 
 class WaitingShard(ParameterShard):
-    """A shard where workers wait until another worker, or the passing of time, has changed something."""
+    """A shard on which workers wait until another worker, or the passing of time, has changed its state."""
 
     capabilities = Capabilities(waits=True)
 
@@ -82,7 +82,7 @@ class GraphCondition:
         Args:
           value: the result that means "wait".
           attempt: returns a tensor of `dtype`, [].
-          needed: the inputs of the attempt from outside; the graph enters the section only when all have arrived.
+          needed: the inputs of the attempt from outside. The graph enters the section only when all inputs have arrived.
         """
 
         def counted() -> tuple[tf.Tensor, tf.Tensor]:
