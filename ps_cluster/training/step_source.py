@@ -93,7 +93,7 @@ class StepSource(ABC):
 
 
 class AsynchronousSteps(StepSource):
-    """Dispatches of step ids, each for one worker. Steps that were under way before a resume come first."""
+    """Hands out step ids, each dispatch for one worker. Steps that were under way before a resume come first."""
 
     def repeat(self, steps: np.ndarray) -> None:
         self._schedule(self._graphs.again, steps)
