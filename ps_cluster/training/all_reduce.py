@@ -52,7 +52,7 @@ _SUM = tf.distribute.ReduceOp.SUM
 # 0.
 CONTINUE, STOP, CONTINUE_LATER = 0.0, 1.0, 2.0
 _RECEIVED = "received.safetensors"
-_LEAVE_WITHIN_S = 20.0  # less than what counts as a standstill
+_LEAVE_WITHIN_S = 20.0  # less than the time after which a task counts as standing still
 _WORD_BYTES = 8
 _LOOKS = 10  # number of looks of a `RoundWatch` within its limit
 

@@ -167,7 +167,7 @@ class Chief:
         Args:
           lost_after_s: the seconds without an update, in addition to the time that an update takes, after which the chief
             gives a dispatch to another worker too.
-          present: returns the indices of the workers that take part now; None: always those of the configuration.
+          present: returns the indices of the workers that take part now; None: always all workers of the configuration.
           start_again: asks workers, with the reason, to exit and be started again; None: the launcher finds and ends
             workers that do nothing (launch/silence.py).
         """

@@ -37,7 +37,7 @@ TELL_WITHIN_S = 10.0
 class TaskAdmission:
     """Compares the fingerprint of a new task, sends it the leader's term, and frees what earlier leaders left in it.
 
-    Under a launcher, tasks need none of this.
+    Under a launcher, it admits every task without doing this.
     """
 
     leading: LeaderStart
@@ -80,7 +80,7 @@ def connect(
     present = _wait_for(cluster, leading.least_workers)
     spec = tf.train.ClusterSpec({CHIEF: cluster[CHIEF], PS: cluster[PS], WORKER: present})
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(spec, rpc_layer="grpc", task_type=CHIEF, task_id=0)
-    # The strategy has a place for every worker that may come, and is connected to those that are present.
+    # The strategy has a place for every worker that may ever join, and is connected to the workers that are present.
     strategy = PartlyConnectedStrategy(
         resolver, all_workers=len(cluster[WORKER]), keep_s=KEEP_S if leading.alone else None
     )

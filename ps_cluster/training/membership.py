@@ -31,7 +31,7 @@ _LONGEST_GAP_S = 15.0  # if more time than this passes between two looks, probes
 # weights and slots of several leaders.
 KEEP_S = 120
 MOST_ERROR_CHARACTERS = 150  # longer errors are shortened in messages to the user
-_RETRY_S = 0.5  # after a failure between a worker and a parameter server
+_RETRY_S = 0.5  # the pause after a failure between a worker and a parameter server
 _DISPATCH_ERRORS = (tf.errors.OpError, *CLOSURE_ERRORS, TypeError)
 
 

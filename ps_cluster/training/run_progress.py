@@ -210,7 +210,7 @@ class RunProgress:
         self._tally.add(rows, seconds)
         self._measure(rows)
         for name in SUMMED:
-            # Rows of progress have the learning rate that was applied. Rows of the ledger have that of the schedule.
+            # Rows of progress have the learning rate that was applied. Rows of the ledger have the scheduled learning rate.
             applied = rows["rate_factor"] if name == "learning_rate" else 1.0
             self._sums[name] += float((rows[name] * applied).sum())
         self._summed_rows += len(rows)

@@ -1,4 +1,4 @@
-"""Decide when to save the state of a training, as snapshots to recover from and checkpoints to score and keep."""
+"""Decide when to save the state of a training: as snapshots, to recover from, and as checkpoints, to score and keep."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class Saver:
 
     @property
     def seconds_to_checkpoint(self) -> float:
-        """The seconds until a checkpoint of whole epochs is due, at the present speed; infinite if none waits for that time.
+        """The seconds until a checkpoint of whole epochs is due, at the present speed; infinite if unknown or already due.
 
         If the chief looks at that moment, all modes of a comparison save at nearly the same number of examples.
         """
@@ -244,7 +244,7 @@ class Saver:
     def save_last(self) -> None:
         """Save the last checkpoint and remove the snapshots, which are now useless. Raises RunFailed if the disk refuses.
 
-        A leader that was frozen before the removal may wake up late, so the snapshots of a newer leader stay.
+        Only snapshots of this and earlier leaders are removed, because this leader may have been frozen for a while meanwhile.
         """
         even = self._save(self._run_dir.checkpoints)
         if even or self._config.shards == 1:  # otherwise fewer servers may need an even snapshot to continue from
@@ -257,7 +257,7 @@ class Saver:
         extent = self._extent_of_snapshot(share) if is_snapshot else Extent.WHOLE
         since = self._full if extent is Extent.CHANGED else None
         if extent is Extent.FULL:
-            self._full = None  # until the new one is written
+            self._full = None  # until the new full snapshot is written
         checkpoint = self._read_state(extent, since)
         even = self._config.shards > 1 and is_even(checkpoint.arrays)
         spare = checkpoint.step if even else self._even.get(directory)
@@ -344,8 +344,8 @@ class Saver:
     def _heartbeat(self) -> Iterator[None]:
         """Call `saving` at intervals during the block, because writing a large state may take as long as a standstill.
 
-        It is called only if updates were applied since its last call in an earlier save. Otherwise, a training that
-        stands still would not be noticed.
+        It is called only if updates were applied since its last call in an earlier save. Without this condition, a
+        training that stands still would not be noticed.
         """
         over, moved = threading.Event(), self._progress.applied > self._reported_at
 

@@ -221,7 +221,7 @@ class Session:
         outcome: TrainingOutcome = "completed" if self.progress.completed else "stopped"
         if broken := self._broken(least_steps=1):
             outcome, stopped = broken, stopped or not self.progress.completed
-            say(f"the training ends as {broken} after {self.progress.applied:,} updates")
+            say(f"the training ends with the outcome {broken} after {self.progress.applied:,} updates")
         self._reporter.end(self._result(outcome, None if stopped else self.progress.total))
         goes_on = goes_on and outcome == "stopped"
         checkpoints.mark_ended(
