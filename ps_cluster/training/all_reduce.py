@@ -127,7 +127,7 @@ def _train(
 
 
 def different_replica(digests: Sequence[float], updates: int) -> str | None:
-    """Return a line for the proof that names the workers whose weights differ from most workers' weights, if any."""
+    """Return a line for the proof that names the workers whose weights differ from those of most workers, or None."""
     (most, _), *others = Counter(digests).most_common()
     if not others:
         return None

@@ -32,7 +32,7 @@ SERVER_TABLE_COPIES, LEADER_TABLE_COPIES, EVALUATOR_TABLE_COPIES = 2.1, 2.0, 8.6
 # The package's networks make a worker grow by 0.35 to 1.2 times the floats of a forward pass; networks with some 100 MB of
 # floats or more, by at least 0.6. A training is refused only if even this share of its estimate does not fit.
 SURE_SHARE = 0.7
-_BOOT_ID = "/proc/sys/kernel/random/boot_id"  # tells machines apart
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"  # a file with a different content on each machine
 # Operations whose results take no new memory.
 _VIEWS = frozenset({"Const", "Identity", "IdentityN", "Placeholder", "Reshape", "Split", "SplitV", "Squeeze"})
 # TensorFlow can't send a larger tensor. Its error is "Cannot encode a Tensor that exceeds the 2GB protobuf limit".

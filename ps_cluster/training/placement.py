@@ -90,7 +90,7 @@ def devices_of(config: RunConfig, asked: Mapping[int, str], existing: Sequence[s
 
 
 def check_devices(wanted: Sequence[str], asked: Mapping[int, str], existing: Sequence[str]) -> None:
-    """Raise UserError if a device that the user asks for does not exist. Arguments: see `devices_of`."""
+    """Raise UserError if a device that the user asks for does not exist. For the arguments, see `devices_of`."""
     for worker, device in asked.items():
         if wanted[worker] not in existing:
             own = ", ".join(

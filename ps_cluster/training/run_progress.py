@@ -61,7 +61,7 @@ class RunProgress:
       total: the number of updates of the whole run.
       scheduled_updates: the updates that were handed out. The chief records them when it hands them out.
       positions: for each shard, the number of rows that were read from its ledger.
-      missing_steps: int64 [k], the step ids that were under way before a resume, in order.
+      missing_steps: int64 [k], the step ids that were under way before a resume, in ascending order.
       next_step: the lowest step id above all that were handed out before a resume.
       counts: int64 [ps, len(COUNTS)], the shards' counters at the last look.
       leaves: whether this leader ends while updates are still under way, so that these updates stay undone.
@@ -169,7 +169,7 @@ class RunProgress:
             return self._dispatches.take_late(after_s, workers)
 
     def missing_in_round(self) -> list[int]:
-        """Return the workers that have not pushed in the open round although others have; none in modes without rounds."""
+        """Return the workers that have not pushed in the open round although other workers have; [] without rounds."""
         if self._steps_per_update == 1:
             return []
         steps = np.arange(self._steps_per_update) + self.applied * self._steps_per_update

@@ -149,7 +149,7 @@ class Session:
         self._train_examples = start.dataset.train_examples
         self._total_steps = start.config.total_steps(self._train_examples)
         self._reporter = start.reporter
-        # The work of the earlier leaders of this training, in order.
+        # The work of the earlier leaders of this training, the oldest first.
         self._before = start.resumed.meta.leaders if start.resumed else []
         if self.leads and start.resumed:
             for directory in self._run_dir.states:

@@ -48,7 +48,7 @@ class WorkerState:
         Args:
           name: the name of the state, which is unique in the process. It begins with the leader's prefix.
           says: a description of the state, for the worker's log.
-          files: the names of the two files in the worker's workspace; if empty, the state ends with the process.
+          files: the names of the two files in the worker's workspace; if empty, the state is lost with the process.
         """
         self._name, self._says, self._files = name, says, files
         self._kept: dict[str, tf.Variable] = {}

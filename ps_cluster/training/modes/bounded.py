@@ -82,7 +82,7 @@ class BoundedShard(WaitingShard):
             self._remaining = tf.Variable(tf.zeros([workers], tf.int64))
             # There are as many clocks as a cluster may ever have workers, because a resumed run may have more workers.
             self._clocks = tf.Variable(tf.zeros([MOST_WORKERS_OF_A_CLUSTER], tf.int64))
-            # The time of each worker's last message, in seconds on the clock of the ticks. No worker waits for another one
+            # The time of each worker's last message, in seconds on the clock of the ticks. No worker waits for a worker
             # that has never been part of the cluster.
             self._heard = tf.Variable(tf.constant([0.0] * (workers - spare) + [-math.inf] * spare, tf.float64))
             self._lease_s = tf.Variable(LEASE_S, dtype=tf.float64)

@@ -49,8 +49,8 @@ class SyncPsSettings(ModeSettings):
 class RoundShard(WaitingShard):
     """Synchronous training on the parameter server: an update is the mean of the first gradients of its round.
 
-    Round v turns version v into v + 1. In it, worker w takes step v x W + w. The first W - b gradients count; those of
-    the b slowest workers are dropped (Chen, Pan, Monga, Bengio, Jozefowicz 2016, arXiv:1604.00981, section 3: backup
+    Round v turns version v into v + 1. In it, worker w takes step v x W + w. The first W - b gradients count; the gradients
+    of the b slowest workers are dropped (Chen, Pan, Monga, Bengio, Jozefowicz 2016, arXiv:1604.00981, section 3: backup
     workers). With a grace period, the round stays open for this period after the first W - b gradients, or until all have
     arrived. The chief's ticks measure the time, so the round may stay open for up to two ticks longer.
     """
@@ -169,7 +169,7 @@ class SyncPs(DefaultMode):
     cluster = ClusterShape(
         most_parameter_servers=1,  # a single place must decide which gradient came too late
         fixed_workers="a round has a place for each worker",
-        # A round has a place for every worker, and would wait for ever for a worker that was given up.
+        # A round has a place for every worker, so it would wait for ever for a worker that is not restarted.
         on_death={**ON_DEATH, WORKER: OnDeath(restarts=5, whole_cluster=False, dispensable=False)},
     )
     promise = Promise(waits=Waits.IN_ROUNDS, is_stale=False)

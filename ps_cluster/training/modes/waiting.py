@@ -58,7 +58,7 @@ class GraphCondition:
 
     TensorFlow 2.21 does not cancel the part of a dead worker's graph that waits on a parameter server. That part stays, but a
     separate element is enqueued for it, so it does not take the element of another graph. Each leader has separate queues, and
-    the next leader closes those of an earlier one (server/leftovers.py).
+    the next leader closes the queues of an earlier leader (server/leftovers.py).
 
     Attributes:
       waiting: int32 [], the number of graphs that wait and were not yet notified.
