@@ -143,7 +143,7 @@ def test_compare_refuses_what_an_arm_itself_can_not_use():
         ({"cluster.max_workers": 2}, "cluster.max_workers: got 2: it has to be at least cluster.workers, 3"),
         ({"mode.name": "sync", "cluster.max_workers": 5}, "mode sync keeps its number of workers: each all-reduce"),
         ({"mode.name": "sync-ps", "cluster.min_workers": 1}, "mode sync-ps keeps its number of workers: a round has"),
-        ({"mode.simulate_workers": 9, "cluster.max_workers": 5}, "mode.simulate_workers: got 9: the delay is that of"),
+        ({"mode.simulate_workers": 9, "cluster.max_workers": 5}, "mode.simulate_workers: got 9: it needs a fixed"),
     ],
 )
 def test_bounds_of_workers_that_do_not_fit_are_refused(values, told):

@@ -1,7 +1,7 @@
 """Compare what has to be the same in all tasks of a run on several machines, or in a resumed run and its checkpoint.
 
-This module does not import TensorFlow, so differences are found early: by tasks before the first step, by a resumed run
-before it starts or writes anything. (A task's version of TensorFlow is read from the installed package.)
+This module does not import TensorFlow, so differences are found early: tasks find them before the first step, and a resumed
+run finds them before it starts or writes anything. (A task's version of TensorFlow is read from the installed package.)
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Facts = Annotated[dict[_Line, _Line], Field(max_length=500)]
 
 
 class CompatibilityFingerprint(Row):
-    """The settings, versions and data that a task works with: name → value, in the order in which they are compared.
+    """The versions, settings, files and data that a task works with: name → value, in the order of comparison.
 
     Attributes:
       versions: the versions of Python, TensorFlow and this package, and a digest of the package's sources.
@@ -81,7 +81,7 @@ class CompatibilityFingerprint(Row):
             raise Malformed(first_error(error, "agreement")) from error
 
     def to_json(self) -> str:
-        """Return this as JSON of at most `MOST_BYTES`."""
+        """Return the fingerprint as JSON, which `from_json` reads if it has at most `MOST_BYTES`."""
         return self.model_dump_json()
 
     def difference(self, other: CompatibilityFingerprint, at: str, here: str = "here") -> str | None:
@@ -141,7 +141,7 @@ def facts_of_data(dataset: PackedDataset) -> dict[str, str]:
 
 
 def text_of(value: Any) -> str:
-    """Return the value of a setting as text, a path without its folder."""
+    """Return the value of a setting as text. If the value is a path, return it without its folder."""
     if isinstance(value, str):
         return _without_folder(value)
     return json.dumps(value)
@@ -150,7 +150,7 @@ def text_of(value: Any) -> str:
 def _without_folder(text: str) -> str:
     """Return a path without its folder, which may differ between machines; any other text unchanged.
 
-    For a user's data, the form precedes the path: "image_folder:/home/ada/pets".
+    The setting of a user's data is a form followed by a path: "image_folder:/home/ada/pets".
     """
     form, separator, path = text.partition(":")
     if not form.isidentifier() or path.startswith("//"):  # no form, as in /home/ada/mine.py:load
@@ -159,7 +159,7 @@ def _without_folder(text: str) -> str:
 
 
 def _short(text: str) -> str:
-    """Return a text unchanged if it is short and printable, else its beginning and a digest."""
+    """Return a text unchanged if it is short and printable; otherwise return its beginning and a digest."""
     if len(text) <= _SHOWN_CHARACTERS and text.isprintable():
         return text
     shown = "".join(character if character.isprintable() else "?" for character in text[:_SHOWN_CHARACTERS])

@@ -52,7 +52,7 @@ _SUM = tf.distribute.ReduceOp.SUM
 # 0.
 CONTINUE, STOP, CONTINUE_LATER = 0.0, 1.0, 2.0
 _RECEIVED = "received.safetensors"
-_LEAVE_WITHIN_S = 20.0  # less than what counts as a standstill
+_LEAVE_WITHIN_S = 20.0  # less than the time after which a task counts as standing still
 _WORD_BYTES = 8
 _LOOKS = 10  # number of looks of a `RoundWatch` within its limit
 
@@ -97,7 +97,7 @@ def train(job: TrainingJob) -> None:
     elif not leading.alone:
         threading.Event().wait()  # the launcher stops this worker once worker 0 has ended
     if leading.alone:
-        # Worker 0 arrives here once it has written everything. So the loss of another worker no longer matters to it.
+        # Worker 0 arrives here once it has written everything. From then on, it ignores the loss of another worker.
         with contextlib.suppress(*((tf.errors.OpError,) if session.leads else ())):
             group.wait()
         _leave(cluster["worker"], index)
@@ -110,7 +110,7 @@ def _train(
 ) -> float:
     """Train until all updates are done, or until worker 0 requests otherwise. Return the last request of worker 0."""
     progress, leader_request = session.progress, CONTINUE
-    session.keep_up("training")  # from this row on, the limit for the first updates applies, not the limit for a start
+    session.keep_up("training")  # from this row on, the time limit for first updates replaces the limit for the start
     while not progress.completed and leader_request == CONTINUE:
         until = min(progress.applied + config.updates_at_once, progress.next_whole_epochs)
         progress.note_scheduled(np.arange(progress.applied, until))
@@ -127,7 +127,7 @@ def _train(
 
 
 def different_replica(digests: Sequence[float], updates: int) -> str | None:
-    """Return a line for the proof that names the workers whose weights differ from most workers' weights, if any."""
+    """Return a line for the proof that names the workers whose weights differ from those of most workers, or None."""
     (most, _), *others = Counter(digests).most_common()
     if not others:
         return None
@@ -262,7 +262,7 @@ def all_reduce_function(
     def share(rows: tf.Tensor, request: tf.Tensor, worker: tf.Tensor) -> tf.Tensor:
         """Write all workers' rows into every worker's ledger; return the result of `run_updates`."""
         mine = tf.one_hot(worker, workers, on_value=True, off_value=False)
-        # This is no product with `mine`: NaN times 0 is NaN, so a NaN in one worker's rows would spread to all rows.
+        # In a product with `mine`, a NaN in one worker's rows would spread to all rows, because NaN times 0 is NaN.
         table = tf.where(mine[None, :, None], rows[:, None, :], tf.zeros([], tf.float64))  # [count, workers, columns]
         request_and_digest = tf.concat([[request], tf.where(mine, replica.digest(), tf.zeros([], tf.float64))], 0)
         summed = all_reduce(tf.concat([tf.reshape(table, [-1]), request_and_digest], 0))
@@ -347,7 +347,7 @@ class RoundWatch:
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
-        self._thread.join()  # a watch that has just woken up would give up after the last round
+        self._thread.join()  # otherwise a watch that has just woken up could give up after the last round
 
     def _watch(self) -> None:
         while not self._over.wait(self._limit_s / _LOOKS):

@@ -58,9 +58,9 @@ def build(
     """Return the store, with one shard on each of `devices`, and the `Compute` of the workers.
 
     Args:
-      leader_prefix: begins the names of all resources that the leader creates on servers (server/leftovers.py).
+      leader_prefix: the prefix of the names of all resources that the leader creates on servers (server/leftovers.py).
       free: the free memory for all tasks together; None if the tasks are on several machines, whose memory is unknown.
-      accelerator_of: returns the device of each worker that computes the network; None: the worker's processor.
+      accelerator_of: returns the device with which each worker computes the network; None: the worker's processor.
     """
     network, start = make_network(config, dataset, own_device, devices, free)
     start = replace(start, leader_prefix=leader_prefix)
@@ -72,7 +72,7 @@ def build(
         config, network, dataset.spec, train_examples=dataset.train_examples, accelerator=accelerator_of(config)
     )
     compute = config.mode_kind.worker_step(step, config, start, network.keep)
-    if not isinstance(compute, Compute):  # a mode may be the user's
+    if not isinstance(compute, Compute):  # the user may have written the mode
         raise UserError(
             f"mode '{config.mode.name}': its worker_step returned {type(compute).__name__}: return the TrainStep, or another "
             "subclass of ps_cluster.training.step.Compute"
@@ -81,7 +81,7 @@ def build(
 
 
 def arrangement_of(network: flat.FlatNetwork, servers: int, matrices: Sequence[Matrix] = ()) -> Arrangement:
-    """Return, for a network with tables, where each server's weights are in the vector of all weights.
+    """Return the positions of each server's weights in the vector of all weights, for a network with tables.
 
     A server has a range of the weights that are in no table, then its rows of each group (server/table_shard.py).
     `matrices`: the matrices that have to be whole on one server.
@@ -132,7 +132,7 @@ def make_network(
             config, free, lambda: machines_of([one for one in devices if one.startswith("/job:ps")])
         )
         with nullcontext() if against else before_each_embedding(limit.add):
-            examples = dataset.inputs("train")  # the first of them may determine initial weights
+            examples = dataset.inputs("train")  # the first examples may determine initial weights
             model = build_model(config.model, dataset.spec, seed=config.training.seed, examples=examples)
         for line in unused_parts(model, config):
             say(line)
@@ -163,9 +163,10 @@ def make_store(
     arrangement: Arrangement | None = None,
     snapshot_lock: AbstractContextManager[object] = nullcontext(),
 ) -> ParameterStore:
-    """Return the store of a network with these initial values, with one shard on each of `devices`.
+    """Return the store of a network, with one shard on each of `devices`.
 
     Args:
+      parts: the initial values of each shard.
       arrangement, snapshot_lock: see `ParameterStore`.
     """
     return ParameterStore(

@@ -27,7 +27,7 @@ from ps_cluster.training.job import TrainingJob
 from ps_cluster.training.session import LOCAL_DEVICE, Session, SessionStart
 from ps_cluster.training.worker import DispatchGraph
 
-POLL_S = 0.25  # every look costs the chief and the parameter server some milliseconds
+POLL_S = 0.25  # every look costs the chief and the parameter server a few milliseconds
 LEAST_POLL_S = 0.02  # the shortest pause between two looks, just before a checkpoint of whole epochs is due
 DRAIN_TIMEOUT_S = 60.0
 # The chief hands out this many seconds of work ahead of the updates that it has seen applied, so that no worker waits for the
@@ -117,7 +117,7 @@ class Dispatcher(Protocol):
         """Hand out a dispatch."""
 
     def done(self) -> bool:
-        """Return whether no dispatch is under way. Raises the error of a dispatch that failed."""
+        """Return whether no dispatch is under way. Raises the error of a dispatch that has failed."""
 
 
 class LocalDispatcher:
@@ -142,7 +142,7 @@ class LocalDispatcher:
 
 
 class _LateWorker(NamedTuple):
-    """A worker that holds up a round."""
+    """A worker that delays a round."""
 
     round: int
     since_s: float  # on the chief's clock, when this was first seen, or when the worker was last asked to start again
@@ -167,8 +167,8 @@ class Chief:
         Args:
           lost_after_s: the seconds without an update, in addition to the time that an update takes, after which the chief
             gives a dispatch to another worker too.
-          present: returns the indices of the workers that take part now; None: always those of the configuration.
-          start_again: asks workers, with the reason, to end and be started again; None: the launcher finds and ends
+          present: returns the indices of the workers that take part now; None: always all workers of the configuration.
+          start_again: asks workers, with the reason, to exit and be started again; None: the launcher finds and ends
             workers that do nothing (launch/silence.py).
         """
         self._config = config
@@ -198,7 +198,7 @@ class Chief:
             self._finish_steps_under_way(drain)
 
     def _until_next_look_s(self) -> float:
-        """Return the seconds until the next look: POLL_S, or fewer if a checkpoint of whole epochs is due before."""
+        """Return the seconds until the next look: POLL_S, or fewer if a checkpoint of whole epochs is due earlier."""
         speed = self._progress.updates_per_second()
         least_s = max(LEAST_POLL_S, 1 / speed) if speed else POLL_S
         return min(POLL_S, max(least_s, self._session.saver.seconds_to_checkpoint))
@@ -287,8 +287,8 @@ class Chief:
             if self._upkeep.is_under_way:
                 moved = clock()  # during a look that saves, updates continue unseen
             if clock() - moved > limit_s:
-                line = f"{self._progress.outstanding} updates under way, and none ended within {limit_s:.0f} s"
-                # Without a launcher, only this process can save the finished updates. The others are computed again.
+                line = f"{self._progress.outstanding} updates are under way, and none has ended within {limit_s:.0f} s"
+                # Without a launcher, only this process can save the finished updates. All other updates are computed again.
                 if self._lost_after_s < math.inf:
                     self._progress.leaves = True
                     return say(f"{line}: they are {'lost' if drain.for_good else 'left for the next leader'}")

@@ -37,7 +37,7 @@ TELL_WITHIN_S = 10.0
 class TaskAdmission:
     """Compares the fingerprint of a new task, sends it the leader's term, and frees what earlier leaders left in it.
 
-    Under a launcher, tasks need none of this.
+    Under a launcher, it admits every task without doing this.
     """
 
     leading: LeaderStart
@@ -80,7 +80,7 @@ def connect(
     present = _wait_for(cluster, leading.least_workers)
     spec = tf.train.ClusterSpec({CHIEF: cluster[CHIEF], PS: cluster[PS], WORKER: present})
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(spec, rpc_layer="grpc", task_type=CHIEF, task_id=0)
-    # The strategy has a place for every worker that may come, and is connected to those that are present.
+    # The strategy has a place for every worker that may ever join, and is connected to the workers that are present.
     strategy = PartlyConnectedStrategy(
         resolver, all_workers=len(cluster[WORKER]), keep_s=KEEP_S if leading.alone else None
     )
@@ -95,7 +95,7 @@ def connect(
 def check_all(
     tasks: Sequence[Task], cluster: Mapping[str, list[str]], why_refused: Callable[[Task], str | None]
 ) -> None:
-    """Raise UserError if one of these tasks can't take part, with the task's address and the reason."""
+    """Raise UserError, with the task's address and the reason, if one of these tasks can't take part."""
     for task in tasks:
         if reason := why_refused(task):
             raise UserError(f"{task} ({cluster[task.type][task.index]}) can't take part: {reason}")
@@ -125,12 +125,12 @@ def tell_end(leading: LeaderStart, tasks: Sequence[Task], outcome: TrainingOutco
 
 
 def ask_to_start_again(leading: LeaderStart, workers: Sequence[int], why: str) -> None:
-    """Ask workers to end and be started again. `why`: the reason, on one line."""
+    """Ask workers to exit, so that they are started again. `why`: the reason, on one line."""
     _tell_all([Task(WORKER, worker) for worker in workers], LeaderMessage(term=leading.term, start_again=why))
 
 
 def _tell_all(tasks: Sequence[Task], message: LeaderMessage) -> None:
-    """Tell all tasks at once. Do not wait for tasks that take longer than `TELL_WITHIN_S`."""
+    """Send a message to all tasks at once. Do not wait for tasks that take longer than `TELL_WITHIN_S`."""
 
     def tell_one(task: Task) -> None:
         with contextlib.suppress(tf.errors.OpError):

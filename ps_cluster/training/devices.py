@@ -1,8 +1,8 @@
 """Name the devices of a cluster's tasks, and choose the device that computes the network on a worker.
 
 All other operations of a worker's graphs are placed on its processor. Otherwise TensorFlow would use a visible GPU for every
-operation that has a kernel there. It would then place the worker's variables there, although the next leader frees them on
-the processor. And to gather the rows of a batch, it would copy the whole mapped data set to the GPU.
+operation that has a GPU kernel. It would then place the worker's variables on the GPU, although the next leader frees them
+on the processor. And to gather the rows of a batch, it would copy the whole mapped data set to the GPU.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ RunDispatch: TypeAlias = "Callable[[tf.Tensor, tf.Tensor], tf.Tensor]"
 
 
 def task_name(task: Task) -> str:
-    """Return the name of a task in TensorFlow, with which the names of its devices begin."""
+    """Return TensorFlow's name of a task, which is the prefix of the names of its devices."""
     return f"/job:{task.type}/replica:0/task:{task.index}"
 
 
 def device_name(task: Task, device: str = CPU) -> str:
-    """Return the full name of a device of a task, e.g. "CPU:0"."""
+    """Return the full name of a task's device. `device`: its short name, e.g. "CPU:0"."""
     return f"{task_name(task)}/device:{device}"
 
 
@@ -39,7 +39,7 @@ def processor_beside(device: str) -> str:
 
 
 def accelerator_of(config: RunConfig) -> str | None:
-    """Return the device that computes the network; None: the processor. A worker without it uses its processor."""
+    """Return the device that computes the network; None: the processor. A worker without that device uses its processor."""
     return FIRST_GPU if config.cluster.on_gpus else None
 
 
@@ -60,7 +60,7 @@ def graph_of_dispatch(config: RunConfig, what: tf.TensorSpec, dispatch: RunDispa
 
 
 def check_gpus(environment: Mapping[str, str]) -> None:
-    """Raise UserError if TensorFlow sees no GPU, as its package without CUDA does not."""
+    """Raise UserError if TensorFlow sees no GPU, for example because it was installed without CUDA."""
     if not tf.config.list_physical_devices("GPU"):
         visible = environment.get(VISIBLE_GPUS)
         of_them = "the GPUs" if visible is None else f"{VISIBLE_GPUS}={visible}"

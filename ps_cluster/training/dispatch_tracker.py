@@ -11,9 +11,9 @@ from ps_cluster.clock import AwakeClock
 
 class _OpenDispatch:
     def __init__(self, steps: set[int]):
-        self.steps = steps  # the open steps; a repeat shares the set of its original
+        self.steps = steps  # the open steps; a repeat shares this set with the original dispatch
         self.pid: int | None = None  # the process that pushed the newest update of the dispatch
-        self.news_s: float | None = None  # when its newest update came, or else its work began; None while it waits
+        self.news_s: float | None = None  # the time of its newest update, or else of its start; None while it waits
         self.is_repeated = False
 
 
@@ -51,7 +51,7 @@ class OpenDispatches:
         """Return the open steps (int64 [k]) of each dispatch that had no update for `after_s` seconds, to be repeated.
 
         Each dispatch is returned once. Its repeat is a dispatch, too: it is late if it has no update for `after_s`
-        seconds after work on it has begun. Call this at each look, because the beginning of work is noticed here.
+        seconds after work on it has begun. Call this at each look, because this call notices the start of work.
 
         Args:
           workers: the number of workers that take part now.

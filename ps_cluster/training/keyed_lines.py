@@ -12,7 +12,7 @@ from ps_cluster.runs.checkpoints import KEYED
 from ps_cluster.runs.logs import ROWS_END
 from ps_cluster.runs.result_rows import KeyedUse
 
-AGAIN_AT = 10  # a table gets another line once it has this many times as many ended rows
+AGAIN_AT = 10  # a table gets another line once it has evicted this many times as many rows as at its last line
 
 
 class KeyedLines:
@@ -23,15 +23,15 @@ class KeyedLines:
     """
 
     def __init__(self, forms: Sequence[KeyedRows]):
-        """Create an object for all tables of keys. `forms`: their forms, in the order of a checkpoint."""
+        """Create a reader for all tables of keys. `forms`: the forms of the tables, in the order of a checkpoint."""
         self._forms = forms
         self._next = [1] * len(forms)
         self.uses: list[KeyedUse] = []
 
     def of(self, arrays: Mapping[str, np.ndarray]) -> Iterator[LogLine]:
-        """Yield a line for each table in which rows have ended for want of room.
+        """Yield a line for each table that has evicted rows because it was full.
 
-        A table gets its next line only once `AGAIN_AT` times as many rows have ended.
+        A table gets its next line only once it has evicted `AGAIN_AT` times as many rows.
 
         Args:
           arrays: the arrays of a checkpoint.
@@ -51,5 +51,5 @@ class KeyedLines:
         for index, use in enumerate(self.uses):
             if use.ended >= self._next[index]:
                 self._next[index] = AGAIN_AT * use.ended
-                advice = "give the DynamicEmbedding a larger budget, or fewer rows by admit_after or expire_after"
+                advice = "give the DynamicEmbedding a larger budget, or reduce its rows with admit_after or expire_after"
                 yield ROWS_END(f"{use.line}: {advice}")

@@ -30,7 +30,7 @@ def updates_at(config: RunConfig, total_batches: int, batch: tf.Tensor) -> tuple
 
 
 def number_in_lockstep(config: RunConfig, batch: tf.Tensor) -> tf.Tensor:
-    """Return the number of a batch among the batches of its worker, int64 [], from 0, if the workers go in lockstep.
+    """Return the number of a batch among the batches of its worker, int64 [], from 0, if the workers run in lockstep.
 
     In lockstep, each worker has one step of every update, and may take several batches in it. In the other modes it is
     not known which steps a worker will get, so the result is the number among all batches.
@@ -59,7 +59,7 @@ def expected_rates(config: RunConfig, total_steps: int) -> Callable[[np.ndarray]
 
 
 def text_of_rules(config: RunConfig, total_steps: int) -> str:
-    """Return as text the settings that decide a step's learning rate and staleness bound, so that they can be compared."""
+    """Return a text of the settings that decide a step's learning rate and staleness bound, so that it can be compared."""
     code = user_code.parse(config.schedule.kind)
     digest = hashlib.sha256(code.file.read_bytes()).hexdigest() if code and code.file.is_file() else ""
     settings = config.schedule.model_dump(mode="json"), digest, config.optimizer.learning_rate
@@ -70,7 +70,7 @@ def text_of_rules(config: RunConfig, total_steps: int) -> str:
 def schedule_factor(settings: ScheduleSettings, update: tf.Tensor, total_updates: int) -> tf.Tensor:
     """Return the factor of the peak learning rate at `update` (int64 [], from 0), float32 [].
 
-    It rises linearly from `start_factor` during the warm-up. From there to the last update, the schedule determines it.
+    It rises linearly from `start_factor` to 1 during the warm-up. From then until the last update, the schedule determines it.
     """
     done = progress(update, total_updates)
     warmup = settings.warmup_fraction
@@ -110,7 +110,7 @@ class Triangle(Schedule[ScheduleSettings]):
 class Keras(Schedule[KerasSettings]):
     """A schedule of Keras. Unlike the schedules above, it counts updates and does not know how long the run is.
 
-    An optimizer that was compiled with a schedule brings it along (`models/compiled_optimizer.py`).
+    A run also gets such a schedule from a compiled optimizer that has one (`models/compiled_optimizer.py`).
     """
 
     name = "keras"

@@ -1,9 +1,9 @@
-"""Take in workers that arrive late or return, while the other workers continue.
+"""Add workers that arrive late or return, while the other workers continue.
 
 TensorFlow's handler of failed workers (WorkerPreemptionHandler) waits for all of them at once, under one lock: a worker that
-never returns keeps the others from returning. TensorFlow's runtime can do more. A cluster may have gaps, and
+never returns keeps the other failed workers from returning. TensorFlow's runtime can do more. A cluster may have gaps, and
 `update_server_def` adds and removes workers while the other workers continue. So this module waits for each failed worker
-separately, and takes it in as soon as its server works.
+separately, and adds it to the cluster as soon as its server works.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ from ps_cluster.system.probes import working
 LOOK_EVERY_S = 1.0
 _LONGEST_GAP_S = 15.0  # if more time than this passes between two looks, probes included, silence is counted anew
 # A server keeps the resources of a leader for this many seconds after the leader's last sign of life. Without a launcher,
-# servers outlive leaders, and each leader creates new weights and slots. TensorFlow's 600 s would keep those of several.
+# servers outlive leaders, and each leader creates new weights and slots. With TensorFlow's 600 s, a server would hold the
+# weights and slots of several leaders.
 KEEP_S = 120
-MOST_ERROR_CHARACTERS = 150  # a longer error is cut in a message to the user
-_RETRY_S = 0.5  # after a failure between a worker and a parameter server
+MOST_ERROR_CHARACTERS = 150  # longer errors are shortened in messages to the user
+_RETRY_S = 0.5  # the pause after a failure between a worker and a parameter server
 _DISPATCH_ERRORS = (tf.errors.OpError, *CLOSURE_ERRORS, TypeError)
 
 
@@ -53,7 +54,7 @@ class Membership:
           addresses: index → host:port of all workers that may ever take part.
           why_refused: returns why a new worker can't take part; None if it can.
           lost_after_s: the seconds without an answer after which a member no longer keeps other workers from joining.
-          reach: returns the indices of the workers, out of index → host:port, whose servers answer.
+          reach: gets workers as index → host:port, and returns the indices of the workers whose servers answer.
           cut: ends the connections to an address.
         """
         self.present = set(present)
@@ -97,8 +98,8 @@ class Membership:
             yield
         except _DISPATCH_ERRORS as error:
             if is_ps_failure(error) or isinstance(error, (tf.errors.CancelledError, tf.errors.DeadlineExceededError)):
-                # The worker lost a parameter server, or the dispatch was cancelled or timed out: it is tried again. If a
-                # parameter server is lost, the chief finds that out when it looks at the parameter servers.
+                # The worker lost a parameter server, or the dispatch was cancelled or timed out. The dispatch is retried. If
+                # a parameter server is lost, the chief finds that out when it looks at the parameter servers.
                 time.sleep(_RETRY_S)
                 if on_transient_failure_fn:
                     on_transient_failure_fn()
@@ -137,13 +138,13 @@ class Membership:
             silent = others.keys() - self._reach(others)
             self._cut_off(silent)
             if silent:
-                return False  # TensorFlow would wait for the silent workers, and hold up everything
+                return False  # TensorFlow would wait for the silent workers, and block everything
             members = {index: self._addresses[index] for index in self.present | {worker}}
             try:
                 with self._cutting_off_the_silent_of(members):
                     update_members(members)
             except tf.errors.OpError as error:
-                self._notify(f"worker-{worker} can't be taken in yet ({one_line(str(error), MOST_ERROR_CHARACTERS)})")
+                self._notify(f"worker-{worker} can't join yet ({one_line(str(error), MOST_ERROR_CHARACTERS)})")
                 return False
             self.present.add(worker)
         return self._admit_or_refuse(worker)
@@ -166,7 +167,7 @@ class Membership:
         def cut() -> None:
             for worker in members.keys() - self._reach(members):
                 self._cut_connections(
-                    worker, f"does not answer, and all have waited for it for {self._lost_after_s:.0f} s"
+                    worker, f"does not answer, and all workers have waited for it for {self._lost_after_s:.0f} s"
                 )
 
         timer = threading.Timer(min(self._lost_after_s, threading.TIMEOUT_MAX), cut)
@@ -185,7 +186,7 @@ class Membership:
             self._notify(f"the connections to worker-{worker} can't be cut: {error.strerror}")
 
     def _admit_or_refuse(self, worker: int) -> bool:
-        """Return whether a connected worker may take part. A worker that may not is removed again."""
+        """Return whether a connected worker may take part. A worker that may not take part is removed again."""
         try:
             reason = self._why_refused(Task(WORKER, worker))
         except tf.errors.OpError as error:
@@ -198,7 +199,7 @@ class Membership:
             self.present.discard(worker)
         if self._refused.get(worker) != reason:
             self._refused[worker] = reason
-            self._notify(f"worker-{worker} ({self._addresses[worker]}) is not taken in: {reason}")
+            self._notify(f"worker-{worker} ({self._addresses[worker]}) is refused: {reason}")
         return False
 
 

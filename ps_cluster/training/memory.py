@@ -32,7 +32,7 @@ SERVER_TABLE_COPIES, LEADER_TABLE_COPIES, EVALUATOR_TABLE_COPIES = 2.1, 2.0, 8.6
 # The package's networks make a worker grow by 0.35 to 1.2 times the floats of a forward pass; networks with some 100 MB of
 # floats or more, by at least 0.6. A training is refused only if even this share of its estimate does not fit.
 SURE_SHARE = 0.7
-_BOOT_ID = "/proc/sys/kernel/random/boot_id"  # tells machines apart
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"  # a file with a different content on each machine
 # Operations whose results take no new memory.
 _VIEWS = frozenset({"Const", "Identity", "IdentityN", "Placeholder", "Reshape", "Split", "SplitV", "Squeeze"})
 # TensorFlow can't send a larger tensor. Its error is "Cannot encode a Tensor that exceeds the 2GB protobuf limit".
@@ -154,7 +154,7 @@ class TableMemoryLimit:
 
 
 def machines_of(devices: Sequence[str]) -> list[Machine]:
-    """Return the machines of the parameter servers on these devices, unless a machine does not tell its free memory."""
+    """Return the machines of the parameter servers on these devices, without machines whose free memory is unknown."""
     found: dict[str, tuple[int, list[int]]] = {}
     for server, device in enumerate(devices):
         with tf.device(device):
@@ -166,7 +166,7 @@ def machines_of(devices: Sequence[str]) -> list[Machine]:
 
 
 def kept_for_workers(config: RunConfig) -> int:
-    """Return how many vectors of all weights the shards keep for workers: for the mode, the method and old versions."""
+    """Return how many vectors of all weights the shards keep for workers: for the mode, staleness method and old versions."""
     kind, method, delay = *_kinds(config), config.mode_kind.delay(config)
     of_mode = (kind.vectors_per_worker + kind.slots_per_worker) * config.training_workers
     of_method = (method.vectors_per_worker + method.slots_per_worker) * config.most_workers
@@ -177,9 +177,9 @@ def kept_by_worker(config: RunConfig) -> int:
     """Return how many vectors of all weights a worker keeps from one exchange to the next, in addition to the weights.
 
     If pushes lose values, the worker keeps the remainder of its earlier pushes, and that of the current push. With
-    local steps it also keeps its optimizer's slots, and while it writes its state to files, two more copies of the
-    state. Then there are the mode's vectors (`Mode.worker_vectors`). Variables of earlier leaders do not count: a new
-    leader frees them before it creates new ones.
+    local steps it also keeps its optimizer's slots, two more copies of its state while it writes the state to files, and
+    the mode's vectors (`Mode.worker_vectors`). Variables of earlier leaders do not count, because a new leader frees
+    them before it creates new variables.
     """
     left_out = under_way = int(config.loses_of_pushes)
     if not config.mode_kind.promise.takes_local_steps:

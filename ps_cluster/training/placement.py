@@ -42,7 +42,7 @@ def first_blocks(blocks: Sequence[Block], places: Sequence[LayerPlace], workers:
 
 
 def _asked_for(blocks: Sequence[Block], places: Sequence[LayerPlace]) -> dict[int, int]:
-    """Return worker → the number of its first block, as the user's `places` ask for; worker 0 has the first layers."""
+    """Return worker → the number of its first block, according to the user's `places`; worker 0 has the first layers."""
     number = {layer: index for index, block in enumerate(blocks) for layer in block.layers}
     workers: dict[int, int] = {}
     for place in places:
@@ -58,7 +58,7 @@ def _asked_for(blocks: Sequence[Block], places: Sequence[LayerPlace]) -> dict[in
     for block, worker in sorted(workers.items()):
         if worker < max(firsts):
             raise ValueError(
-                f"mode.placement: got '{blocks[block].layers[0]}={worker}': the layers before are on worker "
+                f"mode.placement: got '{blocks[block].layers[0]}={worker}': the layers before it are on worker "
                 f"{max(firsts)}, and a step goes through the workers once, in order"
             )
         firsts.setdefault(worker, block)
@@ -90,7 +90,7 @@ def devices_of(config: RunConfig, asked: Mapping[int, str], existing: Sequence[s
 
 
 def check_devices(wanted: Sequence[str], asked: Mapping[int, str], existing: Sequence[str]) -> None:
-    """Raise UserError if a device that the user asks for does not exist. Arguments: see `devices_of`."""
+    """Raise UserError if a device that the user asks for does not exist. For the arguments, see `devices_of`."""
     for worker, device in asked.items():
         if wanted[worker] not in existing:
             own = ", ".join(
@@ -99,8 +99,8 @@ def check_devices(wanted: Sequence[str], asked: Mapping[int, str], existing: Seq
                 if name.startswith(f"{task_name(Task(WORKER, worker))}/")
             )
             raise UserError(
-                f"mode.placement: got '{device}' of worker {worker}, which has {own}: ask for what it has (workers see GPUs "
-                "with --gpus auto), or give --soft-placement"
+                f"mode.placement: got '{device}' of worker {worker}, which has {own}: name a device that it has (workers see "
+                "GPUs with --gpus auto), or set --soft-placement"
             )
 
 

@@ -16,7 +16,7 @@ MOST_BATCHES = 64  # longer periods are not recomputed
 
 
 class _RecomputedPeriods(RecomputedSteps):
-    """The base class of both kinds of periods. Before each step it rounds the weights as the worker does."""
+    """The base class for recomputing periods. Before each step, the weights are rounded as in the worker."""
 
     def __init__(self, config: RunConfig, dataset: PackedDataset, precision: str = "float32"):
         super().__init__(config, dataset, precision)

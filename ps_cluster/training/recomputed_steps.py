@@ -105,12 +105,12 @@ class RecomputedSteps:
     def take_keys(self, shards: Sequence[SampledShard], wire: str) -> str | None:
         """Assign the keys of a sampled update to the `DynamicEmbedding` layers. Call it before `recompute`.
 
-        Returns why the update can't be recomputed; None if it can. If a row that the worker pulled had no place at the
-        push, plain Keras computes with the row's initial values, so the worker must have got these.
+        Returns why the update can't be recomputed; None if it can. If a pulled row had no place in the table at the push,
+        plain Keras computes with the row's initial values. So the worker must have pulled these values, too.
 
         Args:
           shards: the sampled update.
-          wire: the dtype in which the worker got the rows.
+          wire: the dtype in which the worker received the rows.
         """
         groups = sorted({int(name.partition("_")[0]) for name in shards[0].keyed})
         layers = [one for one in layers_of(self._model) if isinstance(one, DynamicEmbedding) and one.trainable]
@@ -121,7 +121,7 @@ class RecomputedSteps:
                 found[places[places >= 0]] = keys[places >= 0]
                 others = tf.cast(layer.form.initial(tf.constant(keys[places < 0])), wire)
                 if (tf.cast(others, tf.float32) != given.reshape(-1, layer.form.width)[places < 0]).numpy().any():
-                    return "gradients of rows that have ended between the pull and the push"
+                    return "gradients of rows that were removed from their table between the pull and the push"
             layer.keys.assign(found)
         return None
 
@@ -170,7 +170,7 @@ class RecomputedSteps:
         )
 
     def _loss(self, examples: _Examples, outputs: Any) -> tf.Tensor:
-        """Return the loss of a batch, []: by Keras's function if the objective decides the loss, else by compile()."""
+        """Return the loss of a batch, [], by Keras's function for the objective, or by the loss given to compile()."""
         rows, weights = examples.target, examples.weights
         targets = self._judge.targets(keras.tree.map_structure(tf.constant, rows))
         smoothing = self._config.training.label_smoothing

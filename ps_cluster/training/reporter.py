@@ -42,12 +42,12 @@ class Reporter:
         self._last: ProgressRow | None = None
 
     def start(self) -> None:
-        """Exclude all earlier updates from the histograms over time. Call it before the first step."""
+        """Exclude all earlier updates from the histograms over time. Call this before the first step."""
         self._staleness = self._progress.staleness
         self._next_staleness_s = time.monotonic() + STALENESS_EVERY_S
 
     def row(self, phase: Phase) -> None:
-        """Write a row with this phase, now. If the disk refuses it, the log says so, and training continues."""
+        """Write a row with this phase at once. If the disk refuses it, the log reports this, and training continues."""
         row = self._progress.take_row(phase, written=self._written, save_seconds=self.save_seconds)
         self._last = row.model_copy(update=WorkFile().model_dump())
         try:

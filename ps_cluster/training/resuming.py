@@ -133,7 +133,7 @@ def _begun(found: Checkpoint, progress: ProgressState, config: RunConfig, run_di
 def _contradictions(
     found: Checkpoint, progress: ProgressState, scheduled: StepSet, config: RunConfig, run_dir: RunDir
 ) -> Iterator[str]:
-    """Yield what contradicts other numbers of a checkpoint. Take only the first: later checks rely on earlier ones."""
+    """Yield the contradictions between numbers of a checkpoint. Use only the first: later checks rely on earlier ones."""
     leaders, applied, steps = found.meta.leaders, progress.applied, found.arrays[ACCEPTED_STEPS]
     table, waiting = found.arrays[COUNTERS], found.arrays[WAITING]
     counts = counts_of(table)
@@ -178,8 +178,8 @@ def _work(config: RunConfig) -> dict[str, Any]:
     """Return name → value of all settings that decide which gradient belongs to a step id, and how it is applied."""
     training, shards = config.training, isinstance(config.sample, WorkerParts)
     return {
-        # The first difference is reported, so settings on which others depend come first: another network may also have
-        # a recipe with another label smoothing.
+        # The first difference is reported, so settings that determine other settings come first: another network may also
+        # have a recipe with another label smoothing.
         "mode.name": config.mode.name,
         **{
             f"model.{name}": value

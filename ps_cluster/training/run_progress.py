@@ -46,7 +46,7 @@ SUMMED = ("loss", "learning_rate", "staleness", "metric", "examples")
 
 
 class _Look(NamedTuple):
-    """The numbers that had been applied when the ledger was read."""
+    """The numbers of updates and examples that had been applied when the ledger was read."""
 
     monotonic_s: float
     updates: int
@@ -54,17 +54,17 @@ class _Look(NamedTuple):
 
 
 class RunProgress:
-    """Counts scheduled and applied updates, as of the last look at the ledger. Finished updates take no memory.
+    """Counts scheduled and applied updates, as of the last look at the ledger. Finished updates use no memory.
 
     Attributes:
       clock: counts the seconds of training.
       total: the number of updates of the whole run.
       scheduled_updates: the updates that were handed out. The chief records them when it hands them out.
-      positions: for each shard, the number of rows that were read.
-      missing_steps: int64 [k], the step ids that were under way before a resume, in order.
+      positions: for each shard, the number of rows that were read from its ledger.
+      missing_steps: int64 [k], the step ids that were under way before a resume, in ascending order.
       next_step: the lowest step id above all that were handed out before a resume.
       counts: int64 [ps, len(COUNTS)], the shards' counters at the last look.
-      leaves: whether this leader ends while updates are under way, which therefore stay undone.
+      leaves: whether this leader ends while updates are still under way, so that these updates stay undone.
       held_at: the first update that may not be handed out yet, because a checkpoint has to be written before it; None:
         there is no such update. See `checkpoints.exact`.
     """
@@ -78,10 +78,10 @@ class RunProgress:
         metric: str = "accuracy",
         life: str | None = None,
     ):
-        """Begin to count at 0.
+        """Start counting at 0.
 
         Args:
-          metric: the field of a row for the objective's metric (config/objectives.py).
+          metric: the field of a progress row that holds the objective's metric (config/objectives.py).
           life: as in `LeaderStart`.
         """
         self.clock = clock or TrainingClock()
@@ -152,7 +152,7 @@ class RunProgress:
         return end if self.held_at is None else min(end, self.held_at * self._steps_per_update)
 
     def end_of_dispatch(self, begin: int, updates: int) -> int:
-        """Return the update before which a dispatch of up to `updates` updates from `begin` on has to end."""
+        """Return the end (exclusive) of a dispatch that begins at update `begin` and has up to `updates` updates."""
         end = min(self.total, begin + updates)
         return end if self.held_at is None else min(end, self._end_of_epochs(begin))
 
@@ -169,7 +169,7 @@ class RunProgress:
             return self._dispatches.take_late(after_s, workers)
 
     def missing_in_round(self) -> list[int]:
-        """Return the workers that have not pushed in the open round although others have; none in modes without rounds."""
+        """Return the workers that have not pushed in the open round although other workers have; [] without rounds."""
         if self._steps_per_update == 1:
             return []
         steps = np.arange(self._steps_per_update) + self.applied * self._steps_per_update
@@ -177,7 +177,7 @@ class RunProgress:
         return missing if len(missing) < self._steps_per_update else []
 
     def update(self, ledgers: Ledgers) -> None:
-        """Add the rows and counters of a look, with times as `unsettled` returns them.
+        """Add the rows and counters that a look at the ledgers has read. Their times have to be those of `unsettled`.
 
         Raises:
           RunFailed: rows are missing. (The proof finds steps that were accepted twice.)
@@ -210,13 +210,13 @@ class RunProgress:
         self._tally.add(rows, seconds)
         self._measure(rows)
         for name in SUMMED:
-            # Rows of progress have the learning rate that was applied. Rows of the ledger have that of the schedule.
+            # Rows of progress have the learning rate that was applied. Rows of the ledger have the scheduled learning rate.
             applied = rows["rate_factor"] if name == "learning_rate" else 1.0
             self._sums[name] += float((rows[name] * applied).sum())
         self._summed_rows += len(rows)
 
     def _measure(self, rows: np.ndarray) -> None:
-        """Measure how long the steps of `rows` took, with all waits of the worker, by the server's clock alone."""
+        """Measure how long the steps of `rows` took, including all waits of the worker. Only the server's clock counts."""
         for worker, pid in np.unique(np.stack([rows["worker"], rows["pid"]], axis=1).astype(np.int64), axis=0).tolist():
             times = rows["applied_time"][(rows["worker"] == worker) & (rows["pid"] == pid)]
             last = float(times.max())
@@ -226,12 +226,12 @@ class RunProgress:
 
     @property
     def step_seconds(self) -> float | None:
-        """The seconds of a step of the slowest worker; None until one worker has been measured."""
+        """The seconds that a step of the slowest worker takes; None until one worker has been measured."""
         return max(map(median, self._gaps.values()), default=None)
 
     @property
     def longest_update_seconds(self) -> float:
-        """The longest expected gap between updates of a healthy run, in seconds, by settings and measured steps."""
+        """The longest gap to expect between updates of a healthy run, in seconds, from settings and measured steps."""
         return self._config.longest_update_seconds(self.step_seconds or 0.0)
 
     @property
@@ -314,7 +314,7 @@ class RunProgress:
         return self.examples_per_second() / self._train_examples
 
     def _per_second(self, number: Callable[[_Look], int]) -> float:
-        """Return how much a number grows in a second; 0 as long as it is not known."""
+        """Return by how much a number grows per second; 0 until this is known."""
         if not self._looks:
             return 0.0
         oldest, newest = self._looks[0], self._looks[-1]
@@ -322,15 +322,15 @@ class RunProgress:
         return (number(newest) - number(oldest)) / seconds if seconds > 0 else 0.0
 
     def take_row(self, phase: Phase, *, written: int = 0, save_seconds: float | None = None) -> ProgressRow:
-        """Return a row of metrics/progress.jsonl. Its means are over the updates since the previous call, and new ones begin.
+        """Return a row of metrics/progress.jsonl with means over the updates since the previous call, and reset the means.
 
-        The other arguments are the fields of the same names.
+        The other arguments become the fields of the same names.
         """
         sums, count = self._sums, self._summed_rows
         self._sums, self._summed_rows = dict.fromkeys(SUMMED, 0.0), 0
 
         def mean(name: str) -> float | None:
-            """Return a mean; None without rows, and for NaN or infinity, which JSON lacks (see the field `diverged`)."""
+            """Return a mean; None without rows, or if it is NaN or infinite, which JSON lacks (see the field `diverged`)."""
             return finite(sums[name] / count) if count else None
 
         metric = finite(sums["metric"] / sums["examples"]) if sums["examples"] else None
@@ -382,10 +382,10 @@ class RunProgress:
         keyed: Sequence[KeyedUse] = (),
         parameter_servers: Sequence[ServerSize] = (),
     ) -> TrainingResult:
-        """Return the content of training.json. What is not known here is an argument with the name of its field.
+        """Return the content of training.json. Each argument is the value of the field of the same name.
 
         Args:
-          outcome: None: whether training is completed.
+          outcome: None: "completed" if all updates are applied, else "stopped".
         """
         times, applied = self.clock.times, self.applied
         backups = self._config.mode_kind.late_workers(self._config)
@@ -473,7 +473,7 @@ class AppliedTotals:
         self.add_work(rows)
 
     def add_work(self, rows: np.ndarray) -> None:
-        """Add steps only to the work of the processes that the rows name. `rows`: as for `add`."""
+        """Add steps only to the counts of the worker processes that the rows name. `rows`: as for `add`."""
         examples = rows["examples"].astype(np.int64)
         keys, which = np.unique(np.stack([rows["worker"], rows["pid"]], axis=1), axis=0, return_inverse=True)
         for number, (index, pid) in enumerate(keys.astype(np.int64).tolist()):
@@ -487,7 +487,7 @@ class AppliedTotals:
             self._first_updates[worker] = first, self.examples + int(examples[seconds <= first].sum())
 
     def workers(self) -> list[WorkerRow]:
-        """Return the updates and examples of each worker process. A restarted worker has several rows."""
+        """Return the updates and examples of each worker process. A restarted worker has one row for each process."""
         return [
             WorkerRow(index=index, pid=pid, updates=updates, examples=examples)
             for (index, pid), (updates, examples) in sorted(self._workers.items())
@@ -509,7 +509,7 @@ class AppliedTotals:
         up_to = counts.cumsum()
 
         def percentile(percent: float) -> int:
-            """Return a percentile, the lower of two neighbours, as numpy's method "lower" does."""
+            """Return a percentile. If it lies between two values, return the lower one, as numpy's method "lower" does."""
             return int(values[np.searchsorted(up_to, int(percent / 100 * (up_to[-1] - 1)), side="right")])
 
         return StalenessRow(
@@ -521,7 +521,7 @@ class AppliedTotals:
         )
 
     def examples_per_second(self, last_update: float | None, backup_workers: int) -> float | None:
-        """Return the examples per second between the moment when every worker has had an update and the last update.
+        """Return the examples per second, from the moment when every worker has had an update to the last update.
 
         Before that moment, TensorFlow still builds the graph of some worker. Return None if no update came after that
         moment.

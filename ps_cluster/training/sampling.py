@@ -29,8 +29,8 @@ from ps_cluster.server.store import ParameterStore
 from ps_cluster.training.run_progress import RunProgress
 
 # One update of every worker is sampled in each session, whatever that costs. As long as recomputing the samples takes
-# no more than MOST_SHARE of the processors' time, more updates are sampled: up to ENOUGH_OF_A_WORKER of each worker,
-# and then one in SELDOM at random.
+# at most MOST_SHARE of the processors' time, more updates are sampled: up to ENOUGH_OF_A_WORKER updates of each worker,
+# and then one update in SELDOM at random.
 MOST_SHARE = 0.01
 ENOUGH_OF_A_WORKER = 2
 SELDOM = 512
@@ -42,16 +42,16 @@ class _Armed:
     """A place in which the parameter servers will keep the inputs and results of an update."""
 
     place: int  # the number of the place
-    first: int  # the update to sample; with a worker, the first update that may be the worker's next
+    first: int  # the update to sample; if `worker` is set, the first update that may be the worker's next one
     worker: int  # the worker whose next update is sampled; ANY_WORKER to sample the update `first`
     rows: list[dict[int, np.void]]  # for each shard, step → row of the update
 
 
 class UpdateSampler:
-    """Samples the updates of one leader. Call it only from the thread that also looks at the ledger."""
+    """Samples the updates of one leader. Call its methods only from the thread that also reads the ledger."""
 
     def __init__(self, config: RunConfig, run_dir: RunDir, store: ParameterStore, progress: RunProgress, term: int):
-        """Create a sampler of the updates that are not handed out yet. `term`: the leader's term."""
+        """Create a sampler for the updates that are not handed out yet. `term`: the leader's term."""
         self._store, self._run_dir, self._progress, self._term = store, run_dir, progress, term
         self._seed, self._steps_per_update = config.training.seed, config.steps_per_update
         self._fewest = config.gradients_per_update
@@ -74,7 +74,7 @@ class UpdateSampler:
         self._arm()
 
     def look(self, rows: Sequence[np.ndarray]) -> None:
-        """Take in the new rows of each shard, write the samples that are complete, and arm the places that are free.
+        """Process the new rows of each shard, write the samples that are complete, and arm the places that are free.
 
         Args:
           rows: for each shard, a structured array [k] of `ledger.ROW`.
@@ -105,7 +105,7 @@ class UpdateSampler:
                 armed.rows[index] |= {int(steps[number]): of_shard[number] for number in chosen}
 
     def _is_over(self, armed: _Armed) -> bool:
-        """Return whether every shard has applied the update of a place, or training passed it long ago."""
+        """Return whether every shard has applied the update of a place, or training has passed that update long ago."""
         fewest = min(map(len, armed.rows))
         if self._steps_per_update == 1:
             is_applied = fewest > 0
@@ -114,7 +114,7 @@ class UpdateSampler:
         return is_applied or self._progress.applied > armed.first + GIVEN_UP_AFTER
 
     def _collect(self, armed: _Armed) -> None:
-        """Write a sample if every shard has kept it."""
+        """Write the sample of a place if every shard has kept its part."""
         rows = armed.rows
         shards = [shard for shard in self._store.take_sample(armed.place) if shard is not None]
         if len(shards) < len(rows) or not rows[0] or any(of_shard.keys() != rows[0].keys() for of_shard in rows):
@@ -148,7 +148,7 @@ class UpdateSampler:
             self._sampled.update(header.workers)
 
     def _belong_together(self, shard: SampledShard, rows: Mapping[int, np.void]) -> bool:
-        """Return whether the sample that a shard kept is of the update in its rows. `rows`: step → row."""
+        """Return whether the sample that a shard kept belongs to the update in its rows. `rows`: step → row."""
         return all(
             step // self._steps_per_update == shard.update
             and shard.version == int(row["version"] - 1 - row["staleness"])

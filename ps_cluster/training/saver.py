@@ -1,4 +1,4 @@
-"""Decide when to save the state of a training, as snapshots to recover from and checkpoints to score and keep."""
+"""Decide when to save the state of a training: as snapshots, to recover from, and as checkpoints, to score and keep."""
 
 from __future__ import annotations
 
@@ -33,9 +33,10 @@ from ps_cluster.training.ledger_reader import LedgerReader
 from ps_cluster.training.run_progress import RunProgress
 
 SNAPSHOTS_KEPT = 2
-# With embedding tables, a snapshot holds only the rows that have changed since a full one, up to this share of all weights. The
-# next one is full if those that build on the last full one would together be larger than it. So the snapshots that are kept,
-# with those on which they build and the one that is being written, are at most three times as large as a full one.
+# With embedding tables, a snapshot holds only the rows that have changed since the last full snapshot, if these are at most
+# this share of all weights. The next snapshot is full if all partial snapshots since the last full one would together be larger
+# than that one. So the snapshots that are kept, with those on which they build and the one that is being written, are at most
+# three times as large as a full snapshot.
 MOST_CHANGED = 0.5
 ALL = 10**9
 # Bounds of the checkpoint interval "auto". Scoring a checkpoint of the largest network here takes 5 s of a core, which is 4 %
@@ -69,7 +70,7 @@ class Saver:
 
     Attributes:
       last_seconds: the duration of the last save, during which the chief did not look at the ledger; None before the first.
-      problem: a problem that the proof has to report in addition to the rows. Every saved state contains it.
+      problem: a problem that the proof has to report in addition to those in the rows. Every saved state contains it.
       diverged: whether a weight of the last saved state is NaN or infinite. No update makes such a weight finite again.
     """
 
@@ -89,7 +90,7 @@ class Saver:
           before: the stretches of earlier leaders of this training.
           rules: the settings that decide this leader's learning rates and bounds (`LeaderStretch`).
           lines_of: returns lines for the user about the arrays of a checkpoint.
-          saving: called now and then while a save takes long.
+          saving: called at intervals while a save takes long.
         """
         self._config = config
         self._run_dir = run_dir
@@ -115,16 +116,16 @@ class Saver:
         first_s = min(EVEN_STATE_EVERY_S, config.checkpoints.snapshot_every_seconds)
         self._even_at, self._even_state_every_s = clock(), EVEN_STATE_EVERY_S if has_even else first_s
         self._reported_at = -1  # the number of updates applied at the last save that took long
-        self._resting_at = 0  # the number of updates applied at the last look of a rest
-        self._full: FullState | None = None  # the snapshot since which the servers note the rows that change
-        self._built_on_full = 0.0  # the size of the snapshots that build on it, as a share of its size
+        self._resting_at = 0  # the number of updates applied at the last look during a rest
+        self._full: FullState | None = None  # the full snapshot since which the servers note the rows that change
+        self._built_on_full = 0.0  # the size of all snapshots that build on the full one, as a share of its size
         self.last_seconds: float | None = None
         self.diverged = False
         self.problem = ""
 
     @property
     def seconds_to_checkpoint(self) -> float:
-        """The seconds until the next whole epochs are trained, at the present speed; infinite if nothing waits for them.
+        """The seconds until a checkpoint of whole epochs is due, at the present speed; infinite if unknown or already due.
 
         If the chief looks at that moment, all modes of a comparison save at nearly the same number of examples.
         """
@@ -179,7 +180,7 @@ class Saver:
             self._notify(DISK_REFUSES(f"training continues, but: {error}"))
 
     def _hold(self) -> None:
-        """Let no step be handed out beyond the next checkpoint, if checkpoints are to be exact."""
+        """Keep the chief from handing out steps beyond the next checkpoint, if checkpoints have to be exact."""
         if self._config.checkpoints.exact and self._config.checkpoints.every_epochs is not None:
             self._progress.held_at = self._progress.next_whole_epochs
 
@@ -196,7 +197,7 @@ class Saver:
         )
 
     def _snapshot_is_due(self) -> bool:
-        """Return whether a snapshot is due, and there is any work that it would save."""
+        """Return whether a snapshot is due and would save any work."""
         every_s = self._config.checkpoints.snapshot_every_seconds
         is_time = self._clock() - self._saved[self._run_dir.snapshots] >= every_s
         return self._progress.applied > 0 and is_time and self._has_paused(PAUSE_FACTOR)
@@ -229,7 +230,7 @@ class Saver:
 
     @property
     def _checkpoint_every_s(self) -> float:
-        """The seconds between checkpoints. With "auto" these are the training seconds at the last one, within bounds."""
+        """The seconds between checkpoints. With "auto" this is the training time at the last checkpoint, within bounds."""
         if (setting := self._config.checkpoints.every_seconds) != AUTO:
             return setting
         since_s = self._clock() - self._saved[self._run_dir.checkpoints]
@@ -243,26 +244,26 @@ class Saver:
     def save_last(self) -> None:
         """Save the last checkpoint and remove the snapshots, which are now useless. Raises RunFailed if the disk refuses.
 
-        A leader that was frozen before the removal may wake up late, so the snapshots of a newer leader stay.
+        Only snapshots of this and earlier leaders are removed, because this leader may have been frozen for a while meanwhile.
         """
         even = self._save(self._run_dir.checkpoints)
         if even or self._config.shards == 1:  # otherwise fewer servers may need an even snapshot to continue from
             checkpoints.remove_all(self._run_dir.snapshots, self._term)
 
     def _save(self, directory: Path) -> bool:
-        """Save the state. Return whether it is an even one; always False with a single shard, where each state is even."""
+        """Save the state. Return whether it is even; with a single shard, where every state is even, always return False."""
         began, is_snapshot = self._clock(), directory == self._run_dir.snapshots
         share = self._ledger_reader.changed_share if is_snapshot else 0.0
         extent = self._extent_of_snapshot(share) if is_snapshot else Extent.WHOLE
         since = self._full if extent is Extent.CHANGED else None
         if extent is Extent.FULL:
-            self._full = None  # until the new one is written
+            self._full = None  # until the new full snapshot is written
         checkpoint = self._read_state(extent, since)
         even = self._config.shards > 1 and is_even(checkpoint.arrays)
         spare = checkpoint.step if even else self._even.get(directory)
         if is_snapshot and not even and spare == checkpoint.step:
-            # This snapshot would replace the even one of the same name, from which fewer servers can continue, and it has
-            # hardly more in it.
+            # This snapshot would replace the even snapshot of the same name, from which fewer servers can continue, although
+            # it contains hardly more work.
             self._saved[directory] = self._clock()
             return False
         keep = SNAPSHOTS_KEPT if is_snapshot else self._checkpoints_kept()
@@ -330,7 +331,7 @@ class Saver:
             self._hold()
 
     def _looking_for_divergence(self, weights: Pieces) -> Pieces:
-        """Return the same pieces, which set `diverged` while they are read."""
+        """Return the same pieces, but let reading them set `diverged` if a weight is NaN or infinite."""
 
         def read() -> Iterator[np.ndarray]:
             for piece in weights.read():
@@ -341,10 +342,10 @@ class Saver:
 
     @contextlib.contextmanager
     def _heartbeat(self) -> Iterator[None]:
-        """Call `saving` now and then during the block, because writing a large state may take as long as a standstill.
+        """Call `saving` at intervals during the block, because writing a large state may take as long as a standstill.
 
-        It is called only if updates were applied since its last call in an earlier save, so that a training that stands
-        still is noticed.
+        It is called only if updates were applied since its last call in an earlier save. Without this condition, a
+        training that stands still would not be noticed.
         """
         over, moved = threading.Event(), self._progress.applied > self._reported_at
 
@@ -372,7 +373,7 @@ def check_disk(
 ) -> None:
     """Raise UserError if the disk has no room for the states that a run keeps. `state_bytes`: the size of one state.
 
-    These are `checkpoints.keep` checkpoints, the best one, the snapshots, and the state that is being written.
+    A run keeps `checkpoints.keep` checkpoints, the best one, the snapshots, and the state that is being written.
     """
     kept = config.checkpoints.keep + 1 + SNAPSHOTS_KEPT + 1
     there = sum(state.path.stat().st_size for state in checkpoints.states(*run_dir.states))
@@ -380,7 +381,7 @@ def check_disk(
         raise UserError(
             f"checkpoints.keep: got {config.checkpoints.keep}: with the snapshots and the best checkpoint, the run "
             f"keeps {kept} states of {state_bytes / 1e9:.2f} GB, but '{run_dir.root}' has room for {room / 1e9:.2f} "
-            "GB: keep fewer, or take another run directory"
+            "GB: keep fewer, or choose another run directory"
         )
 
 

@@ -39,12 +39,12 @@ NO_LOSS_AFTER = 100  # steps; a training without a finite loss in this many step
 
 
 class SessionStart:
-    """A training in one process, until its store is built. Call `begin`, then connect, then `build` the session.
+    """A training in one process before its store is built. Call `begin`, then connect, then call `build`.
 
     Attributes:
-      progress: the progress so far, which is that of the resumed checkpoint.
+      progress: the progress so far; after a resume, the progress of the checkpoint.
       leads: whether this process writes into the run directory. If several processes train, only one leads.
-      resumed: the checkpoint from which training continues; None if it begins.
+      resumed: the checkpoint from which training continues; None if training begins anew.
       reporter: writes the rows of progress.
       term: the leader's term (runs/leaders.py), which is part of the names of its files.
     """
@@ -80,7 +80,7 @@ class SessionStart:
             self.reporter.row("connecting")
 
     def continue_from(self, checkpoint: checkpoints.Checkpoint | None) -> None:
-        """Continue from a checkpoint, or begin if it is None, and restart the clock. Call it before `build`."""
+        """Continue from a checkpoint, or begin anew if it is None, and restart the clock. Call this before `build`."""
         if checkpoint is not None:
             before, now = len(checkpoint.arrays[checkpoints.COUNTERS]), self.config.shards
             if now != before:
@@ -149,7 +149,7 @@ class Session:
         self._train_examples = start.dataset.train_examples
         self._total_steps = start.config.total_steps(self._train_examples)
         self._reporter = start.reporter
-        # The work of the earlier leaders of this training, in order.
+        # The work of the earlier leaders of this training, the oldest first.
         self._before = start.resumed.meta.leaders if start.resumed else []
         if self.leads and start.resumed:
             for directory in self._run_dir.states:
@@ -187,12 +187,12 @@ class Session:
             self._sampler.start()
 
     def note_problem(self, problem: str | None) -> None:
-        """Keep the first problem; the proof then fails. None means that there is no problem."""
+        """Record a problem, which makes the proof fail. Only the first problem is kept. None: there is no problem."""
         self.saver.problem = self.saver.problem or problem or ""
 
     @property
     def broken(self) -> TrainingOutcome | None:
-        """The outcome of a training that can't learn any more and therefore has to stop; None while it can."""
+        """The outcome of a training that has to stop because it can't learn any more; None while it can learn."""
         return self._broken(least_steps=NO_LOSS_AFTER)
 
     def _broken(self, least_steps: int) -> TrainingOutcome | None:
@@ -221,7 +221,7 @@ class Session:
         outcome: TrainingOutcome = "completed" if self.progress.completed else "stopped"
         if broken := self._broken(least_steps=1):
             outcome, stopped = broken, stopped or not self.progress.completed
-            say(f"the training ends as {broken} after {self.progress.applied:,} updates")
+            say(f"the training ends with the outcome {broken} after {self.progress.applied:,} updates")
         self._reporter.end(self._result(outcome, None if stopped else self.progress.total))
         goes_on = goes_on and outcome == "stopped"
         checkpoints.mark_ended(
@@ -258,7 +258,7 @@ class Session:
         scheduled, leaves = self.progress.scheduled_updates, self.progress.leaves
         found = audit(journals, self.progress.counts, rounds, scheduled, total, expected, on_rows, leaves=leaves)
         noted = [self.saver.problem] if self.saver.problem else []
-        # The number of a row is sent, too: when the row is asked for, and when it is pushed. Servers have equal shares.
+        # The number of a row is sent, too, with the request for the row and with its push. All servers have equal shares.
         traffic = self.progress.tables or TableTraffic(rows=0, row_values=0)
         sent = 8 * traffic.rows + self.store.shards[0].wire.size * traffic.row_values
         of_rows = sent // len(self.store.shards)
@@ -276,7 +276,7 @@ class Session:
         ]
         try:
             ledger_csv.write_updates(self._run_dir.updates, journals, rounds, config.ledger_window, on_rows)
-            if config.mode_kind.has_parameter_servers:  # the file is about their critical sections
+            if config.mode_kind.has_parameter_servers:  # the file describes their critical sections
                 ledger_csv.write_applies(self._run_dir.applies, journals, on_rows)
         except (JournalDamaged, Malformed, OSError) as error:  # the proof reports damage too
             say(DISK_REFUSES(f"the ledger can't be written as a table: {error}"))

@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # imports TensorFlow
 
 @dataclass(frozen=True)
 class WorkerIdentity:
-    """The index and pid of a worker: int64 [] each in the graph that it runs, or numbers."""
+    """The index and pid of a worker: int64 [] each in the graph that the worker runs, or plain numbers elsewhere."""
 
     worker: tf.Tensor | int
     pid: tf.Tensor | int
@@ -50,7 +50,7 @@ class TrainBatch(NamedTuple):
     """The examples of a step, in the form that the network and the judge take."""
 
     inputs: dict[str, tf.Tensor]  # name → [B, ...]
-    targets: tf.Tensor | tuple[tf.Tensor, ...]  # [B, ...]; with several targets, one of each output
+    targets: tf.Tensor | tuple[tf.Tensor, ...]  # [B, ...]; with several targets, one for each output
     weights: tf.Tensor | None  # float32 [B], the weight of each example; None if all count the same
     ids: tf.Tensor  # int64 [B], the indices of the examples in the training set
 
@@ -68,7 +68,7 @@ class StepResult(NamedTuple):
 
 
 GoesOn: TypeAlias = "Callable[[], tf.Tensor]"
-"""Is called after each local step, and returns whether the period continues, bool []."""
+"""A function that is called after each local step, and returns whether the period continues, bool []."""
 
 
 class PeriodLimits(NamedTuple):
@@ -98,10 +98,10 @@ class Compute(ABC):
 
         Args:
           step: int64 [], the step id.
-          weights: [n], in the wire's dtype, then the rows; or [vectors, n] if a pull returns several vectors.
+          weights: [n], in the wire's dtype, followed by the pulled rows of tables; [vectors, n] if a pull returns several.
           statistics: float32 [m].
           limits: the limits of a period of local steps.
-          rows: which rows follow the weights.
+          rows: describes the rows of embedding tables that follow the weights.
         """
 
     def rows(self, step: tf.Tensor, /) -> Rows:
@@ -132,7 +132,7 @@ class TrainStep(Compute):
         train_examples: int,
         accelerator: str | None = None,
     ):
-        """Create the step. `accelerator`: the device of the worker that computes the network; None: its processor."""
+        """Create the step. `accelerator`: the worker's device that computes the network; None: the worker's processor."""
         from ps_cluster.models.judges import judge_of
 
         self._accelerator = accelerator
@@ -233,7 +233,7 @@ class TrainStep(Compute):
         )
 
     def _part(self, batch: tf.Tensor) -> tuple[Sample | Stretch | None, tf.Tensor | None]:
-        """Return the part of the examples that this process walks through, and the batch's number in it: see `batch_of`."""
+        """Return the part of the examples from which this process draws, and the batch's number in it: see `batch_of`."""
         sample = self._config.sample
         if not isinstance(sample, WorkerParts):
             return sample, None
@@ -259,7 +259,7 @@ Clip: TypeAlias = "Callable[[tf.Tensor], tf.Tensor]"
 
 
 def clipping_of(settings: RuleSettings, layout: FlatLayout) -> Clip:
-    """Return the function that clips as Keras does; without settings for it, the function leaves the gradient unchanged.
+    """Return a function that clips a gradient as Keras does; without clipping settings it leaves the gradient unchanged.
 
     Args:
       layout: the layout of the variables in the gradient.

@@ -93,7 +93,7 @@ class StepSource(ABC):
 
 
 class AsynchronousSteps(StepSource):
-    """Dispatches of step ids, each for one worker. Steps that were under way before a resume come first."""
+    """Hands out step ids, each dispatch for one worker. Steps that were under way before a resume come first."""
 
     def repeat(self, steps: np.ndarray) -> None:
         self._schedule(self._graphs.again, steps)
@@ -102,7 +102,7 @@ class AsynchronousSteps(StepSource):
         again, following, total = self._progress.missing_steps, self._progress.next_step, self._progress.total
         while left := len(again) + total - following:
             size = self._size(self._steps_per_second, left=left / self.workers)
-            if len(again):  # not mixed with new steps, which may have to wait until these are done
+            if len(again):  # old and new steps are not mixed, because new steps may have to wait until the old ones are done
                 step_ids, again = np.split(again, [min(size, len(again))])
             else:
                 step_ids = np.arange(following, self._progress.end_of_dispatch(following, size))

@@ -1,4 +1,4 @@
-"""Say which settings keep embedding tables from being exchanged row by row, and why."""
+"""Name the settings that prevent embedding tables from being exchanged row by row, with the reasons."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from ps_cluster.config.lazy import tf
 from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow
 from ps_cluster.runs.run_dir import RunDir
 
-if TYPE_CHECKING:  # whoever has no pictures does not need it
+if TYPE_CHECKING:  # needed only to write pictures
     from PIL import Image
 
 BARS = 30  # the number of bars of a histogram
@@ -29,7 +29,7 @@ class _Writer:
         self._writer = tf.summary.create_file_writer(str(folder))
 
     def _scalars(self, values: Mapping[str, float | None], step: int) -> None:
-        """Write values by name; None values are left out."""
+        """Write values by name, except those that are None."""
         with self._writer.as_default(step=step):
             for name, value in values.items():
                 if value is not None:
@@ -37,7 +37,7 @@ class _Writer:
         self._writer.flush()
 
     def _histogram(self, name: str, counts: np.ndarray, edges: np.ndarray, step: int) -> None:
-        """Write a histogram from its bars. TensorFlow's operation would need every single value, and much more time."""
+        """Write a histogram from its bars. TensorFlow's operation would need every single value and take much longer."""
         from tensorboard.plugins.histogram.metadata import create_summary_metadata
 
         bars = np.stack([edges[:-1], edges[1:], counts], axis=1).astype(np.float64)
@@ -57,13 +57,13 @@ class _Writer:
 
 
 class TrainingWriter(_Writer):
-    """Writes a run's rows of progress to tensorboard/training, over the updates applied."""
+    """Writes a run's rows of progress to tensorboard/training. TensorBoard's step is the number of updates applied."""
 
     def __init__(self, run_dir: RunDir):
         super().__init__(run_dir.tensorboard / "training")
 
     def write(self, row: ProgressRow) -> None:
-        """Write a row of metrics/progress.jsonl; None values are left out."""
+        """Write a row of metrics/progress.jsonl, except values that are None."""
         values = {
             "loss": row.loss,
             "accuracy": row.accuracy,
@@ -94,13 +94,13 @@ class TrainingWriter(_Writer):
 
 
 class EvaluationWriter(_Writer):
-    """Writes scores to tensorboard/evaluation, over the updates applied."""
+    """Writes scores to tensorboard/evaluation. TensorBoard's step is the number of updates applied."""
 
     def __init__(self, run_dir: RunDir):
         super().__init__(run_dir.tensorboard / "evaluation")
 
     def write(self, row: EvaluationRow) -> None:
-        """Write a row of metrics/evaluation.jsonl; None values are left out."""
+        """Write a row of metrics/evaluation.jsonl, except values that are None."""
         further = {f"test_{name}": value for name, value in (row.metrics | row.compiled).items()}
         held_out = row.validation_metrics | row.validation_compiled
         further |= {f"validation_{name}": value for name, value in held_out.items()}
@@ -116,7 +116,7 @@ class EvaluationWriter(_Writer):
         self._scalars(further | values, row.step)
 
     def write_values(self, name: str, values: np.ndarray, step: int) -> None:
-        """Write a histogram of values. Values that are not finite are left out."""
+        """Write a histogram of the finite values."""
         finite = values[np.isfinite(values)]
         if len(finite):
             wide = finite.astype(np.float64)

@@ -33,13 +33,13 @@ from ps_cluster.training.worker_state import ErrorFeedback, Settle
 
 
 class DispatchGraph(Protocol):
-    """Runs a dispatch: the graph of a mode, in a worker's process."""
+    """The graph of a mode, which runs a dispatch in a worker's process."""
 
     def __call__(self, what: tf.Tensor, scheduled: tf.Tensor, /) -> object:
         """Run the dispatch.
 
         Args:
-          what: the step ids, int64 [k] with k at least 1; in rounds the version to reach, int64 [].
+          what: the step ids, int64 [k] with k at least 1; in modes with rounds, the version to reach, int64 [].
           scheduled: float64 [], unix seconds, the time at which the chief handed out the dispatch.
         """
 
@@ -62,10 +62,10 @@ def worker_columns(
     times: StepTimes,
     rows: tuple[tf.Tensor | int, tf.Tensor | int] = (0, 0),
 ) -> WorkerColumns:
-    """Return the worker's columns of a row, for a push without remainders. `stacked` makes a tensor of them.
+    """Return the worker's columns of a row, for a push without remainders. `stacked` turns them into a tensor.
 
     Args:
-      rows: how many rows of embedding tables the step has pulled, and the numbers in them, int64 [] each.
+      rows: how many rows of embedding tables the step has pulled, and how many numbers these rows hold, int64 [] each.
     """
     return WorkerColumns(
         worker=identity.worker,
@@ -89,21 +89,21 @@ def worker_columns(
 
 
 def with_remainders(columns: WorkerColumns, norms: tf.Tensor) -> WorkerColumns:
-    """Return columns with the norms of the remainders of pushes. `norms`: as in `SentVector.remainders`."""
+    """Return `columns` with the norms of the remainders of pushes. `norms`: as in `SentVector.remainders`."""
     return columns._replace(remainder_before=norms[0], remainder_after=norms[1])
 
 
 def stacked(columns: WorkerColumns) -> tf.Tensor:
-    """Return the columns as they are pushed, float64 [len(WORKER_COLUMNS)]."""
+    """Return the columns as the tensor that is pushed, float64 [len(WORKER_COLUMNS)]."""
     return tf.stack([tf.cast(value, tf.float64) for value in columns])
 
 
 class TimedComputation:
-    """Computes a step from the pulled parameters, and the step's row in the ledger; slowly, if stragglers are configured."""
+    """Computes a step and its row in the ledger from the pulled parameters. Configured stragglers wait after each step."""
 
     def __init__(self, compute: Compute, config: RunConfig, store: ParameterStore):
         self._compute, self._store = compute, store
-        self._feedback: ErrorFeedback | None = None  # pushes lose nothing
+        self._feedback: ErrorFeedback | None = None  # None: pushes lose nothing
         if config.loses_of_pushes:
             # The files are written after each push, so only modes with infrequent pushes have them.
             files = residual_files(0) if config.mode_kind.promise.takes_local_steps else ()
@@ -122,7 +122,7 @@ class TimedComputation:
         asked: tf.Tensor,
         admitted: tf.Tensor,
     ) -> tuple[StepResult, tf.Tensor, Settle]:
-        """Return the result, its row, float64 [len(WORKER_COLUMNS)], and the function that settles the worker's state.
+        """Return the result, its row (float64 [len(WORKER_COLUMNS)]), and the function that settles the worker's state.
 
         The arguments `scheduled`, `asked` and `admitted` are times for the row, float64 [], unix seconds. A replay is not
         computed: its result is 0, and every shard will refuse it. Call the returned function with the push's outcomes.
@@ -176,9 +176,9 @@ def steps_graph(store: ParameterStore, compute: Compute, config: RunConfig, *, r
     """Return the graph of a dispatch of step ids.
 
     Args:
-      repeats: whether to ask with each pull if all shards already have the step, and then not to compute it again. Only
+      repeats: whether each pull asks if all shards already have the step. Such a step is not computed again. Only
         dispatches that are handed out a second time ask, because a computation that waits for the answer can't prepare its
-        batch meanwhile, which costs some per cent. (A step that only some shards lack is still pushed to all shards.)
+        batch meanwhile, which costs a few percent. (A step that only some shards lack is still pushed to all shards.)
     """
     computation = TimedComputation(compute, config, store)
 

@@ -28,7 +28,7 @@ from ps_cluster.server.wire import as_bytes, from_bytes
 _SAVES_BITS = 40  # the lower bits of a save's number, which count the saves; the bits above are the leader's term
 
 Settle: TypeAlias = "Callable[[tf.Tensor], list[tf.Tensor]]"
-"""Settles the worker's state: outcomes of a push, int32 or int64 [ps] → tensors to depend on, empty if there is no state."""
+"""A function that settles a worker's state: outcomes of a push, int32 or int64 [ps] → tensors to depend on, if any."""
 
 
 class WorkerState:
@@ -48,11 +48,11 @@ class WorkerState:
         Args:
           name: the name of the state, which is unique in the process. It begins with the leader's prefix.
           says: a description of the state, for the worker's log.
-          files: the names of the two files in the worker's workspace; if empty, the state ends with the process.
+          files: the names of the two files in the worker's workspace; if empty, the state is lost with the process.
         """
         self._name, self._says, self._files = name, says, files
         self._kept: dict[str, tf.Variable] = {}
-        self._first: dict[str, np.ndarray | tf.Tensor] = {}  # the values with which they begin
+        self._first: dict[str, np.ndarray | tf.Tensor] = {}  # the values with which the kept variables begin
         self._names: list[str] = []
         self._refused = self.scratch("refused", [], tf.bool)  # whether the disk refused the last save
 
@@ -74,7 +74,7 @@ class WorkerState:
         return variable_of_process(self._names[-1], shape, dtype)
 
     def load(self, step: tf.Tensor, needed: Needed) -> tf.Tensor:
-        """Initialise the variables if this process has none yet, from the newer complete file or to their first values.
+        """Initialise the variables, if this process has none yet, from the newer complete file or with their first values.
 
         Returns a tensor to depend on. `step`: the step id, int64 []. `needed`: operations to run before.
         """
@@ -89,7 +89,7 @@ class WorkerState:
 
     @property
     def _saves(self) -> tf.Variable:
-        """The number of the newest save. It is the last kept variable, so call `variable` before for all others."""
+        """The number of the newest save. It has to be the last kept variable, so create all other variables before."""
         if "saves" not in self._kept:
             self.variable("saves", np.zeros([], np.int64))
         return self._kept["saves"]
@@ -175,7 +175,7 @@ class WorkerState:
         return settled
 
     def save(self, needed: Needed) -> tf.Operation:
-        """After `needed`, write the variables to the older of the two files, if the state has files.
+        """Write the variables to the older of the two files after the operations `needed`, if the state has files.
 
         If the disk refuses the write, the worker's log reports it once, and training continues. The next save tries the same
         file, because the other file is complete.
@@ -201,7 +201,7 @@ class WorkerState:
     def _report_disk(self, is_written: tf.Tensor) -> tf.Tensor:
         return tf.cond(
             is_written,
-            lambda: _print(f"{self._says}: the disk takes the state again"),
+            lambda: _print(f"{self._says}: the state can be written again"),
             lambda: _print(
                 f"{self._says}: the state can't be written ({' or '.join(self._files)} in the worker's folder). "
                 "Training continues; if this process dies, its successor continues from the last state that was written"

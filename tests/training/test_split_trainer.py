@@ -48,7 +48,7 @@ def test_each_worker_begins_with_a_block(placement, workers, firsts):
         ("auto", 4, "cluster.workers: got 4: the network can be cut into at most 3 parts that have weights"),
         ("d=1", 2, "mode.placement: got 'd': the network has no such layer; it has a, b, sum, c"),
         ("b=1,sum=2", 3, "b, sum can't be cut apart"),
-        ("b=2,c=1", 3, "got 'c=1': the layers before are on worker 2"),
+        ("b=2,c=1", 3, "got 'c=1': the layers before it are on worker 2"),
         ("b=1", 3, "worker 2 would have no weights"),
         ("in=1", 2, "worker 0 would have no weights"),
         ("a=0,c=2", 3, "worker 1 would have no weights"),

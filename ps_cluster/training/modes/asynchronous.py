@@ -37,7 +37,7 @@ class Async(DefaultMode):
             )
         if wanted is not None and config.least_workers < config.most_workers:
             raise ValueError(
-                f"mode.simulate_workers: got {wanted}: the delay is that of a fixed number of workers: leave out "
+                f"mode.simulate_workers: got {wanted}: it needs a fixed number of workers: leave out "
                 "cluster.min_workers and cluster.max_workers"
             )
 

@@ -31,7 +31,7 @@ class DefaultMode(Mode):
     step_source: type[StepSource] = AsynchronousSteps
 
     def class_attributes(self) -> Mapping[str, type]:
-        """Return the attributes that have to name a class, each with the base class of that class."""
+        """Return the attributes whose value has to be a class: attribute → the base class that it must have."""
         return {"shard": ParameterShard, "step_source": StepSource}
 
     def check(self, config: RunConfig) -> None:

@@ -62,8 +62,8 @@ class BoundedShard(WaitingShard):
     sees every update made at a clock up to c - s - 1, including its own updates. With s = 0 training is bulk-synchronous: no
     worker begins step c + 1 before all have pushed step c. The slowest worker never waits for a clock.
 
-    A worker waits for all other workers with three exceptions: those that the chief knows to be gone, those that have
-    sent nothing for `LEASE_S`, and those that have no step once all remaining steps are with other workers. A worker
+    A worker waits for all other workers with three exceptions: workers that the chief knows to be gone, workers that have
+    sent nothing for `LEASE_S`, and workers without a step once other workers have all remaining steps. A worker
     that returns, or arrives late, continues at the lowest clock that the bound allows. If it had a step under way,
     other workers should already have seen its update, so its gradient is dropped and computed again, like a gradient
     that is staler than `max_staleness`. So both bounds hold for every update, whichever worker died.
@@ -82,7 +82,7 @@ class BoundedShard(WaitingShard):
             self._remaining = tf.Variable(tf.zeros([workers], tf.int64))
             # There are as many clocks as a cluster may ever have workers, because a resumed run may have more workers.
             self._clocks = tf.Variable(tf.zeros([MOST_WORKERS_OF_A_CLUSTER], tf.int64))
-            # The time of each worker's last message, in seconds on the clock of the ticks. No worker waits for another one
+            # The time of each worker's last message, in seconds on the clock of the ticks. No worker waits for a worker
             # that has never been part of the cluster.
             self._heard = tf.Variable(tf.constant([0.0] * (workers - spare) + [-math.inf] * spare, tf.float64))
             self._lease_s = tf.Variable(LEASE_S, dtype=tf.float64)
@@ -106,17 +106,17 @@ class BoundedShard(WaitingShard):
         """Wait until `worker` (int64 []) may pull; return the time, float64 [], in unix seconds of the ps.
 
         Args:
-          remaining: int64 [], the number of steps of its dispatch that have not ended, including the one that it wants
-            to begin.
+          remaining: int64 [], the number of steps of the worker's dispatch that have not ended, including the step that it
+            wants to begin.
         """
         worker, remaining = request = self.sent_to_server(worker, remaining)
         with tf.device(self.device):
             return now_after(self.changed.wait_while(WAIT, lambda: self._may_begin(worker, remaining), request))
 
     def _may_begin(self, worker: tf.Tensor, remaining: tf.Tensor) -> tf.Tensor:
-        """Return APPLIED, and count the worker as under way, or return WAIT."""
-        # The steps are noted even if the worker has to wait. Otherwise all workers with the last steps could wait for a worker
-        # that will get no step.
+        """Count the worker as under way and return APPLIED if it may begin a step; otherwise return WAIT."""
+        # `remaining` is stored even if the worker has to wait. Otherwise all workers with the last steps could wait for a
+        # worker that will get no step.
         with tf.control_dependencies([put(self._remaining, worker, remaining)]):
             clocks = tf.maximum(self._clocks_now(), self._lowest_clock())
             slowest = tf.reduce_min(self._of_others(worker, self._waited_for(), clocks, NO_END))
@@ -147,7 +147,7 @@ class BoundedShard(WaitingShard):
         return tf.reduce_max(begun) - self._max_clock_lag
 
     def _waited_for(self) -> tf.Tensor:
-        """Return for which workers other workers wait, bool [workers]."""
+        """Return for each worker whether other workers wait for it, bool [workers]."""
         alive, remaining = self._alive(), self._remaining.read_value()
         # Every update is one step, so the version is the number of the steps 0 to `_last_step` that have ended.
         # `remaining` does not count a dispatch that is on its way to a worker.
@@ -214,7 +214,7 @@ class Bounded(DefaultMode):
 
     It promises that no update is staler than `max_staleness`, and that no worker begins a step while it is more than
     `max_clock_lag` finished steps ahead of the slowest worker that it waits for. Both bounds hold for every update,
-    whichever worker dies: a push that would break one is dropped and computed again. The proof of a run checks
+    whichever worker dies: a push that would exceed a bound is dropped and computed again. The proof of a run checks
     `max_staleness`, but not `max_clock_lag`.
     """
 

@@ -23,10 +23,10 @@ from ps_cluster.training.modes.waiting import put
 from ps_cluster.training.step import Compute
 from ps_cluster.training.worker import DispatchGraph
 
-# The highest speed is that of a worker that pushed within the last COUNTS_AS_FASTEST_FOR x (number of workers) pushes.
+# The highest speed is taken over the workers that pushed within the last COUNTS_AS_FASTEST_FOR x (number of workers) pushes.
 COUNTS_AS_FASTEST_FOR = 4
-# A worker's speed is the median over this number of its newest periods. So one measurement that is wrong, because a clock was
-# set meanwhile, changes nothing.
+# A worker's speed is the median over this number of its newest periods. So a single measurement does no harm if it is wrong
+# because a clock was set meanwhile.
 MEASURED = 3
 
 
@@ -97,7 +97,7 @@ class DilocoShard(ParameterShard):
 
 
 def _speed(measured: tf.Tensor) -> tf.Tensor:
-    """Return the median of the speeds in each row that are not 0 (of two, the lower), float64 [k]; 0 without any."""
+    """Return the median of the nonzero speeds in each row (of two, the lower one), float64 [k]; 0 if there are none."""
     known = tf.math.count_nonzero(measured, axis=1)
     place = tf.maximum(known - 1, 0) // 2
     in_order = tf.sort(tf.where(measured > 0, measured, np.inf), axis=1)
@@ -138,10 +138,10 @@ class Diloco(OuterMode):
         if not method.takes_periods or (method.drops and settings.fragments):
             suitable = [one.name for one in METHODS if one.takes_periods and not (one.drops and settings.fragments)]
             fragmented = " with mode.fragments" if method.takes_periods else ""
-            raise ValueError(f"staleness.method: got '{name}': mode diloco{fragmented} takes {listed(suitable)}")
+            raise ValueError(f"staleness.method: got '{name}': mode diloco{fragmented} supports {listed(suitable)}")
         every, spread = self.delay_of_momentum(config)
         if spread > 1 / every:
-            raise ValueError(f"mode.momentum_spread: got {spread:g}: at most 1 / mode.momentum_every, 1 / {every}")
+            raise ValueError(f"mode.momentum_spread: got {spread:g}: it may be at most 1 / mode.momentum_every, 1 / {every}")
 
     def worker_vectors(self, config: RunConfig) -> int:
         # With fragments, a worker also keeps the weights that it has pulled.

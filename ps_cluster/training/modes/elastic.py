@@ -1,4 +1,4 @@
-"""Mode elastic: each worker trains separate weights; from time to time, these and the centre move towards each other.
+"""Mode elastic: each worker trains separate weights; from time to time, these weights and the centre are moved closer.
 
 Zhang, Choromanska, LeCun 2015, "Deep learning with elastic averaging SGD" (arXiv:1412.6651), algorithm 1 (asynchronous
 EASGD). The paper's text was not available; this follows the authors' code (github.com/sixin-zh/mpiT,
@@ -10,7 +10,7 @@ the centre c, the moving rate a and the period k:
   k - 1 times: x_i ← x_i - (learning rate) g(x_i)              the other steps of the period
 
 The first exchange changes nothing, because all workers begin with the weights of the centre. So here a step id stands for k
-steps and then the exchange, which is the same sequence, cut at another place. The exchange is then part of the push, which is
+steps and then the exchange, which is the same sequence, cut at another point. The exchange is then part of the push, which is
 applied exactly once. An exchange before the steps would be part of a pull, which may come twice.
 
 The parameter server keeps every worker's weights, so nothing is lost if a worker dies.
@@ -128,10 +128,10 @@ class LocalSteps(Compute):
         limits: PeriodLimits = WHOLE_PERIOD,
         rows: Rows = NO_ROWS,
     ) -> StepResult:
-        """Take all steps of one period. Return the distance moved instead of a gradient.
+        """Take all steps of one period. Instead of a gradient, return the distance by which the steps moved the weights.
 
         Args:
-          weights: [2, n], the worker's x_i, and its x before the exchange, where the first gradient is taken.
+          weights: [2, n], the worker's x_i, and x (its weights before the exchange), at which the first gradient is computed.
           limits, rows: not used.
         """
         own, before = tf.unstack(weights)

@@ -1,4 +1,4 @@
-"""Exchange the shards at different moments of a period, so that all weights are never sent at once (diloco, `fragments`)."""
+"""Exchange the shards at different moments of a period, so that the weights are not all sent at once (diloco, `fragments`)."""
 
 from __future__ import annotations
 

@@ -50,8 +50,8 @@ class LocalMode(DefaultMode):
 class PeriodSoFar(NamedTuple):
     """The values that each local step of a period passes to the next step, which depends on all of them."""
 
-    # What `take` passes on: in mode elastic the distance moved, float32 [n]. In the other modes the weights are in
-    # variables. There it is an int32 [] without a meaning: a step depends on it only to run after the step before.
+    # The value that `take` passes on. In mode elastic it is the distance moved, float32 [n]. In the other modes, whose
+    # weights are in variables, it is an int32 [] without a meaning: a step depends on it to run after the previous step.
     passed_on: tf.Tensor
     statistics: tf.Tensor  # float32 [m]
     numbers: tf.Tensor  # float32 [3]: sums of loss and metric, and the learning rate of the period's first step
@@ -163,9 +163,9 @@ class LocalTraining(Compute):
         limits: PeriodLimits = WHOLE_PERIOD,
         rows: Rows = NO_ROWS,
     ) -> StepResult:
-        """Take the steps of one period. Return the pulled weights minus the reached weights instead of a gradient.
+        """Take the steps of one period. Instead of a gradient, return the pulled weights minus the weights at its end.
 
-        If `limits.goes_on` ends a period early, its push is sent all the same, and the shard drops it.
+        If `limits.goes_on` ends a period early, its push is sent anyway, and the shard drops it.
         """
         local = LocalOptimizer(self, len(self.start.factors), weights.dtype)
         pulled = tf.cast(weights, tf.float32)

@@ -1,4 +1,4 @@
-"""The outer step of modes diloco and sync-diloco: Nesterov's momentum on the distance that a worker's period has moved.
+"""The outer step of modes diloco and sync-diloco: Nesterov's momentum, applied to the distance that a period has moved.
 
 The synchronous form is by Douillard et al. 2023, "DiLoCo: Distributed Low-Communication Training of Language Models"
 (arXiv:2311.08105), algorithm 1; the asynchronous form by Liu et al. 2024, "Asynchronous Local-SGD Training for Language
@@ -97,7 +97,7 @@ class OuterMode(LocalMode):
         return RecomputedLocalPeriods
 
     def equation(self, config: RunConfig, parts: UpdateParts) -> Slots:
-        """Return the result of `DelayedNesterov`, computed with numpy. In rounds the gradient is the mean of a round."""
+        """Return the result of `DelayedNesterov`, computed with numpy. With rounds, the gradient is the mean of a round."""
         settings, (every, spread) = OuterSettings.of(config), self.delay_of_momentum(config)
         beta, is_due = settings.outer_momentum, (parts.updates_before + 1) % every == 0
         gradient, momentum = parts.shared_gradient, parts.slots["momentum"]

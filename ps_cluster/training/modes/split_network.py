@@ -37,7 +37,7 @@ def split_cluster(splits: Splits, flow: str, fixed_workers: str) -> ClusterShape
         types=(CHIEF, WORKER),
         flows=(Flow(CHIEF, WORKER, "step ids"), Flow(WORKER, WORKER, flow)),
         fixed_workers=fixed_workers,
-        # A step needs every worker, and the weights of a dead one are gone.
+        # A step needs every worker, and the weights of a dead worker are lost.
         on_death={**ON_DEATH, WORKER: WITH_ALL_WORKERS},
         splits=splits,
     )

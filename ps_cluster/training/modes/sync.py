@@ -21,7 +21,7 @@ class ReplicaShard(ParameterShard):
     """A shard with all weights, in a worker's process. All replicas apply the same updates, so their weights are equal."""
 
     def write_rows(self, rows: tf.Tensor) -> tf.Operation:
-        """Write the ledger's rows of updates to which every worker has contributed.
+        """Write the rows of updates, one row from every worker for each update, into the ledger.
 
         Args:
           rows: float64 [updates, workers, columns], all columns except the step id, which follows from the version.

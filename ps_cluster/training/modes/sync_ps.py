@@ -34,7 +34,7 @@ class SyncPsSettings(ModeSettings):
         default=0,
         ge=0,
         le=999,
-        description="Number of spare workers. An update does not wait for the gradients of this many workers; those "
+        description="Number of spare workers. An update does not wait for the gradients of this many workers; gradients "
         "that come too late are dropped.",
     )
     grace_seconds: float = Field(
@@ -49,8 +49,8 @@ class SyncPsSettings(ModeSettings):
 class RoundShard(WaitingShard):
     """Synchronous training on the parameter server: an update is the mean of the first gradients of its round.
 
-    Round v turns version v into v + 1. In it, worker w takes step v x W + w. The first W - b gradients count; those of
-    the b slowest workers are dropped (Chen, Pan, Monga, Bengio, Jozefowicz 2016, arXiv:1604.00981, section 3: backup
+    Round v turns version v into v + 1. In it, worker w takes step v x W + w. The first W - b gradients count; the gradients
+    of the b slowest workers are dropped (Chen, Pan, Monga, Bengio, Jozefowicz 2016, arXiv:1604.00981, section 3: backup
     workers). With a grace period, the round stays open for this period after the first W - b gradients, or until all have
     arrived. The chief's ticks measure the time, so the round may stay open for up to two ticks longer.
     """
@@ -142,7 +142,7 @@ class RoundShard(WaitingShard):
 
 
 class Rounds(StepSource):
-    """Hands out rounds, as one dispatch for every worker. If a worker gets two dispatches, the second has no work."""
+    """Hands out rounds, with one dispatch for each worker. If a worker gets two of these, the second finds no work left."""
 
     def hand_out(self) -> Iterator[bool]:
         begin, total = self._progress.applied, self._progress.total
@@ -169,7 +169,7 @@ class SyncPs(DefaultMode):
     cluster = ClusterShape(
         most_parameter_servers=1,  # a single place must decide which gradient came too late
         fixed_workers="a round has a place for each worker",
-        # A round has a place for every worker, and would wait for ever for a worker that was given up.
+        # A round has a place for every worker, so it would wait for ever for a worker that is not restarted.
         on_death={**ON_DEATH, WORKER: OnDeath(restarts=5, whole_cluster=False, dispensable=False)},
     )
     promise = Promise(waits=Waits.IN_ROUNDS, is_stale=False)
@@ -224,7 +224,7 @@ class SyncPs(DefaultMode):
         super().check(config)
         backups = self.late_workers(config)
         if backups and backups >= config.cluster.workers:
-            raise ValueError(f"mode.backup_workers: got {backups}: it needs more workers than that")
+            raise ValueError(f"mode.backup_workers: got {backups}: it has to be less than cluster.workers")
         if (grace_s := self.grace_seconds(config)) and not backups:
             raise ValueError(f"mode.grace_seconds: got {grace_s:g}: it needs mode.backup_workers, 1 or more")
 

@@ -23,7 +23,7 @@ from ps_cluster.server.shard import ParameterShard
 
 
 class WaitingShard(ParameterShard):
-    """A shard where workers wait until another worker, or the passing of time, has changed something."""
+    """A shard on which workers wait until another worker, or the passing of time, has changed its state."""
 
     capabilities = Capabilities(waits=True)
 
@@ -58,7 +58,7 @@ class GraphCondition:
 
     TensorFlow 2.21 does not cancel the part of a dead worker's graph that waits on a parameter server. That part stays, but a
     separate element is enqueued for it, so it does not take the element of another graph. Each leader has separate queues, and
-    the next leader closes those of an earlier one (server/leftovers.py).
+    the next leader closes the queues of an earlier leader (server/leftovers.py).
 
     Attributes:
       waiting: int32 [], the number of graphs that wait and were not yet notified.
@@ -82,7 +82,7 @@ class GraphCondition:
         Args:
           value: the result that means "wait".
           attempt: returns a tensor of `dtype`, [].
-          needed: the inputs of the attempt from outside; the graph enters the section only when all have arrived.
+          needed: the inputs of the attempt from outside. The graph enters the section only when all inputs have arrived.
         """
 
         def counted() -> tuple[tf.Tensor, tf.Tensor]:
