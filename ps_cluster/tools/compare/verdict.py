@@ -97,7 +97,7 @@ def _judged(
 
 
 def notes(groups: Sequence[Group], target: float | None) -> Iterator[str]:
-    """Yield the arms that diverged or did not learn, and what could not be compared."""
+    """Yield sentences on the arms that diverged or did not learn, and on what could not be compared."""
     diverged, not_learned = [], []
     for arm in arms(groups):
         records = [record for group in groups if group.arm == arm for record in group.records]

@@ -1,4 +1,4 @@
-"""Fill in the templates of what schedulers read."""
+"""Fill in the templates of the files that schedulers read."""
 
 from __future__ import annotations
 
