@@ -109,7 +109,7 @@ class Fleet:
         return len(self._jobs) < self._at_once
 
     def start(self, job: Job) -> None:
-        """Start a run, or continue one that has begun. Raises UserError if an earlier start still has processes."""
+        """Start a run, or continue one that has begun. Raises UserError if processes of an earlier start are alive."""
         self._launch(job)
         self._jobs[job.task] = job
         self._restarts.end_streak(job.task)
@@ -117,7 +117,7 @@ class Fleet:
     def poll(self) -> list[EndedJob]:
         """Return the runs that have ended since the last call. Runs that died continue in new processes."""
         for task in self._frozen.take_overdue(self._supervisor.frozen(), self._clock()):
-            self._notify(f"{self._jobs[task].name} has been stopped (SIGSTOP) for {FROZEN_S:g} s: ended")
+            self._notify(f"{self._jobs[task].name} has been stopped (SIGSTOP) for {FROZEN_S:g} s: it is killed")
             self._supervisor.signal(task, signal.SIGKILL)
         return [ended for task_exit in self._supervisor.poll() if (ended := self._judged(task_exit)) is not None]
 
@@ -157,7 +157,7 @@ class Fleet:
         is_hopeless = task_exit.exit_code == BAD_INPUT or _outcome(job.root) in BROKEN
         if is_hopeless or self._restarts.record_death(job.task, RETRIES) is None:
             return self._over(job, "failed", why)
-        self._notify(f"{job.name} died, and continues ({self._restarts.deaths(job.task)} of {RETRIES}): {why}")
+        self._notify(f"{job.name} died and is continued (retry {self._restarts.deaths(job.task)} of {RETRIES}): {why}")
         try:
             self._launch(job)
         except UserError as error:

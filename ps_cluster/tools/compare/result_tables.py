@@ -62,8 +62,8 @@ def tables(findings: Sequence[GroupFinding], differences: Sequence[GroupDifferen
         columns = {
             "against": "against",
             "difference": metric.with_unit(metric.name),
-            "speed_ratio": f"{unit}/s, times",
-            "time_ratio": f"s to {goal}, times",
+            "speed_ratio": f"{unit}/s, ratio",
+            "time_ratio": f"s to {goal}, ratio",
         }
         title = "Differences (95 % interval; ~: no difference shown)"
         found.append(Table(title, identity | columns, [_difference_cells(one) for one in differences]))

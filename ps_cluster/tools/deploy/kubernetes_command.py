@@ -32,7 +32,7 @@ from ps_cluster.report.terminal import print_note
 from ps_cluster.tools.deploy.kubernetes import DATA, KINDS, Deployment
 from ps_cluster.tools.deploy.roles import OfType, check_for_tasks, roles_of
 
-_NAME = Matching(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?", "up to 40 lowercase letters, digits and -, beginning with a letter")
+_NAME = Matching(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?", "up to 40 lowercase letters, digits and -, a letter first")
 _CLAIM = Matching(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", "the name of a PersistentVolumeClaim")
 _NAMESPACE = Matching(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "the name of a namespace")
 _IMAGE = Matching(r"[a-z0-9][A-Za-z0-9._:/@-]{0,499}", "an image: REGISTRY/NAME:TAG or NAME@sha256:DIGEST")
@@ -61,7 +61,7 @@ def k8s() -> None:
     "--kind",
     type=OneOf(tuple(KINDS)),
     default="jobset",
-    help=f"Who starts and restarts the tasks: {', '.join(f'{one.name} ({one.controller})' for one in KINDS.values())}.",
+    help=f"What starts and restarts tasks: {', '.join(f'{one.name} ({one.controller})' for one in KINDS.values())}.",
 )
 @option("--name", type=_NAME, default="ps-cluster", help="Name of the run directory, and prefix of all objects.")
 @option("--namespace", type=_NAMESPACE, help="The namespace of all objects; default: the one that kubectl uses.")

@@ -65,7 +65,7 @@ def gpus(there: Sequence[str] | None = None, argv: Sequence[str] = _ARGV) -> Fin
         )
     if len(products) < len(there):
         return warn(
-            f"{count}, of which TensorFlow sees {len(products)}: {each}", "see whether the others work (nvidia-smi)"
+            f"{count}, of which TensorFlow sees {len(products)}: {each}", "see if the other GPUs work (nvidia-smi)"
         )
     return ok(f"{each}; run --gpus auto uses them")
 

@@ -90,7 +90,7 @@ class TrialBook:
         return trial
 
     def _sampler(self, number: int) -> BaseSampler:
-        """Return a sampler for one trial. A shared one would repeat its draws when the sweep restarts."""
+        """Return a sampler for one trial. A shared sampler would repeat its draws when the sweep restarts."""
         return self._method.sampler(self._seed + 1_000_003 * number)
 
     @property
