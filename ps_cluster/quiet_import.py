@@ -57,7 +57,7 @@ def import_tensorflow() -> None:
 def without_first_lines() -> Iterator[None]:
     """Make TensorFlow print nothing but errors if it is imported inside the block. Lines from other sources are printed.
 
-    Do nothing if TensorFlow is already imported, or if TF_CPP_MIN_LOG_LEVEL asks for more.
+    Do nothing if TensorFlow is already imported, or if TF_CPP_MIN_LOG_LEVEL asks for more lines.
     """
     if "tensorflow" in sys.modules:
         yield

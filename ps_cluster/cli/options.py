@@ -49,7 +49,7 @@ AUGMENTATION = "data.augmentation"
 
 
 def _options_of_modes() -> dict[str, str]:
-    """Return the options for settings of single modes, e.g. `--max-staleness` for `mode.max_staleness`."""
+    """Return the options for settings that only some modes have, e.g. `--max-staleness` for `mode.max_staleness`."""
     fields = {name: mode.Settings.model_fields[name] for mode in MODES for name in own_settings("mode", mode)}
     spelled = {name: name.replace("_", "-") for name in fields}
     return {
@@ -138,7 +138,7 @@ class OfTypes(click.ParamType[tuple[str | None, Any]]):
 
 
 class Assignment(click.ParamType[str]):
-    """A parameter type: KEY=VALUE, whose keys a shell completes. The configuration checks it."""
+    """A parameter type: KEY=VALUE. A shell completes the key; the configuration checks key and value."""
 
     name = "KEY=VALUE"
 
@@ -223,7 +223,7 @@ class GivenSettings:
     Attributes:
       file: the file of --config; None: there is none.
       assignments: the texts of --set.
-      values: dotted key → value, of the command's options for single settings (`CONFIG_OPTIONS`).
+      values: dotted key → value, of the command's options for individual settings (`CONFIG_OPTIONS`).
     """
 
     file: Path | None

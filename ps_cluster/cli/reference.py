@@ -1,7 +1,7 @@
 """Derive JSON schemas for editors, and the table of all settings, from the classes of settings.
 
 `python -m ps_cluster.cli.reference docs/configuration.md` writes the table into the page; a test compares the two.
-`ps_cluster.tools.compare.schemas` writes the schemas. No TensorFlow.
+`ps_cluster.tools.compare.schemas` writes the schemas. This module does not import TensorFlow.
 """
 
 from __future__ import annotations

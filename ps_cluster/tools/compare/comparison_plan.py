@@ -84,7 +84,7 @@ class Comparison(BaseModel):
 
     @property
     def arm_keys(self) -> frozenset[str]:
-        """Dotted keys that single arms set."""
+        """The dotted keys that individual arms set."""
         return frozenset(key for arm in self.arms for key in arm.set)
 
 

@@ -57,7 +57,7 @@ def write_report(
       baseline: the label of the arm that all other arms are compared with; None takes "sync" if there is one, else the
         arm of the first run.
       force: compare runs even if they differ in what must be equal; the report begins with these differences.
-      arm_keys: dotted keys that single arms set, and in which runs may therefore differ.
+      arm_keys: dotted keys that individual arms set, and in which runs may therefore differ.
     Raises:
       UserError: a directory holds no finished run, the runs may not be compared, or no arm is the baseline.
     """

@@ -36,7 +36,7 @@ def differences_in_settings(records: Sequence[Record], arm_keys: Collection[str]
     """Return in words where runs differ although they must be equal: data set, network, precision, and most settings.
 
     Args:
-      arm_keys: dotted keys that arms of this comparison set. Runs may differ in these settings and in those of
+      arm_keys: dotted keys that individual arms of this comparison set. Runs may differ in these settings and in those of
         `_OF_AN_ARM`.
     """
     may_differ = {*_OF_AN_ARM, *_NOT_COMPARED_HERE, *arm_keys}
@@ -80,7 +80,7 @@ def check(records: Sequence[Record], groups: Sequence[Group], force: bool, arm_k
 
     Args:
       force: if an unequal property makes the comparison unfair, return a sentence on it instead of raising an error.
-      arm_keys: dotted keys that single arms of this comparison set.
+      arm_keys: dotted keys that individual arms of this comparison set.
     Raises:
       UserError: something is unequal and `force` is not set, the metrics differ, or one run was given twice.
     """

@@ -43,8 +43,8 @@ class Reached:
     """Cost of reaching a target.
 
     Attributes:
-      is_limit: whether only an upper limit was measured: the first score had reached the target, or the score before is
-        further away than `LONGEST_GAP`.
+      is_limit: whether only an upper limit was measured: the first score had already reached the target, or the
+        previous score is further away than `LONGEST_GAP`.
     """
 
     seconds: float

@@ -1,4 +1,4 @@
-"""Write manifests for Kubernetes: a pod for each task, and the kinds of workloads that start and restart the pods.
+"""Write manifests for Kubernetes, with a pod for each task. A kind of workload starts and restarts the pods.
 
 templates/kubernetes.yaml has the objects of all kinds.
 """

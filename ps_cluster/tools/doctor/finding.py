@@ -44,7 +44,7 @@ class Check:
 
 
 def examine(checks: Sequence[Check]) -> Iterator[Finding]:
-    """Yield the finding of each check. A check that raises or takes too long has failed; its thread is left behind."""
+    """Yield the finding of each check. A check that raises or takes too long has failed; its thread is left running."""
     for check in checks:
         began = time.monotonic()
         findings: list[Finding] = []

@@ -54,7 +54,7 @@ def _trained(program: Sequence[str], timeout_s: float, folder: Path) -> str:
     )
     size = ("--workers", WORKERS, "--ps", 1, "--steps", STEPS, "--batch-size", BATCH_SIZE)
     what = ("--dataset", folder / "images.npz", "--model", "mlp", "--run-dir", folder / "run")
-    own = {CALLER_PID: str(os.getpid()), "PS_CLUSTER_CACHE": str(folder / "cache")}  # it ends with this process
+    own = {CALLER_PID: str(os.getpid()), "PS_CLUSTER_CACHE": str(folder / "cache")}  # the run ends with this process
     with (folder / "output.txt").open("wb") as output:
         try:
             ended = subprocess.run(  # after the timeout it is killed, and its tasks end with it

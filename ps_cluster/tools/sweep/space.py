@@ -133,7 +133,7 @@ def read_space(given: Mapping[str, object]) -> Space:
 
 
 def parse_varied(texts: Sequence[str]) -> dict[str, str]:
-    """Return key → values of texts like "optimizer.learning_rate=0.01..1:log". Raises UserError for another form."""
+    """Return key → values of texts like "optimizer.learning_rate=0.01..1:log". Raises UserError for other forms."""
     found: dict[str, str] = {}
     for text in texts:
         key, separator, values = (part.strip() for part in text.partition("="))
