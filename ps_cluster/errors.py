@@ -4,19 +4,19 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
 
-# The exit codes of commands and tasks. A process that a signal ends has 128 + the signal's number, as in a shell.
+# The exit codes of commands and tasks. If a signal ends a process, its code is 128 + the signal's number, as in a shell.
 FAILED = 1  # the machine or a child process failed, or there is a bug
 BAD_INPUT = 2  # the same command would fail again
-SUPERSEDED = 3  # a task whose place another process has taken
-FAILED_FOR_GOOD = 4  # the training diverged, or its proof does not hold: the same command would change nothing
-# EX_TEMPFAIL of sysexits.h: the same command continues, e.g. after a task without a launcher has lost another task.
+SUPERSEDED = 3  # another process has taken over this task
+FAILED_FOR_GOOD = 4  # the training diverged, or the proof of its updates failed: the same command would fail again
+# EX_TEMPFAIL of sysexits.h: the same command continues the run, e.g. after a task without a launcher lost another one.
 RETRY = 75
 PORT_IN_USE = 98  # EADDRINUSE: the task needs another port
 INTERRUPTED = 130  # by Ctrl-C
 # After these exit codes of `task`, no scheduler starts the task again: the same command would end in the same way.
 NEVER_RETRY = (BAD_INPUT, SUPERSEDED, FAILED_FOR_GOOD)
 
-LONGEST_TYPO = 200  # characters; a longer name is no typing mistake, and comparing it would take seconds
+LONGEST_TYPO = 200  # characters; a longer name is not a typing mistake, and comparing it would take seconds
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -22,7 +22,7 @@ _COMMAND = "ps-cluster"  # the command that an installation of this package prov
 
 
 def program(typed: str, folder: Path, python: str = sys.executable) -> str:
-    """Return the command for hints: the one that the user typed, if it is known, else one that works in `folder`.
+    """Return the command to show in hints: the one that the user typed if it is known, else one that works in `folder`.
 
     `typed`: `sys.argv[0]`. If the command is installed, it is in the folder of the interpreter `python`.
     """
@@ -55,7 +55,7 @@ def how_to_install(python: str = "") -> str:
 
 
 def how_to_install_cuda() -> str:
-    """Return the commands that install TensorFlow with CUDA. The pinned package is built without it."""
+    """Return the commands that install TensorFlow with CUDA. The pinned package is built without CUDA."""
     return (
         f"pip uninstall --yes tensorflow-cpu; pip install 'tensorflow[and-cuda]=={tensorflow_version()}' "
         "(docs/clusters.md#gpus)"
@@ -76,7 +76,7 @@ def finding_this_package(given: Mapping[str, str]) -> dict[str, str]:
 def to_install(extra: str) -> str:
     """Return the command that installs the packages of an extra into the Python that runs this process.
 
-    It names the packages of the extra, because a registry may have another package under the name of this one.
+    The command names the packages of the extra, because a registry may have another package named ps-cluster.
     """
     if (IMPORT_FOLDER / "pyproject.toml").is_file():
         import tomllib
@@ -94,7 +94,7 @@ def to_install(extra: str) -> str:
 
 
 def to_add(requirements: Iterable[str]) -> str:
-    """Return the command that installs packages into the Python that runs this process. It may have uv but no pip."""
+    """Return the command that installs packages into the Python that runs this process. That Python may have uv but no pip."""
     pip = (sys.executable, "-m", "pip", "install")
     return shlex.join(
         [*(pip if util.find_spec("pip") else ("uv", "pip", "install", "--python", sys.executable)), *requirements]
@@ -102,7 +102,7 @@ def to_add(requirements: Iterable[str]) -> str:
 
 
 def tensorflow_version() -> str | None:
-    """Return the version of the installed TensorFlow, without importing it, which takes seconds."""
+    """Return the version of the installed TensorFlow without importing it, because the import takes seconds."""
     for package in ("tensorflow-cpu", "tensorflow"):
         with contextlib.suppress(metadata.PackageNotFoundError):
             return metadata.version(package)

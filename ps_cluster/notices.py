@@ -1,4 +1,4 @@
-"""Lines for the user, each with its event, and the type of functions that take such a line."""
+"""Define the lines that are logged for the user, their events, and the type of the functions that take such a line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 
 @dataclass(frozen=True)
 class LogEvent:
-    """An event, which is logged as a line. docs/troubleshooting.md says what to do about each (runs/logs.py lists them).
+    """An event that is logged as a line. runs/logs.py lists all events; docs/troubleshooting.md says what to do about each.
 
     `name` is the field `event` of a line in JSON.
     """

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # TensorFlow's cluster of parameter servers. Its public classes can only wait for all workers together.
 
 CLOSURE_ERRORS = (cluster_coordinator.ClosureInputError, cluster_coordinator.ClosureAbortedError)
-"""The errors of a dispatch whose cause is another dispatch. The coordinator raises both, and exports neither."""
+"""The errors of a dispatch that fails because of another one. TensorFlow's coordinator raises both, and exports neither."""
 
 
 def is_worker_failure(error: Exception) -> bool:
@@ -37,7 +37,7 @@ def is_ps_failure(error: Exception) -> bool:
 
 
 class FailureHandler(Protocol):
-    """Handles failed workers, as TensorFlow's WorkerPreemptionHandler does. `Membership` is one."""
+    """Handles failed workers, as TensorFlow's WorkerPreemptionHandler does. `Membership` implements it."""
 
     def wait_on_failure(
         self,
@@ -98,7 +98,7 @@ def server_def() -> tf.train.ServerDef:
 
 
 def update_server_def(changed: tf.train.ServerDef, keep_s: int) -> None:
-    """Connect this process to the changed tasks of a cluster. The public call would end the resources of all tasks.
+    """Connect this process to the changed tasks of a cluster. The public call would discard the resources of all tasks.
 
     `keep_s`: seconds for which servers keep this process's resources after its last sign of life.
     """
@@ -135,7 +135,7 @@ def limit_silence(limit_ms: int, workers: int) -> None:
 
 
 def variable_of_process(name: str, shape: Sequence[int], dtype: tf.DType) -> tf.Variable:
-    """Return a variable for a graph, which stands for the variable of this name in the process that runs the graph.
+    """Return a variable, for use in a graph, that stands for the variable `name` of the process that runs the graph.
 
     It may have no value yet. A public `tf.Variable` belongs to the process that builds the graph.
     """
@@ -172,7 +172,7 @@ def keep_from_folding(tensor: tf.Tensor) -> None:
 
 
 def frozen(graph: tf.types.experimental.ConcreteFunction) -> tf.types.experimental.ConcreteFunction:
-    """Return a concrete function with constants for its variables. The public one, of version 1, needs a session."""
+    """Return a concrete function with constants for its variables. The public function for this needs a session."""
     return convert_to_constants.convert_variables_to_constants_v2(graph)
 
 
@@ -185,12 +185,12 @@ def layers_of(model: keras.Model) -> list[keras.Layer]:
 
 
 def own_weights_of(layer: keras.Layer) -> list[keras.Variable]:
-    """Return the variables that a layer itself has created as trainable. A frozen layer publicly has none."""
+    """Return the variables that a layer itself has created as trainable. The public list of a frozen layer is empty."""
     return list(layer._trainable_variables)
 
 
 def seed_generators_of(layer: keras.Layer) -> list[keras.random.SeedGenerator]:
-    """Return the seed generators of a layer. Publicly only their states are known, as variables like any other."""
+    """Return the seed generators of a layer. The public API has only their states, among all other variables."""
     return list(layer._seed_generators)
 
 
@@ -202,14 +202,14 @@ def takes_training(model: keras.Model) -> bool:
 def made_by(tensor: keras.KerasTensor) -> tuple[keras.Operation, list[keras.KerasTensor]]:
     """Return the layer or operation that made a symbolic tensor, and the inputs of that call.
 
-    The public `input` of a layer is that of its first call.
+    The public `input` of a layer has only the inputs of its first call.
     """
     history = tensor._keras_history
     return history.operation, history.operation._inbound_nodes[history.node_index].input_tensors
 
 
 def functional_of(model: keras.Sequential) -> keras.Model | None:
-    """Return the functional model that makes the calls of a Sequential; None if it is not built."""
+    """Return the functional model that a Sequential builds and calls; None if the Sequential is not built."""
     return model._functional
 
 
@@ -238,14 +238,14 @@ def compiled_metrics_of(model: keras.Model) -> KerasMetrics | None:
 
 
 class GivenToCompile(NamedTuple):
-    """The losses and metrics of a model: lists and dictionaries, at any depth, of names, functions and objects."""
+    """The losses and metrics that `compile` got: names, functions and objects in nested lists and dictionaries."""
 
     losses: list[Any]
     metrics: list[Any]
 
 
 def given_to_compile(model: keras.Model) -> GivenToCompile:
-    """Return the losses and metrics as they were passed to `compile`. Publicly only their names are known."""
+    """Return the losses and metrics as they were passed to `compile`. The public API has only their names."""
     loss, metrics = model._compile_loss, model._compile_metrics
     losses = [loss._user_loss] if loss is not None else []
     of_metrics = [metrics._user_metrics, metrics._user_weighted_metrics] if metrics is not None else []
@@ -253,7 +253,7 @@ def given_to_compile(model: keras.Model) -> GivenToCompile:
 
 
 def copy_compiled(model: keras.Model, to: keras.Model) -> None:
-    """Copy loss, metrics and optimizer of a model to another. `compile` would track the same objects as new layers."""
+    """Copy the loss, metrics and optimizer of one model to another. `compile` would track the same objects as new layers."""
     for name in ("_compile_loss", "_compile_metrics", "optimizer"):
         object.__setattr__(to, name, getattr(model, name, None))
 
@@ -273,7 +273,7 @@ def metrics_of(compiled: Any, outputs: Any) -> Iterator[tuple[keras.Metric, tf.T
 
 
 def mode_of_metric(metric: keras.Metric) -> Literal["max", "min"] | None:
-    """Return which values of a metric are better, as Keras's EarlyStopping decides it; None if Keras does not know."""
+    """Return whether larger or smaller values of a metric are better, as EarlyStopping decides it; None if it is unknown."""
     modes: dict[str | None, Literal["max", "min"]] = {"up": "max", "down": "min"}
     return modes.get(getattr(metric, "_direction", None))
 
@@ -294,7 +294,7 @@ _STATE_ATTRIBUTES = {
 def attributes_outside_config(optimizer: keras.Optimizer) -> list[str]:
     """Return the names of an optimizer's attributes that have an effect but are missing from `get_config`.
 
-    Examples are the variables without weight decay, and an `update_step` that was replaced after the creation.
+    Examples are the list of variables without weight decay, and an `update_step` that replaced the original one.
     """
     plain = vars(type(optimizer).from_config(optimizer.get_config()))
     return [
@@ -325,14 +325,14 @@ def with_notes(output: tf.Tensor, notes: Sequence[tf.Tensor | None]) -> tf.Tenso
     return output
 
 
-# The form of private objects that the functions above return.
+# The attributes of the private objects that the functions above return.
 
 
 class LayerCall(Protocol):
     """A call of a layer or of another operation in a functional model."""
 
     operation: keras.Operation
-    is_input: bool  # whether it is no call, but an input of the model
+    is_input: bool  # whether this is an input of the model instead of a call
     input_tensors: list[keras.KerasTensor]
     output_tensors: list[keras.KerasTensor]
 
@@ -348,10 +348,10 @@ class OutputLoss(Protocol):
 class CompiledPart(Protocol):
     """All losses, or all metrics, of a compiled model."""
 
-    built: bool  # whether they have been matched to the outputs
+    built: bool  # whether the losses or metrics have been matched to the outputs
 
     def build(self, targets: object, outputs: object, /) -> None:
-        """Match them to the outputs. Both arguments are tensors in the structure of the outputs."""
+        """Match the losses or metrics to the outputs. Both arguments are tensors in the structure of the outputs."""
 
 
 class KerasLosses(CompiledPart, Protocol):
@@ -369,4 +369,4 @@ class KerasMetrics(CompiledPart, Protocol):
         """Return name → value of all metrics, in the order of `metrics`."""
 
     def reset_state(self) -> None:
-        """Begin again without any example."""
+        """Forget all examples seen so far."""

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 TF_CONFIG = "TF_CONFIG"  # the cluster, and which of its tasks this process is; users and schedulers set it too
-LAUNCHER_PID = "PS_CLUSTER_LAUNCHER_PID"  # the launcher that a task ends with
-CALLER_PID = "PS_CLUSTER_CALLER_PID"  # the program that a command ends with, because it started the command for itself
+LAUNCHER_PID = "PS_CLUSTER_LAUNCHER_PID"  # the pid of the launcher of a task; the task ends when this launcher ends
+CALLER_PID = "PS_CLUSTER_CALLER_PID"  # the pid of the program that started a command; the command ends with the program
 LIFE = "PS_CLUSTER_LIFE"  # the launcher's unique id, for rows; unset in a task that was started by hand
 LOG_FORMAT = "PS_CLUSTER_LOG_FORMAT"  # the name of the format of log lines (runs/logs.py)
 LOG_TASK = "PS_CLUSTER_LOG_TASK"  # the name of the process in log lines, e.g. "worker-1"
@@ -27,7 +27,7 @@ def set_tf_config(content: str) -> None:
 
 
 def set_log_format(name: str) -> None:
-    """Write the log lines of this process, and of those that it starts, in this format."""
+    """Write the log lines of this process, and of the processes that it starts, in this format."""
     os.environ[LOG_FORMAT] = name
 
 
@@ -40,7 +40,7 @@ def trusted_files() -> list[str]:
 
 
 def set_trusted_files(files: Iterable[str]) -> None:
-    """Let this process, and those that it starts, run these files. Each is an absolute path."""
+    """Let this process, and the processes that it starts, run these files. Each is an absolute path."""
     os.environ[TRUSTED_FILES] = "\n".join(files)
 
 
@@ -51,10 +51,10 @@ def take_caller_pid() -> str | None:
 
 @contextlib.contextmanager
 def temporary_files_in(folder: Path) -> Iterator[None]:
-    """Give the processes that are started inside the block `folder` for their temporary files; remove it at the end.
+    """Put the temporary files of processes that are started inside the block into `folder`; remove it at the end.
 
-    A task can't remove its temporary files itself, because it may be killed. What a killed command has left in `folder`
-    is removed first. If the folder can't be made, e.g. on a full disk, Python uses the system's folder.
+    A task can't remove its temporary files itself, because it may be killed. Files that a killed command left in `folder`
+    are removed first. If the folder can't be made, e.g. on a full disk, Python uses the system's folder.
     """
     before = os.environ.get(TEMPORARY)
     shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Give every command errors on one line, help by groups and strict types of values. Imports little: help is quick."""
+"""Define commands with one-line errors, grouped help and strict value types. Import few modules, so that help is quick."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ps_cluster.files.json_files import Json
 
 COMPLETE = "_PS_CLUSTER_COMPLETE"  # environment variable: set by a shell that asks for completions
-EXAMPLE_WIDTH = 95  # with two more for a backslash, click indents them by two in a terminal of 100 columns
+EXAMPLE_WIDTH = 95  # columns; a backslash and click's indentation take two more each, and a terminal has 100
 
 WORDS = "ps_cluster.words"  # key in the context of a command: the words that the user wrote after the command's name
 
@@ -36,7 +36,7 @@ OWN, OF_SETTINGS, OUTPUT = "Options", ("Cluster", "Mode", "Data", "Network", "Tr
 
 
 class HelpByGroups(click.Command):
-    """A command whose help shows its options by groups. Rare ones are shown by --help-all alone."""
+    """A command whose help shows its options by groups. Only --help-all shows rare options."""
 
     def __init__(self, *args: Any, **more: Any):
         super().__init__(*args, **more)
@@ -48,9 +48,9 @@ class HelpByGroups(click.Command):
         return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options of the command, and then the settings by groups.
+        """Write the command's own options, and then the options for settings by groups.
 
-        A command without options gets a list of the settings that are used most.
+        If a command has no options of its own, the settings that are used most come first.
         """
         options = [one for one in self.get_params(ctx) if ctx.meta.get(_ALL) or not _is_rare(one)]
         ours = [one for one in options if isinstance(one, OneValue)]  # all but click's, such as --help
@@ -69,7 +69,7 @@ class HelpByGroups(click.Command):
 
 
 def _open_standard_files() -> None:
-    """Open /dev/null for input, output and error where whoever started this process has closed them.
+    """Open /dev/null as standard input, output or error if the parent process has closed it.
 
     Otherwise the next file or socket would get one of these numbers, and every printed line would be written into it.
     """
@@ -99,7 +99,7 @@ class OneLineCommand(click.Command):
             code, message = BAD_INPUT, str(error)
         except RunFailed as error:
             code, message = FAILED, str(error)
-        except OSError as error:  # a full disk, a directory that went away; or a path that no disk can have
+        except OSError as error:  # a full disk, a removed directory, or a path that no disk can have
             where = f": '{error.filename}'" if error.filename else ""
             code = BAD_INPUT if error.errno in (errno.ENAMETOOLONG, errno.ELOOP) else FAILED
             message = f"{error.strerror or error}{where}"
@@ -119,7 +119,7 @@ class OneLineErrors(OneLineCommand, click.Group):
 
 
 class OneValue(click.Option):
-    """An option that refuses two different values. Click would take the last one. An option with `multiple` takes all values.
+    """An option that refuses two different values. Click would use the last value. An option with `multiple` takes all values.
 
     Attributes:
       group: the heading of the option in the help.
@@ -153,7 +153,7 @@ class OneValue(click.Option):
 
     def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, ParameterSource]:
         given = () if self.multiple else opts.get(self.name, ())
-        if not self.is_flag and isinstance(self.flag_value, str):  # its value may be left out
+        if not self.is_flag and isinstance(self.flag_value, str):  # the option may be given without a value
             given = tuple(value if isinstance(value, str) else self.flag_value for value in given)
         if given:
             first, *more = given
@@ -196,14 +196,14 @@ def option(
     """Add an option to a command. All options of all commands are made by this function.
 
     Args:
-      names: the option, and the name of the parameter that gets its value if that has another name.
+      names: the names of the option, and the parameter that gets its value if the parameter has another name.
       group, rare, usual: as in `OneValue`.
     """
     return click.option(*names, cls=OneValue, group=group, rare=rare, usual=usual, **more)
 
 
 def command(*, epilog: str) -> Callable[[Callable[..., object]], click.Command]:
-    """Make a command of a function. `epilog`: examples, which are the end of its help."""
+    """Turn a function into a command. `epilog`: examples for the end of its help."""
     return click.command(cls=HelpByGroups, epilog=epilog)
 
 
@@ -259,7 +259,7 @@ class CommaList(click.ParamType[tuple[Any, ...]]):
 
 
 class _PlainDigits(click.ParamType[Any]):
-    """A type of numbers in plain digits, which `read` parses. Put it before click's type of numbers."""
+    """A base class for numbers in plain digits, which `read` parses. List it before click's class for numbers."""
 
     read: Callable[[str], Any]
 
@@ -294,7 +294,7 @@ class NameOf(click.ParamType[str]):
         self._kinds = kinds
 
     def choices(self, *, explained: bool) -> str:
-        """Return the names for a help text. `explained`: also with the sentence `says` of each object that has one."""
+        """Return the names for a help text. `explained`: add the sentence `says` of each object that has one."""
         says = {name: self._kinds[name].says if explained else "" for name in self._kinds.names}
         names = ", ".join(f"{name} ({text})" if text else name for name, text in says.items())
         return f"Choose from {names}, or your own as FILE.py:NAME."

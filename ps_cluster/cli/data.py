@@ -51,7 +51,7 @@ def data() -> None:
 @option("--data-dir", type=INPUT_PATH, help="Look for archives in this folder too.")
 @json_option("list")
 def list_(data_dir: Path | None, json_file: Path | None) -> None:
-    """List the data sets, and what is on this machine."""
+    """List the data sets, with their copies and archives on this machine."""
     from ps_cluster.data import cache, inventory
     from ps_cluster.report import data_tables
 
@@ -119,7 +119,7 @@ def verify(names: tuple[str, ...]) -> None:
     if damaged:
         raise RunFailed(
             f"{len(damaged)} of the packed copies are damaged: remove them ({PROGRAM} data rm {shlex.join(damaged)}), "
-            "and the next command that needs one packs it again"
+            "and the next command that needs one of them packs it again"
         )
 
 
@@ -129,7 +129,7 @@ def verify(names: tuple[str, ...]) -> None:
 def rm(names: tuple[str, ...], yes: bool) -> None:
     """Remove packed copies.
 
-    NAME is a data set or a single copy. Of a data set all copies are removed. Archives are not removed.
+    NAME is a data set, of which all copies are removed, or a single copy. Archives are not removed.
     """
     from ps_cluster.data import cache, inventory
     from ps_cluster.files import untrusted

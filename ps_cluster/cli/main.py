@@ -15,7 +15,7 @@ GROUPS: dict[str, dict[str, str]] = {
     "Train": {
         "run": "Train on a cluster of processes on this machine.",
         "scale": "Start or stop workers of a run while it trains.",
-        "task": "Run one task of a cluster on several machines.",
+        "task": "Run one task of a cluster that spans several machines.",
     },
     "Use a trained network": {
         "evaluate": "Score each new checkpoint until training has ended.",
@@ -30,7 +30,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "doctor": "Check whether this machine can train.",
     },
     "Compare and measure": {
-        "compare": "Train several modes on the same work, with a report.",
+        "compare": "Train several modes on the same work, and write a report.",
         "sweep": "Search for good settings.",
         "ensemble": "Train several networks, and join them into one.",
         "chaos": "Inject faults into a run, and compare it with undisturbed runs.",
@@ -53,7 +53,7 @@ class LazyCommands(OneLineErrors):
         return COMMANDS
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands by groups. The table has all texts, so no command is imported."""
+        """Write the commands by groups. `GROUPS` has all texts, so no command is imported."""
         for heading, group in GROUPS.items():
             with formatter.section(heading):
                 formatter.write_dl([(f"{name:10}", does) for name, does in group.items()])

@@ -1,4 +1,4 @@
-"""The options that set values of the configuration, and others that several commands have."""
+"""Define the options that set values of the configuration, and other options that several commands share."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ AUGMENTATION = "data.augmentation"
 
 
 def _options_of_modes() -> dict[str, str]:
-    """Return the options for settings of single modes, e.g. `--max-staleness` for `mode.max_staleness`."""
+    """Return the options for settings that only some modes have, e.g. `--max-staleness` for `mode.max_staleness`."""
     fields = {name: mode.Settings.model_fields[name] for mode in MODES for name in own_settings("mode", mode)}
     spelled = {name: name.replace("_", "-") for name in fields}
     return {
@@ -121,7 +121,7 @@ def settings_of(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class OfTypes(click.ParamType[tuple[str | None, Any]]):
-    """A parameter type: VALUE, or TYPE=VALUE for the tasks of one type. It becomes (type or None, value)."""
+    """A parameter type: VALUE, or TYPE=VALUE for the tasks of one type. It is converted to (type or None, value)."""
 
     name = "[TYPE=]VALUE"
 
@@ -138,7 +138,7 @@ class OfTypes(click.ParamType[tuple[str | None, Any]]):
 
 
 class Assignment(click.ParamType[str]):
-    """A parameter type: KEY=VALUE, whose keys a shell completes. The configuration checks it."""
+    """A parameter type: KEY=VALUE. A shell completes the key; the configuration checks key and value."""
 
     name = "KEY=VALUE"
 
@@ -150,7 +150,7 @@ _TASK_TYPE = OneOf((*TRAINING_TYPES, EVALUATOR))
 
 
 def type_of_setting(key: str) -> OptionType:
-    """Return the type of an option for the setting of a dotted key: its choices and range are those of the setting."""
+    """Return the option type for the setting with this dotted key. It has the choices and the range of the setting."""
     if key in CHOICE_BY_SETTING:
         return NameOf(CHOICE_BY_SETTING[key].kinds)
     field = _field(*key.split("."))
@@ -158,7 +158,7 @@ def type_of_setting(key: str) -> OptionType:
         return OneOf(get_args(field.annotation))
     kind = next(kind for kind in (*get_args(field.annotation), field.annotation) if kind is not type(None))
     if get_origin(kind) is Literal:
-        return OneOf(get_args(kind))  # a setting that also takes a text has an option of its own for it
+        return OneOf(get_args(kind))  # a setting that also accepts a text has a separate option for the text
     if get_origin(kind) is Annotated:
         kind = get_args(kind)[0]  # without the checks of a type such as PathFromText
     if kind in (int, float):
@@ -176,7 +176,7 @@ def type_of_setting(key: str) -> OptionType:
 
 
 def _text(key: str) -> str:
-    """Return the description of a setting. If only some modes have it, their names come first."""
+    """Return the description of a setting. If only some modes have the setting, the text begins with their names."""
     if key == AUGMENTATION:
         forms = ", ".join(one.form for one in VARIATIONS.values())
         return f"Vary images in these ways only, joined by commas: {forms}. {NO_VARIATION}: do not vary them."
@@ -223,7 +223,7 @@ class GivenSettings:
     Attributes:
       file: the file of --config; None: there is none.
       assignments: the texts of --set.
-      values: dotted key → value, of the command's options for single settings (`CONFIG_OPTIONS`).
+      values: dotted key → value, of the command's options for individual settings (`CONFIG_OPTIONS`).
     """
 
     file: Path | None
@@ -282,7 +282,7 @@ def config_options(
 
 set_option = option(
     "--set", "assignments", type=Assignment(), multiple=True, metavar="KEY=VALUE", group=OUTPUT,
-    help=f"Any setting of {PAGE}; repeatable.",
+    help=f"Give a value to any setting of {PAGE}; repeatable.",
 )  # fmt: skip
 
 
@@ -292,7 +292,7 @@ def config_layers(command: Body) -> Body:
     return add(set_option(command))
 
 
-# The options for settings of a command that writes `task` commands. `task` has another --min-workers, and can't be scaled.
+# The options for settings of commands that write `task` commands. `task` has a different --min-workers, and can't be scaled.
 OPTIONS_OF_TASKS = tuple(name for name in CONFIG_OPTIONS if name not in ("--min-workers", "--max-workers"))
 
 

@@ -1,7 +1,7 @@
 """Derive JSON schemas for editors, and the table of all settings, from the classes of settings.
 
 `python -m ps_cluster.cli.reference docs/configuration.md` writes the table into the page; a test compares the two.
-`ps_cluster.tools.compare.schemas` writes the schemas. No TensorFlow.
+`ps_cluster.tools.compare.schemas` writes the schemas. This module does not import TensorFlow.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from ps_cluster.installation import CONFIG_FOLDER
 
 Schema = dict[str, Any]  # a JSON schema
 DIALECT = "http://json-schema.org/draft-07/schema#"  # which all editors know
-_PATH = "[./]"  # each name that is not the package's own is the path of data or code, which has a . or /
+_PATH = "[./]"  # a name that this package does not define is a path of data or code, with a . or /
 _EXTENDS: Schema = {
     "type": "string",
     "minLength": 1,
-    "description": "Another file, relative to this one, whose settings are changed by those here.",
+    "description": "The path of another file, relative to this file. The settings here replace settings of that file.",
 }
 
 
@@ -47,7 +47,7 @@ def run_schema() -> Schema:
 
 
 def sections_schema() -> dict[str, Schema]:
-    """Return the schema of each section, with defaults, by its name."""
+    """Return section name → schema of the section, with defaults."""
     defaults = flat(read_yaml(CONFIG_FOLDER / "default.yaml"))
     return {name: _with_defaults(name, _section(name, model), defaults) for name, model in section_classes().items()}
 
@@ -105,7 +105,7 @@ def _only_own(choice: Choice[Named]) -> Iterator[Schema]:
 
 
 def _either(one: Schema | None, other: Schema) -> Schema:
-    """Return a schema that accepts what either of two accepts, because two choices may have settings of the same name."""
+    """Return a schema that accepts all values of either schema, because two choices may have settings of the same name."""
     if one is None or one == other:
         return other
     return {"anyOf": [*one.get("anyOf", [one]), other]}

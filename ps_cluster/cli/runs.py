@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 def check_removable(root: Path) -> RunDir:
-    """Return the run directory at `root`."""
+    """Return the run directory at `root`. Raises UserError if it may not be removed, e.g. because it is in use."""
     if root.is_symlink():
         raise UserError(f"run directory '{root}' is a link: name the folder itself")
     untrusted.refuse_foreign_symlinks(root, RUN_DIRECTORY)
@@ -61,7 +61,7 @@ def remove(run_dir: RunDir, notify: Notify) -> None:
     """Remove a run directory that `check_removable` has returned.
 
     Raises:
-      UserError: a command or a task of the run has begun to work in it.
+      UserError: a command or a task of the run has begun to work in the directory.
       OSError: the system refuses.
     """
     with locks.sole_use(run_dir.root, RUN_DIRECTORY, notify):

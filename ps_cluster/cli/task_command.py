@@ -84,7 +84,7 @@ def task(
     metrics_port: int | None,
     metrics_host: str,
 ) -> int:
-    """Run one task of a cluster on several machines, described by TF_CONFIG or --cluster.
+    """Run one task of a cluster that spans several machines and is described by TF_CONFIG or --cluster.
 
     Give every task the same options, except --type and --index. Run the same command again to continue.
     """

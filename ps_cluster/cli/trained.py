@@ -1,4 +1,4 @@
-"""The commands on what a run has trained: `ps-cluster evaluate`, `predict` and `export`."""
+"""The commands that use a trained network: `ps-cluster evaluate`, `predict` and `export`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _data_dir = option("--data-dir", type=INPUT_PATH, help="Where the data set is; d
 
 
 def _prepare_for_tensorflow() -> None:
-    """Set the variables with which this process can import TensorFlow. Raises UserError where Keras can't be imported."""
+    """Set the environment variables for importing TensorFlow in this process. Raises UserError if Keras can't be imported."""
     for line in not_used(os.environ):
         print_note(line)
     prepare_for_tensorflow()
@@ -65,7 +65,7 @@ def _prepare_for_tensorflow() -> None:
 def evaluate(checkpoint_dir: Path, once: bool, wait_seconds: float | None, data_dir: Path | None) -> None:
     """Score each new checkpoint until training has ended."""
     if once and wait_seconds is not None:
-        raise UserError("--wait-seconds: --once waits for nothing: leave one of them out")
+        raise UserError("--wait-seconds: --once does not wait: leave one of them out")
     _prepare_for_tensorflow()
     set_log_task(str(Task(EVALUATOR, 0)))
     from ps_cluster.evaluation import evaluator
@@ -148,7 +148,7 @@ def predict(
         count = continue_texts(found, examples, prompt, sampling, writer=WRITERS[form], output=output)
     else:
         allowed = ("examples", "run", "top", "form", "output", "skip_bad", "data_dir")
-        refuse_others(context, *allowed, because=f"the network of this run takes {found.spec}, no text")
+        refuse_others(context, *allowed, because=f"the network of this run takes {found.spec}, not text")
         count = write_predictions(
             found, examples, writer=WRITERS[form], top=top, output=output, skip_bad=skip_bad, notify=print_note
         )
@@ -176,7 +176,7 @@ def _check_output(context: click.Context, parameter: click.Parameter, path: Path
     "--changed-since",
     type=Whole(0, 2**62),
     metavar="STEP",
-    is_eager=True,  # `--output` is a file with it
+    is_eager=True,  # with this option, `--output` is a file
     help="Write only the rows of embedding tables that have changed since this step, to the .npz file --output.",
 )
 @option(

@@ -1,1 +1,1 @@
-"""Tools that look at runs, or start some. The core does not import them: cli/main.py names their commands in a table."""
+"""Tools that look at runs, or start some. Only cli/main.py imports them, when it looks up a command; the core does not."""

@@ -39,7 +39,7 @@ COMMAND = (sys.executable, "-m", "ps_cluster", "run")
 RETRIES = 2  # how often a run that died is continued, without a pause, before it counts as failed
 FROZEN_S = 60.0  # a command that has been stopped (SIGSTOP) for this long is ended, and another one continues the run
 GRACE_S = 10.0  # from the last request to stop until SIGKILL
-DRAIN_S = 120.0  # from a stop request on, for the steps under way, a last checkpoint and its score
+DRAIN_S = 120.0  # after a stop request: time for the steps under way, a last checkpoint and its score
 POLL_INTERVAL_S = 0.5
 
 JobOutcome = Literal["completed", "stopped", "failed"]
@@ -109,15 +109,15 @@ class Fleet:
         return len(self._jobs) < self._at_once
 
     def start(self, job: Job) -> None:
-        """Start a run, or continue one that has begun. Raises UserError if processes of an earlier start still run in it."""
+        """Start a run, or continue one that has begun. Raises UserError if processes of an earlier start are alive."""
         self._launch(job)
         self._jobs[job.task] = job
         self._restarts.end_streak(job.task)
 
     def poll(self) -> list[EndedJob]:
-        """Return the runs that have ended since the last call. New processes continue those that died."""
+        """Return the runs that have ended since the last call. Runs that died continue in new processes."""
         for task in self._frozen.take_overdue(self._supervisor.frozen(), self._clock()):
-            self._notify(f"{self._jobs[task].name} has been stopped (SIGSTOP) for {FROZEN_S:g} s: ended")
+            self._notify(f"{self._jobs[task].name} has been stopped (SIGSTOP) for {FROZEN_S:g} s: it is killed")
             self._supervisor.signal(task, signal.SIGKILL)
         return [ended for task_exit in self._supervisor.poll() if (ended := self._judged(task_exit)) is not None]
 
@@ -141,7 +141,7 @@ class Fleet:
             options = ("--run-dir", str(job.root), "--config", str(job.settings))
         threads = max(1, allowance().threads // self._at_once)  # otherwise each run would use all processors
         given = {"TF_NUM_INTRAOP_THREADS": str(threads), **without_variables(os.environ), CALLER_PID: str(os.getpid())}
-        error = job.root.with_name(f"{job.root.name}.error")  # `run` never writes it: its last line has the reason
+        error = job.root.with_name(f"{job.root.name}.error")  # `run` writes its reason into its log instead
         spec = TaskSpec(job.task, (*self._command, *options), finding_this_package(given), Path.cwd(), job.log, error)
         self._supervisor.start(spec)
 
@@ -157,7 +157,7 @@ class Fleet:
         is_hopeless = task_exit.exit_code == BAD_INPUT or _outcome(job.root) in BROKEN
         if is_hopeless or self._restarts.record_death(job.task, RETRIES) is None:
             return self._over(job, "failed", why)
-        self._notify(f"{job.name} died, and continues ({self._restarts.deaths(job.task)} of {RETRIES}): {why}")
+        self._notify(f"{job.name} died and is continued (retry {self._restarts.deaths(job.task)} of {RETRIES}): {why}")
         try:
             self._launch(job)
         except UserError as error:

@@ -150,7 +150,7 @@ CASES = [
     ("run --dataset absent/*.csv", ["no file matches", "absent/*.csv"]),
     ("run --set training.sample=rows:5,3,9", ["training.sample", "rows:5,3,9", "ascend"]),
     (f"{K8S} --kind jobsets", ["--kind", "did you mean 'jobset'"]),
-    (f"{K8S} --name My_Job", ["--name", "'My_Job'", "small letters"]),
+    (f"{K8S} --name My_Job", ["--name", "'My_Job'", "lowercase letters"]),
     (f"{K8S} --name {'a' * 41}", ["--name", "up to 40"]),
     (f"{K8S} --cpu two", ["--cpu", "'two'", "4, 0.5 or 500m"]),
     (f"{K8S} --memory driver=1Gi", ["--memory", "'driver'"]),

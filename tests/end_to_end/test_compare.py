@@ -38,7 +38,7 @@ def test_compare_of_ones_own_network_and_table_writes_the_report_and_a_second_co
 
     times = [(root / "summary.json").stat().st_mtime_ns for root in roots]
     printed = finish(start(*command))
-    assert "error" in printed and "There are no learning rates for single modes in" in printed
+    assert "error" in printed and "There are no learning rates for individual modes in" in printed
     assert "images" not in printed and "accuracy" not in printed
     assert times == [(root / "summary.json").stat().st_mtime_ns for root in roots], (
         "finished runs are taken as they are"

@@ -97,7 +97,7 @@ def test_a_run_that_dies_goes_on_from_its_checkpoint_or_begins_anew_without_one(
     assert [over[index].outcome for index in (0, 1)] == ["completed", "completed"]
     assert starts(jobs[0]) == ["--run-dir save-and-die", "--resume complete"]
     assert starts(jobs[1]) == ["--run-dir die", "--run-dir complete"]
-    assert sorted(notices)[0].startswith("trial 0 died, and continues (1 of 2): SIGKILL")
+    assert sorted(notices)[0].startswith("trial 0 died and is continued (retry 1 of 2): SIGKILL")
 
 
 def test_a_run_whose_patience_has_run_out_counts_as_completed_and_is_not_continued(make):

@@ -1,1 +1,1 @@
-"""Compare finished runs: read their directories and write one page of findings. No TensorFlow."""
+"""Train the runs of a comparison, or read finished runs, and write one page of findings. Does not import TensorFlow."""

@@ -32,25 +32,25 @@ if TYPE_CHECKING:
     "--straggler",
     "stragglers",
     type=LIST,
-    help="Settings of slow workers, separated by commas, e.g. none,2:5x; default: none.",
+    help="Settings of slow workers to compare, separated by commas, e.g. none,2:5x; default: none.",
 )
 @option(
     "--batches",
     type=LIST,
-    help="Which batch is equal in all arms: same_per_update, same_per_worker; default: both in turn.",
+    help="Which batch size is equal in all arms: same_per_update, same_per_worker; default: both in turn.",
 )
 @option(
     "--target-score",
     type=Number(0, min_open=True),
     help="Also report the time and the examples until a run reaches this test accuracy (0.6 is 60 %) or, for a regression, "
-    "this test error, in the target's units; default: a round number, the hardest that all runs reached.",
+    "this test error, in the target's units; default: the hardest round number that all runs reached.",
 )
 @option(
     "--seconds",
     type=Number(0, min_open=True),
     help="Train every arm for this many seconds at a constant learning rate, instead of on equally many examples.",
 )
-@option("--baseline", help="The arm that the others are compared with; default: sync, else the first.")
+@option("--baseline", help="The arm with which the other arms are compared; default: sync, or else the first arm.")
 @option(
     "--output",
     type=OUTPUT_FOLDER,

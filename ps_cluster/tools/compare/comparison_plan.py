@@ -33,7 +33,7 @@ LONGEST_NAME = 150  # characters in the name of a run's folder
 REPORT = "report.json"
 PLAN = "comparison.yaml"  # in the folder of a comparison, beside runs/
 OF_LENGTH = ("training.epochs", "training.steps", "training.max_seconds", "checkpoints.every_epochs")
-SCORES_IN_TIME = 8  # scores of each run of a comparison with a time limit
+SCORES_IN_TIME = 8  # how often each run is scored in a comparison with a time limit
 # These settings depend on the share of the training that is done. A time limit leaves this share unknown, so they are off.
 OFF_WITH_TIME_LIMIT = {
     "schedule.kind": CONSTANT, "schedule.warmup_fraction": 0.0, "schedule.image_scales": [], "lookahead.every_updates": 0
@@ -60,7 +60,7 @@ class Comparison(BaseModel):
     scoring takes no training time.
 
     `seconds`: all runs train for this long instead of on the same number of examples, at a constant learning rate. Each
-    is scored `SCORES_IN_TIME` times, at equal distances in time.
+    is scored `SCORES_IN_TIME` times, at equal intervals.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
@@ -84,7 +84,7 @@ class Comparison(BaseModel):
 
     @property
     def arm_keys(self) -> frozenset[str]:
-        """Dotted keys that single arms set."""
+        """The dotted keys that individual arms set."""
         return frozenset(key for arm in self.arms for key in arm.set)
 
 
@@ -160,8 +160,8 @@ def read_plan(folder: Path) -> WrittenPlan:
 def planned_runs(comparison: Comparison) -> list[PlannedRun]:
     """Return all runs: seeds outermost, then stragglers, batches and arms.
 
-    A straggler is left out for a mode without that worker (a single process has only worker 0), and so are shared
-    settings for a mode that does not use them.
+    A mode gets no run with a straggler that it can't have (a single process has only worker 0). Shared settings that a
+    mode does not use are left out of its runs.
 
     Raises:
       UserError: the settings don't fit one of the modes, one of the settings is used by no mode, or there is nothing to
@@ -303,7 +303,7 @@ def _share_of_an_update(config: RunConfig, workers: int) -> int:
 
 
 def _placed_and_scored_alike(config: RunConfig, comparison: Comparison) -> RunConfig:
-    """Return the configuration with settings that are equal in all modes unless an arm sets them."""
+    """Return the configuration with the length, scoring and pinning that all runs have unless an arm sets them."""
     values: dict[str, Any] = {"evaluation.after_training": True}
     if (seconds := comparison.seconds) is not None:
         values |= OFF_WITH_TIME_LIMIT | {
@@ -314,6 +314,6 @@ def _placed_and_scored_alike(config: RunConfig, comparison: Comparison) -> RunCo
         values |= {"checkpoints.every_seconds": seconds / SCORES_IN_TIME, "checkpoints.every_epochs": None}
     elif config.checkpoints.every_epochs is None:
         values["checkpoints.every_epochs"] = comparison.score_every_epochs
-    if config.cluster.pin_workers == AUTO:  # pins in some modes only, so arms would differ in more than the mode
+    if config.cluster.pin_workers == AUTO:  # AUTO pins in some modes only, so arms would differ in more than the mode
         values["cluster.pin_workers"] = False
     return config.with_values(values)

@@ -25,7 +25,7 @@ def make_plots(groups: Sequence[Group], views: Sequence[View]) -> list[Plot]:
         "Lines are means over the seeds, bands reach from the lowest to the highest seed, and a marker ends each run."
     )
     if any(group.diverged for group in groups):
-        band += " A run that diverged has a cross above, at its first score without a finite loss, and is in no mean."
+        band += " A run that diverged has a cross above, at its first score without a finite loss, and is left out of means."
     with plot_style():
         time = _curves(views, look, lambda score: score.train_seconds, "training time [s]")
         work = _curves(views, look, lambda score: score.examples / 1000, f"{unit} trained on [thousands]")
@@ -72,7 +72,7 @@ def _curves(views: Sequence[View], look: dict[str, Look], x_of: Callable[[ScoreI
 
 
 def _first_crosses(groups: Sequence[Group], x_of: Callable[[ScoreInTime], float]) -> dict[str, list[float]]:
-    """Return, by arm, the x of the first score of each diverged run that shows the divergence."""
+    """Return arm → for each of its diverged runs, the x of the first score that shows the divergence."""
     crosses: dict[str, list[float]] = {}
     for group in groups:
         for record in (record for record in group.records if record.diverged):

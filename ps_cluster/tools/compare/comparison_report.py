@@ -25,8 +25,8 @@ from ps_cluster.tools.compare.records import Record, limit_of, read_record, time
 from ps_cluster.tools.compare.result_tables import Table, print_tables, tables
 from ps_cluster.tools.compare.verdict import notes, results, verdict
 
-# In 1, the target was called target_accuracy; in 2, differences were sentences, called findings; in 3, target_is_limit was
-# called target_at_first_score.
+# Schema 1 called the target target_accuracy; schema 2 had the differences as sentences, called findings; schema 3 called
+# target_is_limit target_at_first_score.
 SCHEMA = 4
 
 
@@ -57,7 +57,7 @@ def write_report(
       baseline: the label of the arm that all other arms are compared with; None takes "sync" if there is one, else the
         arm of the first run.
       force: compare runs even if they differ in what must be equal; the report begins with these differences.
-      arm_keys: dotted keys that single arms set, and in which runs may therefore differ.
+      arm_keys: dotted keys that individual arms set, and in which runs may therefore differ.
     Raises:
       UserError: a directory holds no finished run, the runs may not be compared, or no arm is the baseline.
     """
@@ -124,9 +124,9 @@ def print_report(report: WrittenReport, console: Console) -> None:
 
 
 def chosen_target(records: Sequence[Record], target: float | None) -> float | None:
-    """Return the target: that of the user, or else the hardest round score that every run crossed between two scores.
+    """Return the user's target, or else the hardest round score that every run crossed between two of its scores.
 
-    Runs that diverged are ignored. The default is None if no round score fits, or if a guess would reach it.
+    Runs that diverged are ignored. The default is None if no round score fits, or if guessing would reach it.
 
     Raises:
       UserError: the metric can't have the user's target.

@@ -36,7 +36,7 @@ from ps_cluster.tools.compare.comparison_plan import (
 from ps_cluster.tools.compare.labels import baseline_of, labels
 from ps_cluster.tools.compare.metric import metric_named
 
-RUNS = "runs"  # folder of a comparison
+RUNS = "runs"  # in the folder of a comparison: the folder of its runs
 _NOUN = "comparison"
 
 
@@ -56,7 +56,7 @@ def train_all(
       UserError: `output` holds another comparison, the settings fit no run, no arm is the baseline, or there is no data.
     """
     runs = planned_runs(comparison)
-    # Errors are found before any file is written, and those that do not depend on the data before it is loaded.
+    # Errors are found before any file is written. Errors that do not depend on the data are found before it is loaded.
     check_unclaimed(output)
     dataset = resolve_data(runs[0].config.data, notify=print_line)
     comparison = _with_compiled_optimizer(comparison, runs, dataset)
@@ -96,7 +96,7 @@ def _with_compiled_optimizer(comparison: Comparison, runs: Sequence[PlannedRun],
     stale = [run for run in runs if run.config.staleness.method == RULES[COMPILED].staleness_method]
     complete = complete_config((stale or runs)[0].config, dataset)
     found = flat({"optimizer": complete.optimizer.model_dump(mode="json")})
-    if complete.schedule.kind != CONSTANT:  # that of compile()
+    if complete.schedule.kind != CONSTANT:  # the schedule of compile()
         found |= flat({"schedule": complete.schedule.model_dump(mode="json")})
     if stale:
         found["staleness.method"] = complete.staleness.method

@@ -1,4 +1,4 @@
-"""Means with intervals, and the difference of two groups of runs."""
+"""Compute means with confidence intervals, and the difference between two groups of runs."""
 
 from __future__ import annotations
 

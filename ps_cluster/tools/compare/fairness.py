@@ -33,10 +33,10 @@ _NOT_COMPARED_HERE = {
 
 
 def differences_in_settings(records: Sequence[Record], arm_keys: Collection[str] = ()) -> list[str]:
-    """Return in words the differences in what must be equal in all runs: data set, network, precision, and most settings.
+    """Return in words where runs differ although they must be equal: data set, network, precision, and most settings.
 
     Args:
-      arm_keys: dotted keys that arms of this comparison set. Runs may differ in these settings and in those of
+      arm_keys: dotted keys that individual arms of this comparison set. Runs may differ in these settings and in those of
         `_OF_AN_ARM`.
     """
     may_differ = {*_OF_AN_ARM, *_NOT_COMPARED_HERE, *arm_keys}
@@ -64,7 +64,7 @@ def differences_in_surroundings(records: Sequence[Record]) -> list[str]:
 
 
 def _differing(rows: Sequence[Mapping[str, object]], absent: str | None = "not recorded") -> Iterator[str]:
-    """Yield the name and the distinct values of what is not the same in all rows.
+    """Yield the name and the distinct values of each field that is not the same in all rows.
 
     `absent` stands for missing values; if it is None, they are left out.
     """
@@ -76,11 +76,11 @@ def _differing(rows: Sequence[Mapping[str, object]], absent: str | None = "not r
 
 
 def check(records: Sequence[Record], groups: Sequence[Group], force: bool, arm_keys: Collection[str] = ()) -> list[str]:
-    """Return a sentence on each inequality among the runs. A report shows them above its results.
+    """Return a sentence on each unequal property of the runs. A report shows these sentences above its results.
 
     Args:
-      force: if an inequality makes the comparison unfair, return it too, instead of raising an error.
-      arm_keys: dotted keys that single arms of this comparison set.
+      force: if an unequal property makes the comparison unfair, return a sentence on it instead of raising an error.
+      arm_keys: dotted keys that individual arms of this comparison set.
     Raises:
       UserError: something is unequal and `force` is not set, the metrics differ, or one run was given twice.
     """
@@ -99,7 +99,7 @@ def check(records: Sequence[Record], groups: Sequence[Group], force: bool, arm_k
         *(_unequal_examples(records) if (limit_s := limit_of(records)) is None else _too_short(records, limit_s)),
     ]
     if unequal and not force:
-        # One line names one difference: enough to see that the runs don't match.
+        # The message names only one difference. That is enough to see that the runs don't match.
         more = f" (and {len(unequal) - 1} more)" if len(unequal) > 1 else ""
         raise UserError(
             f"these runs can't be compared: {one_line(unequal[0], 140)}{more}; look into their config.yaml, or compare them "
@@ -140,7 +140,7 @@ def _unequal_examples(records: Sequence[Record]) -> Iterator[str]:
 
 
 def _too_short(records: Sequence[Record], limit_s: float) -> Iterator[str]:
-    """Yield a run that trained for less than its time limit. A longer one finished the steps under way."""
+    """Yield a sentence on the shortest run if it ended before the limit. A run may end later, to finish its last steps."""
     shortest = min(
         (record for record in records if not record.diverged), key=lambda record: record.summary.train_seconds
     )
@@ -166,7 +166,7 @@ def warn_of_rates(groups: Sequence[Group]) -> Iterator[str]:
     if scaled:
         rules = ", ".join(sorted({group.first.config.optimizer.rule for group in groups}))
         yield (
-            f"These learning rates were not tuned for their mode, but scaled by the {groups[0].unit} of an update: "
+            f"These learning rates were not tuned for their mode, but scaled by the number of {groups[0].unit} in an update: "
             f"{', '.join(sorted(scaled))}. That is a rule for SGD (Goyal et al. 2017), and the optimizer is {rules}: with "
             f"tuned rates these arms may give other results. To tune a rate, run `{PROGRAM} sweep --mode MODE --vary "
             "optimizer.learning_rate=LOW..HIGH:log`."
@@ -175,6 +175,6 @@ def warn_of_rates(groups: Sequence[Group]) -> Iterator[str]:
     models = dict.fromkeys(config.model.name for config in configs if not has_rates(config))
     if models:
         yield (
-            f"There are no learning rates for single modes in the recipe of {', '.join(models)}. With rates that are "
+            f"There are no learning rates for individual modes in the recipe of {', '.join(models)}. With rates that are "
             "tuned for each mode, the modes may give other results."
         )

@@ -143,10 +143,10 @@ def group_rows(findings: Sequence[GroupFinding]) -> list[Row]:
 
 @dataclass(frozen=True)
 class GroupDifference:
-    """The difference between two groups. What was not measured in all runs of both is None.
+    """The difference between two groups. A number that was not measured in all runs of both groups is None.
 
     Attributes:
-      equal: what the two have in common, in words.
+      equal: what the two groups have in common, in words.
       of_metric: the difference of the metric.
       speed: the ratio of the examples per second.
       time: the ratio of the seconds to the target.

@@ -58,7 +58,7 @@ class Group:
         return [value for record in self.records if (value := of(record)) is not None]
 
     def sample(self, of: Callable[[Record], float | None]) -> SeededValues:
-        """Return one value per run. Raises ValueError if a run has no value, as a diverged run has no metric."""
+        """Return one value per run. Raises ValueError if a run has no value (a diverged run has no metric)."""
         values = self.values(of)
         if len(values) < len(self.records):
             raise ValueError(f"{self.arm}: only {len(values)} of {len(self.records)} runs have the value")
@@ -67,7 +67,7 @@ class Group:
 
 @dataclass(frozen=True)
 class View:
-    """Groups that are compared with each other: the same straggler, and equal batches per update or per worker."""
+    """Groups that are compared because they have the same straggler, and equal batches per update or per worker."""
 
     straggler: str
     batch: str  # in words, e.g. "same batch per update: 128 images"

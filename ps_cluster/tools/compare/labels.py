@@ -16,8 +16,8 @@ _SHORT = {
     "optimizer.global_clip_norm": "clip", "cluster.workers": "workers",
     "cluster.parameter_servers": "ps", "mode.beta": "beta", "staleness.strength": "lambda",
 }  # fmt: skip
-# Settings that don't make a different method: the seed, what the group and its label show already, and where and how
-# often something is read or written.
+# Settings that don't make a different method: the seed, settings that the group or its label already shows, and settings
+# of where and how often something is read or written.
 _NOT_IN_LABELS = {
     "training.seed", "training.batch_size_per_worker", "training.epochs", "training.steps",
     "staleness.method", "cluster.straggler", "cluster.isolation", "cluster.evaluator", "data.dataset", "data.data_dir",
@@ -29,8 +29,8 @@ _NOT_IN_LABELS = {
 def labels(configs: Sequence[RunConfig]) -> list[str]:
     """Return the label of each run's arm: mode, method, and settings in which runs of the same mode and method differ.
 
-    To find these settings, only runs with the same batch per worker are compared, as a rate that was scaled with the
-    batch makes no new arm.
+    To find these settings, only runs with the same batch per worker are compared, because a rate that was
+    scaled with the batch does not make a new arm.
     """
     settings = [flat_settings(config) for config in configs]
     places = [(_label(config), config.training.batch_size_per_worker) for config in configs]

@@ -14,7 +14,7 @@ from ps_cluster.runs.result_rows import Better, CheckpointScores, Split
 
 @dataclass(frozen=True)
 class Metric:
-    """A number over the examples that judge a run. Its values are those of summary.json; pages show them times `scale`.
+    """A metric over the examples that judge a run. Its values are those of summary.json; pages show them times `scale`.
 
     Attributes:
       noun: its name in rows, such as "accuracy" or "auc".
@@ -46,7 +46,7 @@ class Metric:
 
     @property
     def column(self) -> str:
-        """The name of the last score in tables of numbers, and of a score in summary.json."""
+        """The name of the column with a run's last score in tables of numbers, and of a score in summary.json."""
         return f"{self.examples}_{self.noun}"
 
     @property
@@ -58,7 +58,7 @@ class Metric:
         """The definition of the metric, for the page."""
         better = "Larger" if self.larger_is_better else "Smaller"
         known = {ACCURACY.noun: "", ERROR.noun: "In the target's own units, smaller is better. "}
-        return f"{known.get(self.noun, f'{better} is better. ')}Of the last scored checkpoint"
+        return f"{known.get(self.noun, f'{better} is better. ')}It is measured at the last scored checkpoint"
 
     @property
     def axis(self) -> str:
@@ -122,11 +122,11 @@ class Metric:
         return target if target < min(first, default=math.inf) else None
 
     def is_log(self, values: Sequence[float]) -> bool:
-        """Return whether the axis of a plot with these values is logarithmic: an error falls by factors."""
+        """Return whether a plot's axis is logarithmic: if smaller is better and the values span a factor of 5 or more."""
         return not self.larger_is_better and len(values) > 0 and 0 < 5 * min(values) <= max(values)
 
 
-# The share of right predictions, shown in percent. With several labels an example, it is the mean over the labels.
+# The share of right predictions, shown in percent. With several labels per example, it is the mean over the labels.
 ACCURACY = Metric(
     "accuracy", True, "an accuracy as a share of 1, e.g. 0.6 for 60 %",
     most=1.0, scale=100.0, unit="%", spec=".2f", difference_spec=".2f",

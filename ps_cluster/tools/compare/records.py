@@ -19,7 +19,7 @@ from ps_cluster.runs.result_rows import BROKEN, ScoreRow, Summary, TimeLimitReac
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.tools.compare.metric import Metric, metric_of
 
-TIME_TOLERANCE = 0.02  # the last update may come before the time limit by this part of it
+TIME_TOLERANCE = 0.02  # the last update may come this share of the time limit before the limit
 LONGEST_GAP = 0.5  # between two scores that are interpolated, as a share of the training's examples
 
 
@@ -43,8 +43,8 @@ class Reached:
     """Cost of reaching a target.
 
     Attributes:
-      is_limit: whether only an upper limit was measured: the first score had reached the target, or the score before is
-        further away than `LONGEST_GAP`.
+      is_limit: whether only an upper limit was measured: the first score had already reached the target, or the
+        previous score is further away than `LONGEST_GAP`.
     """
 
     seconds: float
@@ -59,7 +59,7 @@ class Record:
     Attributes:
       best: the best metric of a checkpoint whose loss is finite.
       idle_shares: the share of training in which each worker was neither computing nor slow on purpose: 1 for a worker
-        without any accepted gradient; empty if no worker has one.
+        without any accepted gradient; empty if no worker has such a gradient.
     """
 
     root: Path
@@ -174,7 +174,7 @@ def read_record(run_root: Path) -> Record:
     """Return the record of a finished run.
 
     Raises:
-      UserError: the directory is no run, or the run is unfinished, was never scored, or has a file that can't be read.
+      UserError: the directory is not a run, or the run is unfinished, was never scored, or has a file that can't be read.
     """
     run_dir = RunDir.open(run_root)
     config = load_config(run_dir.config)

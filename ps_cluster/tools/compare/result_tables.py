@@ -29,7 +29,7 @@ class Table(NamedTuple):
 
 
 def tables(findings: Sequence[GroupFinding], differences: Sequence[GroupDifference]) -> list[Table]:
-    """Return the tables. A single one with all numbers of a group would be too wide for a terminal."""
+    """Return the tables. A single table with all numbers of a group would be too wide for a terminal."""
     metric, unit, target = findings[0].group.metric, findings[0].group.unit, findings[0].target
     goal = metric.goal(target) if target is not None else "target"
     identity = {"arm": "arm", "batch": "batch per worker / update", "straggler": "straggler"}
@@ -62,8 +62,8 @@ def tables(findings: Sequence[GroupFinding], differences: Sequence[GroupDifferen
         columns = {
             "against": "against",
             "difference": metric.with_unit(metric.name),
-            "speed_ratio": f"{unit}/s, times",
-            "time_ratio": f"s to {goal}, times",
+            "speed_ratio": f"{unit}/s, ratio",
+            "time_ratio": f"s to {goal}, ratio",
         }
         title = "Differences (95 % interval; ~: no difference shown)"
         found.append(Table(title, identity | columns, [_difference_cells(one) for one in differences]))

@@ -15,7 +15,7 @@ _MOST_VERDICTS = 8
 
 
 def verdict(groups: Sequence[Group], differences: Sequence[GroupDifference], target: float | None) -> Iterator[str]:
-    """Yield a sentence for each arm, which compares it with its baseline and claims only what was measured."""
+    """Yield a sentence that compares each arm with its baseline. A sentence claims only what was measured."""
     if len(groups) > 1 and all(len(group.records) == 1 for group in groups):
         yield "This proves nothing: each arm has one seed, and two runs of one arm would differ too. Compare with --seeds 3."
     elif len(groups) > 1 and not differences:
@@ -97,7 +97,7 @@ def _judged(
 
 
 def notes(groups: Sequence[Group], target: float | None) -> Iterator[str]:
-    """Yield the arms that diverged or did not learn, and what could not be compared."""
+    """Yield sentences on the arms that diverged or did not learn, and on what could not be compared."""
     diverged, not_learned = [], []
     for arm in arms(groups):
         records = [record for group in groups if group.arm == arm for record in group.records]

@@ -1,4 +1,4 @@
-"""Manifests for Kubernetes: a pod for each task, and the kinds of workloads that start and restart the pods.
+"""Write manifests for Kubernetes, with a pod for each task. A kind of workload starts and restarts the pods.
 
 templates/kubernetes.yaml has the objects of all kinds.
 """
@@ -19,7 +19,7 @@ PORT = 2222
 
 @dataclass(frozen=True)
 class Deployment:
-    """What you ask for, whatever the kind of workload."""
+    """The settings of a deployment, which are the same for every kind of workload."""
 
     name: str  # of the workload; the names of its objects begin with it
     namespace: str | None  # of the objects; None for the one that `kubectl` uses
@@ -38,7 +38,7 @@ class WorkloadKind:
     """A kind of workload, which starts and restarts the pods."""
 
     name: str
-    controller: str  # what runs it, in a few words
+    controller: str  # the software that runs the workload, in a few words
     host: str = "{name}-{type}-{index}-0.{name}"  # the name by which other pods reach a task
     # The field of a pod that holds the index of its task.
     index_field: str = "metadata.annotations['jobset.sigs.k8s.io/job-index']"
@@ -63,11 +63,12 @@ class WorkloadKind:
 KINDS = {
     kind.name: kind
     for kind in (
-        # Replaces the pod of a worker or an evaluator alone; if a chief or a parameter server fails, all start again.
+        # Replaces only the failed pod of a worker or an evaluator; if a chief or a parameter server fails, all pods restart.
         WorkloadKind("jobset", "JobSet"),
-        # Makes such a JobSet, which gets the name of the TrainJob.
+        # Creates such a JobSet, which gets the name of the TrainJob.
         WorkloadKind("trainjob", "Kubeflow Trainer v2"),
-        # Replaces every pod alone; the tasks find each other again. If Kubernetes gives up the leader, you delete what is left.
+        # Replaces only the failed pod; the tasks find each other again. If Kubernetes stops restarting the leader, the user
+        # has to delete the remaining objects.
         WorkloadKind(
             "jobs",
             "Kubernetes alone: indexed Jobs and a headless Service",

@@ -32,7 +32,7 @@ from ps_cluster.report.terminal import print_note
 from ps_cluster.tools.deploy.kubernetes import DATA, KINDS, Deployment
 from ps_cluster.tools.deploy.roles import OfType, check_for_tasks, roles_of
 
-_NAME = Matching(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?", "up to 40 small letters, digits and -, the first a letter")
+_NAME = Matching(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?", "up to 40 lowercase letters, digits and -, a letter first")
 _CLAIM = Matching(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", "the name of a PersistentVolumeClaim")
 _NAMESPACE = Matching(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "the name of a namespace")
 _IMAGE = Matching(r"[a-z0-9][A-Za-z0-9._:/@-]{0,499}", "an image: REGISTRY/NAME:TAG or NAME@sha256:DIGEST")
@@ -61,9 +61,9 @@ def k8s() -> None:
     "--kind",
     type=OneOf(tuple(KINDS)),
     default="jobset",
-    help=f"Who starts and restarts the tasks: {', '.join(f'{one.name} ({one.controller})' for one in KINDS.values())}.",
+    help=f"What starts and restarts tasks: {', '.join(f'{one.name} ({one.controller})' for one in KINDS.values())}.",
 )
-@option("--name", type=_NAME, default="ps-cluster", help="The names of all objects and of the run directory.")
+@option("--name", type=_NAME, default="ps-cluster", help="Name of the run directory, and prefix of all objects.")
 @option("--namespace", type=_NAMESPACE, help="The namespace of all objects; default: the one that kubectl uses.")
 @option("--image", type=_IMAGE, required=True, help="The container image, built from the Containerfile.")
 @option("--run-volume", type=_CLAIM, required=True, metavar="CLAIM", help="The volume for the run directory.")
@@ -130,16 +130,15 @@ def render(
 
 
 def _with_data(config: RunConfig, claim: str | None) -> RunConfig:
-    """Return the configuration with the volume as the place of a data set on disk, unless the settings name a place.
+    """Return the configuration that reads a data set on disk from the volume, unless the settings name another path.
 
-    Raises UserError for a volume that nothing would read, because the data set is generated, and for data that no pod
-    can read.
+    Raises UserError if there is a volume although the data set is generated, or if no pod can read the data.
     """
     kind, own = DATASETS[config.data.dataset], parse_form_path(config.data.dataset)
     place = own.path if own else config.data.data_dir
     if claim is None:
         if place is not None:
-            print_note(f"the image has to have '{place}': no volume is mounted (--data-volume)")
+            print_note(f"the image must contain '{place}', as no volume is mounted (--data-volume)")
         elif kind.is_on_disk:
             raise UserError(
                 f"data.dataset: got '{kind.name}', which no pod can download, as pods reach only each other and DNS: give "

@@ -1,4 +1,4 @@
-"""Fill in the templates of what schedulers read."""
+"""Fill in the templates of the files that schedulers read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TEMPLATES = Path(__file__).with_name("templates")
 
 
 def render(template: str, **values: object) -> str:
-    """Return a template of this package, filled in. The filter `q` quotes a value for YAML, and `sh` a text for a shell."""
+    """Return the text of a filled-in template. The filter `q` quotes a value for YAML, and `sh` a text for a shell."""
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         undefined=StrictUndefined,

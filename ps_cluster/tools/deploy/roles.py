@@ -11,7 +11,7 @@ from ps_cluster.config.tasks import CHIEF, EVALUATOR, PS, WORKER, leader_type
 from ps_cluster.errors import UserError
 from ps_cluster.launch.stages import RunLimits
 
-_GRACE_S = 30  # for a worker to hand back its steps, or any task to end
+_GRACE_S = 30  # time for a worker to hand back its steps, or for any task to end
 
 Value = TypeVar("Value", str, int)
 OfType = tuple[str | None, Value]  # the type of a role, or None for all; a value
@@ -54,7 +54,7 @@ def roles_of(
       shared_by_all: whether all tasks get the run directory of the leader, not only those that need it.
       cpu, memory, restarts: values for all roles or for one.
     Raises:
-      UserError: a value is for a role that is not there, or a role has two values.
+      UserError: a value is for a role that this training does not have, or a role has two values.
     """
     mode, cluster = config.mode_kind, config.cluster
     counts = {CHIEF: 1, PS: cluster.parameter_servers, WORKER: cluster.workers, EVALUATOR: 1}
@@ -81,7 +81,7 @@ def roles_of(
 
 
 def check_for_tasks(config: RunConfig, min_workers: int | None) -> None:
-    """Raise UserError for settings that each task could take differently, or for too many or too few `min_workers`."""
+    """Raise UserError for settings that tasks could resolve differently, or for too many or too few `min_workers`."""
     from ps_cluster.launch.one_task import check_min_workers, check_named
 
     check_named(config)

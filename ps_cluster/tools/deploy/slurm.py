@@ -1,4 +1,4 @@
-"""A script for `sbatch`: one allocation, a step of Slurm for every task, and TF_CONFIG with the nodes of the job."""
+"""Write a script for `sbatch`: one allocation, a step of Slurm for every task, and TF_CONFIG with the nodes of the job."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STEADY_S = 3600
 
 @dataclass(frozen=True)
 class SlurmJob:
-    """What you ask for."""
+    """The settings of a job for Slurm."""
 
     name: str
     run_dir: PurePosixPath  # on a file system that all nodes share
@@ -30,8 +30,8 @@ class SlurmJob:
     tasks_per_node: int | None  # at most; None for as many as fit, which takes the fewest nodes
     restarts: int  # of each task in a row
     steady_s: int  # once a task has run for this time, its restarts are counted from 0 again
-    # The port of the first task; the other tasks have the next ones. None: the ports follow from the number of the job, so
-    # other jobs on its nodes seldom have them. A task whose port is taken ends the job with code 2.
+    # The port of the first task; the other tasks have the next ones. None: the ports are computed from the job's number, so
+    # other jobs on the same nodes seldom use them. A task whose port is taken ends the job with code 2.
     first_port: int | None
     task_options: tuple[str, ...] = ()  # further options of the command `task`
     more: tuple[str, ...] = ()  # further options of `sbatch`
@@ -50,7 +50,7 @@ class SlurmJob:
 
     @property
     def first_port_in_shell(self) -> str:
-        """The first port or, without one, an expression of the shell for it."""
+        """The first port, or a shell expression that computes it from the job's number."""
         span = _BEHIND_PORTS - _FIRST_PORT - self.count
         return str(self.first_port or f"$(({_FIRST_PORT} + SLURM_JOB_ID * {self.count} % {span}))")
 

@@ -63,7 +63,7 @@ def slurm() -> None:
 )
 @option(
     "--port", type=Whole(1024, LARGEST_PORT),
-    help="Port of the first task; the other tasks have the next ones. Default: chosen by the number of the job.",
+    help="Port of the first task; the other tasks have the next ones. Default: computed from the number of the job.",
 )  # fmt: skip
 @option("--sbatch", "more", type=_OPTION, multiple=True, metavar="OPTION", help="Another option of sbatch; repeatable.")
 @option("--output", type=PRINTED_FILE, metavar="FILE", default="-", help="The file to write; -: print the script.")

@@ -1,1 +1,1 @@
-"""Examine whether this machine and installation can train. No TensorFlow."""
+"""Check whether this machine and installation can train. Does not import TensorFlow."""

@@ -1,4 +1,4 @@
-"""The command `ps-cluster doctor`, and the list of its checks. No TensorFlow."""
+"""The command `ps-cluster doctor`, and the list of its checks. Does not import TensorFlow."""
 
 from __future__ import annotations
 

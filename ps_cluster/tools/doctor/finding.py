@@ -25,7 +25,7 @@ class Finding:
     status: Status
     says: str
     todo: str = ""  # what the user should do; empty if all is well
-    name: str = ""  # of the check; `examine` sets it, and the seconds that the check took
+    name: str = ""  # of the check; `examine` sets the name, and the seconds that the check took
     seconds: float = 0.0
 
 
@@ -44,7 +44,7 @@ class Check:
 
 
 def examine(checks: Sequence[Check]) -> Iterator[Finding]:
-    """Yield the finding of each check. A check that raises or takes too long has failed; its thread is left behind."""
+    """Yield the finding of each check. A check that raises or takes too long has failed; its thread is left running."""
     for check in checks:
         began = time.monotonic()
         findings: list[Finding] = []
@@ -61,7 +61,7 @@ def _look(check: Check, findings: list[Finding]) -> None:
     try:
         findings.append(check.look())
     except Exception as error:  # whatever happens in one check, the others run
-        findings.append(fail(f"{type(error).__name__}: {error}", "look into what the message names"))
+        findings.append(fail(f"{type(error).__name__}: {error}", "fix the cause that the error message names"))
 
 
 def as_json(examined: Sequence[Finding]) -> dict[str, object]:

@@ -1,7 +1,7 @@
 """Check the GPUs of this machine: whether TensorFlow sees them and multiplies correctly on each.
 
-As a program, `python -m ps_cluster.tools.doctor.gpu_checks GPU`, it multiplies on each device of a kind, and prints a line of
-JSON for each.
+As a program, `python -m ps_cluster.tools.doctor.gpu_checks GPU`, it multiplies on each device of a type, and prints a
+line of JSON for each device.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from ps_cluster.tools.doctor.finding import Finding, fail, ok, warn
 
 MULTIPLY_S = 160.0  # TensorFlow may compile for a new GPU at its first use
 _ARGV = (sys.executable, "-m", __name__, "GPU")
-_SIDE, _TIMES = 1024, 5  # of the matrix; products that are timed
-_LARGEST_ERROR = 1e-3  # of float32, relative to the largest value; TF32 has a few times 1e-4
+_SIDE, _TIMES = 1024, 5  # the side of the matrix; the number of products that are timed
+_LARGEST_ERROR = 1e-3  # of float32, relative to the largest value; with TF32 it is a few times 1e-4
 
 
 class Product(BaseModel):
@@ -65,7 +65,7 @@ def gpus(there: Sequence[str] | None = None, argv: Sequence[str] = _ARGV) -> Fin
         )
     if len(products) < len(there):
         return warn(
-            f"{count}, of which TensorFlow sees {len(products)}: {each}", "see whether the others work (nvidia-smi)"
+            f"{count}, of which TensorFlow sees {len(products)}: {each}", "see if the other GPUs work (nvidia-smi)"
         )
     return ok(f"{each}; run --gpus auto uses them")
 

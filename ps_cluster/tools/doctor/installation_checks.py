@@ -1,4 +1,4 @@
-"""Check the installation: Python, its packages, TensorFlow, the environment, and whether CIFAR-10 is there."""
+"""Check the installation: Python, its packages, TensorFlow, the environment, and whether this machine has CIFAR-10."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def python_version(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
 
 
 def surroundings(given: Mapping[str, str] | None = None) -> Finding:
-    """Look for settings of other programs that tasks ignore: Keras on another library, keras.json, and the like."""
+    """Look for settings of other programs that tasks ignore: another backend of Keras, keras.json, and the like."""
     if lines := list(environment.not_used(os.environ if given is None else given)):
-        return warn("; ".join(lines), "nothing, unless you rely on it: tasks take what they need")
-    return ok("nothing in it asks for what tasks can't do")
+        return warn("; ".join(lines), "nothing, unless you rely on these settings: tasks use their own")
+    return ok("nothing in it is ignored by tasks")
 
 
 def tensorflow_import(
@@ -55,19 +55,19 @@ def tensorflow_import(
 
 
 def locked_versions(lock: Path = _LOCK, version_of: Callable[[str], str] = metadata.version) -> Finding:
-    """Compare the installed packages with the lock, with which the project is tested."""
+    """Compare the installed packages with those of the lock file, with which the project is tested."""
     if not lock.is_file():
         return ok("installed as a package: there is no lock to compare it with")
     count, others = 0, []
     for line in lock.read_text(encoding="utf-8").splitlines():
         if not line[:1].isalnum():
-            continue  # a comment, or a hash of the package before it
+            continue  # a comment, or a hash of the package in a line above
         pinned = Requirement(line.rstrip(" \\"))
         if pinned.marker and not pinned.marker.evaluate():
             continue  # it is for other machines
         count += 1
         name, wanted = pinned.name, str(pinned.specifier).removeprefix("==")
-        # The package tensorflow is the same with CUDA, for GPUs.
+        # The package tensorflow is tensorflow-cpu with CUDA, for GPUs.
         found = _installed(name, version_of) or (
             _installed("tensorflow", version_of) if name == "tensorflow-cpu" else None
         )

@@ -1,4 +1,4 @@
-"""Train a small network on a real cluster, to see whether this machine can."""
+"""Train a small network on a real cluster, to check whether this machine can do that."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ps_cluster.runs.result_rows import Summary
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.tools.doctor.finding import Finding, fail, ok
 
-TRIAL_S = 120.0  # on two cores it takes 10 to 20
+TRIAL_S = 120.0  # on two cores it takes 10 to 20 s
 STEPS, WORKERS, BATCH_SIZE = 40, 2, 32
 _RUN = (sys.executable, "-m", "ps_cluster")
 
@@ -46,7 +46,7 @@ def trial_cluster(program: Sequence[str] = _RUN, timeout_s: float = TRIAL_S) -> 
 
 def _trained(program: Sequence[str], timeout_s: float, folder: Path) -> str:
     """Train in `folder`, which gets all files. Return what went wrong, or ""."""
-    # The pixels are random, since this tries the cluster, not what it learns.
+    # The pixels are random, because this checks whether the cluster trains, not what it learns.
     draw = np.random.default_rng(0)
     images, labels = draw.integers(0, 256, (320, 32, 32, 3), np.uint8), np.arange(320) % 10
     np.savez(
@@ -54,7 +54,7 @@ def _trained(program: Sequence[str], timeout_s: float, folder: Path) -> str:
     )
     size = ("--workers", WORKERS, "--ps", 1, "--steps", STEPS, "--batch-size", BATCH_SIZE)
     what = ("--dataset", folder / "images.npz", "--model", "mlp", "--run-dir", folder / "run")
-    own = {CALLER_PID: str(os.getpid()), "PS_CLUSTER_CACHE": str(folder / "cache")}  # it ends with this process
+    own = {CALLER_PID: str(os.getpid()), "PS_CLUSTER_CACHE": str(folder / "cache")}  # the run ends with this process
     with (folder / "output.txt").open("wb") as output:
         try:
             ended = subprocess.run(  # after the timeout it is killed, and its tasks end with it

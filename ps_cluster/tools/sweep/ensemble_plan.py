@@ -23,7 +23,7 @@ from ps_cluster.launch.local_run import complete_config
 from ps_cluster.tools.fleet import Job, config_at_once
 from ps_cluster.tools.sweep.sweep_plan import mode_of
 
-FOLDER = "members"  # the folder of their run directories
+FOLDER = "members"  # the folder of the members' run directories
 MEMBERS, MOST_MEMBERS = 4, 32
 
 # Name → `training.sample` of the member `index` of `count`.

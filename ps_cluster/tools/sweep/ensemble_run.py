@@ -30,7 +30,7 @@ def run_ensemble(ensemble: Ensemble, output: Path, at_once: int) -> int:
     """Train the members that are not trained yet, and join all members. Return the exit code.
 
     Args:
-      output: the caller holds its lock (files/locks.py).
+      output: the folder of the ensemble; the caller holds its lock (files/locks.py).
     Raises:
       UserError: a setting does not fit, `output` holds something else, or there is no data.
       RunFailed: a member could not be trained.

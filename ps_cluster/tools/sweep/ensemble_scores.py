@@ -1,4 +1,4 @@
-"""The scores of an ensemble and of its members, as a table and for programs. No TensorFlow."""
+"""The scores of an ensemble and of its members, as a table and for programs. Does not import TensorFlow."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def joined(members: Sequence[keras.Model], dataset: PackedDataset) -> keras.Mode
 
 
 def save_joined(model: keras.Model, path: Path) -> None:
-    """Save the model whole or not at all."""
+    """Save the model atomically."""
     with path_beside(path) as unfinished:
         model.save(unfinished)
 
@@ -69,7 +69,7 @@ def score(names: Sequence[str], members: Sequence[keras.Model], dataset: PackedD
         tf.function(partial(member, training=False), autograph=False, reduce_retracing=True) for member in members
     ]
     inputs, target = dataset.inputs("test"), dataset.target("test")
-    # Of each member and of the ensemble: float32 [3, B] of each batch.
+    # For each member, and then for the ensemble: an array float32 [3, B] for each batch.
     found: list[list[np.ndarray]] = [[] for _ in range(len(members) + 1)]
     for start in range(0, len(target), BATCH_SIZE):
         batch = slice(start, start + BATCH_SIZE)

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 MOST_VALUES = 100  # of one setting
 MOST_SETTINGS = 20
 _RANGE = re.compile(r"(?P<low>[^:,\s]+?)\.\.(?P<high>[^:,\s]+?)(?P<log>:log)?(?::(?P<points>\d+))?")
-_HOW = "write LOW..HIGH, LOW..HIGH:log, LOW..HIGH:5 (five of them), or values with commas"
+_HOW = "write LOW..HIGH, LOW..HIGH:log, LOW..HIGH:5 (five values), or values separated by commas"
 
 Values = Mapping[str, object]  # dotted key → value
 
 
 @dataclass(frozen=True)
 class Choices:
-    """A list of any values of one setting. They are checked before the first trial."""
+    """A list of values, of any type, for one setting. They are checked before the first trial."""
 
     values: tuple[object, ...]
 
@@ -46,7 +46,7 @@ class Choices:
 class Range:
     """A range of numbers of one setting. It has only whole numbers if both its ends are whole.
 
-    `log`: whether the logarithm is drawn evenly, rather than the number.
+    `log`: whether the logarithm, instead of the number, is drawn uniformly.
     """
 
     low: float
@@ -97,7 +97,7 @@ class Space:
         return self.from_optuna(trial.params)
 
     def from_optuna(self, stored: Mapping[str, object]) -> dict[str, object]:
-        """Return the values of the settings from those that Optuna stores: `Choices` are JSON, numbers are as they are."""
+        """Return the values of the settings from those that Optuna stores: `Choices` as JSON, numbers as they are."""
         found = {key: stored[key] for key in self.axes}
         return {key: json.loads(value) if isinstance(value, str) else value for key, value in found.items()}
 
@@ -116,7 +116,7 @@ class Space:
             yield {key: json.dumps(value) for key, value in zip(self.axes, combination)}
 
     def samples(self) -> Iterator[Values]:
-        """Yield combinations to check before the first trial: each setting's values, with the others' first values."""
+        """Yield combinations to check before the first trial: each value of a setting, with the first values of the others."""
         first: dict[str, object] = {key: axis.values[0] for key, axis in self.axes.items()}
         yield first
         for key, axis in self.axes.items():
@@ -124,7 +124,7 @@ class Space:
 
 
 def read_space(given: Mapping[str, object]) -> Space:
-    """Return the space of `given`: dotted key → a text as in `--vary`, or a list. Raises UserError if one is wrong."""
+    """Return the space of `given`: dotted key → a text as in `--vary`, or a list. Raises UserError if one is not valid."""
     if not given:
         raise UserError("--vary: nothing varies: give a setting, e.g. --vary optimizer.learning_rate=0.01..1:log")
     if len(given) > MOST_SETTINGS:
@@ -133,7 +133,7 @@ def read_space(given: Mapping[str, object]) -> Space:
 
 
 def parse_varied(texts: Sequence[str]) -> dict[str, str]:
-    """Return key → values of texts like "optimizer.learning_rate=0.01..1:log". Raises UserError for another form."""
+    """Return key → values of texts like "optimizer.learning_rate=0.01..1:log". Raises UserError for other forms."""
     found: dict[str, str] = {}
     for text in texts:
         key, separator, values = (part.strip() for part in text.partition("="))

@@ -77,7 +77,7 @@ def read_sweep(file: Path | None, changes: dict[str, Any], overrides: dict[str, 
 
 
 def _with_absolute_paths(folder: Path, vary: Mapping[str, object]) -> dict[str, object]:
-    """Return what varies, with absolute paths of the files that it names. Relative paths start at `folder`."""
+    """Return `vary` with absolute paths of the files that its values name. Relative paths start at `folder`."""
     whole = dict(vary)
     for key in CHOICE_BY_SETTING.keys() & vary.keys():
         values = vary[key]
@@ -159,7 +159,7 @@ class SweepPlan:
 
         Args:
           row: the scores of the new checkpoint.
-          before: the score of the trial until then.
+          before: the score of the trial before this checkpoint.
         """
         value = self.monitor.value(row)
         if self.sweep.settings.get("evaluation.patience") is None or before is None:

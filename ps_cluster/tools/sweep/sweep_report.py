@@ -17,7 +17,7 @@ from ps_cluster.tools.sweep.space import Values
 from ps_cluster.tools.sweep.sweep_plan import SweepPlan
 from ps_cluster.tools.sweep.trial_book import TrialBook
 
-TRIALS_FOLDER = "trials"  # the folder of their run directories
+TRIALS_FOLDER = "trials"  # the folder of the trials' run directories
 JOURNAL, RESULTS, BEST = "trials.journal", "results.json", "best.yaml"
 MOST_PRINTED = 10  # trials in the printed table
 _WORDS = {"completed": "completed", "pruned": "stopped early", "running": "not finished", "failed": "failed"}

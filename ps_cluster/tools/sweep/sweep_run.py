@@ -130,7 +130,7 @@ class SweepRun:
             number = running.trial.number
             if is_judged and self._book.report(number, running.score, stage) and not has_ended:
                 running.is_pruned = True
-                self._book.pruned(number)  # at once, so that a sweep that continues after a crash trains it no further
+                self._book.pruned(number)  # at once, so that a sweep that continues after a crash does not train it
                 self._fleet.ask_to_stop(running.job)
 
     def _end(self, ended: EndedJob) -> None:

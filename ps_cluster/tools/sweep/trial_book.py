@@ -1,4 +1,4 @@
-"""Keep the trials of a sweep in Optuna's journal file. No other module holds a study."""
+"""Keep the trials of a sweep in Optuna's journal file. No other module uses Optuna's study."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _WHY = "why"
 
 @dataclass(frozen=True)
 class Trial:
-    """A trial. `score` is the last known one on held-out examples, or None. `why` is the reason of a failure."""
+    """A trial. `score` is the last known score on held-out examples, or None. `why` is the reason of a failure."""
 
     number: int
     values: Values
@@ -81,7 +81,7 @@ class TrialBook:
                 self._study.enqueue_trial(combination, skip_if_exists=True)
 
     def _reopened(self, frozen: FrozenTrial) -> OptunaTrial:
-        """Return a trial of an earlier process. Draw the values that the earlier process had no time to draw."""
+        """Return a trial that an earlier process began. Draw the values that the earlier process had no time to draw."""
         from optuna.trial import Trial as OptunaTrial
 
         self._study.sampler = self._sampler(frozen.number)
@@ -90,7 +90,7 @@ class TrialBook:
         return trial
 
     def _sampler(self, number: int) -> BaseSampler:
-        """Return a sampler for one trial. A shared one would repeat its draws when the sweep restarts."""
+        """Return a sampler for one trial. A shared sampler would repeat its draws when the sweep restarts."""
         return self._method.sampler(self._seed + 1_000_003 * number)
 
     @property

@@ -116,7 +116,7 @@ def test_runs_with_another_metric_are_refused_even_if_forced(tmp_path):
 def test_a_network_without_rates_of_single_modes_is_said_so_on_top_and_one_with_them_is_not(tmp_path):
     (said,) = warn_of_rates(groups_of(write_errors(tmp_path / "own")))
     assert said.startswith(
-        f"There are no learning rates for single modes in the recipe of {TOYS}/toy_table_network.py:build. "
+        f"There are no learning rates for individual modes in the recipe of {TOYS}/toy_table_network.py:build. "
     )
     assert list(warn_of_rates(groups_of([write_run(tmp_path / "run", Fake({}))]))) == []
 

@@ -13,7 +13,7 @@ for part in ${SLURM_TASKS_PER_NODE//,/ }; do
     done
 done
 
-# Task number n is at place n, at a port of its own. Number 0 leads.
+# Task number n runs on the node ${places[n]} and has its own port. Task number 0 is the leader.
 tasks=() places=()
 for role in "${roles[@]}"; do
     for ((index = 0; index < ${role#*:}; index++)); do
@@ -49,7 +49,7 @@ wait_for() { # PID
     wait "$1"
 }
 
-# Stop the leader: it is on the first node, as this script is. `srun` would not pass SIGTERM on, but kill the step.
+# Stop the leader, which is on the first node, like this script. `srun` would not pass SIGTERM on, but kill the step.
 # Only once: a second SIGTERM would end a leader that drains.
 # shellcheck disable=SC2329 # it is invoked by `trap`
 stop_leader() {
@@ -64,8 +64,8 @@ is_never_retried() { # EXIT_CODE
     [[ " ${never_retry[*]} " == *" $1 "* ]]
 }
 
-# Run a task, and run it again, until it has ended for good (0), must not be retried, or is stopped. The limit is of restarts
-# in a row: a task that has run for steady_s begins a new row.
+# Run a task, and run it again until it has succeeded (0), must not be retried, or is stopped. `restarts` limits the restarts
+# in a row: their count begins again after the task has run for steady_s.
 keep() { # NUMBER
     local kind=${tasks[$1]%:*} index=${tasks[$1]#*:} code=75 tries=0 began=0 step="" stopping=""
     local process=$logs/$kind-$index.pid
@@ -96,7 +96,7 @@ keep() { # NUMBER
     exit "$code"
 }
 
-# End the job, because a task refuses its input or its port. The others would wait for that task in vain.
+# End the job, because a task refuses its input or its port. The other tasks would only wait for that task.
 end_leader() {
     : > "$refused"
     local leader
@@ -125,7 +125,7 @@ if [ "$code" = 0 ] && [ -z "$stopping" ]; then
         wait_for "${pids[-1]}"
         code=$?
     fi
-    for _ in {1..50}; do [ -z "$(jobs -r)" ] || sleep 0.1; done # the others have heard it from the leader
+    for _ in {1..50}; do [ -z "$(jobs -r)" ] || sleep 0.1; done # the leader has told the other tasks to end
 fi
 
 # When this script ends or is requeued, Slurm stops all steps that are left: first by SIGTERM, then by SIGKILL. Meanwhile,

@@ -11,7 +11,7 @@
 #SBATCH --use-min-nodes
 {% endif %}
 #SBATCH --cpus-per-task={{ job.cpus }}
-{# Memory is asked for by CPU, not by node: a step would take all memory of its node. #}
+{# Memory is requested by CPU, because a step would take all memory that is requested by node. #}
 #SBATCH --mem-per-cpu={{ job.memory_per_cpu }}
 {% if job.time %}
 #SBATCH --time={{ job.time }}
