@@ -1,1 +1,1 @@
-"""The staleness methods, a file for each, or for those of one paper. `config.staleness_methods.METHODS` finds them here."""
+"""The staleness methods, found by `config.staleness_methods.METHODS`. A file has one method, or all methods of a paper."""
