@@ -1,1 +1,1 @@
-"""The staleness methods, found by `config.staleness_methods.METHODS`. A file has one method, or all methods of a paper."""
+"""The staleness methods, which `config.staleness_methods.METHODS` finds here: one file for each method or paper."""

@@ -28,7 +28,7 @@ class SameVersionCorrection(GatherCorrection):
 
 class SameVersionMethod(GatherMethod):
     name = "same_version"
-    says = "the weights change with every K-th gradient of the newest weights; stale gradients are dropped, their steps retried"
+    says = "the weights change with every K-th gradient of the newest weights; older gradients are dropped and computed again"
     correction = SameVersionCorrection
 
     def equation(self, settings: GatherSettings, arrived: ArrivedParts) -> CorrectedParts:
