@@ -86,8 +86,8 @@ class LeaderStart:
     """The way in which a leader was started. By default a launcher on the same machine has started it.
 
     Attributes:
-      alone: whether no launcher watches the other tasks. If so, the leader reports the end of training to them, and gives
-        the steps of a silent worker to other workers.
+      alone: whether no launcher watches the other tasks. If so, the leader reports the end of training to these tasks,
+        and gives the steps of a silent worker to other workers.
       term: the number of the leader's claim; 0 without one.
       least_workers: training begins with this many workers, and the others may come later. None means all.
       wait_s: how many seconds an evaluator waits for a sign of life; infinite if a launcher limits the wait.

@@ -119,8 +119,8 @@ def checked_monitor_mode(
 class EarlyStopping:
     """Decides from the scores of a run, in their order, and from its training time when it stops early.
 
-    The decision depends only on rows, so every process that reads these rows makes the same decision, even after restarts.
-    Once patience has run out, counting begins again at 0, so that a resumed run has the full patience again. Exhausted
+    The decision depends only on rows, so every process that reads these rows decides the same, even after restarts. Once
+    patience has run out, counting begins again at 0, so that a resumed run has the full patience again. Exhausted
     patience is ignored if an earlier session has ended cleanly at that step or later, because that session reported it.
 
     Attributes:
@@ -128,7 +128,7 @@ class EarlyStopping:
     """
 
     def __init__(self, config: RunConfig, ended_at: int = -1):
-        """Begin before the first score. `ended_at`: the last update of an earlier session that ended cleanly; -1: none."""
+        """Begin before the first score. `ended_at`: the last update of an earlier session that ended cleanly, or -1."""
         self.due: EarlyStop | None = None
         self._ended_at = ended_at
         settings = config.evaluation

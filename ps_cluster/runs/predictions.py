@@ -43,7 +43,7 @@ class Predictions:
 
 
 def write_predictions(path: Path, predictions: Predictions) -> None:
-    """Write the predictions to a temporary file and rename it to `path`. Raises OSError if the disk refuses."""
+    """Write the predictions to a temporary file and rename it to `path`. Raises OSError if that fails."""
     header = PredictionsHeader(
         step=predictions.step,
         objective=predictions.objective,

@@ -280,7 +280,7 @@ class ShardAudit:
             yield f"{len(strange)} rows belong to steps that were never handed out; the first is step {strange[0]}"
 
     def _never_handed_out(self, updates: int, scheduled: StepSet) -> np.ndarray:
-        """Return the steps that have a row but are in no update of `scheduled`, int64 [k]; in rounds, one for each update.
+        """Return the steps that have a row but are in no update of `scheduled`, int64 [k]; in rounds, one per update.
 
         If a shard has no such step, and as many steps as were handed out, its steps are those that were handed out.
         """

@@ -216,7 +216,8 @@ class TableEncoding(Row):
 class ScalingRow(Row):
     """A change of the number of workers during training, by `ps-cluster scale` or because a worker was given up.
 
-    `applied`, `train_seconds`: updates and seconds of training until then, as far as known. `before`, `workers`: before and after the change.
+    `applied`, `train_seconds`: updates and seconds of training until then, as far as known. `before`, `workers`: the number
+    before and after the change.
     """
 
     applied: Count

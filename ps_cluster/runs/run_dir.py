@@ -29,10 +29,7 @@ OF_OPTIMIZER = tuple(f"{_WORKER_STATE}state-{number}" for number in range(2))
 
 
 def residual_files(part: int) -> tuple[str, ...]:
-    """Return the names of the two files that hold the remainders which a worker's pushes left out.
-
-    `part`: the index of the shard, or 0 if the files are for all shards together.
-    """
+    """Return the names of the two files that hold what a worker's pushes left out. `part`: the shard, or 0 for all shards."""
     return tuple(f"{_WORKER_STATE}left-out-{part}-{number}" for number in range(2))
 
 
@@ -102,7 +99,7 @@ class RunDir:
 
     @classmethod
     def create(cls, root: Path) -> RunDir:
-        """Create a run directory in a folder that is not used yet. Raises UserError if it is used, see `check_unused`."""
+        """Create a run directory in an unused folder. Raises UserError if the folder is in use, see `check_unused`."""
         check_unused(root)
         run_dir = cls(Path(os.path.realpath(root)))
         run_dir.make_folders()
@@ -228,7 +225,7 @@ class RunDir:
         return self.tasks / f"{task}"
 
     def of_task(self, task: Task) -> RunDir:
-        """Return the files of a task that no launcher has started. Like a run, it has settings, data set and temporary files.
+        """Return the files of a task that no launcher has started. As in a run, they are settings, data set and so on.
 
         Each of these tasks has separate files, because the settings of tasks may differ by mistake.
         """
