@@ -123,7 +123,7 @@ class CheckpointMeta(Row):
 
     Attributes:
       times, progress: state that the next leader resumes.
-      data: what distinguishes the packed data set from others (training/agreement.py).
+      data: what distinguishes the packed data set from other data sets (training/agreement.py).
       network: path and shape of each variable, in the order of the vectors, the statistics last.
       leaders: the work of each leader, in order. The last leader wrote the checkpoint.
     """

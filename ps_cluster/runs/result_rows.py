@@ -170,7 +170,7 @@ class MetricText(NamedTuple):
 
     @classmethod
     def of(cls, name: str, value: float | None) -> MetricText:
-        """Return the text of a value that a metric has, e.g. "accuracy 91.20%" or "auc 0.9312"."""
+        """Return the text of a metric's value, e.g. "accuracy 91.20%" or "auc 0.9312"."""
         if value is None:
             return cls(name, "not a finite number")
         return cls(name, f"{value:.2%}" if name == "accuracy" else number_text(value))

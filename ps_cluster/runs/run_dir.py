@@ -39,7 +39,7 @@ TASK_FILE = "task.json"  # file in the workspace of a task of `ps-cluster task`
 
 
 class _Place:
-    """A file or folder of a run, by its path below the run directory."""
+    """A descriptor that returns the path of a file or folder of a run. It holds the path below the run directory."""
 
     def __init__(self, path: str):
         self._path = path
@@ -225,9 +225,9 @@ class RunDir:
         return self.tasks / f"{task}"
 
     def of_task(self, task: Task) -> RunDir:
-        """Return the files of a task that no launcher has started. As in a run, they are settings, data set and so on.
+        """Return the files of a task that no launcher has started: its settings, data set and temporary files.
 
-        Each of these tasks has separate files, because the settings of tasks may differ by mistake.
+        They are named as in a run. Each such task has separate files, because settings of tasks may differ by mistake.
         """
         return RunDir(self.workspace(task))
 

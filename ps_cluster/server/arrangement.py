@@ -46,7 +46,7 @@ class RowRange(NamedTuple):
     def positions(self, places: np.ndarray) -> np.ndarray:
         """Return the positions in the network's vector, int64 [k], for places in the part, int64 [k]."""
         found: np.ndarray
-        if self.width == self.step == 1:  # true for most parts; with many places, each saved array matters
+        if self.width == self.step == 1:  # the usual case: one operation creates only one array
             found = places + (self.begin + self.first)
             return found
         rows = self.first + places // self.width * self.step

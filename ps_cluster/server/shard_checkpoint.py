@@ -40,8 +40,8 @@ class ShardSnapshot(NamedTuple):
 class ShardCheckpoint:
     """Reads the state of one shard at a single version, and restores it.
 
-    The arrays are those of `ParameterShard.state`, the counters of the ledger, and the steps that the ledger has accepted. A
-    vector with a number for each weight continues with the rows of embedding tables.
+    The arrays are those of `ParameterShard.state`, the counters of the ledger, and the steps that the ledger has accepted.
+    In a vector with a number for each weight, the numbers for the rows of embedding tables come last.
     """
 
     def __init__(self, shard: ParameterShard):
