@@ -1,4 +1,4 @@
-"""Read a vector if a snapshot has only its numbers that have changed since a full state. No TensorFlow."""
+"""Read a vector from a snapshot that holds only the vector's changes since a full state. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def ranges_of(begins: np.ndarray, width: int) -> np.ndarray:
 class ChangedVector:
     """A vector, float32 [n]. Its changed numbers are in a snapshot's file, all other numbers in a full state's file.
 
-    A slice of the vector is an array. The whole vector need not be in memory. `shape` and `ndim` are of the whole vector.
+    A slice of the vector is an array. The whole vector need not be in memory. `shape` and `ndim` describe the whole vector.
     """
 
     def __init__(self, full: np.ndarray, ranges: np.ndarray, values: np.ndarray):

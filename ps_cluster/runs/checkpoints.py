@@ -80,7 +80,7 @@ class StatesUnreadable(RunFailed):
 
 
 class CheckpointNotWritten(RunFailed):
-    """A checkpoint could not be written, because the disk is full or refuses the write."""
+    """A checkpoint could not be written, because the disk is full or refuses to write."""
 
 
 class CheckpointGone(CheckpointError):

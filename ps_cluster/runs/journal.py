@@ -42,7 +42,7 @@ class JournalDamaged(RunFailed):
 
 
 class JournalNotWritten(RunFailed):
-    """The journal could not be written, because the disk is full or refuses the write."""
+    """The journal could not be written, because the disk is full or refuses to write."""
 
 
 class JournalGivenUp(RunFailed):
@@ -83,7 +83,7 @@ class LeaderStretch(Row):
 
 
 class Piece(NamedTuple):
-    """The first `rows` rows of a leader's file. `checksum`: the last row's; without rows, the previous piece's checksum."""
+    """The first `rows` rows of a leader's file. `checksum`: that of the last row or, without rows, of the previous piece."""
 
     path: Path
     rows: int
@@ -215,7 +215,8 @@ def count_rows(path: Path) -> int:
 def read(history: History, chunk_rows: int = CHUNK_ROWS) -> Iterator[np.ndarray]:
     """Yield the rows of a shard, up to `chunk_rows` at a time, as structured arrays of ROW.
 
-    Raises JournalDamaged if a row is missing, or has a wrong checksum or an impossible value. Rows before it come first.
+    Raises JournalDamaged if a row is missing, or has a wrong checksum or an impossible value. All rows before this row are
+    yielded first.
     """
     checksum = 0
     for piece in history:

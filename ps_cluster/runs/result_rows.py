@@ -382,9 +382,10 @@ class ShardProof(Row):
 
 
 class Recomputed(Row):
-    """The updates that were computed again outside the cluster (`evaluation/recomputation.py`): `updates` of `of`.
+    """The updates that were computed again outside the cluster (`evaluation/recomputation.py`).
 
     Attributes:
+      updates, of: the number of updates that were computed again, and the number of all applied updates.
       workers: index of a worker → the number of recomputed updates in which it took part.
       largest_deviations: quantity → the largest deviation, as a multiple of its tolerance. Above 1 the proof fails.
       unchecked: one line for everything that could not be computed again, with the reason.

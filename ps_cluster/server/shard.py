@@ -3,7 +3,7 @@
     a worker                         its shard on the parameter server, one critical section for each message
     pull(worker)              ──►    read weights, statistics and version together
                               ◄──    weights, statistics, version                     (one message, see `MessageLayout`)
-    push(step, version, …)    ──►    if the ledger has the step, refuse; else apply, increment the version, write the row
+    push(step, version, …)    ──►    if the ledger has the step, refuse; else apply, increment version, write the row
                               ◄──    REFUSED, APPLIED or DROPPED
     exchange(step, …, next)   ──►    push, then pull for the next step
                               ◄──    weights, statistics, version, and the outcome of the push
