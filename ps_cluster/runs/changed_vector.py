@@ -1,4 +1,4 @@
-"""Read a vector of which a snapshot has only the numbers that have changed since a full state. No TensorFlow."""
+"""Read a vector from a snapshot that holds only the vector's changes since a full state. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from ps_cluster.files.values import Malformed
 
 
 def ranges_of(begins: np.ndarray, width: int) -> np.ndarray:
-    """Return the ranges that some rows cover, ascending, int64 [k, 2]: the first number of each, and the one after its last.
+    """Return the ranges of a vector that some rows cover, ascending, int64 [k, 2]: [begin, end) of each.
 
-    `begins`: int64 [rows], the first number of each row, in any order. `width`: the numbers in a row.
+    `begins`: int64 [rows], the position of each row's first number, in any order. `width`: how many numbers a row has.
     """
     begins = np.sort(begins)
-    is_first = np.diff(begins, prepend=-2 * width) != width  # rows that do not follow another one
+    is_first = np.diff(begins, prepend=-2 * width) != width  # rows that do not directly follow another row
     return np.stack([begins[is_first], begins[np.roll(is_first, -1)] + width], axis=1)
 
 
 class ChangedVector:
     """A vector, float32 [n]. Its changed numbers are in a snapshot's file, all other numbers in a full state's file.
 
-    A slice of it is an array. The whole vector need not be in memory. `shape` and `ndim` are those of such an array.
+    A slice of the vector is an array. The whole vector need not be in memory. `shape` and `ndim` describe the whole vector.
     """
 
     def __init__(self, full: np.ndarray, ranges: np.ndarray, values: np.ndarray):
@@ -39,7 +39,7 @@ class ChangedVector:
             raise Malformed("the ranges of its changed numbers contradict each other")
         self.shape = full.shape
         self._full, self._ranges, self._values = full, ranges, values
-        self._places = np.concatenate([[0], np.cumsum(lengths)])  # of each range in `values`, and the end
+        self._places = np.concatenate([[0], np.cumsum(lengths)])  # where each range begins in `values`, and the end
 
     @property
     def ndim(self) -> int:

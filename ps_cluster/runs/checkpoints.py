@@ -50,7 +50,7 @@ SLOT = "slot_"  # prefix of slots with a number for each weight
 ACCEPTED_STEPS = "accepted_steps"
 COUNTERS = "counts"  # the counters of each shard
 WAITING = "waiting"  # rows of steps that some shards still lack
-KEYED = "keyed"  # the keys of rows and what belongs to them, of all tables of keys (server/keyed_tables.py)
+KEYED = "keyed"  # the keys and the rest of the bookkeeping of all tables of keys (server/keyed_tables.py)
 CHANGED = "changed"  # the ranges of the vectors of weights and slots that a snapshot of changed rows has
 BY_SHARD = (ACCEPTED_STEPS, COUNTERS)  # arrays that have a row for each shard
 ONE_PER_SHARD = "each_"  # prefix of slots with one number for each shard, float32 [ps], or a few numbers, [ps, k]
@@ -76,11 +76,11 @@ class CheckpointUnreadable(CheckpointError):
 
 
 class StatesUnreadable(RunFailed):
-    """The system refuses to read existing states. Training does not restart from scratch: they may be readable later."""
+    """The system refuses to read existing states. They may be readable later, so training does not restart from scratch."""
 
 
 class CheckpointNotWritten(RunFailed):
-    """A checkpoint could not be written: the disk is full or refuses."""
+    """A checkpoint could not be written, because the disk is full or refuses to write."""
 
 
 class CheckpointGone(CheckpointError):
@@ -123,7 +123,7 @@ class CheckpointMeta(Row):
 
     Attributes:
       times, progress: state that the next leader resumes.
-      data: what distinguishes the packed data set from others (training/agreement.py).
+      data: what distinguishes the packed data set from other data sets (training/agreement.py).
       network: path and shape of each variable, in the order of the vectors, the statistics last.
       leaders: the work of each leader, in order. The last leader wrote the checkpoint.
     """
@@ -176,9 +176,9 @@ class Checkpoint:
 
     `arrays` holds at least "weights" float32 [n] (all trainable variables, flat) and "statistics" float32 [m] (the
     other float variables, flat), and everything else that training needs to continue. Arrays of a loaded checkpoint are
-    read-only views of the file. Arrays that are read only while they are written are in `pieces`; a loaded checkpoint
-    has none. A snapshot may hold only the rows that have changed since the full state `since`. Once such a snapshot is
-    loaded, its weights and slots are in `changed`.
+    read-only views of the file. `pieces` has the arrays whose values are fetched only while the file is written; it is
+    empty in a loaded checkpoint. A snapshot may hold only the rows that have changed since the full state `since`. Once
+    such a snapshot is loaded, its weights and slots are in `changed`.
     """
 
     step: int
@@ -217,15 +217,15 @@ def name_of(step: int, term: int, since: int | None = None) -> str:
 
 
 def path_of(directory: Path, step: int) -> Path:
-    """Return the checkpoint of a step by the newest leader that wrote one; the name for term 0 if no leader did."""
+    """Return the path of a step's checkpoint by the newest leader that wrote one; if none did, the path for term 0."""
     return by_step(directory).get(step, directory / name_of(step, 0))
 
 
 def states(*directories: Path) -> list[State]:
     """Return the checkpoints in directories, the newest last.
 
-    A state of an earlier leader is left out if it has more steps than a state of a later leader, because the later leader
-    did not continue from it. A file whose name differs from `name_of`, e.g. by an extra zero, is no checkpoint.
+    The result omits a state of an earlier leader that has more steps than a state of a later leader, because the later
+    leader did not continue from it. A file whose name differs from `name_of`, e.g. by an extra zero, is no checkpoint.
     """
     newest_first = sorted((state for directory in directories for state in _all(directory)), reverse=True)
     kept: list[State] = []
@@ -287,7 +287,7 @@ def save(directory: Path, checkpoint: Checkpoint, keep: int, spare: int | None =
 
 
 def as_full_state(path: Path, checkpoint: Checkpoint) -> FullState:
-    """Return how snapshots that build on a written checkpoint refer to it. Raises CheckpointNotWritten."""
+    """Return the reference to a written checkpoint for snapshots that build on it. Raises CheckpointNotWritten."""
     try:
         return FullState(step=checkpoint.step, term=checkpoint.term, checksum=checksum_of(path))
     except OSError as error:
@@ -297,7 +297,7 @@ def as_full_state(path: Path, checkpoint: Checkpoint) -> FullState:
 def keep_newest(directory: Path, keep: int, spare: int | None = None, term: int | None = None) -> None:
     """Remove all checkpoints but the newest `keep`, the one of step `spare`, and the full states on which these build.
 
-    `term`: that of the calling leader; files of newer leaders are kept. None if no leader is left.
+    `term`: the term of the calling leader; files of newer leaders are kept. None if no leader is left.
     """
     present = [state for state in states(directory) if term is None or state.term <= term]
     kept = [*present[-keep:], *(state for state in present if state.step == spare)]
@@ -310,7 +310,7 @@ def keep_newest(directory: Path, keep: int, spare: int | None = None, term: int 
 
 
 def remove_given_up(directory: Path, checkpoint: Checkpoint, term: int) -> None:
-    """Remove the states that did not lead to `checkpoint`, so that no one resumes them later; see `keep_newest`."""
+    """Remove the states that did not lead to `checkpoint`, so that no one resumes them later. `term`: see `keep_newest`."""
     way = {one.term: one.step for one in checkpoint.meta.leaders} | {checkpoint.term: checkpoint.step}
     for state in _all(directory):
         if state.term <= term and state.step > way.get(state.term, -1):
@@ -318,7 +318,7 @@ def remove_given_up(directory: Path, checkpoint: Checkpoint, term: int) -> None:
 
 
 def remove_all(directory: Path, term: int) -> None:
-    """Remove the checkpoints of a directory, and the directory if nothing is left in it; see `keep_newest`."""
+    """Remove a directory's checkpoints, and the directory if nothing is left in it. `term`: see `keep_newest`."""
     remove_leftovers(directory, "step-*.safetensors")
     for state in _all(directory):
         if state.term <= term:
@@ -350,7 +350,7 @@ def _write_into(file: IO[bytes], checkpoint: Checkpoint) -> None:
 
 
 def load(path: Path) -> Checkpoint:
-    """Read a checkpoint and check the CRC-32 of every array. The arrays map the file, so wrong sizes take no memory.
+    """Read a checkpoint and check the CRC-32 of every array. The arrays are memory-mapped: wrong sizes take no memory.
 
     Raises:
       CheckpointGone: the file does not exist.
@@ -445,7 +445,7 @@ def load_to_go_on(
     check: Callable[[Checkpoint], None],
     sleep: Callable[[float], None] = time.sleep,
 ) -> Checkpoint | None:
-    """Return the newest checkpoint that can be read, as `load_newest_good` does. If the disk refuses, try again.
+    """Return the newest checkpoint that can be read, as `load_newest_good` does. If the system refuses, try again.
 
     No older state is used instead, because the newer states would then be removed. Raises StatesUnreadable if the system
     still refuses after the last attempt.
@@ -456,7 +456,7 @@ def load_to_go_on(
         except CheckpointUnreadable as error:
             if wait_s is None:
                 raise StatesUnreadable(
-                    f"{error}; tried {len(READ_AGAIN_AFTER_S) + 1} times. All files are as they were: check the disk and "
+                    f"{error}; tried {len(READ_AGAIN_AFTER_S) + 1} times. All files are unchanged: check the disk and "
                     "the limit of open files, then continue with --resume"
                 ) from error
             notify(f"{error}; asking again in {wait_s:g} s")

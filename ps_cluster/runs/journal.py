@@ -31,7 +31,7 @@ from ps_cluster.runs.run_dir import RunDir
 RECORD = np.dtype([("row", ROW), ("crc", "<u4")])
 """A record in the file: a row, and the CRC-32 of all rows up to and including it."""
 CHUNK_ROWS = 2**13
-# Rows stay in memory until an fdatasync has confirmed them. It is called at every snapshot, and after this many bytes.
+# Rows stay in memory until an fdatasync has confirmed them: one is done at every snapshot, and after this many bytes.
 SYNC_BYTES = 2**24
 # If the disk has refused this many bytes of rows, the leader ends, so that a full disk does not fill the memory.
 MOST_BYTES_IN_MEMORY = 2**28
@@ -42,7 +42,7 @@ class JournalDamaged(RunFailed):
 
 
 class JournalNotWritten(RunFailed):
-    """The journal could not be written: the disk is full or refuses."""
+    """The journal could not be written, because the disk is full or refuses to write."""
 
 
 class JournalGivenUp(RunFailed):
@@ -83,7 +83,7 @@ class LeaderStretch(Row):
 
 
 class Piece(NamedTuple):
-    """The first `rows` rows of one leader's file. `checksum`: that of the last row; without rows, that of the piece before."""
+    """The first `rows` rows of a leader's file. `checksum`: that of the last row or, without rows, of the previous piece."""
 
     path: Path
     rows: int
@@ -141,7 +141,7 @@ class Journal:
             if waiting <= MOST_BYTES_IN_MEMORY:
                 raise
             count = waiting // RECORD.itemsize
-            raise JournalGivenUp(f"{error}: {count:,} rows wait for it in memory, and no more are taken") from error
+            raise JournalGivenUp(f"{error}: {count:,} rows wait in memory, and no more rows are accepted") from error
 
     def flush(self) -> None:
         """Wait until every row is on the disk. Raises JournalNotWritten if the disk refuses."""
@@ -187,7 +187,7 @@ def history_of(run_dir: RunDir, leaders: Sequence[LeaderStretch], index: int) ->
     """Return the pieces with the rows of shard `index`, from the first of `leaders` to the last.
 
     When the number of shards changed, training continued from a state in which all shards had the same steps
-    (runs/resharding.py). For a shard that a leader did not have, the rows of its shard 0 count.
+    (runs/resharding.py). For a shard that a leader did not have, the rows of that leader's shard 0 count.
     """
     pieces = []
     for stretch in reversed(leaders):
@@ -215,7 +215,8 @@ def count_rows(path: Path) -> int:
 def read(history: History, chunk_rows: int = CHUNK_ROWS) -> Iterator[np.ndarray]:
     """Yield the rows of a shard, up to `chunk_rows` at a time, as structured arrays of ROW.
 
-    Raises JournalDamaged if a row is missing, or has a wrong checksum or an impossible value, after all rows before it.
+    Raises JournalDamaged if a row is missing, or has a wrong checksum or an impossible value. All rows before this row are
+    yielded first.
     """
     checksum = 0
     for piece in history:
@@ -225,7 +226,7 @@ def read(history: History, chunk_rows: int = CHUNK_ROWS) -> Iterator[np.ndarray]
                 checksum = checksum_so_far
         if checksum != piece.checksum:
             raise JournalDamaged(
-                f"'{piece.path}' belongs to another history of the run: the checksum behind row {piece.rows} is wrong"
+                f"'{piece.path}' belongs to another history of the run: the checksum after row {piece.rows} is wrong"
             )
 
 
@@ -246,7 +247,7 @@ def _read_piece(piece: Piece, checksum: int, chunk_rows: int) -> Iterator[tuple[
             try:
                 check_values(records["row"][:good])
             except Malformed as error:
-                raise JournalDamaged(f"'{piece.path}' {error}, behind row {done}") from error
+                raise JournalDamaged(f"'{piece.path}' {error}, after row {done}") from error
             if good:
                 checksum = int(records["crc"][good - 1])
                 yield records["row"][:good], checksum
@@ -256,7 +257,7 @@ def _read_piece(piece: Piece, checksum: int, chunk_rows: int) -> Iterator[tuple[
 
 
 def _whole_records(content: bytes) -> np.ndarray:
-    """Return the records in the content of a file, whose last record may not be whole yet."""
+    """Return the complete records in the content of a file, whose last record may be incomplete."""
     return np.frombuffer(content[: len(content) // RECORD.itemsize * RECORD.itemsize], RECORD)
 
 

@@ -24,8 +24,8 @@ class LeaderMessage(Row):
 
     Attributes:
       ended: how training has ended; None while it continues.
-      refused: why the leader does not accept this task, on one line; None if it does.
-      start_again: why this task has to end and be restarted, on one line; None if it need not.
+      refused: why the leader does not accept this task, on one line; None if the leader accepts it.
+      start_again: why this task has to end and be restarted, on one line; None if no restart is needed.
     """
 
     term: Count

@@ -1,4 +1,4 @@
-"""Claim the lead of a run, and describe how a leader was started.
+"""Claim the leadership of a run, and describe how a leader was started.
 
 Two leaders may run at the same time: a scheduler starts a new leader while the machine of the old one can't be reached. So
 each leader claims the next number (its term) before it writes anything. Every leader has a numbered file, and only the
@@ -42,7 +42,7 @@ class Claim:
         # Claims have no gaps, so it is enough to look for the next one. This is cheap even in a shared folder.
         if _path(self.folder, self.term + 1).exists():
             raise Superseded(
-                f"a newer leader (term {_newest(self.folder)}) has taken over '{self.folder.parent}'; this one is of term "
+                f"a newer leader (term {_newest(self.folder)}) has taken over '{self.folder.parent}'; this one has term "
                 f"{self.term} and stops without writing anything"
             )
 
@@ -86,8 +86,8 @@ class LeaderStart:
     """The way in which a leader was started. By default a launcher on the same machine has started it.
 
     Attributes:
-      alone: no launcher watches the other tasks. The leader reports the end of training to them, and gives the steps of
-        a silent worker to other workers.
+      alone: whether no launcher watches the other tasks. If so, the leader reports the end of training to these tasks,
+        and gives the steps of a silent worker to other workers.
       term: the number of the leader's claim; 0 without one.
       least_workers: training begins with this many workers, and the others may come later. None means all.
       wait_s: how many seconds an evaluator waits for a sign of life; infinite if a launcher limits the wait.

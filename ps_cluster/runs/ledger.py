@@ -40,8 +40,8 @@ class WorkerColumns(NamedTuple):
 
     The times of a step, in order: the chief schedules the dispatch. The worker asks for parameters (or has got them
     with the reply to the previous push), is admitted (it may have to wait), has pulled the parameters, has computed,
-    and pushes (later than computed if the worker is slow on purpose). On the parameter server the push enters the
-    critical section, and the update is applied there.
+    and pushes (which is later than the end of the computation if the worker is slow on purpose). On the parameter
+    server the push enters the critical section, and the update is applied there.
     """
 
     worker: tf.Tensor | float
@@ -79,7 +79,7 @@ _OF_A_DIVERGED_RUN = {"loss", "learning_rate", "metric"}  # may be NaN or infini
 
 
 class Counts(NamedTuple):
-    """The counters that a parameter server keeps in addition to its rows, each incremented at a different place."""
+    """The counters that a parameter server keeps in addition to its rows. Each is incremented in a different method."""
 
     version: int
     accepted: int  # gradients

@@ -18,7 +18,7 @@ from ps_cluster.process_variables import LOG_FORMAT, LOG_TASK
 
 PROGRESS = LogEvent("progress")  # the progress of training, every 5 s and at each new phase
 SCORE = LogEvent("score")
-WAITING = LogEvent("waiting")  # a task waits for others
+WAITING = LogEvent("waiting")  # a task waits for other tasks
 CONNECTED = LogEvent("connected")  # the awaited tasks answer
 DRAINING = LogEvent("draining")  # a stop was requested, so no new steps begin
 RUN_ENDED = LogEvent("run_ended")
@@ -59,7 +59,7 @@ def log_named_in(reason: str) -> Path | None:
 
 
 class LogFormat:
-    """Writes lines for people. `is_text`: a terminal may also get tables and a live view."""
+    """Writes lines for people. `is_text`: whether a terminal may also get tables and a live view."""
 
     name: ClassVar[str] = "text"
     is_text: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""Define the rows of summary.json about the machine of a run: what it is, and what the run used of it."""
+"""Define the rows of summary.json about the machine of a run, and about the resources that the run used."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class UsageRow(Row):
     """Processor time and memory of a run's processes (system/usage.py); None for values that are not known.
 
     Attributes:
-      cpu_seconds: the sum over the training tasks. The evaluator, which only uses time left over, is not in it.
+      cpu_seconds: the sum over the training tasks. It does not include the evaluator, which uses only spare time.
       peak_memory_bytes: the highest sum over all processes at one time.
       processes: all processes, including the evaluator.
     """

@@ -32,7 +32,7 @@ BETTER: Mapping[str, Better] = {
 
 @dataclass(frozen=True)
 class Monitor:
-    """The metric that decides which model is best. `better`: None if it is the accuracy or error of the objective."""
+    """The metric that decides which model is best. `better`: None if the metric is the objective's accuracy or error."""
 
     name: str = AUTO
     better: Better | None = None
@@ -119,16 +119,16 @@ def checked_monitor_mode(
 class EarlyStopping:
     """Decides from the scores of a run, in their order, and from its training time when it stops early.
 
-    The decision depends only on rows, so every process that reads them finds the same one, even after restarts. Once patience
-    has run out, counting begins again at 0, so that a resumed run has the full patience again. Exhausted patience is ignored
-    if an earlier session has ended in order at that step or later, because that session reported it.
+    The decision depends only on rows, so every process that reads these rows decides the same, even after restarts. Once
+    patience has run out, counting begins again at 0, so that a resumed run has the full patience again. Exhausted
+    patience is ignored if an earlier session has ended cleanly at that step or later, because that session reported it.
 
     Attributes:
       due: the reason to stop now; None while there is none.
     """
 
     def __init__(self, config: RunConfig, ended_at: int = -1):
-        """Begin before the first score. `ended_at`: the last update of an earlier session that ended in order; -1: none."""
+        """Begin before the first score. `ended_at`: the last update of an earlier session that ended cleanly, or -1."""
         self.due: EarlyStop | None = None
         self._ended_at = ended_at
         settings = config.evaluation
@@ -141,7 +141,7 @@ class EarlyStopping:
         self._best: CheckpointScores | None = None
 
     def check_time_limit(self, row: ProgressRow) -> None:
-        """Compare the training time with `training.max_seconds`, as long as updates are missing."""
+        """Compare the training time with `training.max_seconds`, as long as there are updates left to apply."""
         limit, has_ended = self._max_seconds, row.phase not in UNDER_WAY or row.applied == row.total
         if self.due is None and limit is not None and row.train_seconds >= limit and not has_ended:
             self.due = TimeLimitReached(max_seconds=limit)
@@ -161,7 +161,7 @@ class EarlyStopping:
         if self._waited < self._patience:
             return
         self._waited = 0
-        if self.due is not None or row.step <= self._ended_at:  # already said, now or in an earlier session
+        if self.due is not None or row.step <= self._ended_at:  # a stop was already reported, now or earlier
             return
         best = self._best
         self.due = PatienceExhausted(

@@ -43,7 +43,7 @@ class Predictions:
 
 
 def write_predictions(path: Path, predictions: Predictions) -> None:
-    """Write the predictions to a temporary file and rename it to `path`. Raises OSError if the disk is full or refuses."""
+    """Write the predictions to a temporary file and rename it to `path`. Raises OSError if that fails."""
     header = PredictionsHeader(
         step=predictions.step,
         objective=predictions.objective,
@@ -58,7 +58,7 @@ def write_predictions(path: Path, predictions: Predictions) -> None:
 
 
 def load_predictions(path: Path) -> Predictions:
-    """Read a file of `write_predictions`. The arrays map the file.
+    """Read a file that `write_predictions` has written. The arrays are memory-mapped.
 
     Raises FileNotFoundError, or UserError if the file can't be read, is cut short or damaged.
     """
@@ -68,7 +68,7 @@ def load_predictions(path: Path) -> Predictions:
             raise Malformed(f"it has no array '{lacking[0]}'")
         arrays = {name: written[name] for name in header.arrays}
         if not arrays or any(array.ndim == 0 or len(array) != header.examples for array in arrays.values()):
-            raise Malformed(f"its arrays are not of {header.examples:,} examples")
+            raise Malformed(f"its arrays do not have {header.examples:,} examples")
         return Predictions(header.step, header.objective, header.unit, tuple(header.classes), arrays)
     except FileNotFoundError:
         raise

@@ -34,7 +34,7 @@ from ps_cluster.runs.update_samples import RecomputedRow
 
 MOST_PROBLEMS = 10
 RATE_TOLERANCE = 1e-5  # other processors round float32 differently
-_NEVER = 2**40  # the number of updates since the newest update of a worker that has had no update
+_NEVER = 2**40  # stands for the number of updates since a worker's newest update if the worker has had none
 FACTOR_TOLERANCE = 1e-3  # the error of hundreds of float32 roundings in a row
 NORM_TOLERANCE = 1e-4  # relative error of a norm in float32
 MOST_IDS = 20_000_000  # the ids of this many examples can be computed again in about 7 s
@@ -129,7 +129,7 @@ class ShardAudit:
     """Reads the rows of one shard, in order, and counts violations.
 
     Attributes:
-      repeated: rows of a step that had a row already.
+      repeated: the number of rows whose step already had a row.
       wrong_version, wrong_round: a line about the first row with a wrong version, and about the first row whose step
         belongs to another round; empty without such a row.
       wrong_values: column → a line about the first row with a wrong value in it.
@@ -208,7 +208,7 @@ class ShardAudit:
         # A worker can't have pulled a version that did not exist yet, nor a version below 0.
         versions = rows["version"]
         impossible = (staleness < 0) | (staleness >= versions)
-        self._note("staleness", impossible, rows, lambda place: f"but makes version {versions[place]:.0f}")
+        self._note("staleness", impossible, rows, lambda place: f"but its update makes version {versions[place]:.0f}")
         if expected.most_staleness is not None:
             bound = f"but the bound is {expected.most_staleness}"
             self._note("staleness", counts & (staleness > expected.most_staleness), rows, lambda _: bound)
@@ -226,7 +226,7 @@ class ShardAudit:
             if self._factors is None:
                 factors, source = np.ones(len(rows)), "this mode gives"
             else:
-                factors, source = self._factors.read(rows["worker"].astype(np.int64)), "the workers before give"
+                factors, source = self._factors.read(rows["worker"].astype(np.int64)), "the workers so far give"
             wrong = ~np.isclose(rows["rate_factor"], factors, rtol=FACTOR_TOLERANCE, atol=0)
             self._note("rate_factor", wrong, rows, lambda place: f"but {source} {factors[place]:.6g}")
         if expected.ids_checksums is not None:
@@ -254,11 +254,11 @@ class ShardAudit:
             self._remainders[who] = float(row["remainder_after"])
         wrong = ~np.isnan(expected) & ~np.isclose(rows["remainder_before"], expected, rtol=NORM_TOLERANCE, atol=0)
         self._note(
-            "remainder_before", wrong, rows, lambda place: f"but the push before had left out {expected[place]:.6g}"
+            "remainder_before", wrong, rows, lambda place: f"but the previous push had left out {expected[place]:.6g}"
         )
 
     def _note(self, column: str, wrong: np.ndarray, rows: np.ndarray, why: Callable[[int], str]) -> None:
-        """Keep a line about the first `wrong` row. `why`: returns the end of the line about a row, by its place."""
+        """Keep a line about the first `wrong` row. `why`: takes a row's index and returns the end of the line."""
         if wrong.any() and column not in self.wrong_values:
             place = int(np.argmax(wrong))
             row = rows[place]
@@ -270,17 +270,17 @@ class ShardAudit:
     def problems(self, counts: Counts, scheduled: StepSet) -> Iterator[str]:
         """Yield each problem as a line. `scheduled`: the steps that the chief handed out."""
         if self.repeated:
-            yield f"{self.repeated} rows are of steps that had a row already"
+            yield f"{self.repeated} rows belong to steps that already had a row"
         yield from filter(None, (self.wrong_version, self.wrong_round, *self.wrong_values.values()))
         if counts.accepted != self.rows:
             yield f"{counts.accepted} gradients were accepted, but there are {self.rows} rows"
         if counts.version != (updates := self._updates(counts.version)):
             yield f"the version is {counts.version}, but there are rows of {updates} updates"
         if len(strange := self._never_handed_out(updates, scheduled)):
-            yield f"{len(strange)} rows are of steps that were never handed out, the first is step {strange[0]}"
+            yield f"{len(strange)} rows belong to steps that were never handed out; the first is step {strange[0]}"
 
     def _never_handed_out(self, updates: int, scheduled: StepSet) -> np.ndarray:
-        """Return the steps that have a row but are in no update of `scheduled`, int64 [k]; in rounds the first of each.
+        """Return the steps that have a row but are in no update of `scheduled`, int64 [k]; in rounds, one per update.
 
         If a shard has no such step, and as many steps as were handed out, its steps are those that were handed out.
         """
@@ -291,7 +291,7 @@ class ShardAudit:
         return strange
 
     def applied(self, counts: Counts) -> int:
-        """Return the number of updates that the shard's distinct steps make up."""
+        """Return the number of updates that were made from the shard's distinct steps."""
         return self._updates(counts.version) - math.ceil(self.repeated / self._rounds.gradients_per_update)
 
     def excess(self, counts: Counts) -> int:
@@ -303,7 +303,7 @@ class ShardAudit:
 
 @dataclass(frozen=True)
 class Audit:
-    """What the comparison of the journals with the counters has found.
+    """The findings of the comparison of the journals with the counters.
 
     `problems`: one line for each disagreement. `duplicated`: the number of gradients that were applied too often.
     """
@@ -367,12 +367,12 @@ def _schedule_problems(applied: int, scheduled: StepSet, total: int | None, leav
     if total is not None and scheduled.count != total:
         yield (
             f"{total} updates were to be handed out, but {scheduled.count} were; "
-            f"the first that is missing is {scheduled.first_missing}"
+            f"the first missing update is {scheduled.first_missing}"
         )
 
 
 def verdict(shards: list[ShardProof], problems: Iterable[str], recomputed: Recomputed = Recomputed()) -> Proof:
-    """Return the proof of a training. It holds if there is no problem; it names only the first problems."""
+    """Return the proof of a training. It holds if there are no problems. It lists only the first few problems."""
     distinct = list(dict.fromkeys(problems))
     return Proof(holds=not distinct, problems=distinct[:MOST_PROBLEMS], shards=shards, recomputed=recomputed)
 

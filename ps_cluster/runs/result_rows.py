@@ -58,7 +58,7 @@ class WorkerRow(Row):
 
 
 class WorkFile(Row):
-    """The file metrics/work.json: the work at the time of the newest row of progress. It is replaced, so it does not grow.
+    """The file metrics/work.json: the work at the time of the newest progress row. It is overwritten, so it does not grow.
 
     `dispatches`: for each open dispatch, the pid of its worker; None if unknown.
     """
@@ -170,7 +170,7 @@ class MetricText(NamedTuple):
 
     @classmethod
     def of(cls, name: str, value: float | None) -> MetricText:
-        """Return the text of a value that a metric has, e.g. "accuracy 91.20%" or "auc 0.9312"."""
+        """Return the text of a metric's value, e.g. "accuracy 91.20%" or "auc 0.9312"."""
         if value is None:
             return cls(name, "not a finite number")
         return cls(name, f"{value:.2%}" if name == "accuracy" else number_text(value))
@@ -186,8 +186,8 @@ class MetricValues(Row):
         None; both are None if the metric is not finite.
       test_loss: None if it is not finite.
       validation_accuracy, validation_error, validation_loss: None if no training examples are held out.
-      metrics, validation_metrics: the objective's further metrics, by name (`auc`, `f1`, …). Those that are not finite
-        are left out.
+      metrics, validation_metrics: the objective's further metrics, by name (`auc`, `f1`, …), without metrics that are
+        not finite.
       compiled, validation_compiled: the metrics with which the user's model was compiled.
     """
 
@@ -269,7 +269,7 @@ def metric_text(accuracy: float | None, error: float | None) -> MetricText | Non
 class ScoreRow(CheckpointScores):
     """A scored checkpoint, as summary.json has it. Values that were not measured are None.
 
-    `augmented_test_accuracy`: the accuracy of the mean over views of each example.
+    `augmented_test_accuracy`: the accuracy of the mean prediction over several views of each example.
     """
 
     augmented_test_accuracy: Share | None = None
@@ -334,7 +334,7 @@ class TableTraffic(Row):
 class KeyedUse(Row):
     """How full the table of a `DynamicEmbedding` is: it has room for `places` rows.
 
-    `ended`: rows that have ended because another key needed their place.
+    `ended`: the number of rows that were evicted because another key needed their place.
     """
 
     name: Word
@@ -345,8 +345,8 @@ class KeyedUse(Row):
     @property
     def line(self) -> str:
         return (
-            f"'{self.name}': {self.rows:,} of {self.places:,} places have rows · {self.ended:,} rows ended for want "
-            "of room"
+            f"'{self.name}': {self.rows:,} of {self.places:,} places have rows · {self.ended:,} rows evicted for "
+            "lack of room"
         )
 
 
@@ -382,9 +382,10 @@ class ShardProof(Row):
 
 
 class Recomputed(Row):
-    """The updates that were computed again outside the cluster (`evaluation/recomputation.py`), `of` all.
+    """The updates that were computed again outside the cluster (`evaluation/recomputation.py`).
 
     Attributes:
+      updates, of: the number of updates that were computed again, and the number of all applied updates.
       workers: index of a worker → the number of recomputed updates in which it took part.
       largest_deviations: quantity → the largest deviation, as a multiple of its tolerance. Above 1 the proof fails.
       unchecked: one line for everything that could not be computed again, with the reason.
@@ -425,7 +426,7 @@ class ServerSize(Row):
 
 
 class TrainingNumbers(Row):
-    """The numbers of a training. `tables`: None without embedding tables. `keyed` is of the last checkpoint.
+    """The numbers of a training. `tables`: None without embedding tables. `keyed`: as in the last checkpoint.
 
     `bad_losses`: see `TallyState`.
     """
@@ -447,7 +448,7 @@ class TrainingNumbers(Row):
 class TrainingResult(TrainingNumbers):
     """The leader's result.
 
-    Outcome "completed": all updates were applied before any stop. After an outcome in BROKEN, training was stopped early.
+    The outcome is "completed" if all updates were applied before any stop. If it is in BROKEN, training was stopped early.
     """
 
     outcome: TrainingOutcome
@@ -477,7 +478,7 @@ class ServerSummary(ServerSize):
 
 
 class SilenceRow(Row):
-    """A worker process that the launcher ended because it did nothing more (launch/silence.py) after some updates.
+    """A worker process that the launcher ended because it had stopped working after some updates (launch/silence.py).
 
     `seconds`: how long the process had no update, while other workers had updates or waited for it.
     """

@@ -49,7 +49,7 @@ class TaskRow(Row):
     """The newest process of a task.
 
     Attributes:
-      pid: None for a task on another machine that has done no work yet, because its pid comes with its work.
+      pid: None for a task on another machine that has done no work yet, because a task reports its pid with its work.
       address: None for a task without a server.
       absent: the task was stopped or given up, so it is not restarted automatically.
     """
@@ -66,7 +66,7 @@ class TaskRow(Row):
 
 
 class TaskFile(TaskRow):
-    """A task that `ps-cluster task` started, in the task's folder. `life`: the unique id of the process."""
+    """The file in the folder of a task that `ps-cluster task` started. `life`: the unique id of the process."""
 
     host: Word
     leads: bool
@@ -90,7 +90,7 @@ class TaskError(Row):
       computation: whether the user's computation failed (`FailedComputation`).
     """
 
-    time: Number = 0.0  # in unix seconds; 0: the task could not write one
+    time: Number = 0.0  # in unix seconds; 0 if the task could not write its error
     type: Word | None = None
     index: Index | None = None
     pid: Pid | None = None
@@ -216,7 +216,8 @@ class TableEncoding(Row):
 class ScalingRow(Row):
     """A change of the number of workers during training, by `ps-cluster scale` or because a worker was given up.
 
-    `applied`, `train_seconds`: updates and seconds of training until then, as far as known. `workers`: after the change.
+    `applied`, `train_seconds`: updates and seconds of training until then, as far as known. `before`, `workers`: the number
+    before and after the change.
     """
 
     applied: Count

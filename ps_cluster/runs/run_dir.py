@@ -29,7 +29,7 @@ OF_OPTIMIZER = tuple(f"{_WORKER_STATE}state-{number}" for number in range(2))
 
 
 def residual_files(part: int) -> tuple[str, ...]:
-    """Return the names of the two files with what a worker's pushes left out. `part`: the shard, or 0 for all together."""
+    """Return the names of the two files that hold what a worker's pushes left out. `part`: the shard, or 0 for all shards."""
     return tuple(f"{_WORKER_STATE}left-out-{part}-{number}" for number in range(2))
 
 
@@ -39,7 +39,7 @@ TASK_FILE = "task.json"  # file in the workspace of a task of `ps-cluster task`
 
 
 class _Place:
-    """A file or folder of a run, by its path below the run directory."""
+    """A descriptor that returns the path of a file or folder of a run. It holds the path below the run directory."""
 
     def __init__(self, path: str):
         self._path = path
@@ -55,7 +55,7 @@ class RunDir:
     root: Path
 
     alive = _Place(".alive")  # The lock file that all living tasks of the run share.
-    leaders = _Place("leaders")  # A file for the claim of each leader (runs/leaders.py).
+    leaders = _Place("leaders")  # The folder with a file for each leader's claim (runs/leaders.py).
     config = _Place("config.yaml")
     code = _Place(CODE)  # The folder with the functions and arguments that the Python API got.
     cluster = _Place("cluster.json")
@@ -63,7 +63,7 @@ class RunDir:
     # The folder with the form of an example, for users who have the run but not its data set.
     examples = _Place("examples")
     summary = _Place("summary.json")
-    # The lock for the writing of the summary, which launcher and evaluator do in turn.
+    # The lock for writing the summary: launcher and evaluator write it one after the other.
     summary_lock = _Place(".summary.lock")
     metrics = _Place("metrics")
     progress = _Place("metrics/progress.jsonl")  # The leader's rows while it trains, one JSON object per line.
@@ -99,7 +99,7 @@ class RunDir:
 
     @classmethod
     def create(cls, root: Path) -> RunDir:
-        """Create a run directory in a folder that does not exist, or contains only the code of the run; else UserError."""
+        """Create a run directory in an unused folder. Raises UserError if the folder is in use, see `check_unused`."""
         check_unused(root)
         run_dir = cls(Path(os.path.realpath(root)))
         run_dir.make_folders()
@@ -225,9 +225,9 @@ class RunDir:
         return self.tasks / f"{task}"
 
     def of_task(self, task: Task) -> RunDir:
-        """Return the files of a task that no launcher has started: settings, data set and temporary files, as of a run.
+        """Return the files of a task that no launcher has started: its settings, data set and temporary files.
 
-        The settings of tasks may differ by mistake.
+        They are named as in a run. Each such task has separate files, because settings of tasks may differ by mistake.
         """
         return RunDir(self.workspace(task))
 
@@ -237,13 +237,13 @@ class RunDir:
 
 
 def _why_no_run(run_dir: RunDir, root: Path) -> str:
-    """Return why a folder is no run directory, as the end of a sentence that says "is not "."""
+    """Return why a folder is no run directory. The text continues the words "run directory '…' is not "."""
     if not root.is_dir():
         siblings = [path.name for path in root.parent.glob("*/") if (path / run_dir.config.name).is_file()]
-        return f"there: {did_you_mean(root.name, siblings)}'runs {root.parent}' lists what is"
-    lacks = f"one: it holds no {run_dir.config.name}"
+        return f"there: {did_you_mean(root.name, siblings)}'runs {root.parent}' lists the existing runs"
+    lacks = f"a run: it holds no {run_dir.config.name}"
     inside = sorted(file.parent for depth in ("*", "*/*") for file in root.glob(f"{depth}/{run_dir.config.name}"))
-    return f"{lacks}, but '{inside[0]}' does: name that, or another run in it" if inside else lacks
+    return f"{lacks}, but '{inside[0]}' does: name that folder, or another run in this one" if inside else lacks
 
 
 def check_unused(root: Path) -> None:

@@ -35,7 +35,7 @@ class ScaleAnswer(Row):
 
 
 class ScaleDesk:
-    """The launcher's side. Requests from before its start are removed, because no command waits for their answers."""
+    """Handles requests in the launcher. Removes requests from before its start, because no command waits for an answer."""
 
     def __init__(self, run_dir: RunDir, notify: Notify):
         self._run_dir = run_dir
@@ -103,7 +103,7 @@ def _answer(run_dir: RunDir, asked: str, clock: Callable[[], float], sleep: Call
             return answer.line
         if not locks.is_held(run_dir.root):
             raise UserError(
-                f"run directory '{run_dir.root}': no `run` works there: a run that has ended has no workers"
+                f"run directory '{run_dir.root}': no `run` is active there: a run that has ended has no workers"
             )
         sleep(_ANSWER_POLL_S)
     reason = f"the launcher gave no answer within {ANSWER_WITHIN_S:.0f} s"

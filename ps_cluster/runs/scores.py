@@ -58,7 +58,7 @@ class Records:
 
     def _refuse(self, why: str) -> None:
         if not self._refused:
-            self._notify(f"{why}: this evaluator only prints them")
+            self._notify(f"{why}: this evaluator only prints the scores")
         self._refused = True
 
     def close(self) -> None:
@@ -67,7 +67,7 @@ class Records:
             self._lock = None
 
     def is_best(self, row: ScoreRow, monitor: Monitor) -> bool:
-        """Return whether a score is better than the score of the model in best/. An equal score does not replace it."""
+        """Return whether a score is better than the score of the model in best/. An equal score is not better."""
         best = self._best()
         return monitor.merit(row) > (-math.inf if best is None else monitor.merit(best))
 
@@ -91,7 +91,7 @@ class Records:
         folder = self._run_dir.best
         folder.mkdir(parents=True, exist_ok=True)
         for left_over in (*folder.glob(".model.*.keras"), *folder.glob(".*.tmp")):
-            left_over.unlink()  # a killed evaluator left it, because this one holds the lock
+            left_over.unlink()  # it is from a killed evaluator, because this evaluator holds the lock
         with path_beside(self._run_dir.best_model) as unfinished:
             save_model(unfinished)
         checkpoints.write(folder / "checkpoint.safetensors", checkpoint)
@@ -101,7 +101,7 @@ class Records:
         append_row(self._run_dir.evaluation, row)
 
     def keep_predictions(self, predictions: Predictions) -> None:
-        """Replace the predictions of an earlier step. A failure is only reported, because only the pictures need them."""
+        """Replace the predictions of an earlier step. A failure is only reported: only plots need this file."""
         try:
             write_predictions(self._run_dir.predictions, predictions)
         except OSError as error:

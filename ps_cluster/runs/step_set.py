@@ -8,7 +8,7 @@ from pydantic import model_validator
 from ps_cluster.files.values import Malformed
 from ps_cluster.runs.rows import Count, Row
 
-MOST_OPEN = 2**24  # the most step ids from the first missing to the last present one; windows of the ledger are shorter
+MOST_OPEN = 2**24  # the largest distance from the first missing to the last present id; ledger windows are shorter
 
 
 class StepsState(Row):
@@ -21,7 +21,7 @@ class StepsState(Row):
     @model_validator(mode="after")
     def _is_a_window(self) -> StepsState:
         if self.beyond and not self.below <= min(self.beyond) <= max(self.beyond) < self.below + MOST_OPEN:
-            raise ValueError(f"step {max(self.beyond)} is too far above step {self.below}, the first that is missing")
+            raise ValueError(f"step {max(self.beyond)} is too far above step {self.below}, the first missing step")
         return self
 
 
@@ -70,7 +70,7 @@ class StepSet:
         return np.flatnonzero(~self.holds(ids)) + self.first_missing
 
     def both(self, other: StepSet) -> StepSet:
-        """Return the intersection with `other`. In neither set may `close_below` have skipped ids."""
+        """Return the intersection with `other`. `close_below` must not have skipped ids in either set."""
         below = min(self.first_missing, other.first_missing)
         ids = np.arange(below, max(self.end, other.end))
         return StepSet(below, ids[self.holds(ids) & other.holds(ids)])
@@ -91,7 +91,7 @@ class StepSet:
         if places > 2 * MOST_OPEN:
             raise Malformed(
                 f"step {self.first_missing + places - 1} is too far above step {self.first_missing}, the "
-                "first that is missing"
+                "first missing step"
             )
         if places > len(self._above):
             room = np.zeros(2 * places, bool)

@@ -145,7 +145,7 @@ def settings_digest(config: RunConfig) -> str:
 
 
 def write_sample(folder: Path, sample: UpdateSample) -> None:
-    """Write a sampled update into a folder. Raises OSError if the disk is full or refuses."""
+    """Write a sampled update into a folder. Raises OSError if the disk is full or refuses the file."""
     arrays: dict[str, np.ndarray] = {}
     for index, shard in enumerate(sample.shards):
         if not sample.header.lengths:

@@ -46,7 +46,7 @@ class RowRange(NamedTuple):
     def positions(self, places: np.ndarray) -> np.ndarray:
         """Return the positions in the network's vector, int64 [k], for places in the part, int64 [k]."""
         found: np.ndarray
-        if self.width == self.step == 1:  # most parts; there may be many places, and each operation makes an array
+        if self.width == self.step == 1:  # the usual case: one operation creates only one array
             found = places + (self.begin + self.first)
             return found
         rows = self.first + places // self.width * self.step
@@ -88,7 +88,7 @@ class BlockPart(NamedTuple):
     """The numbers of a block that belong to one shard."""
 
     shard: int  # the shard's index
-    place: int  # the place of the first of these numbers in the shard's vector. The others follow it
+    place: int  # the position of the first of these numbers in the shard's vector; the other numbers follow it
     rows: RowRange  # where the numbers are in the block
 
 
@@ -105,8 +105,8 @@ class Arrangement:
 
     Attributes:
       sizes: the length of each shard's vector.
-      keyed: the arrangement of another array, `KEYED` of a checkpoint, which has the keys of tables of keys; None
-        without such tables.
+      keyed: the arrangement of a checkpoint's array `KEYED`, which holds the keys of tables of keys; None without such
+        tables.
     """
 
     def __init__(self, of_shards: Sequence[Sequence[Part]], keyed: Arrangement | None = None):
@@ -155,7 +155,7 @@ class Arrangement:
 
     def positions(self, shard: int, places: np.ndarray) -> np.ndarray:
         """Return the positions in the network's vector, int64 [k], for places in a shard's vector, int64 [k]."""
-        if len(self._of_shards[shard]) == 1:  # these may be all weights of the shard, so no array is made in vain
+        if len(self._of_shards[shard]) == 1:  # these may be all weights, so avoid needless arrays
             return self._of_shards[shard][0].positions(places)
         ends, found = self._ends[shard], np.empty(len(places), np.int64)
         number = np.searchsorted(ends, places, side="right")

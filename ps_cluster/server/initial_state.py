@@ -21,10 +21,10 @@ class InitialState:
     factors: np.ndarray  # [n], the learning-rate factors
     statistics: np.ndarray  # [m]
     keep: np.ndarray  # [m], the share of the statistics s that a step keeps: s becomes keep * s + fresh
-    matrices: tuple[Matrix, ...] = ()  # the places of the matrices among the weights
+    matrices: tuple[Matrix, ...] = ()  # the positions of the matrices among the weights
     tables: tuple[np.ndarray, ...] = ()  # the rows of each group of embedding tables, [rows, width]
     keyed: Mapping[int, KeyedPart] = field(default_factory=dict)  # the groups whose rows are found by their keys
-    # Begins the names of all resources that the leader creates, see server/leftovers.py.
+    # The prefix of the names of all resources that the leader creates, see server/leftovers.py.
     leader_prefix: str = field(default_factory=new_leader_prefix)
     index: int = 0  # the number of the shard, from 0
 
@@ -50,7 +50,7 @@ class InitialState:
         ]
 
     def cut(self, positions: Sequence[np.ndarray], statistics: Sequence[int]) -> list[InitialState]:
-        """Return the state of each shard.
+        """Return the state of each shard, with the weights at the positions that belong to the shard.
 
         Args:
           positions: for each shard, the positions of its weights, int64 [k].
@@ -98,7 +98,9 @@ class InitialState:
 
 
 def ends_of_shards(length: int, shards: int, matrices: Sequence[Matrix]) -> list[int]:
-    """Return where the weights of each shard end: equal parts of what is left, whose ends are moved out of matrices.
+    """Return where the weights of each shard end.
+
+    Each shard gets an equal part of the remaining weights. An end inside a matrix is moved to an end of this matrix.
 
     Args:
       length: the number of all weights.
@@ -117,6 +119,6 @@ def ends_of_shards(length: int, shards: int, matrices: Sequence[Matrix]) -> list
     if matrices and ends[-2] == length:
         raise UserError(
             f"cluster.parameter_servers: got {shards}: with this optimizer rule each matrix is whole on one parameter server, "
-            f"and the {len(matrices)} matrices of this network leave nothing for the last one: choose fewer"
+            f"and the {len(matrices)} matrices of this network leave no weights for the last server: choose fewer"
         )
     return ends[1:]

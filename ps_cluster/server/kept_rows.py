@@ -17,7 +17,7 @@ V = TypeVar("V")
 
 
 class RowValues(NamedTuple, Generic[V]):
-    """Everything that is kept of the rows of a group of tables: the variables, their values, or the dtypes of these.
+    """Everything that is kept of the rows of one group of tables. The fields are variables, their values, or dtypes.
 
     A row's place or key says where it is (server/table_shard.py). The rows that are pulled may differ from those that
     are pushed.
@@ -30,14 +30,14 @@ class RowValues(NamedTuple, Generic[V]):
     keys: V  # int64 [u], their keys
     gradient: V  # float32 [u x width], as received
     before: V  # float32 [1 + slots, u x width], the rows and slots before the update
-    after: V  # float32 [1 + slots, u x width], the same after it
+    after: V  # float32 [1 + slots, u x width], the rows and slots after the update
 
 
 _DTYPES = RowValues("int64", "float32", "float32", "int64", "int64", "float32", "float32", "float32")
 
 
 class KeptRows:
-    """The rows of a group of tables that one sampled update reads and changes. Create it on the shard's device."""
+    """Keeps the rows of a table group that one sampled update reads and changes. Create it on the shard's device."""
 
     def __init__(self, table: TableShard):
         self._table = table
@@ -61,9 +61,8 @@ class KeptRows:
     def _in_table(self, places: tf.Tensor) -> tf.Tensor:
         """Return rows as they are in the table, float32 [u x width]. `places`: the places or keys of the rows, int64 [u].
 
-        Rows are not read by the method that a pull uses, so that the proof can find a mistake in that method. Only in a
-        table of keys are they read by it, because no other method finds the row of a key. So there the proof can't find
-        such a mistake.
+        This does not use the method that a pull uses, so that the proof can find a mistake in that method. A table of
+        keys is an exception: only that method finds the row of a key, so the proof can't find a mistake in it.
         """
         if isinstance(self._table, KeyedTableShard):
             return self._table.read(places, tf.float32)

@@ -4,8 +4,8 @@
     push    keys ──►  places of their rows. These steps come first, in the shard's critical section:
               the version is noted as the last use of each key; a key that has expired counts as new
               a key that is pushed for the `admit_after`-th time is admitted; until then its gradients are dropped
-              an admitted key gets an empty place of its bucket, or else the place that was unused for longest, whose
-              row ends; the key's row starts with its initial values
+              an admitted key gets an empty place of its bucket; if there is none, the row that was unused for longest
+              is evicted, and the key gets its place. The key's row starts with its initial values
 
 So the content of a table depends only on the updates and their order, like all other weights.
 """
@@ -21,7 +21,7 @@ from ps_cluster.config.optimizer_rules import RuleSettings
 from ps_cluster.models.keyed_rows import EMPTY, KeyedPart
 from ps_cluster.server.table_shard import TableShard
 
-# The last use of an empty place. A row that the table had at the start has -1, so it counts as older than any update.
+# The stored last use of an empty place. A row that the table had at the start has -1, so it is older than any update.
 _NEVER = -2
 
 
@@ -45,7 +45,7 @@ class _Entries(NamedTuple):
 class KeyedTableShard(TableShard):
     """A server's part of a table of keys.
 
-    Each bucket has `ways` columns for keys that have a row, and after them columns for keys that wait for one.
+    Each bucket has `ways` columns for keys that have a row, and after them columns for keys that wait for a row.
 
     Attributes:
       form: the form of the whole table.
@@ -53,7 +53,7 @@ class KeyedTableShard(TableShard):
       keys: int64 [buckets, columns], EMPTY where there is no key.
       used: int64 [buckets, columns], the version at the last use of the key.
       sightings: int64 [buckets, columns], the number of updates with a gradient for the key.
-      ended: int64 [buckets, 1], the number of rows that have ended because another key needed their place.
+      ended: int64 [buckets, 1], the number of rows that were evicted because another key needed their place.
     """
 
     def __init__(self, values: np.ndarray, settings: RuleSettings, part: KeyedPart, version: tf.Variable):
@@ -134,7 +134,7 @@ class KeyedTableShard(TableShard):
         return places, tf.reshape(tf.boolean_mask(tf.reshape(gradient, [-1, self.width]), has_row), [-1])
 
     def _find(self, keys: tf.Tensor) -> tuple[_Entries, tf.Tensor]:
-        """Return where some keys are, and whether they are there and have not expired, bool [k]."""
+        """Return the entries of some keys, and whether each key is in the shard and has not expired, bool [k]."""
         buckets = self.form.bucket_of(keys) // self._part.servers
         found = _Entries(keys, buckets, self.form.columns_of(keys, buckets, self.keys))
         is_there = found.columns >= 0
@@ -168,7 +168,7 @@ class KeyedTableShard(TableShard):
     def _enter(
         self, entries: _Entries, first: int, end: int, now: tf.Tensor, needed: list[tf.Operation]
     ) -> tuple[_Entries, tf.Operation]:
-        """Give each key that is not there a cell of its bucket: an empty one, or else the one unused for longest.
+        """Give each new key a cell of its bucket: an empty cell, or else the cell that was unused for longest.
 
         If a bucket gets more keys in one update than it has cells, the last of these keys get no cell.
 
@@ -181,7 +181,7 @@ class KeyedTableShard(TableShard):
         """
         order = tf.argsort(entries.buckets, stable=True)
         ordered = tf.gather(entries.buckets, order)
-        rank = tf.range(tf.size(order)) - tf.searchsorted(ordered, ordered)  # of each key among the keys of its bucket
+        rank = tf.range(tf.size(order)) - tf.searchsorted(ordered, ordered)  # each key's rank in its bucket
         rank = tf.gather(rank, tf.math.invert_permutation(order))
         with tf.control_dependencies(needed):
             used = tf.gather(self.used, entries.buckets)[:, first:end]

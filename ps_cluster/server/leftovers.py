@@ -49,7 +49,7 @@ def terms_of(name: str) -> tuple[int, int]:
 
 
 def note(kind: str, names: Sequence[str]) -> tf.Tensor:
-    """Add names of resources of one kind to a list that the current device's process holds. It works in a graph and eagerly.
+    """Add names of resources of type `kind` to the list in the current device's process, in a graph or eagerly.
 
     Returns a tensor on which later operations can depend.
     """

@@ -1,4 +1,4 @@
-"""Set the order of operations in a graph. Between devices, TensorFlow keeps no order that is not set."""
+"""Set the order of operations in a graph. Between devices, TensorFlow keeps only an order that is set explicitly."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypeAlias
 from ps_cluster.config.lazy import tf
 
 Dependency: TypeAlias = "tf.Tensor | tf.Operation | tf.Variable"
-"""Something in a graph after which something else may run."""
+"""An object of a graph whose completion other operations can wait for."""
 Needed: TypeAlias = "Sequence[Dependency]"
 """Everything that has to be done before something else runs."""
 

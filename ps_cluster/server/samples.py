@@ -1,6 +1,6 @@
 """Keep everything from which a few sampled updates were computed, so that the evaluator can compute them again.
 
-    chief      arm ──►                            asks for one update, or for the next update of some worker
+    chief      arm ──►                            requests one update, or the next update of one worker
     worker     pull or exchange ──► keep_given    the weights and statistics that the worker gets for its step
     worker     push ──► keep_change               the gradient, weights and slots before and after, at some positions
     chief      take ──►                           reads everything that was kept, and disarms the place
@@ -28,9 +28,9 @@ NOT_ARMED = -2  # an update number that no pull asks for
 _EMPTY, _GIVEN, _CHANGED = 0, 1, 2  # the stages of a place
 
 MOST_PLACES = 8  # the largest number of places
-MOST_BYTES = 2**22  # for all places together, unless a single place needs more
+MOST_BYTES = 2**22  # the limit for all places together, unless a single place needs more
 WHOLE_UP_TO = 32_768  # the vectors of shards with at most this many weights are kept completely
-ALL_WORKERS = -1  # instead of a worker's number, where an update is the mean of a round
+ALL_WORKERS = -1  # instead of a worker's number: the update is the mean of a round
 ANY_WORKER = -2  # instead of a worker's number: this place takes the update of any worker
 
 
@@ -44,7 +44,7 @@ class KeptState:
       slots: name → float32 [n], [] or [workers, n]. If a slot is [workers, n], only the row of the worker that pushes
         is kept.
       of_pull: other variables on which the result of a pull depends: name → float32 [n] or [workers]. If a variable is
-        [workers], only the number of the worker that pulls is kept.
+        [workers], only the value for the worker that pulls is kept.
       tables: the shard's rows of embedding tables. Only the rows that the update reads and changes are kept.
     """
 
@@ -67,7 +67,7 @@ class KeptUpdate(NamedTuple):
     numbers_at_pull: tf.Tensor  # float32 [numbers]
     before: tf.Tensor  # float32 [2 + slots, positions], the gradient, the weights and the slots
     after: tf.Tensor  # float32 [1 + slots, positions], the weights and the slots
-    statistics: tf.Tensor  # float32 [3, m], what the step adds to them, and the statistics before and after the update
+    statistics: tf.Tensor  # float32 [3, m], the step's `fresh`, and the statistics before and after the update
     slot_numbers: tf.Tensor  # float32 [2, numbers], before and after the update
     positions: tf.Tensor  # int64 [positions]
     tables: Sequence[RowValues[tf.Tensor]]  # of each group of tables, the result of `KeptRows.read`
@@ -124,8 +124,8 @@ class UpdateSamples:
             self._slot_numbers = for_places(2, len(self._numbers))  # before, after
             self._rows = [KeptRows(table) for table in state.tables]
 
-    # The shard calls these methods in its critical section. The value 0 that some return has no meaning: later
-    # operations depend on it.
+    # The shard calls these methods in its critical section. Some of them return 0 only so that later operations can
+    # depend on this tensor.
 
     def keep_given(
         self,
@@ -182,7 +182,7 @@ class UpdateSamples:
         change: Callable[[], tf.Tensor],
         rows: PushedRows = NOTHING_PUSHED,
     ) -> tf.Tensor:
-        """Run `change`; return the new version, int64 []. If the pull was kept, keep the inputs and the result too.
+        """Run `change`; return the new version, int64 []. If the pull was kept, keep inputs and result of `change` too.
 
         Args:
           update, worker, version: int64 []. The version is the one that the worker has pulled.

@@ -3,7 +3,7 @@
     a worker                         its shard on the parameter server, one critical section for each message
     pull(worker)              ──►    read weights, statistics and version together
                               ◄──    weights, statistics, version                     (one message, see `MessageLayout`)
-    push(step, version, …)    ──►    if the ledger has the step, refuse; else apply, count the version, write the row
+    push(step, version, …)    ──►    if the ledger has the step, refuse; else apply, increment version, write the row
                               ◄──    REFUSED, APPLIED or DROPPED
     exchange(step, …, next)   ──►    push, then pull for the next step
                               ◄──    weights, statistics, version, and the outcome of the push
@@ -47,7 +47,7 @@ from ps_cluster.server.wire import MessageLayout, codec_of
 # The outcomes of a push. The worker never sees WAIT, because the shard itself tries such a push again.
 REFUSED, APPLIED, DROPPED, WAIT = 0, 1, 2, 3
 NO_END = 2**40  # more steps or versions than a run can have
-NO_STEP = -1  # instead of a step id, where there is none
+NO_STEP = -1  # instead of a step id if there is no step
 
 
 class Push(NamedTuple):
@@ -78,7 +78,7 @@ class Push(NamedTuple):
 
 
 class AnswerNumbers(NamedTuple):
-    """The whole numbers in the answer to a pull, int64 [] each; in the answers of all shards, int64 [ps] each."""
+    """The integers in the answer to a pull, int64 [] each; if all shards' answers are stacked, int64 [ps] each."""
 
     version: tf.Tensor  # the version that was pulled
     has_step: tf.Tensor  # 1 if the ledger already has the requested step, else 0
@@ -104,7 +104,7 @@ class Answer(NamedTuple):
 
 
 class Tick(NamedTuple):
-    """What the chief reports to a shard: the time since its last report, and the state of the training."""
+    """The chief's report to a shard: the time since the chief's last report, and the state of the training."""
 
     seconds: tf.Tensor  # float64 [], the seconds that have passed
     longest_update_s: tf.Tensor  # float64 [], the longest time that an update of a healthy worker takes
@@ -195,7 +195,7 @@ class ParameterShard:
             self._refused = tf.Variable(0, dtype=tf.int64)
             self._dropped = tf.Variable(0, dtype=tf.int64)
             self.ledger = ShardLedger(config.ledger_window)
-            # Without a unique name, the section would share its lock with all others created eagerly on the device.
+            # Without a unique name, the section would share its lock with all sections created eagerly on the device.
             self.section = tf.CriticalSection(shared_name=start.name(LOCK, "section"))
         self.length, self.statistics_length = len(start.weights), len(start.statistics)
         self.checkpoint = ShardCheckpoint(self)
@@ -238,7 +238,7 @@ class ParameterShard:
         return self.length + sum(table.size for table in self.tables)
 
     def tick(self, tick: Tick) -> None:
-        """Take account of time that has passed, and let waiting workers try again, if workers wait in this shard."""
+        """Count the time that has passed and let waiting workers try again, if workers can wait in this shard."""
         if self.capabilities.waits:
             self._tick(tick)
 
@@ -252,7 +252,7 @@ class ParameterShard:
             return self.section.execute(note)
 
     def on_tick(self, tick: Tick) -> list[tf.Operation]:
-        """Return the operations that update leases and bounds after this time. Call it in the critical section."""
+        """Return the operations that update leases and bounds after a tick. Call it in the critical section."""
         return []
 
     def wake(self) -> tf.Tensor:
@@ -384,7 +384,7 @@ class ParameterShard:
             return message
 
     def _send_push(self, push: Push, following: tf.Tensor) -> tuple[Push, tf.Tensor]:
-        """Send one message to the ps. Return two things that are placed there: the push, and the worker's next step."""
+        """Send a push to the ps in one message. Return the push and the worker's next step, both placed on the ps."""
         numbers = tf.stack([push.step, push.version, following])
         message = self.push_message.pack([*self.codec.encode(push.gradient), push.fresh, numbers, push.columns])
         sent_rows = PushedRows(self._sent(push.rows.places), self._sent(push.rows.gradients))
@@ -555,8 +555,8 @@ class ParameterShard:
     def slots(self) -> dict[str, tf.Variable]:
         """The state of update rule, staleness method and lookahead by name: float32 [n], [workers, n] or [].
 
-        What a subclass adds here becomes a part of `state` and of every checkpoint. The proof compares it with the
-        result of `equation`.
+        Slots that a subclass adds here become a part of `state` and of every checkpoint. The proof compares them with
+        the result of `equation`.
         """
         return self._rule.slots | self._correction.slots | self._lookahead.slots
 
@@ -566,7 +566,7 @@ class ParameterShard:
 
         A subclass may add vectors of any dtype; a single number has the shape [1]. A checkpoint joins the vectors of all
         shards end to end. If their total length depends on the number of parameter servers, a run can't be resumed with
-        a different number. For slots there is no such limit.
+        a different number of servers. For slots there is no such limit.
         """
         slots = {
             (f"{SLOT}{name}" if variable.shape.rank else f"{ONE_PER_SHARD}{name}"): variable

@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # a shard has a ShardCheckpoint
 class ShardState(NamedTuple):
     """The state of a shard at a single version, and new rows of its ledger."""
 
-    arrays: dict[str, tf.Tensor]  # of a checkpoint, without rows of embedding tables
+    arrays: dict[str, tf.Tensor]  # the arrays of a checkpoint, without rows of embedding tables
     rows: dict[str, list[tf.Tensor]]  # for each vector with a number for each weight, the rows of each group of tables
     changed: list[tf.Tensor]  # int64 [k] for each group, the numbers of the rows in `rows`; empty if these are all rows
     ledger_rows: tf.Tensor  # float64 [k, columns]
@@ -32,16 +32,16 @@ class ShardState(NamedTuple):
 class ShardSnapshot(NamedTuple):
     """A `ShardState` as the chief gets it. Vectors that continue with rows of tables stay on the server."""
 
-    arrays: dict[str, np.ndarray | VectorOnServer]  # of a checkpoint
-    counts: np.ndarray  # int64 [len(COUNTS)], also one of the arrays
+    arrays: dict[str, np.ndarray | VectorOnServer]  # the arrays of a checkpoint
+    counts: np.ndarray  # int64 [len(COUNTS)]; `arrays` contains these too
     ledger_rows: np.ndarray  # float64 [k, columns]
 
 
 class ShardCheckpoint:
     """Reads the state of one shard at a single version, and restores it.
 
-    The arrays are those of `ParameterShard.state`, the counters of the ledger, and the steps that the ledger has accepted. A
-    vector with a number for each weight continues with the rows of embedding tables.
+    The arrays are those of `ParameterShard.state`, the counters of the ledger, and the steps that the ledger has accepted.
+    In a vector with a number for each weight, the numbers for the rows of embedding tables come last.
     """
 
     def __init__(self, shard: ParameterShard):
@@ -68,7 +68,7 @@ class ShardCheckpoint:
 
     @graph
     def changed_weights(self) -> tf.Tensor:
-        """Return the number of weights that a state with changed rows would hold now, int64 []. Takes no lock."""
+        """Return how many weights a state with only the changed rows would hold now, int64 []. Takes no lock."""
         with tf.device(self._shard.device):
             in_tables = [table.width * tf.math.count_nonzero(table.changed) for table in self._shard.tables]
             return self._shard.length + tf.add_n(in_tables)
@@ -111,7 +111,7 @@ class ShardCheckpoint:
         Args:
           closed: all steps below this one were accepted, or never will be.
         """
-        with tf.device(self._shard.device):  # otherwise the results would be sent at once
+        with tf.device(self._shard.device):  # otherwise the results would be sent to this process immediately
             read = self._readers[extent if self._shard.tables else Extent.WHOLE]
             state = read(tf.constant(first, tf.int64), tf.constant(closed, tf.int64))
         found = {name: array.numpy() for name, array in state.arrays.items()}
@@ -129,7 +129,7 @@ class ShardCheckpoint:
     def _rows_in_state(self, name: str) -> list[tf.Variable | None]:
         """Return for each group of tables the variable that continues a vector of `state`, float32 [rows, width].
 
-        It is None where rows have no such slot. The vector is 0 there.
+        It is None if the rows have no such slot. For these rows the vector is 0.
         """
         if name == WEIGHTS:
             return [table.rows for table in self._shard.tables]
@@ -155,7 +155,7 @@ class ShardCheckpoint:
 
         Args:
           name: the name of the vector in `state`.
-          place: the place of the first number in the vector, `length` or more.
+          place: the position in the vector of the first number, `length` or more.
           values: float32 [k x width], whole rows of one table.
         """
         place -= self._shard.length

@@ -26,7 +26,7 @@ class ShardLedger:
         self._rows = tf.Variable(tf.zeros([window, len(COLUMNS)], tf.float64))
 
     def accepted_steps(self, closed: tf.Tensor) -> tf.Tensor:
-        """Return the steps for a snapshot, int64 [1 + k]: `closed`, then the accepted steps from there on, each + 1.
+        """Return the steps for a snapshot, int64 [1 + k]: `closed`, then every accepted step from `closed` on, plus 1.
 
         A snapshot also holds `accepted`. It does not hold the rows, because they are in the chief's journal.
 
@@ -37,7 +37,7 @@ class ShardLedger:
         return tf.concat([closed[None], tf.sort(tf.boolean_mask(seen, seen > closed))], 0)
 
     def restore(self, accepted_steps: np.ndarray) -> None:
-        """Restore the result of `accepted_steps`. Zeros after the first element do not count.
+        """Restore the result of `accepted_steps`. Zeros after the first element are ignored.
 
         The window may have had another length at the time of the snapshot.
         """
@@ -45,7 +45,7 @@ class ShardLedger:
         marks = np.concatenate([np.arange(max(0, closed - self._window), closed) + 1, above[above > 0]])
         ring = np.zeros(self._window, np.int64)
         ring[(marks - 1) % self._window] = (
-            marks  # if several have the same place, the last one stays, which is the newest
+            marks  # if several steps have the same index, the last of them stays, which is the newest
         )
         self._seen.assign(ring)
 

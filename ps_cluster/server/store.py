@@ -94,7 +94,7 @@ class ParameterStore:
         """
         self.layout = list(layout)
         self._most_workers = config.most_workers
-        # This begins the names of variables in workers, so that two leaders never share such a variable.
+        # The names of variables in workers begin with this prefix, so that two leaders never share such a variable.
         self.leader_prefix = parts[0].leader_prefix
         self.shards = [
             shard_class(device, part, config, total_steps) for device, part in zip(devices, parts, strict=True)
@@ -165,10 +165,10 @@ class ParameterStore:
         )
 
     def only(self, kind: type[S]) -> S:
-        """Return the only shard, which is of this kind.
+        """Return the only shard, which is an instance of class `kind`.
 
         Raises:
-          TypeError: it is of another kind, or there are several shards.
+          TypeError: the shard is not an instance of `kind`, or there are several shards.
         """
         shard = self.shards[0]
         if len(self.shards) > 1 or not isinstance(shard, kind):
@@ -278,8 +278,8 @@ class ParameterStore:
         """Tell the shards that time has passed, and let waiting workers try again. See `ParameterShard.tick`.
 
         Args:
-          seconds: the seconds to count. If the chief's last look at the ledgers took long, these are fewer than have
-            passed, because the chief saw no pushes during that look.
+          seconds: the seconds to count. If the chief's last look at the ledgers took long, fewer seconds count than
+            have passed, because the chief saw no pushes during that look.
           present: the workers that take part; None: all of them.
         """
         workers = range(self._most_workers)
@@ -299,7 +299,7 @@ class ParameterStore:
 
     @property
     def changed_share(self) -> float:
-        """The share of the weights that a state with changed rows would hold now; 1 without embedding tables."""
+        """The share of the weights that a state with only changed rows would hold now; 1 without embedding tables."""
         if not self.shards[0].tables:
             return 1.0
         changed = self._on_all(lambda shard: int(shard.checkpoint.changed_weights()))
@@ -311,22 +311,22 @@ class ParameterStore:
         """Return the arrays of a checkpoint, and the new rows of the ledgers, which are read at the same moment.
 
         Each shard is read at one version. The versions of different shards may differ, because pushes continue
-        meanwhile, unless `snapshot_lock` keeps them away.
+        meanwhile, unless `snapshot_lock` blocks them.
 
         Args:
           firsts: for each shard, the number of the first row to return.
           closed: all steps below this one were accepted, or never will be.
           extent: which rows of tables to return. With CHANGED, the weights and slots have only the numbers in the
-            ranges "changed".
+            ranges of the array "changed".
         Returns:
           The arrays by name, and the new rows. The arrays are:
             weights: float32 [n]. statistics: float32 [m].
             slot_…: float32 [..., n]. each_…: float32 [ps, …], one number or a few numbers for each shard.
-            accepted_steps: int64 [ps, 1 + k], for each shard `closed`, the accepted steps from there on, each + 1, and
-              zeros at the end.
+            accepted_steps: int64 [ps, 1 + k], for each shard `closed`, then every accepted step from `closed` on, plus
+              1, then zeros.
             counts: int64 [ps, len(COUNTS)].
             keyed: int64 [k], see `KEYED`; only if there are tables of keys.
-            changed: int64 [k, 2], ranges of the network's vector; only with changed rows alone.
+            changed: int64 [k, 2], ranges of the network's vector; only with `extent` CHANGED and embedding tables.
           With embedding tables, the weights and slots are `Pieces`.
         """
         with self.snapshot_lock:
@@ -375,7 +375,7 @@ class ParameterStore:
     def _on_each(self, call: Callable[[ParameterShard, V], A], values: Sequence[V]) -> list[A]:
         """Run `call(shard, value)` for all shards at once; return the answers in the order of the shards.
 
-        Raises the error of the first shard that has one.
+        Raises the error of the first shard whose call fails.
         """
         if len(self.shards) == 1:
             return [call(self.shards[0], values[0])]
@@ -447,7 +447,7 @@ class ParameterStore:
         blocks, ahead = self._arrangement.blocks, BLOCK_NUMBERS // len(vectors)
 
         def changed(block: Block) -> tuple[list[tuple[VectorOnServer, int, int]], np.ndarray, int]:
-            """Return where the changed rows of a block are on the servers, their positions, and their width."""
+            """Return where a block's changed rows are on the servers and in the network's vector, and their width."""
             places, positions, width = [], [], 1
             for part in block.parts:
                 vector = vectors[part.shard]

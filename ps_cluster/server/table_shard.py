@@ -32,7 +32,7 @@ class TableShard:
 
     Attributes:
       rows: float32 [rows, width].
-      changed: bool [rows], the rows that were changed, or whose slots were, since the last full state (training/saver.py).
+      changed: bool [rows], whether a row or its slots were changed since the last full state (training/saver.py).
     """
 
     def __init__(self, values: np.ndarray, settings: RuleSettings):
@@ -48,7 +48,7 @@ class TableShard:
         self._sum: tf.Variable | None = None
 
     def places_or_keys(self, ids: tf.Tensor, servers: int) -> tf.Tensor:
-        """Return what stands for some rows in messages, int64 [u]: their places, or for a table of keys the keys.
+        """Return the identifiers of some rows in messages, int64 [u]: their places, or their keys in a table of keys.
 
         Args:
           ids: int64 [u], the numbers of the rows in the group, or their keys.
@@ -133,7 +133,7 @@ class TableShard:
         return self.changed.scatter_update(tf.IndexedSlices(tf.fill([tf.size(places)], True), places))
 
     def _by_row(self, gradient: tf.Tensor) -> tf.Tensor:
-        """Return gradients of rows, given end to end as [u x width], as float32 [u, width]."""
+        """Reshape gradients of rows that lie end to end, [u x width], to float32 [u, width]."""
         return tf.reshape(tf.cast(gradient, tf.float32), [-1, self.width])
 
 

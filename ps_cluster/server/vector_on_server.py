@@ -15,7 +15,7 @@ class Extent(Enum):
     """How much of the embedding tables a saved state holds.
 
     WHOLE: all rows. FULL: all rows, and from then on the servers record which rows change. CHANGED: the rows that have
-    changed since the last FULL state. A state of any extent holds all values that are in no table.
+    changed since the last FULL state. A state of any extent holds all values outside of tables.
     """
 
     WHOLE = "whole"
@@ -25,9 +25,9 @@ class Extent(Enum):
 
 @dataclass(frozen=True)
 class ChangedRows:
-    """Where the numbers of a `VectorOnServer` with changed rows are in the shard's whole vector."""
+    """Locates the numbers of a `VectorOnServer` with changed rows in the shard's whole vector."""
 
-    dense: int  # the number of weights that are in no table, which count as changed
+    dense: int  # the number of weights outside of tables, all of which count as changed
     rows: Sequence[np.ndarray]  # the changed rows of each group of tables, int64 [k], ascending
     widths: Sequence[int]  # the width of each group
     sizes: Sequence[int]  # the number of weights of each group
@@ -38,7 +38,7 @@ class ChangedRows:
         return [len(rows) * width for rows, width in zip(self.rows, self.widths, strict=True)]
 
     def within(self, place: int, size: int) -> tuple[int, np.ndarray, int]:
-        """Return the changed numbers among the `size` numbers from `place` on, which are dense or whole rows of one group.
+        """Locate the changed numbers among `size` numbers from `place` on: dense numbers, or whole rows of one group.
 
         Returns:
           The place of the first changed number in the `VectorOnServer`; where each changed row begins, counted from
@@ -57,8 +57,8 @@ class ChangedRows:
 class VectorOnServer:
     """A shard's vector at the version of a snapshot. Its copy on the server is freed together with this object.
 
-    It is read from its beginning to its end. Each message from the server also brings some of the numbers that follow those
-    asked for. Otherwise a network with many small tables would need a message for each of them.
+    The vector is read from its beginning to its end. Each message from the server also contains some of the numbers
+    that follow the requested ones. Otherwise a network with many small tables would need a message for each table.
 
     Attributes:
       changes: where the numbers are in the whole vector, if this vector has only the changed rows of the tables.
@@ -75,7 +75,7 @@ class VectorOnServer:
         """Take a copy of a vector.
 
         Args:
-          dense: float32 [n], the numbers that are in no table.
+          dense: float32 [n], the numbers outside of tables.
           tables: the rows of each group of tables that continue the vector, float32 [rows, width], on the server. An
             empty tensor [0] stands for rows that are all 0.
           sizes: the number of weights in each group. With `changes`, the number of changed weights.
@@ -83,7 +83,7 @@ class VectorOnServer:
         """
         self._dense, self._tables, self._device, self.changes = dense, tables, device, changes
         self._ends = len(dense) + np.cumsum(sizes)
-        self._first, self._fetched = 0, dense  # the place of what was fetched last, and its numbers
+        self._first, self._fetched = 0, dense  # the last fetched piece: its position and its numbers
 
     def read(self, begin: int, end: int, ahead: int) -> np.ndarray:
         """Return the numbers from `begin` to `end`, float32. They must be dense, or whole rows of one group.

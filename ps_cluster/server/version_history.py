@@ -8,14 +8,14 @@ from ps_cluster.config.lazy import tf
 
 
 class VersionHistory:
-    """The vectors of the last `delay` + 1 versions of a shard. Create and use it on the shard's device.
+    """Keeps the vectors of the last `delay` + 1 versions of a shard. Create and use it on the shard's device.
 
     If a worker pulls the parameters of `delay` versions ago, the staleness of its gradient is higher by `delay`. With
     `simulate_workers` k and W real workers, the delay is k - W and the mean staleness is k - 1.
     """
 
     def __init__(self, vectors: Sequence[tf.Variable], delay: int):
-        """Create the ring of each vector. `delay`: in versions; if it is below 1, nothing is kept."""
+        """Create a ring buffer for each vector. `delay`: a number of versions; if it is below 1, nothing is kept."""
         self._vectors = vectors
         self._length = max(0, delay) + 1
         if self._length > 1:
@@ -23,7 +23,7 @@ class VersionHistory:
             self._oldest = tf.Variable(0, dtype=tf.int64)
 
     def read(self, version: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """Return the vectors of `delay` versions before `version`, or the oldest ones, and their version, int64 []."""
+        """Return the vectors of version `version` - `delay`, or the oldest that exist, and their version, int64 []."""
         if self._length == 1:
             return [vector.read_value() for vector in self._vectors], version
         kept = tf.maximum(version - (self._length - 1), self._oldest.read_value())

@@ -25,7 +25,7 @@ class Codec(ABC):
 
     Attributes:
       fields: the dtype and length of each of the vectors that are sent instead of the original one.
-      loses: whether encoding changes values by more than a floating dtype rounds them.
+      loses: whether encoding changes values by more than the rounding of a floating-point dtype.
     """
 
     fields: tuple[tuple[tf.DType, int], ...]
@@ -35,7 +35,7 @@ class Codec(ABC):
     def encode(self, vector: tf.Tensor) -> list[tf.Tensor]:
         """Return the vectors to send for a vector [n], as `fields` describes them.
 
-        A vector that was `rounded` before loses nothing.
+        A vector that `rounded` has returned is encoded without loss.
         """
 
     @abstractmethod
@@ -98,7 +98,7 @@ class Int8(Codec):
         return tf.reshape(whole * scales[:, None], [-1])[: self._length]
 
     def _in_steps(self, vector: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the values in steps, float32 [blocks, BLOCK], and each block's size of a step, float32 [blocks]."""
+        """Return the values in steps, float32 [blocks, BLOCK], and the step size of each block, float32 [blocks]."""
         padded = tf.pad(vector, [[0, self._blocks * BLOCK - self._length]])
         blocks = tf.reshape(padded, [self._blocks, BLOCK])
         scales = tf.reduce_max(tf.abs(blocks), axis=1) / _STEPS
@@ -154,7 +154,7 @@ class MessageLayout:
         """Return the tensors to send: those that are sent by themselves, then all others joined as uint8 [bytes].
 
         Raises:
-          TypeError: the dtype of a vector differs from `fields`, because nothing is cast.
+          TypeError: the dtype of a vector differs from `fields`. This method does not cast vectors.
         """
         for vector, (dtype, length) in zip(vectors, self.fields, strict=True):
             if vector.dtype != dtype:

@@ -69,7 +69,7 @@ def test_the_plot_has_what_was_trained_and_what_was_tested_over_time_and_example
     ("spoil", "told"),
     [
         (lambda run: run.summary.unlink(), "has no summary.json: it has not ended"),
-        (lambda run: run.config.unlink(), "is not one: it holds no config.yaml"),
+        (lambda run: run.config.unlink(), "is not a run: it holds no config.yaml"),
     ],
 )
 def test_a_folder_without_a_finished_run_is_refused_in_one_line(root, spoil, told):

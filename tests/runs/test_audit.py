@@ -72,7 +72,7 @@ FIVE = [0, 2, 1, 5, 4]
 BROKEN = {
     "a row was written twice": (
         lambda run: run.change(1, steps=[0, 2, 1, 1, 3, 5, 4], version=7),
-        ["shard 1: 1 rows are of steps that had a row already"], 1,
+        ["shard 1: 1 rows belong to steps that already had a row"], 1,
     ),
     "a version was skipped": (
         lambda run: run.change(0, versions=[1, 2, 4, 5, 6, 7]), ["shard 0: row 2: its version is 4, but has to be 3"], 0,
@@ -93,7 +93,7 @@ BROKEN = {
     "a single shard lacks an update": (lambda run: run.change(1, steps=FIVE, version=5), [HANDED_OUT_5], 0),
     "a shard has steps that were never handed out": (
         lambda run: run.change(1, steps=[0, 2, 888, 3, 777, 4]),
-        ["shard 1: 2 rows are of steps that were never handed out, the first is step 777"], 0,
+        ["shard 1: 2 rows belong to steps that were never handed out; the first is step 777"], 0,
     ),
 }  # fmt: skip
 
@@ -183,7 +183,7 @@ def on_both(problem):
 @pytest.mark.parametrize(
     ("steps", "problems", "duplicated"),
     [
-        ((*OF_ROUNDS[:-1], 17), [*on_both("1 rows are of steps that had a row already"), HANDED_OUT_5], 1),
+        ((*OF_ROUNDS[:-1], 17), [*on_both("1 rows belong to steps that already had a row"), HANDED_OUT_5], 1),
         ((*OF_ROUNDS[:2], 1, *OF_ROUNDS[3:]), on_both("row 2: step 1 belongs to another round"), 0),
     ],
     ids=["one gradient counted twice", "a late gradient counted in a later round"],
@@ -250,7 +250,7 @@ def test_a_round_with_a_grace_period_of_too_few_or_too_many_gradients_is_named(t
 
 def test_a_step_that_nobody_can_have_handed_out_is_a_problem_and_takes_no_memory(run):
     proof = run.change(1, steps=[0, 1, 2, 3, 4, 2**45]).proof()
-    assert proof.problems[0] == f"step {2**45} is too far above step 0, the first that is missing"
+    assert proof.problems[0] == f"step {2**45} is too far above step 0, the first missing step"
 
 
 @pytest.mark.parametrize("column", ["step", "version", "staleness", "worker", "pid", "applied_time"])
@@ -279,9 +279,9 @@ def test_a_rate_that_is_never_lowered_holds_whatever_workers_take_part(tmp_path)
 @pytest.mark.parametrize(
     ("begun_with", "row", "factor", "told"),
     [
-        (3, 3, 1.0, "row 3: step 3 has rate_factor 1, but the workers before give 0.5625"),
-        (3, 1, 0.5, "row 1: step 1 has rate_factor 0.5, but the workers before give 1"),
-        (5, 3, None, "row 3: step 3 has rate_factor 0.5625, but the workers before give 1"),
+        (3, 3, 1.0, "row 3: step 3 has rate_factor 1, but the workers so far give 0.5625"),
+        (3, 1, 0.5, "row 1: step 1 has rate_factor 0.5, but the workers so far give 1"),
+        (5, 3, None, "row 3: step 3 has rate_factor 0.5625, but the workers so far give 1"),
         (None, 3, None, "row 3: step 3 has rate_factor 0.5625, but this mode gives 1"),
     ],
     ids=[

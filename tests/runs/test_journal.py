@@ -206,7 +206,7 @@ def test_a_disk_that_refuses_for_too_long_ends_the_leader_before_its_memory_is_f
     for number in range(20, 30):
         with pytest.raises(JournalNotWritten):
             ours.append(rows[number : number + 1])
-    with pytest.raises(JournalGivenUp, match=r"no room: 11 rows wait for it in memory, and no more are taken"):
+    with pytest.raises(JournalGivenUp, match=r"no room: 11 rows wait in memory, and no more rows are accepted"):
         ours.append(rows[30:31])
 
 

@@ -29,7 +29,7 @@ def test_each_claim_is_the_next_term_and_only_the_newest_leader_may_write(run_di
     assert told["pid"] == os.getpid() and told["host"]
     assert len(list(run_dir.leaders.iterdir())) == 3, "without a gap, by which a leader could miss the newer one"
     third.check()
-    with pytest.raises(Superseded, match=r"a newer leader \(term 3\).*this one is of term 2"):
+    with pytest.raises(Superseded, match=r"a newer leader \(term 3\).*this one has term 2"):
         second.check()
 
 

@@ -94,5 +94,5 @@ def test_a_request_that_can_not_be_read_is_left_out_and_said_once(run_dir, conte
 
 def test_a_run_that_has_ended_is_told_at_once(tmp_path):
     run_dir = RunDir.create(tmp_path / "ended")
-    with pytest.raises(UserError, match="no `run` works there"):
+    with pytest.raises(UserError, match="no `run` is active there"):
         ask(run_dir, 2)

@@ -135,7 +135,7 @@ def test_a_division_is_found_if_there_is_one_and_else_refused():
     assert ends_of_shards(535_818, 3, layers) == [401_408, 532_992, 535_818]
     whole = InitialState(np.zeros(50), np.ones(50), np.zeros(4), np.zeros(4), (Matrix(0, 12, 4),))
     assert [len(part.weights) for part in whole.split(3)] == [48, 1, 1]
-    with pytest.raises(UserError, match="cluster.parameter_servers: got 4: .* leave nothing for the last one"):
+    with pytest.raises(UserError, match="cluster.parameter_servers: got 4: .* leave no weights for the last server"):
         whole.split(4)
 
 

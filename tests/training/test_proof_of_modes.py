@@ -135,7 +135,7 @@ MUTANTS = {
     "staleness below 0": (lambda run, at: run.put(at, 2, "staleness", -1), "has staleness -1"),
     "staleness of the version": (
         lambda run, at: run.put(at, 2, "staleness", run.rows[at]["version"][2]),
-        "has staleness .* but makes version",
+        "has staleness .* but its update makes version",
     ),
     "another learning rate": (
         lambda run, at: run.put(at, 2, "learning_rate", 0.0999),
@@ -181,7 +181,7 @@ def test_a_round_in_the_place_of_one_that_was_handed_out_is_told(tmp_path):
     run = Trained("sync-ps", 1)
     run.scheduled = StepSet(3, np.array([4, 5, 6]))  # as many as there are, but round 3 is not among them
     (problem,) = run.proof(tmp_path).problems
-    assert problem == "shard 0: 1 rows are of steps that were never handed out, the first is step 6"
+    assert problem == "shard 0: 1 rows belong to steps that were never handed out; the first is step 6"
 
 
 @eagerly()

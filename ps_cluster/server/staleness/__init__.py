@@ -1,1 +1,1 @@
-"""The staleness methods, a file for each, or for those of one paper. `config.staleness_methods.METHODS` finds them here."""
+"""The staleness methods, which `config.staleness_methods.METHODS` finds here: one file for each method or paper."""

@@ -24,8 +24,8 @@ Corrected = tuple["tf.Tensor", "tf.Tensor | None"]
 class Arrival(NamedTuple):
     """The arrival of a gradient at a shard."""
 
-    worker: tf.Tensor  # int64 [], the worker that pushes it
-    pulled: tf.Tensor  # int64 [], the shard's version from which it was computed
+    worker: tf.Tensor  # int64 [], the worker that pushes the gradient
+    pulled: tf.Tensor  # int64 [], the shard's version from which the gradient was computed
     now: tf.Tensor  # int64 [], the shard's current version: the number of gradients accepted so far
 
     @property
@@ -35,7 +35,9 @@ class Arrival(NamedTuple):
 
 
 class Correction(Generic[OwnSettings]):
-    """Applies stale gradients uncorrected. All other corrections are subclasses. Create it on the shard's device.
+    """Applies stale gradients without correcting them. All other corrections are subclasses of this class.
+
+    Create it on the shard's device.
 
     The shard calls all methods in its critical section, and lets the section's result depend on the operations that
     `on_pull` and `after_update` return.
@@ -81,7 +83,7 @@ class Correction(Generic[OwnSettings]):
         return weights
 
     def on_pull(self, worker: tf.Tensor, given: tf.Tensor) -> list[tf.Operation]:
-        """Remember the weights that a worker pulled.
+        """Return operations that remember the weights which a worker pulled.
 
         Args:
           worker: int64 [].
@@ -92,8 +94,8 @@ class Correction(Generic[OwnSettings]):
     def correct(self, gradient: tf.Tensor, arrival: Arrival) -> Corrected:
         """Return the gradient to apply, and its share.
 
-        The returned gradient has to depend on everything that the method reads and writes, so that the update comes
-        later.
+        The returned gradient has to depend on everything that the method reads and writes, so that the update runs
+        after these operations.
 
         Args:
           gradient: float32 [n].
@@ -105,7 +107,7 @@ class Correction(Generic[OwnSettings]):
         return tf.constant(True)
 
     def after_update(self, before: tf.Tensor, learning_rate: tf.Tensor) -> list[tf.Operation]:
-        """Return operations that learn from the step of an update.
+        """Return operations that update the method's state from the step that an update has made.
 
         The shard calls it under a control dependency on the update, which itself depends on the read of `before`.
 

@@ -21,7 +21,7 @@ class GatherSettings(StalenessSettings):
     )
 
     def every(self, workers: int) -> int:
-        """Return K: the weights change once for K gradients."""
+        """Return K, the number of gradients for each change of the weights."""
         return self.gather or workers
 
 

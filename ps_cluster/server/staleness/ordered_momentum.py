@@ -27,10 +27,10 @@ class OrderedMomentumCorrection(Correction[OrderedSettings]):
       b grows:  w <- w - η β u,  u <- β u
       then:     u <- u + β^d g,  w <- w - η (1 + β + ... + β^d) g
 
-    So once all gradients of all buckets have arrived, in any order, w is what momentum would make of the sums of the
-    buckets, one after the other. In the paper u includes the factor η, so a change of the rate does not affect earlier
-    gradients in u. Here it affects them too, as with rule `adam`. The paper's text was not available. A test checks
-    that the order of arrival does not matter.
+    So once all gradients of all buckets have arrived, in any order, w has the value that momentum would compute if the
+    sums of the buckets were applied one after the other. In the paper u includes the factor η, so a change of the rate
+    does not affect earlier gradients in u. Here it affects them too, as with rule `adam`. The paper's text was not
+    available. A test checks that the order of arrival does not matter.
     """
 
     def __init__(self, settings: OrderedSettings, weights: tf.Variable, workers: int, most_workers: int):

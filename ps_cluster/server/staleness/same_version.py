@@ -28,7 +28,7 @@ class SameVersionCorrection(GatherCorrection):
 
 class SameVersionMethod(GatherMethod):
     name = "same_version"
-    says = "the weights change with every K-th gradient of the newest weights; others are dropped and computed again"
+    says = "every K-th gradient of the newest weights changes the weights; older gradients are dropped and recomputed"
     correction = SameVersionCorrection
 
     def equation(self, settings: GatherSettings, arrived: ArrivedParts) -> CorrectedParts:

@@ -1,4 +1,4 @@
-"""Optimizer rules muon and muon_adam: momentum whose matrices are made orthogonal."""
+"""Optimizer rules muon and muon_adam: momentum, with orthogonal steps for matrices."""
 
 from __future__ import annotations
 
@@ -29,16 +29,17 @@ class MatrixSettings(MomentumSettings):
         default=("kernel",),
         strict=False,
         max_length=100,
-        description="The update of a variable is made orthogonal if its path contains one of these patterns (*: any "
-        "characters, ?: one). With muon all other variables follow rule nesterov, with muon_adam rule adam.",
+        description="The update of a variable is made orthogonal if the variable's path contains one of these patterns "
+        "(*: any characters, ?: one character). With muon all other variables follow rule nesterov, with muon_adam rule "
+        "adam.",
     )
     fixed_norm_every: int = Field(
         default=0,
         ge=0,
         le=1_000_000,
-        description="Before the first update and every n-th one after it (with local steps, of a worker's own steps), scale "
-        "each matrix so that its norm is the root of the number of its columns; 0: never. It suits matrices whose scale has "
-        "no effect, because a normalisation follows them.",
+        description="Before the first update and before every n-th update after it, scale each matrix so that its norm "
+        "is the square root of its number of columns; 0: never. With local steps, a worker's steps count instead of "
+        "updates. Use this for matrices whose scale has no effect because a normalisation follows them.",
     )
     orthogonal_steps: int = Field(
         default=5, ge=1, le=20, description="Number of iterations that make an update orthogonal; fewer take less time."
@@ -130,14 +131,14 @@ class MuonUpdate(UpdateRule[MuonsSettings]):
     def _step_of_others(
         self, gradient: tf.Tensor, velocity: tf.Tensor, update: tf.Tensor, updates_before: tf.Tensor
     ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        """Return the step of the weights that are in no matrix, divided by the learning rate, and further new slots.
+        """Return the step of the weights outside of matrices, divided by the learning rate, and other slots' values.
 
         Args:
           gradient: float32 [n], without the share.
           velocity, update: v and u, float32 [n].
           updates_before: int64 [].
         Returns:
-          The step, float32 [n], of which only the places outside of matrices are used, and slot → float32 [n].
+          The step, float32 [n], which is used only at positions outside of matrices, and slot → float32 [n].
         """
         return update, {}
 
@@ -162,7 +163,9 @@ class MuonAdamUpdate(MuonUpdate[MuonAdamSettings]):
 
 
 def orthogonal(matrix: tf.Tensor, steps: int = 5) -> tf.Tensor:
-    """Return about the orthogonal matrix nearest to `matrix`, float32 [m, n]. Its singular values are 0.7 to 1.2.
+    """Return an approximation of the orthogonal matrix nearest to `matrix`, float32 [m, n].
+
+    The singular values of the result are between 0.7 and 1.2.
 
     Jordan et al. 2024 start with X = matrix / its norm, and compute X <- X P `steps` times, where P = a I + b A + c A A
     and A = X^T X. Here only A <- P A P and the product of all P are computed, and X is multiplied by this product at
@@ -206,7 +209,7 @@ class Muon(OptimizerRule[MuonsSettings]):
         if settings.fixed_norm_every and corrects and uses_method:
             raise ValueError(
                 f"optimizer.fixed_norm_every: got {settings.fixed_norm_every}: staleness method "
-                f"{config.staleness.method} would take the change of a matrix's norm for a step: choose 0, or "
+                f"{config.staleness.method} would treat the scaling of a matrix as a step: choose 0, or "
                 "staleness.method none"
             )
 

@@ -13,7 +13,7 @@ from ps_cluster.config.optimizer_rules import RULES, OwnSettings, RuleSettings
 
 
 class RuleVariables(Protocol):
-    """Creates what a rule needs besides its weights: a shard's variables, or those of a worker's process."""
+    """Creates the variables that a rule needs besides its weights, on a shard or in a worker's process."""
 
     def variable(self, name: str, value: np.ndarray | tf.Tensor, /) -> tf.Variable:
         """Return a variable that begins with this value."""
@@ -36,7 +36,7 @@ ON_THIS_DEVICE = OnThisDevice()
 
 
 class Matrix(NamedTuple):
-    """The place of a matrix in the vector of all weights, where it is stored row by row."""
+    """The position of a matrix in the vector of all weights, where the matrix is stored row by row."""
 
     begin: int
     rows: int
@@ -93,7 +93,7 @@ class UpdateRule(ABC, Generic[OwnSettings]):
           weights: float32 [n].
           factors: float32 [n], the learning-rate factor of each weight.
           variables: creates the variables.
-          matrices: the places of the matrices that `RuleSettings.matrix_patterns` names, in order.
+          matrices: the positions of the matrices that match `RuleSettings.matrix_patterns`, in order.
         """
         self._settings = settings
         self._weights = weights

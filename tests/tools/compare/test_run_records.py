@@ -96,7 +96,7 @@ def test_what_is_no_finished_run_is_refused_in_one_line(tmp_path):
     foreign.updates.write_text("step,colour\n1,2\n")
     cases = {
         tmp_path / "nowhere": "is not there",
-        tmp_path / "empty": "is not one: it holds no config.yaml",
+        tmp_path / "empty": "is not a run: it holds no config.yaml",
         unfinished.root: "holds no finished run: it has no summary.json",
         broken.root: "summary.json': got \\[\\]: names with values are needed",
         foreign.root: "updates.csv': has other columns: step,colour",
