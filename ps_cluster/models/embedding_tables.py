@@ -1,12 +1,12 @@
-"""The embedding tables of a network that travel by rows: a step is computed with only the rows of its batch.
+"""Manage a network's embedding tables whose rows are sent individually: a step gets only the rows of its batch.
 
     a step      ids of the batch ──►  distinct rows, in the order of the servers that have them       (`Tables.table_rows_of`)
     forward     each lookup takes its vectors from the rows that were pulled, not from the layer
                 (`Tables.replaced`)
 
-A table is a large `keras.layers.Embedding` (see finding_tables.py). All tables of one width form a group: their rows
-follow each other, and are numbered within the group. So a step looks up, pulls and changes the rows of all of them at
-once. A `DynamicEmbedding` is a group of its own, and its rows are identified by keys instead of numbers
+A table is a large `keras.layers.Embedding` (see finding_tables.py). All tables of one width form a group. The rows of a
+group lie end to end, and are numbered within the group. So a step looks up, pulls and changes the rows of all tables of
+a group at once. A `DynamicEmbedding` is a group of its own, and its rows are identified by keys instead of numbers
 (keyed_rows.py).
 """
 
@@ -33,7 +33,7 @@ LookUp: TypeAlias = Callable[[TableLayer, tf.Tensor], tf.Tensor]
 
 @dataclass(frozen=True)
 class Table:
-    """An embedding layer whose rows travel one by one."""
+    """An embedding layer whose rows are pulled and pushed individually."""
 
     layer: TableLayer
     group: int  # the number of its group
@@ -46,7 +46,7 @@ class Table:
 
     @property
     def keyed(self) -> KeyedRows | None:
-        """The form of a table whose rows are found by their keys; None if they are numbered."""
+        """The form of a table whose rows are found by their keys; None if its rows are numbered."""
         return self.layer.form if isinstance(self.layer, DynamicEmbedding) else None
 
     @property
@@ -62,7 +62,7 @@ class TableCall(NamedTuple):
 
 
 class Tables:
-    """The tables of a network, in groups of equal width. Each table of keys is a group of its own, after the others."""
+    """The tables of a network, in groups of equal width. Each table of keys is a group of its own, after all other groups."""
 
     def __init__(self, layers: Sequence[TableLayer] = ()):
         numbered = [layer for layer in layers if not isinstance(layer, DynamicEmbedding)]
@@ -91,7 +91,7 @@ class Tables:
 
     @property
     def keyed_size(self) -> int:
-        """How many numbers a checkpoint has for the tables of keys, besides rows and slots."""
+        """The number of values that a checkpoint has for the tables of keys, besides rows and slots."""
         return sum(layer.form.state_size for layer in self.keyed.values())
 
     def is_table(self, variable: keras.Variable) -> bool:
@@ -140,7 +140,7 @@ class Tables:
         return look_up
 
     def table_rows_of(self, calls: Sequence[TableCall], servers: int) -> Rows:
-        """Return the distinct rows that calls look up, for this number of servers. A step with an invalid id fails."""
+        """Return the distinct rows that calls look up, sorted for this number of servers. A step with an invalid id fails."""
         ids, places, sizes, counts = [], [], [], []
         for group in range(len(self.widths)):
             asked = [call for call in calls if call.table.group == group]
