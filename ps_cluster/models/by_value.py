@@ -107,7 +107,7 @@ def _parts_of(model: keras.Model) -> Iterator[object]:
 
 
 def _with_config(value: object) -> Iterator[object]:
-    """Yield the objects in an attribute's value that Keras saves by name: functions, and objects with a configuration."""
+    """Yield the objects in a value that Keras saves by name: functions, and objects with a configuration."""
     for one in value if isinstance(value, list | tuple) else (value,):
         if isinstance(one, FunctionType) or (hasattr(one, "get_config") and not isinstance(one, keras.Layer)):
             yield one

@@ -64,7 +64,7 @@ class CompiledLoss:
     def by_output(self, targets: Targets, outputs: Outputs) -> dict[int, keras.Loss]:
         """Return the losses by the indices of their outputs. Raises ValueError if Keras can't match them.
 
-        `targets`: the targets of one example, in the form that losses take. `outputs`: tensors with the outputs' shapes.
+        `targets`: the targets of one example, in the form that losses take. `outputs`: tensors of their shapes.
         """
         try:
             with tf.init_scope():

@@ -62,7 +62,7 @@ class TableCall(NamedTuple):
 
 
 class Tables:
-    """The tables of a network, in groups of equal width. Each table of keys is a group of its own, after all other groups."""
+    """The tables of a network, in groups of equal width. Each table of keys is a group; these groups come last."""
 
     def __init__(self, layers: Sequence[TableLayer] = ()):
         numbered = [layer for layer in layers if not isinstance(layer, DynamicEmbedding)]
@@ -140,7 +140,7 @@ class Tables:
         return look_up
 
     def table_rows_of(self, calls: Sequence[TableCall], servers: int) -> Rows:
-        """Return the distinct rows that calls look up, sorted for this number of servers. A step with an invalid id fails."""
+        """Return the distinct rows that calls look up, for this number of servers. A step with an invalid id fails."""
         ids, places, sizes, counts = [], [], [], []
         for group in range(len(self.widths)):
             asked = [call for call in calls if call.table.group == group]

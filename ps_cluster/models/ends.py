@@ -26,7 +26,7 @@ class NetworkEnd:
     """
 
     def __init__(self, model: keras.Model, spec: ExampleSpec, array: str = TARGET):
-        """Keep the model. It is traced only when its graph is needed. `array`: the array whose targets choose the output."""
+        """Keep the model. It is traced only if that is needed. `array`: the array whose targets choose the output."""
         self._model, self._array, self._spec = model, array, spec.targets[array]
         self._of_all = spec
 
@@ -71,10 +71,10 @@ class NetworkEnd:
     def gives_probabilities(self, loss: keras.Loss | None = None) -> bool:
         """Return whether the output consists of probabilities already, so that no activation has to follow.
 
-        A softmax or sigmoid at the end shows this, or the layer `PROBABILITIES`. If there is neither, the output's loss in
-        compile() decides: if that loss takes probabilities and compares each number with a label of 0 or 1, the numbers
-        are probabilities, however they are computed. If each of several classes has an output, the loss does not
-        decide. A softmax is then added, which does not change which output is the largest.
+        A softmax or sigmoid at the end shows this, or the layer `PROBABILITIES`. If there is neither, the output's loss
+        in compile() decides: if it takes probabilities and compares each number with a label of 0 or 1, the numbers are
+        probabilities, however they are computed. If each of several classes has an output, the loss does not decide.
+        A softmax is then added, which does not change which output is the largest.
         """
         objective = OBJECTIVES[self._spec.objective]
         if not objective.has_accuracy:
@@ -99,8 +99,8 @@ class NetworkEnd:
 
         They do if the best network for the standardised targets is also the best one for the original targets.
         This depends on the loss, and on whether the network can return any number. Where it is not known, targets stay
-        as they are. `losses`: the losses in compile(), of the outputs that have a loss. It is empty for a model that was
-        not compiled: such a model is trained with the squared error in standard deviations.
+        as they are. `losses`: the losses in compile(), of the outputs that have a loss. It is empty for a model that
+        was not compiled: such a model is trained with the squared error in standard deviations.
         """
         if is_marked(self._model, OWN_UNITS):
             return "a saved model returns them in their units"

@@ -73,9 +73,9 @@ class FlatLayout:
     def matrices(self, patterns: Sequence[str]) -> list[tuple[int, int, int]]:
         """Return (begin, rows, columns) of each variable with at least two axes and one of the patterns in its path.
 
-        The last axis (units or filters) becomes the columns, and all other axes together become the rows. An exception are
-        the queries, keys and values of Keras's attention [inputs, heads, units of a head]: their first axis becomes the
-        rows.
+        The last axis (units or filters) becomes the columns, and all other axes together become the rows. An exception
+        are the queries, keys and values of Keras's attention [inputs, heads, units of a head]: their first axis becomes
+        the rows.
         """
         begins = np.cumsum([0, *self.sizes])
         return [
@@ -171,8 +171,8 @@ class FlatNetwork:
     """A Keras model as a pure function of flat vectors. Its own variables are never read or written.
 
     A batch changes the statistics s to `keep` * s + fresh, elementwise. The fresh part depends only on the batch, so
-    it can be applied to statistics other than those that were passed to the step. The variables of embedding tables are not
-    among the n weights: a step gets only the rows that it needs.
+    it can be applied to statistics other than those that were passed to the step. The variables of embedding tables
+    are not among the n weights: a step gets only the rows that it needs.
     """
 
     def __init__(
@@ -211,8 +211,8 @@ class FlatNetwork:
     def count_calls(self, spec: ExampleSpec) -> None:
         """Count how often a step calls each layer, and set `keep` accordingly. Call this before the first step.
 
-        A layer that is called n times in a step updates its statistics n times. The share of the old statistics that a step
-        keeps is then the n-th power of the layer's momentum.
+        A layer that is called n times in a step updates its statistics n times. The share of the old statistics that a
+        step keeps is then the n-th power of the layer's momentum.
         """
         calls = np.array(self._traced(spec)[1], np.float32)
         self.keep = kept_shares(self.model) ** np.repeat(calls, self.statistics.sizes)
@@ -297,7 +297,7 @@ class FlatNetwork:
         return self.tables.table_rows_of(calls, servers)
 
     def calls(self, given: Arguments, value: tf.Tensor) -> tuple[list[TableCall], list[keras.Variable]]:
-        """Return a forward pass's calls of tables, in order, and the variables that it reads without having their values.
+        """Return the calls of tables in a forward pass, in order, and the variables that it reads without given values.
 
         `value`: [], the number with which the vectors that the calls return are filled.
         """
