@@ -184,7 +184,7 @@ class ObjectiveJudge(Judge):
         self._smoothing = training.label_smoothing if training else 0.0
 
     def adapt_to(self, end: NetworkEnd, losses: Mapping[int, keras.Loss]) -> None:
-        """Adapt to what the outputs mean. `losses`: index of an output → its loss in compile(); empty without losses."""
+        """Adapt to what the outputs mean. `losses`: index of an output → its loss in compile(); empty if none."""
         if losses:
             self.of_probabilities = end.gives_probabilities(losses.get(end.place))
             self.needs_mark = self.of_probabilities and not end.ends_in_probabilities and not end.is_marked
