@@ -50,5 +50,5 @@ class KerasSettings(ScheduleSettings):
         if strange := [name for name in self.arguments if name not in known]:
             raise ValueError(f"arguments: {self.function} has no '{strange[0]}': it has {', '.join(known)}")
         if not self.highest > 0:
-            raise ValueError(f"arguments: got {self.arguments}: the learning rates have to be numbers, some above 0")
+            raise ValueError(f"arguments: got {self.arguments}: the learning rates have to be numbers, one above 0")
         return self

@@ -200,7 +200,8 @@ class Objective(Named):
 
     Attributes:
       name: the name by which data sets choose it.
-      has_accuracy: whether the metric is the share of correct predictions, 0 to 1; else it is an error.
+      has_accuracy: whether the metric is the share of correct predictions, from 0 to 1; else it is an error, and
+        smaller is better.
       has_units: whether networks are trained in standard deviations of the target, and saved in the target's units.
       smooths_labels: whether `training.label_smoothing` has a meaning.
       weighs_classes: whether `training.class_weights` has a meaning.
@@ -498,8 +499,8 @@ class NextByte(Objective):
     """Each byte of a window of text is predicted from the bytes before it. Target: uint8 [window], the next bytes.
 
     A network returns `BYTES` scores for each position, concatenated. The error is in bits per byte: the mean over all
-    positions of -log2(p), where p is the predicted probability of the correct byte. Equal probabilities for all bytes give
-    an error of 8.
+    positions of -log2(p), where p is the predicted probability of the correct byte. Equal probabilities for all bytes
+    give an error of 8.
     """
 
     name = "next-byte"

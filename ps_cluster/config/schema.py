@@ -210,9 +210,9 @@ class EvaluationSettings(Section):
         default=None,
         ge=1,
         le=100_000,
-        description="Also score recall@k for this k, if an example is a user and an item. The items that a user does not "
-        "have in training are ranked by score, and recall@k is the share of the user's held-out items that are among "
-        "the first k. Empty: recall is not scored.",
+        description="Also score recall@k for this k, if an example is a user and an item. The items that a user does "
+        "not have in training are ranked by score, and recall@k is the share of the user's held-out items that are "
+        "among the first k. Empty: recall is not scored.",
     )
     monitor: str = Field(
         min_length=1,

@@ -125,7 +125,7 @@ class StagedNetwork:
             def compute(vector: tf.Tensor, *arrived: tf.Tensor) -> Forward:
                 given = {"activations": arrived[0]} if arrived else inputs
                 passed = stage.forward(vector, own, given, random_state)  # noqa: B023 (it is called in this iteration)
-                return passed._replace(fresh=tf.stop_gradient(passed.fresh))  # or zeros would be propagated back through it
+                return passed._replace(fresh=tf.stop_gradient(passed.fresh))  # so that no zeros flow back through it
 
             crossing = [passes[-1].outputs] if passes else []  # a single tensor: networks are cut only there
             passes.append(compute_on(part.device, compute, vector, *crossing))
