@@ -1,4 +1,4 @@
-"""Find the settings of a run that differ from their defaults, which are those of default.yaml and of the recipes."""
+"""Find the settings of a run that differ from their defaults, which come from default.yaml and the recipes."""
 
 from __future__ import annotations
 

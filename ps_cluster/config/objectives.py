@@ -31,7 +31,7 @@ def target_array(output: str) -> str:
 
 
 def output_by_place(place: int) -> str:
-    """Return the name that an output gets where targets are given in the order of the outputs, without names."""
+    """Return the name of an output for targets that have no names, but are given in the order of the outputs."""
     return f"output_{place}"
 
 

@@ -79,7 +79,7 @@ _TABLE = TypeAdapter(dict[str, tuple[FoundRates, ...]])
 def of_users_network(rule: object) -> dict[str, Any]:
     """Return safe settings for a network that this package does not contain, as a layer above configs/default.yaml.
 
-    The settings in that file were chosen for airbench on CIFAR-10. Many of them harm another network.
+    The settings in that file were chosen for airbench on CIFAR-10. Many of these settings harm other networks.
 
     Args:
       rule: the optimizer rule that was chosen; None: the rule of the network's compile().

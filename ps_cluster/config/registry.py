@@ -116,7 +116,7 @@ class Registry(Generic[T]):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the objects of this package, file by file, then the names of those of installed packages."""
+        """The names of this package's objects, file by file, then the names of installed packages' objects."""
         others = [name for name in entry_point_names(self._group) if name not in self.own]
         return (*self.own, *others)
 

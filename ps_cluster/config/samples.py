@@ -88,7 +88,7 @@ class WorkerParts:
 
 
 def is_by_worker(text: str) -> bool:
-    """Return whether a text, which need not be valid otherwise, gives each worker examples of its own."""
+    """Return whether a text gives each worker examples of its own. It need not be valid otherwise."""
     return text in (OF_WORKER, OF_FILES) or _ROWS.fullmatch(text) is not None
 
 

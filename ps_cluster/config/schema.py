@@ -442,7 +442,7 @@ class RunConfig(Section):
 
     @property
     def updates_at_once(self) -> int:
-        """The number of updates that become visible at one time: with all-reduce those of a whole dispatch, else 1."""
+        """The number of updates that become visible at one time: with all-reduce all of a dispatch, else 1."""
         return self._first_dispatch if self.mode_kind.promise.waits is Waits.FOR_ALL_REDUCE else 1
 
     @property

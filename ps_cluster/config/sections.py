@@ -210,7 +210,7 @@ def switched_off(mode: str) -> dict[str, Any]:
 
 
 def without_unused(mode: str, layer: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return a layer of settings, in sections or with dotted keys, without those that `mode` does not use."""
+    """Return a layer of settings, in sections or with dotted keys, without settings that `mode` does not use."""
     kept = {}
     for key, value in layer.items():
         if isinstance(value, Mapping):

@@ -43,7 +43,7 @@ class Stragglers:
         return all(slow.worker < workers for slow in self.slow)
 
     def longest_step_s(self, own_s: float, workers: int, seed: int) -> float:
-        """Return the seconds that the slowest worker's step takes. With `gamma` there are very rarely longer steps.
+        """Return the seconds that the slowest worker's step takes. With `gamma`, a step very rarely takes longer.
 
         Args:
           own_s: the seconds that a step of a worker without slowness takes.

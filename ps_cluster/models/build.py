@@ -101,7 +101,7 @@ def _advice_on_relative_path(error: Exception) -> str:
     if not isinstance(name, str) or os.path.isabs(name):
         return ""
     return (
-        ": the tasks of a run work in another folder, so a relative path leads elsewhere: give the whole path, e.g. "
+        ": the tasks of a run work in another folder, so a relative path is wrong there: give the absolute path, e.g. "
         f"Path(__file__).parent / '{one_line(name, 100)}', or os.path.abspath() outside of the function"
     )
 

@@ -171,7 +171,7 @@ class CompiledMetrics:
         return dict(zip(self._metrics.result(), self._metrics.metrics, strict=True))
 
     def update(self, targets: Targets, outputs: Outputs, probabilities: Outputs) -> None:
-        """Update the metrics with a batch. If this runs in a graph, their variables are created outside of it.
+        """Update the metrics with a batch. In a graph, the variables of the metrics are created outside of the graph.
 
         `probabilities`: the outputs as probabilities, in the same structure.
         """

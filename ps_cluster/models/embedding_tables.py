@@ -203,7 +203,7 @@ def _numbered_in_group(calls: Sequence[TableCall], sizes: tf.Tensor) -> tf.Tenso
         for numbers in ([call.table.rows for call in calls], [call.table.first for call in calls])
     )
     outside = (ids < 0) | (ids >= rows)
-    # The index of a call with ids outside of its table. Without any ids the maximum is negative, so 0 is taken.
+    # The index of a call with ids outside of its table. Without any ids the maximum is negative, so 0 is used.
     wrong = tf.maximum(tf.reduce_max(tf.where(outside, call_of, 0)), 0)
     messages = [
         f"ids outside of 0 to {call.table.rows - 1}, the rows of the Embedding layer {call.table.layer.name}:"

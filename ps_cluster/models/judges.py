@@ -153,7 +153,7 @@ class Judge(ABC):
 
     @abstractmethod
     def finished(self, model: keras.Model) -> keras.Model:
-        """Return the model to save. Its last layer says what its outputs are, if no other layer does."""
+        """Return the model to save. If no other layer says what its outputs are, it gets a last layer that does."""
 
     def loss(
         self, targets: Targets, outputs: Outputs, weights: tf.Tensor | None = None, part: MicroBatch | None = None

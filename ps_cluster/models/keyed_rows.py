@@ -81,7 +81,7 @@ class KeyedRows:
 
 @dataclass(frozen=True)
 class KeyedPart:
-    """A server's part of a keyed table at the start: the buckets whose number modulo `servers` is its index."""
+    """A server's part of a keyed table at the start: the buckets whose number modulo `servers` is the server's index."""
 
     form: KeyedRows  # of the whole table
     keys: np.ndarray  # int64 [places of the part]; EMPTY where there is no row

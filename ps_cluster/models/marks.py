@@ -1,4 +1,4 @@
-"""Add a last layer to a saved model that says what the model's outputs are, if no other layer shows this.
+"""Add a last layer that says what the outputs of a saved model are, if no other layer shows this.
 
 A mark is recognised by its name in the saved model. So each mark has a name that no user gives to a layer.
 """

@@ -21,7 +21,7 @@ _GOLDEN = 0x9E3779B1
 
 
 def seeds_of(model: keras.Model) -> list[keras.Variable]:
-    """Return the state, [2], of each SeedGenerator in a model, once each, in the order of its variables."""
+    """Return the state, [2], of each SeedGenerator in a model, once each, in the order of the model's variables."""
     generators = [generator for layer in layers_of(model) for generator in seed_generators_of(layer)]
     states = {id(generator.state) for generator in generators}
     return [variable for variable in model.non_trainable_variables if id(variable) in states]
@@ -61,7 +61,7 @@ class PureScope(keras.StatelessScope):
         return self._times[id(variable)]
 
     def get_current_value(self, variable: keras.Variable) -> tf.Tensor | None:
-        """Return the value of a variable. If none was given for it, this is recorded, and the result is None.
+        """Return the value of a variable. If the variable has no given value, record that, and return None.
 
         No gradient flows through a value that a layer has assigned, as none flows through an assigned variable.
         """

@@ -134,7 +134,7 @@ class StagedNetwork:
 
 
 def _check_variables(model: keras.Model, parts: Sequence[keras.Model]) -> None:
-    """Raise ValueError if the flat vectors of the parts, end to end, would not be those of the model."""
+    """Raise ValueError if the flat vectors of the parts, end to end, would not be the vectors of the model."""
     for of in (lambda one: one.trainable_variables, statistics_of, seeds_of):
         own, cut = [v.path for v in of(model)], [v.path for part in parts for v in of(part)]
         if own != cut:

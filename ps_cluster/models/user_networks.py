@@ -1,4 +1,4 @@
-"""Build and check a network that a user brings. The error names a part of it that training here would ignore."""
+"""Build and check a network that a user brings: refuse each part that training here would ignore, and name it."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def check_network(found: object, spec: ExampleSpec) -> keras.Model:
     model = without_units(found)
     _check_class(model)
     _check_variables(model)
-    # The losses and metrics stay. But without this, a copy or a saved model would refer to them, and Keras can't load
-    # those of a user.
+    # The losses and metrics stay. But if this were True, a copy or a saved model would refer to them, and Keras can't load
+    # the losses and metrics that a user has defined.
     model.compiled = False
     graph = FlatNetwork(model).graph(spec)
     if resources := [one for one in graph.captured_inputs if one.dtype == tf.resource]:
         raise ValueError(
-            f"it reads tf.Variables or tables of its own ({len(resources)} in all), which workers don't have: make "
-            "them by the layer's add_weight, or constants"
+            f"it reads tf.Variables or tables of its own ({len(resources)} in all), which workers don't have: create "
+            "them with the layer's add_weight, or make them constants"
         )
     outputs = graph.structured_outputs.outputs
     check_outputs(model, spec, outputs)
@@ -60,7 +60,7 @@ def check_network(found: object, spec: ExampleSpec) -> keras.Model:
 def _check_class(model: keras.Model) -> None:
     for name in _TRAINING_METHODS:
         if getattr(type(model), name) is not getattr(keras.Model, name):
-            raise ValueError(f"its class has a {name} of its own, which is not called here: bring a loss by compile()")
+            raise ValueError(f"its class has a {name} of its own, which is not called here: pass a loss to compile()")
     for layer in layers_of(model):
         if layer.compute_dtype == "float16":
             raise ValueError(f"layer '{layer.name}' computes in float16, which needs loss scaling: take bfloat16")
