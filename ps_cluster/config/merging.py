@@ -123,7 +123,7 @@ def load_config(file: Path) -> RunConfig:
 
 
 def load_mode_and_cluster(file: Path) -> tuple[Mode, ClusterSettings]:
-    """Read only the mode and the section `cluster` of a run's config.yaml, without code of the network or data.
+    """Read only the mode and the section `cluster` of a run's config.yaml. No code of its network or data is needed.
 
     Raises UserError if they are wrong, or if the mode is code that only this file names.
     """

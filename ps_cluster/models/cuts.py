@@ -89,9 +89,7 @@ def compute_on(device: str, function: Callable[[*Tensors], Result], *given: *Ten
 
 
 def functional_model_of(model: keras.Model) -> keras.Model:
-    """Return the functional model of a network: the network itself, or the model inside a Sequential.
-
-    Raises ValueError for a class of the user."""
+    """Return a network as a functional model; for a Sequential, its inner model. Raises ValueError for a user's class."""
     graph = functional_of(model) if isinstance(model, keras.Sequential) else model
     if not is_of_keras(model) or calls_of(graph) is None:
         raise ValueError(

@@ -34,9 +34,7 @@ def is_marked(model: keras.Model, mark: str) -> bool:
 
 
 def followed_by(model: keras.Model, layer: keras.Layer, inputs: Mapping[str, ArrayField]) -> keras.Model:
-    """Return a model whose outputs go through one more layer.
-
-    `inputs`: the inputs of the model, which a subclassed model does not know."""
+    """Return a model whose outputs go through one more layer. `inputs`: its inputs, which a subclassed model lacks."""
     if not symbolic_inputs_of(model):
         given = {name: keras.Input(field.shape, name=name, dtype=field.network_dtype) for name, field in inputs.items()}
         arguments = as_arguments(given)

@@ -13,7 +13,7 @@ from ps_cluster.models.compiled import CompiledMetrics
 from ps_cluster.models.judges import Judge
 from ps_cluster.private_names import mode_of_metric
 
-MOST_COLLECTED = 2**20  # the metrics are updated once this many true values are collected: 4 MB
+MOST_COLLECTED = 2**20  # the metrics are updated once this many target values are collected: 4 MB
 
 
 def further_metrics(judge: Judge, compiled: CompiledMetrics) -> dict[str, keras.Metric]:
