@@ -59,7 +59,7 @@ class Augmentation(Section):
         if self.crop_padding_pixels >= min(sides):
             raise ValueError(
                 f"data.augmentation.crop_padding_pixels: got {self.crop_padding_pixels}: images of {sides[0]}x{sides[1]} "
-                f"have at most {min(sides) - 1} to mirror"
+                f"have at most {min(sides) - 1} pixels to mirror"
             )
         if channels != 3 and (self.hue_delta or self.saturation_range != (1, 1)):
             raise ValueError(
@@ -106,7 +106,7 @@ def read_variations(text: str) -> dict[str, Any]:
         name, has_value, value = (piece.strip() for piece in part.partition("="))
         if name not in VARIATIONS:
             forms = ", ".join(variation.form for variation in VARIATIONS.values())
-            raise ValueError(f"{did_you_mean(name, VARIATIONS)}there are {forms}, and {NO_VARIATION} alone")
+            raise ValueError(f"{did_you_mean(name, VARIATIONS)}write {forms}, or {NO_VARIATION} alone")
         if name in seen:
             raise ValueError(f"{name} is given twice")
         seen.add(name)

@@ -1,4 +1,4 @@
-"""Find the settings of a run that differ from their defaults, which are those of default.yaml and of the recipes."""
+"""Find the settings of a run that differ from their defaults, which come from default.yaml and the recipes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ps_cluster.config.schema import RunConfig
 from ps_cluster.config.sections import CHOICES, DATA_SET, MODE, NETWORK, flat, nested
 
 # The defaults of later keys depend on the values of earlier keys. Network, data set and mode decide the default rule and
-# batch size, which decide the default learning rate.
+# batch size, which in turn decide the default learning rate.
 _DECIDE_RECIPES = (NETWORK.setting, DATA_SET.setting, MODE.setting)
 _DECIDE_RATES = (
     "cluster.workers",
@@ -68,7 +68,7 @@ def _class_defaults(config: RunConfig) -> dict[str, Any]:
 
 
 def rate_origin(config: RunConfig) -> str:
-    """Describe which of the known rates the learning rate of a complete configuration is.
+    """Describe where the learning rate of a complete configuration comes from.
 
     A complete configuration does not say which layer a value comes from (`Resolved.origin` does). So a rate that the
     user has given is described as the recipe's if both are equal.

@@ -78,7 +78,7 @@ class Form(Named):
         return path.name.lower().endswith(self.endings) and os.path.isfile(path)
 
     def one_change(self, path: Path) -> str:
-        """Describe the one change that gives a path this form; "" if there is none. Reads as little as `recognises`."""
+        """Describe the one change that would give a path this form; "" if there is none. Reads no more than `recognises`."""
         return ""
 
     def dataset(self, path: Path) -> DataSet[Any]:
@@ -313,7 +313,7 @@ def _number_of_classes(labels: Rows) -> int:
 
 
 NO_IMAGES: Mapping[str, Any] = {"model": {"name": "mlp"}}
-"""The recipe of data without images, which networks for images, such as the default network, can't take."""
+"""The recipe for data without images. Networks for images, such as the default network, can't take such data."""
 
 
 class DataSet(Named, Generic[OwnSettings]):
@@ -321,7 +321,7 @@ class DataSet(Named, Generic[OwnSettings]):
 
     Attributes:
       name: the name by which users choose it.
-      title: the name in sentences, if it differs.
+      title: the name in sentences, if it differs from `name`.
       generated: whether a program generates the data. Every output with a result of such data says so.
       Settings: the class of the section `data`, with this data set's own settings.
       recipe: settings for this data set with any network, as a layer: those that differ from configs/default.yaml.
@@ -330,7 +330,7 @@ class DataSet(Named, Generic[OwnSettings]):
       archive: the name of the file, or files, that users may already have.
       downloads: the addresses of these files; none if the data set can't be downloaded.
       wanted: a description of the files to look for in a folder; "" if the data set needs no files.
-      path: the path of data that a user has named by its path. It is packed again when something there changes.
+      path: the path of data that a user has named by its path. The data is packed again when a file there changes.
       candidates_of: the names of several data sets that this name may stand for, the best first.
       offered: whether help and lists of choices contain the data set.
     """
@@ -388,7 +388,7 @@ class DataSet(Named, Generic[OwnSettings]):
         raise NotImplementedError
 
     def own_settings(self, settings: OwnSettings) -> dict[str, Any]:
-        """Return the settings on which `read` may depend: all that only this data set has."""
+        """Return the settings on which `read` may depend: all settings that only this data set has."""
         return settings.model_dump(mode="json", exclude=set(ImageSettings.model_fields))
 
     def check(self, config: RunConfig) -> None:

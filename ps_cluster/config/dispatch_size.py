@@ -6,8 +6,8 @@ from typing import Literal
 
 from ps_cluster.config.setting_types import AUTO
 
-# A dispatch takes time of the chief (measured in docs/results.md), and its worker waits for a round trip. But the more
-# steps a dispatch has, the more steps are computed twice when a worker dies.
+# Each dispatch takes some of the chief's time (measured in docs/results.md), and its worker waits for a round trip. But
+# the more steps a dispatch has, the more steps are computed twice when a worker dies.
 DISPATCH_S, FEWEST, MOST = 0.5, 4, 64
 CHIEF_PER_S = 200  # the dispatches that the chief can easily send per second, to all workers together
 
@@ -17,7 +17,7 @@ def dispatch_size(setting: int | Literal["auto"], *, workers: int, per_second: f
 
     Args:
       setting: the number, or "auto": about `DISPATCH_S` seconds of work. A dispatch is longer if the chief has many
-        workers. It is shorter towards the end, so that no worker still has much to do while the others have nothing.
+        workers. It is shorter towards the end, so that no worker has many steps left when the others have finished.
       workers: the number of workers.
       per_second: the steps (or rounds) of one worker per second; 0 while unknown.
       left: the steps (or rounds) that are left for each worker.

@@ -1,4 +1,4 @@
-"""The values of `cluster.isolation`: one of WORDS, or the only network interface on which a task accepts connections."""
+"""Define the values of `cluster.isolation`: one of WORDS, or the only interface on which a task accepts connections."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ps_cluster.errors import did_you_mean
 
 Word = Literal["auto", "require", "off"]
 WORDS: tuple[Word, ...] = get_args(Word)
-INTERFACE = r"^interface=[A-Za-z0-9_.:@-]{1,15}$"  # the longest name in Linux; the firewall would read a * as a pattern
+INTERFACE = r"^interface=[A-Za-z0-9_.:@-]{1,15}$"  # Linux allows 15 characters; the firewall reads a * as a pattern
 
 
 def _check_isolation(value: object) -> object:

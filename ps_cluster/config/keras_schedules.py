@@ -33,7 +33,7 @@ class KerasSettings(ScheduleSettings):
     function: str = Field(description=f"Class in keras.optimizers.schedules: {', '.join(FUNCTIONS_OF_KERAS)}.")
     arguments: dict[str, float | bool | list[float] | None] = Field(
         description="Its arguments, e.g. {initial_learning_rate: 0.1, decay_steps: 1000}. The curve is scaled so "
-        "that its highest rate is optimizer.learning_rate; compile() sets that to the highest rate."
+        "that its highest rate is optimizer.learning_rate. A schedule in compile() sets that to its highest rate."
     )
 
     @property

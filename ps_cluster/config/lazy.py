@@ -1,7 +1,7 @@
 """Import TensorFlow and Keras when they are first used.
 
-So one module can define an object of a registry together with its graph code. The launcher reads all registries, and
-never imports TensorFlow.
+This lets a module define both an object of a registry and its graph code. The launcher reads all registries, but must
+not import TensorFlow.
 """
 
 from __future__ import annotations

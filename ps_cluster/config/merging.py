@@ -1,6 +1,6 @@
 """Merge the layers of settings into a configuration. Later layers win.
 
-1. defaults: configs/default.yaml; the defaults of a setting of one mode, network, … are in its class.
+1. defaults: configs/default.yaml; the default of a setting that only one mode, network, … has is in its class.
 2. recipe: settings that suit the chosen network, data set, mode, number of workers and batch size (config/recipe.py).
 3. files: the files that the user's file extends, then the user's file.
 4. environment: the variables PS_CLUSTER__SECTION__KEY.
@@ -123,7 +123,7 @@ def load_config(file: Path) -> RunConfig:
 
 
 def load_mode_and_cluster(file: Path) -> tuple[Mode, ClusterSettings]:
-    """Read only the mode and the section `cluster` of a run's config.yaml, so no code of its network or data is needed.
+    """Read only the mode and the section `cluster` of a run's config.yaml. No code of its network or data is needed.
 
     Raises UserError if they are wrong, or if the mode is code that only this file names.
     """
@@ -191,14 +191,14 @@ def _check_used(mode: str, given: Sequence[NamedLayer], defaults: Mapping[str, A
 
 
 def _origin(error: ValidationError, layers: Sequence[NamedLayer], given: Sequence[NamedLayer]) -> str:
-    """Return where the first wrong value comes from. Values that don't fit together may come from several layers."""
+    """Return the origin of the first wrong value. Values that don't fit together may come from several layers."""
     field = ".".join(str(part) for part in error.errors()[0]["loc"])
     found = [layer.origin for layer in layers if field and layer.has(field)]
     return found[-1] if found else names_of(given)
 
 
 def defaults_for(user: Layer) -> tuple[Layer, tuple[NamedLayer, NamedLayer]]:
-    """Return the two layers below the user's settings, merged, and each by itself.
+    """Return the two layers below the user's settings: both merged, and each separately.
 
     They do not contain settings of a mode, network, … that is not chosen.
     """

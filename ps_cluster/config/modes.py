@@ -105,8 +105,8 @@ class Mode(Named, ABC):
       unused_settings: the settings (dotted keys) and whole sections that the mode does not use. The settings of task types
         that its cluster does not have need not be listed.
       own_rule: the only optimizer rule that the mode works with; None: any rule.
-      has_tables: whether the mode has embedding tables whose rows travel one by one (training/table_limits.py).
-      shard: the class of what each parameter server (or each worker of a split network) holds.
+      has_tables: whether the rows of embedding tables are pulled and pushed individually (training/table_limits.py).
+      shard: the class of the shard that each parameter server (or each worker of a split network) holds.
       step_source: the class that decides which step ids the chief hands out, and when.
     """
 
@@ -123,7 +123,7 @@ class Mode(Named, ABC):
 
     @abstractmethod
     def train(self, job: TrainingJob) -> None:
-        """Train until every update is applied. The leader's process calls this; in mode sync every worker does."""
+        """Train until every update is applied. The leader's process calls this; in mode sync every worker calls it."""
 
     @abstractmethod
     def dispatch(self, store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool) -> DispatchGraph:
@@ -259,7 +259,7 @@ class Mode(Named, ABC):
         return 1
 
     def simulated_workers(self, config: RunConfig) -> int | None:
-        """Return the number of workers whose staleness the user wants to have emulated; None: that of the workers."""
+        """Return the number of workers whose staleness the user wants to emulate; None: the run's own number."""
         return None
 
     def emulated_workers(self, config: RunConfig) -> int:
@@ -267,7 +267,7 @@ class Mode(Named, ABC):
         return self.simulated_workers(config) or config.training_workers
 
     def worker_vectors(self, config: RunConfig) -> int:
-        """Return how many vectors of all weights a worker keeps in memory, except those that it writes to files."""
+        """Return how many vectors of all weights a worker keeps in memory. Vectors in files do not count."""
         return 0
 
 

@@ -55,7 +55,7 @@ class UsualScore:
     accuracy: float  # the mean test accuracy, from 0 to 1, of `runs` runs (docs/results.md has the command)
     examples: int  # how many training examples each of these runs trained on, over all epochs
     runs: int
-    # About how long a run takes on two cores without bfloat16 instructions, if that is much longer than with them.
+    # The approximate time of a run on two cores without bfloat16 instructions, if it is much longer than with them.
     minutes_in_float32: float | None = None
 
 
@@ -72,7 +72,7 @@ class Network(Named, Generic[OwnSettings]):
       scored_at_once: how many examples the evaluator scores at once. The evaluator should need less memory than a training
         task, and with 500 images at once it needed more than any other task.
       recipe: the settings in which the network differs from configs/default.yaml, as a layer. `modes` may list learning
-        rates and momenta for single modes, numbers of workers and batch sizes, found on held-out examples (`FoundRates`).
+        rates and momenta, found on held-out examples, each for a mode, number of workers and batch size (`FoundRates`).
       usual_scores: the scores that users may expect, by the name of the data set.
     """
 

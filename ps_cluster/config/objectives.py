@@ -26,12 +26,12 @@ BYTES = 256  # the number of values of a byte
 
 
 def target_array(output: str) -> str:
-    """Return the name of the array with the targets of a further output. No input can have it."""
+    """Return the name of the array with the targets of a further output. No input can have this name."""
     return f"{TARGET}.{output}"
 
 
 def output_by_place(place: int) -> str:
-    """Return the name that an output gets where targets are given in the order of the outputs, without names."""
+    """Return the name of an output for targets that have no names, but are given in the order of the outputs."""
     return f"output_{place}"
 
 
@@ -74,11 +74,11 @@ class ArrayField:
 
     dtype: str  # the name of its numpy dtype, e.g. "uint8"
     shape: tuple[int, ...]  # of one example, e.g. (32, 32, 3); () for a number
-    # Mean and standard deviation of the training examples for each place of the last axis (one value for a number), in
-    # the field's units; empty if unknown.
+    # Mean and standard deviation of the training examples for each position of the last axis (one value for a number),
+    # in the field's units; empty if unknown.
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
-    # How many different codes there are at each place of the last axis, if the field has codes, such as the categories of
+    # The number of different codes at each position of the last axis, if the field has codes, such as the categories of
     # a table. Codes count from 0. Empty for any other field.
     codes: tuple[int, ...] = ()
     # For texts (dtype "string"), which are packed as code points and padded with 0: the number of characters of the
@@ -142,7 +142,7 @@ class ExampleSpec:
 
     @property
     def outputs(self) -> int:
-        """The number of values that a network returns for an example. A place with codes has a value for each code."""
+        """The number of values that a network returns for an example. A position with codes has a value per code."""
         return len(self.classes) or sum(self.target.codes) or math.prod(self.target.shape)
 
     @property
@@ -200,7 +200,8 @@ class Objective(Named):
 
     Attributes:
       name: the name by which data sets choose it.
-      has_accuracy: whether the metric is the share of correct predictions, 0 to 1; else it is an error, better if small.
+      has_accuracy: whether the metric is the share of correct predictions, from 0 to 1; else it is an error, and
+        smaller is better.
       has_units: whether networks are trained in standard deviations of the target, and saved in the target's units.
       smooths_labels: whether `training.label_smoothing` has a meaning.
       weighs_classes: whether `training.class_weights` has a meaning.
@@ -244,7 +245,7 @@ class Objective(Named):
         """Raise ValueError, with a short reason, if the targets of a split can't be trained on."""
 
     def check_held_out(self, target: np.ndarray, held_out: np.ndarray, spec: ExampleSpec) -> None:
-        """Raise ValueError, with a short reason, if held-out targets are unlike all targets, as in sorted data."""
+        """Raise ValueError, with a short reason, if held-out targets differ from all targets, as in sorted data."""
 
     def groups(self, target: np.ndarray, spec: ExampleSpec) -> Iterator[tuple[str, np.ndarray]]:
         """Yield the name and the indices, int64 [M], of each group of examples with similar targets [N, ...]."""
@@ -497,8 +498,9 @@ class Regression(Objective):
 class NextByte(Objective):
     """Each byte of a window of text is predicted from the bytes before it. Target: uint8 [window], the next bytes.
 
-    A network returns `BYTES` scores for each place, concatenated. The error is in bits per byte: the mean over all places of
-    -log2(p), where p is the predicted probability of the correct byte. Equal probabilities for all bytes give an error of 8.
+    A network returns `BYTES` scores for each position, concatenated. The error is in bits per byte: the mean over all
+    positions of -log2(p), where p is the predicted probability of the correct byte. Equal probabilities for all bytes
+    give an error of 8.
     """
 
     name = "next-byte"
@@ -521,11 +523,11 @@ class NextByte(Objective):
         return np.asarray(target, np.uint8).tobytes().decode("utf-8", "replace")
 
     def named_prediction(self, prediction: np.ndarray, spec: ExampleSpec) -> str:
-        """Return the most probable byte of each place, as text."""
+        """Return the most probable byte of each position, as text."""
         return self.named_target(self.decisions(prediction[None])[0], spec)
 
     def described(self, outputs: int) -> str:
-        return f"the next byte at {outputs // BYTES:,} places, error in bits per byte"
+        return f"the next byte at {outputs // BYTES:,} positions, error in bits per byte"
 
     def decisions(self, predictions: np.ndarray) -> np.ndarray:
         """Return the most probable bytes, [N, window]."""
@@ -554,7 +556,7 @@ def _parts(target: np.ndarray, dtype: type[np.generic]) -> Iterator[np.ndarray]:
 
 
 def class_weights(given: Mapping[str, float], classes: Sequence[str]) -> np.ndarray:
-    """Return float32 [classes]: the weight of each class, 1 for those that are not named.
+    """Return float32 [classes]: the weight of each class, 1 for classes that are not named.
 
     Args:
       given: the name of a class, or its label as text → weight.

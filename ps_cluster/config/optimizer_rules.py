@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 MOST_FACTORS = 100
 WAYS_TO_CLIP = frozenset({"clip_norm", "global_clip_norm", "clip_value"})  # at most one of these settings may be set
 Limit = Annotated[float, Field(gt=0, le=1e30)]
-# Not a regular expression, because the matching of some regular expressions practically never ends.
+# `match` is not a regular expression, because matching some regular expressions practically never ends.
 GLOB = r"^[A-Za-z0-9_/*?-]+$"
 
 
@@ -36,7 +36,7 @@ class LearningRateFactor(Section):
     @classmethod
     def _is_a_pattern(cls, pattern: Any) -> Any:
         if isinstance(pattern, str) and not re.fullmatch(GLOB, pattern):
-            raise ValueError("write a part of a variable's path: letters, digits, _ - / and, for any others, ? and *")
+            raise ValueError("write a part of a variable's path: letters, digits, _ - /, and ? or * for all others")
         return pattern
 
 
@@ -87,8 +87,8 @@ class RuleSettings(Section):
     def matrix_patterns(self) -> tuple[str, ...]:
         """Patterns for the paths of the variables that `update` gets as `matrices`.
 
-        Override it in the settings of a rule that needs whole matrices. Each is whole on one parameter server; where a
-        mode divides the network itself, there are none.
+        Override it in the settings of a rule that needs whole matrices. Each such matrix is whole on one parameter
+        server. In a mode that divides the network itself, the rule gets no matrices.
         """
         return ()
 
@@ -116,8 +116,8 @@ class OptimizerRule(Named, Generic[OwnSettings]):
       update: the class that changes the weights of a shard.
       row_update: the class that changes single rows of an embedding table; None: the rule can't, so tables are refused.
       staleness_method: the default staleness method of mode async with this rule.
-      staleness_method_of_compile: the default if the learning rate comes from compile(), where it was chosen for `fit`;
-        None: `staleness_method`.
+      staleness_method_of_compile: the default method if the learning rate comes from compile(), where it was chosen for
+        `fit`; None: `staleness_method`.
     """
 
     Settings: type[RuleSettings] = RuleSettings

@@ -79,13 +79,13 @@ _TABLE = TypeAdapter(dict[str, tuple[FoundRates, ...]])
 def of_users_network(rule: object) -> dict[str, Any]:
     """Return safe settings for a network that this package does not contain, as a layer above configs/default.yaml.
 
-    The settings in that file were chosen for airbench on CIFAR-10. Many of them harm another network.
+    The settings in that file were chosen for airbench on CIFAR-10. Many of these settings harm other networks.
 
     Args:
       rule: the optimizer rule that was chosen; None: the rule of the network's compile().
     """
     chosen = RULES[rule if isinstance(rule, str) and rule in RULES else COMPILED]
-    # The class of rule `compiled` has a weight decay of its own too: None, which stands for that of compile().
+    # The class of rule `compiled` has a default weight decay too: None, which stands for the one of compile().
     own = {name: field.default for name, field in chosen.Settings.model_fields.items() if not field.is_required()}
     return {
         "data": {"augmentation": {"crop_padding_pixels": 0, "flip": "none"}},

@@ -116,7 +116,7 @@ class Registry(Generic[T]):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the objects of this package, file by file, then of those of installed packages."""
+        """The names of this package's objects, file by file, then the names of installed packages' objects."""
         others = [name for name in entry_point_names(self._group) if name not in self.own]
         return (*self.own, *others)
 
@@ -212,7 +212,7 @@ class Registry(Generic[T]):
         return made
 
     def _check_classes(self, made: Named, name: str) -> None:
-        """Raise UserError if one of the classes that `made` has to name is missing, or is none of the right kind."""
+        """Raise UserError if a class that `made` has to name is missing, or is not a subclass of the required class."""
         if not isinstance(made.Settings, type) or not issubclass(made.Settings, self.settings):
             base = _full_name(self.settings)
             raise UserError(f"{self.noun} '{name}': its Settings has to be a subclass of {base}: {self.page}")

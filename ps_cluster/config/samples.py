@@ -15,10 +15,10 @@ WholeNumber: TypeAlias = "int | tf.Tensor"
 
 ALL = "all"
 OF_WORKER = "shard:worker"  # as many data shards as workers; each worker uses the shard with its index
-OF_FILES = "files:worker"  # each worker uses whole files of the data set; becomes rows:… once the data is there
+OF_FILES = "files:worker"  # each worker uses whole files of the data set; replaced by rows:… once they are read
 MOST_SHARDS = 1000
-# A bootstrap sample draws without replacement from this many copies of each example. That is practically the same as to
-# draw with replacement.
+# A bootstrap sample draws without replacement from this many copies of each example. This is practically the same
+# as drawing with replacement.
 COPIES = 1024
 _SHARD = re.compile(r"shard:(0|[1-9][0-9]{0,3})/([1-9][0-9]{0,3})")
 _BOOTSTRAP = re.compile(r"bootstrap:(0|[1-9][0-9]{0,8})")
@@ -76,7 +76,7 @@ class WorkerParts:
         """Return the part of one worker.
 
         Args:
-          worker: its index. A worker that `scale` has added shares the examples of another one.
+          worker: its index. A worker that `scale` has added shares the examples of another worker.
           take: returns the element of a sequence at an index. In a graph the index is a tensor, so the caller gives a function.
         """
         index = worker % workers
@@ -88,7 +88,7 @@ class WorkerParts:
 
 
 def is_by_worker(text: str) -> bool:
-    """Return whether a text, which need not be valid otherwise, gives each worker examples of its own."""
+    """Return whether a text gives each worker examples of its own. It need not be valid otherwise."""
     return text in (OF_WORKER, OF_FILES) or _ROWS.fullmatch(text) is not None
 
 

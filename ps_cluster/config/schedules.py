@@ -16,7 +16,7 @@ from ps_cluster.config.registry import Named, Registry
 from ps_cluster.config.setting_types import Fraction, Section
 
 CONSTANT = "constant"  # the schedule whose factor is always 1
-SMALLEST_SIDE = 16  # pixels: images are not made smaller
+SMALLEST_SIDE = 16  # pixels: no side is scaled to less
 
 
 class ImageScale(Section):

@@ -177,7 +177,7 @@ class LookaheadSettings(Section):
     every_updates: int = Field(
         ge=0,
         le=100_000,
-        description="Set the weights to their moving mean each time after this many updates; 0: never. Not used by "
+        description="Set the weights to their moving mean whenever this many updates are done; 0: never. Not used by "
         "modes with local steps.",
     )
     decay: Fraction = Field(description="Decay of the moving mean per update, at the end of training.")
@@ -210,9 +210,9 @@ class EvaluationSettings(Section):
         default=None,
         ge=1,
         le=100_000,
-        description="Also score recall@k for this k, if an example is a user and an item: the share of a user's "
-        "held-out items that are among the k items with the highest scores, of all items that the user does not have "
-        "in training. Empty: recall is not scored.",
+        description="Also score recall@k for this k, if an example is a user and an item. The items that a user does "
+        "not have in training are ranked by score, and recall@k is the share of the user's held-out items that are "
+        "among the first k. Empty: recall is not scored.",
     )
     monitor: str = Field(
         min_length=1,
@@ -250,7 +250,7 @@ class EvaluationSettings(Section):
     @field_validator("monitor")
     @classmethod
     def _without_prefix(cls, name: str) -> str:
-        """Remove Keras's prefix of metrics on examples that are not trained on, because only such examples are scored here."""
+        """Remove Keras's prefix val_, because here all metrics are measured on examples that are not trained on."""
         return name.removeprefix("val_") or name
 
     @model_validator(mode="after")
@@ -292,7 +292,7 @@ class CheckpointSettings(Section):
 
 
 class RunConfig(Section):
-    """All settings of a run. `fitted` makes a subclass whose sections fit the chosen mode, network, data set, …"""
+    """All settings of a run. `fitted` creates a subclass whose sections fit the chosen mode, network, data set, …"""
 
     mode: ModeSettings
     staleness: StalenessSettings
@@ -442,7 +442,7 @@ class RunConfig(Section):
 
     @property
     def updates_at_once(self) -> int:
-        """The number of updates that become visible at one time: with all-reduce those of a whole dispatch, else 1."""
+        """The number of updates that become visible at one time: with all-reduce all of a dispatch, else 1."""
         return self._first_dispatch if self.mode_kind.promise.waits is Waits.FOR_ALL_REDUCE else 1
 
     @property
@@ -520,7 +520,7 @@ class RunConfig(Section):
 
     @property
     def loses_of_pushes(self) -> bool:
-        """True if compression leaves a part of a push out, which the worker adds to its next push."""
+        """True if compression omits a part of a push. The worker adds that part to its next push."""
         return self.cluster.wire in LOSSY
 
     def with_values(self, values: Layer) -> RunConfig:
@@ -537,7 +537,7 @@ def fitted(tree: Layer | None) -> RunConfig:
 
     Raises:
       ValidationError: a setting is wrong.
-      UserError: code of the user's that a setting names can't be loaded.
+      UserError: the user's code that a setting names can't be loaded.
     """
     kinds = chosen_kinds(tree or {})
     return _class_with(tuple((section, kind.Settings) for section, kind in kinds.items())).model_validate(tree)

@@ -146,7 +146,7 @@ def of_choices(recipe: Mapping[str, Any], chosen: Layer) -> Layer:
 
 
 def _shared_settings(kinds: Registry[Named], *names: Any) -> set[str]:
-    """Return the settings that two choices inherit from one class. An unknown choice has only those that all have."""
+    """Return the settings that two choices inherit from one class; for an unknown choice, those that all choices have."""
     known = [kinds[name].Settings for name in names if name in kinds]
     classes = known if len(known) == len(names) else [*known, kinds.settings]
     bases = (base for base in classes[0].__mro__ if issubclass(base, Section))
@@ -210,7 +210,7 @@ def switched_off(mode: str) -> dict[str, Any]:
 
 
 def without_unused(mode: str, layer: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return a layer of settings, in sections or with dotted keys, without those that `mode` does not use."""
+    """Return a layer of settings, in sections or with dotted keys, without settings that `mode` does not use."""
     kept = {}
     for key, value in layer.items():
         if isinstance(value, Mapping):
@@ -233,7 +233,7 @@ def joined(layers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def strictest(layers: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Return {key: the strictest `cluster.isolation` in layers of dotted keys}; {} if no layer sets it."""
+    """Return the strictest `cluster.isolation` in layers of dotted keys, as {key: value}; {} if no layer sets it."""
     asked = [value for layer in layers if isinstance(value := layer.get(ISOLATION_KEY), str)]
     if not asked:
         return {}

@@ -1,4 +1,4 @@
-"""Define the base class of staleness methods: how a parameter server treats a gradient of older weights.
+"""Define the base class of staleness methods: how a parameter server treats a gradient that is stale.
 
 The package's own methods are in ps_cluster/server/staleness/, a file for each.
 """

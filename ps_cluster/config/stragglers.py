@@ -13,7 +13,7 @@ MOST_TIMES, MOST_EXTRA_S = 1000, 3600
 NONE, GAMMA = "none", "random:gamma"
 
 # Ali et al. 2000, "Representing task and machine heterogeneities for heterogeneous computing systems" (Tamkang J. Sci.
-# Eng. 3(3)), the coefficient-of-variation method; these values are those of Hakimi et al. 2019 (arXiv:1907.11612) for
+# Eng. 3(3)), the coefficient-of-variation method. The values are from Hakimi et al. 2019 (arXiv:1907.11612), for
 # machines that differ.
 MACHINE_VARIATION = 0.6
 TASK_VARIATION = 0.1
@@ -30,7 +30,7 @@ class Slowness:
 
 @dataclass(frozen=True)
 class Stragglers:
-    """The slow workers. With `gamma` all workers are slow, by random factors of each worker and each of its steps."""
+    """The slow workers. With `gamma` all workers are slow, by a random factor for each worker and for each step."""
 
     slow: tuple[Slowness, ...] = ()
     gamma: bool = False
@@ -43,7 +43,7 @@ class Stragglers:
         return all(slow.worker < workers for slow in self.slow)
 
     def longest_step_s(self, own_s: float, workers: int, seed: int) -> float:
-        """Return the seconds that the slowest worker's step takes. With `gamma` there are very rarely longer steps.
+        """Return the seconds that the slowest worker's step takes. With `gamma`, a step very rarely takes longer.
 
         Args:
           own_s: the seconds that a step of a worker without slowness takes.

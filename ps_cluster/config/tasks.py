@@ -35,7 +35,7 @@ def leader_type(types: Container[str]) -> str:
 
 @dataclass(frozen=True)
 class OnDeath:
-    """The reaction to the unexpected end of a task: it is restarted, at most `restarts` times in a row."""
+    """The reaction to the unexpected end of a task: the task is restarted, at most `restarts` times in a row."""
 
     restarts: int
     whole_cluster: bool  # all training tasks restart with it, from the newest snapshot
@@ -50,5 +50,5 @@ ON_DEATH: OnDeaths = {
     WORKER: OnDeath(restarts=5, whole_cluster=False, dispensable=True),
     EVALUATOR: OnDeath(restarts=3, whole_cluster=False, dispensable=True),
 }
-# For a worker without which no other worker can continue.
+# For a worker if the other workers can't continue without it.
 WITH_ALL_WORKERS = OnDeath(restarts=5, whole_cluster=True, dispensable=False)

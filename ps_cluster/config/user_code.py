@@ -1,7 +1,7 @@
 """Load users' code: a name in a Python file, a pickled function, or an entry point of an installed package.
 
 A file is run only if the user has named it on the command line or in the file of --config. A run directory or a
-checkpoint may name a file too. But it may come from another person, so that alone never runs the file.
+checkpoint may come from another person, so a file that is named only there is never run.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class PickledFunction:
 
 @cache
 def entry_points(group: str) -> tuple[metadata.EntryPoint, ...]:
-    """Return what installed packages have registered in `group`. Cached, because it reads the lists of all packages."""
+    """Return the entry points of installed packages in `group`. Cached, because it reads the lists of all packages."""
     return tuple(metadata.entry_points(group=group))
 
 

@@ -1,7 +1,7 @@
 """Read the layers of the user's settings: files, environment variables and options.
 
-The user has written all of them, so the code that they name may be run. The settings in a run directory are not such a
-layer, because they may come from another person.
+The user has written all of these layers, so the code that they name may be run. The settings in a run directory are not
+such a layer, because they may come from another person.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def of_environment(environment: Mapping[str, str]) -> list[NamedLayer]:
 
 
 def settings_of_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return dotted key → value of all variables."""
+    """Return dotted key → value, from all variables that set a setting."""
     return dict(_of_variable(name, environment[name]) for name in variables(environment))
 
 
@@ -91,7 +91,7 @@ def variables(environment: Iterable[str]) -> list[str]:
 
 
 def without_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment without these variables, for a command whose settings are already decided.
+    """Return an environment without the variables that set settings, for a command whose settings are already decided.
 
     The variable of the isolation stays, because its strictest value always wins.
     """

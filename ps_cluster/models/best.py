@@ -38,7 +38,7 @@ def load_best(file: Path, settings: NetworkSettings, spec: ExampleSpec) -> keras
 
 
 def is_built_by_code(name: str) -> bool:
-    """Return whether a network is built by a user's code: it is neither the package's own nor a saved model."""
+    """Return whether a network is built by a user's code: neither a network of this package nor a saved model."""
     return name not in NETWORKS.own and not isinstance(NETWORKS[name], SavedNetwork)
 
 
@@ -60,7 +60,7 @@ def check_that_it_loads(model: keras.Model, settings: NetworkSettings, spec: Exa
         try:
             saved.save(file)
             reason = _why_keras_cannot_load(saved, file)
-            # A later process may not know a class that this one knows. So load the file as that process will.
+            # A later process may not know a class that this process knows. So load the file as the later process will.
             loaded = (
                 build_finished(settings, spec) if reason and is_built_by_code(settings.name) else load_finished(file)
             )

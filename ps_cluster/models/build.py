@@ -49,7 +49,7 @@ def build(
 
 @contextmanager
 def dtype_policy(name: str) -> Iterator[None]:
-    """Let Keras give this policy to the layers that are created within the block, if they name none of their own."""
+    """Make this the dtype policy of all layers that are created within the block and name no policy."""
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(name)
     try:
@@ -89,7 +89,7 @@ def _build_checked(network: Network[Any], settings: NetworkSettings, spec: Examp
         if own and not isinstance(error, ValueError):  # Keras raises ValueError where the examples don't fit
             raise
         kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-        bold = _BOLD.search(str(error))  # Keras prints the reason in bold, among the layer's name and arguments
+        bold = _BOLD.search(str(error))  # Keras prints the reason in bold, between the layer's name and its arguments
         reason = one_line(_line_of_user_code(error) + kind + (bold[1] if bold else str(error)), 500)
         raise unbuildable(settings, spec, f"{reason}{_advice_on_relative_path(error)}") from error
     return model
@@ -101,7 +101,7 @@ def _advice_on_relative_path(error: Exception) -> str:
     if not isinstance(name, str) or os.path.isabs(name):
         return ""
     return (
-        ": the tasks of a run work in another folder, so a relative path leads elsewhere: give the whole path, e.g. "
+        ": the tasks of a run work in another folder, so a relative path is wrong there: give the absolute path, e.g. "
         f"Path(__file__).parent / '{one_line(name, 100)}', or os.path.abspath() outside of the function"
     )
 

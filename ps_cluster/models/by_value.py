@@ -1,7 +1,7 @@
-"""Send a Keras model with classes or functions that a script defines to other processes.
+"""Send other processes a Keras model that uses classes or functions of a script.
 
-A .keras file contains only the names of such classes and functions, which only the script knows. So the file is sent
-together with them, in a function that cloudpickle can write.
+A .keras file contains only the names of such classes and functions, and only the script can resolve these names. So the
+file is sent together with the classes and functions, wrapped in a function that cloudpickle can write.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ OwnObjects: TypeAlias = Mapping[str, type | FunctionType]
 def own_objects(model: keras.Model) -> OwnObjects:
     """Return, by name, the classes and functions that a saved model refers to and that Keras does not define.
 
-    They are classes of layers, losses, metrics, optimizers, initialisers and so on, and functions that are used in
-    their place. Those that the script has registered with Keras also appear under their registered names.
+    They are classes of layers, losses, metrics, optimizers, initialisers and so on, and functions that are used instead
+    of such classes. Objects that the script has registered with Keras also appear under their registered names.
     """
     found: dict[str, type | FunctionType] = {}
     for thing in _parts_of(model):
@@ -71,7 +71,7 @@ def _lacks_config(kind: type | FunctionType) -> TypeGuard[type[keras.Layer]]:
 
 
 class _LayerByArguments:
-    """Takes the place of a layer class without `get_config` while a model is loaded.
+    """Replaces a layer class without `get_config` while a model is loaded.
 
     Keras records the arguments with which such a layer was created, and saves them together with `trainable` and
     `dtype`. To load the layer, Keras passes all of them to `__init__`, which fails if it takes no `**kwargs`.
@@ -107,7 +107,7 @@ def _parts_of(model: keras.Model) -> Iterator[object]:
 
 
 def _with_config(value: object) -> Iterator[object]:
-    """Yield those objects in an attribute that Keras saves by name: functions, and objects with a configuration."""
+    """Yield the objects in a value that Keras saves by name: functions, and objects with a configuration."""
     for one in value if isinstance(value, list | tuple) else (value,):
         if isinstance(one, FunctionType) or (hasattr(one, "get_config") and not isinstance(one, keras.Layer)):
             yield one

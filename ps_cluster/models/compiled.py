@@ -26,7 +26,7 @@ from ps_cluster.private_names import (
 )
 
 Targets: TypeAlias = tf.Tensor | tuple[tf.Tensor, ...]
-"""Targets [B, ...] for all outputs of a model, or a tuple with those of each, in the order of `keras.tree.flatten`."""
+"""Targets [B, ...] for all outputs, or a tuple with the targets of each output, in the order of `keras.tree.flatten`."""
 
 
 class MicroBatch(NamedTuple):
@@ -63,7 +63,7 @@ class CompiledLoss:
     def by_output(self, targets: Targets, outputs: Outputs) -> dict[int, keras.Loss]:
         """Return the losses by the indices of their outputs. Raises ValueError if Keras can't match them.
 
-        `targets`: those of one example, in the form that losses take. `outputs`: tensors of the shapes of the outputs.
+        `targets`: the targets of one example, in the form that losses take. `outputs`: tensors of their shapes.
         """
         try:
             with tf.init_scope():
@@ -86,7 +86,7 @@ class CompiledLoss:
             return self._graph.get_concrete_function(*keras.tree.map_structure(_spec_of, given), of_part)
 
         # Within a strategy, Keras divides a loss by the number of replicas. A separate thread is outside of any
-        # strategy. `tf.init_scope` would not be: it returns to the strategy's scope around the graph.
+        # strategy. `tf.init_scope` would not help: it returns to the strategy's scope around the graph.
         with ThreadPoolExecutor(1) as outside:
             graph = outside.submit(trace).result()
         if any(captured.dtype == tf.resource for captured in graph.captured_inputs):
@@ -170,7 +170,7 @@ class CompiledMetrics:
         return dict(zip(self._metrics.result(), self._metrics.metrics, strict=True))
 
     def update(self, targets: Targets, outputs: Outputs, probabilities: Outputs) -> None:
-        """Update the metrics with a batch. If this runs in a graph, their variables are created outside of it.
+        """Update the metrics with a batch. In a graph, the variables of the metrics are created outside of the graph.
 
         `probabilities`: the outputs as probabilities, in the same structure.
         """

@@ -61,7 +61,7 @@ def optimizer_settings(model: keras.Model) -> dict[str, Any]:
 
 
 def schedule_settings(model: keras.Model) -> dict[str, Any]:
-    """Return the section `schedule` that is equivalent to that of a compiled optimizer; {} if its rate is constant.
+    """Return the section `schedule` that is equivalent to a compiled optimizer's schedule; {} if its rate is constant.
 
     Raises ValueError if the schedule is not one of Keras's.
     """
@@ -91,8 +91,8 @@ def _same(*names: str) -> dict[str, str]:
 
 _ADAM = {"momentum": "beta_1"} | _same("beta_2", "epsilon")
 _FTRL = {"l1": "l1_regularization_strength", "l2": "l2_regularization_strength"}
-# Keras's class → the equivalent rule ("momentum" stands for sgd, momentum or nesterov), and its setting → Keras's
-# setting.
+# Keras's class → the equivalent rule ("momentum" stands for sgd, momentum or nesterov), and the rule's setting →
+# Keras's setting.
 _RULES_OF_KERAS: dict[type[keras.Optimizer], tuple[str, dict[str, str]]] = {
     keras.optimizers.SGD: ("momentum", _same("momentum")),
     keras.optimizers.Adam: ("adam", _ADAM),

@@ -1,7 +1,7 @@
-"""Provide what stages (stages.py) and divided layers (width.py) share: both divide a network over several devices.
+"""Provide the types and functions that stages (stages.py) and divided layers (width.py) share.
 
-Both are pure functions with a vector of weights for each device. A device computes both the forward and the backward
-pass of its part.
+Both divide a network over several devices. The divided network is a pure function of a vector of weights for each
+device. Each device computes the forward and the backward pass of its part.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class NetworkPart:
     """A device's share of a network."""
 
     device: str
-    positions: np.ndarray  # int64 [k], of its weights in the vector of the whole network
+    positions: np.ndarray  # int64 [k], the positions of its weights in the vector of the whole network
     layout: FlatLayout  # of its weights
-    statistics: int  # the number of them. Those of all parts, end to end, are those of the network
+    statistics: int  # their number. The statistics of all parts, end to end, are those of the network
     layers: str  # the names of its layers, for the log
 
 
 class PartedForward(NamedTuple):
-    """The result of a forward pass in training mode of a network in parts. Compare `flat.Forward`."""
+    """The result of a forward pass, in training mode, of a network in parts. Compare `flat.Forward`."""
 
     outputs: Outputs
     fresh: list[tf.Tensor]  # for each part float32 [m of the part], the fresh part of its statistics
@@ -64,7 +64,7 @@ class PartedNetwork(Protocol):
 
 
 def compute_on(device: str, function: Callable[[*Tensors], Result], *given: *Tensors) -> Result:
-    """Return `function(*given)`, tensors in any structure. Compute it, and later its backward pass, on a device.
+    """Compute `function(*given)`, and later its backward pass, on a device. Return tensors in any structure.
 
     With `tf.device` alone, TensorFlow would compute the gradient on the device of the caller.
     """
@@ -89,7 +89,7 @@ def compute_on(device: str, function: Callable[[*Tensors], Result], *given: *Ten
 
 
 def functional_model_of(model: keras.Model) -> keras.Model:
-    """Return the functional model of a network: the network itself, or that in a Sequential. Raises ValueError for a class."""
+    """Return a network as a functional model; for a Sequential, its inner model. Raises ValueError for a user's class."""
     graph = functional_of(model) if isinstance(model, keras.Sequential) else model
     if not is_of_keras(model) or calls_of(graph) is None:
         raise ValueError(

@@ -20,22 +20,22 @@ class DynamicEmbedding(keras.Layer):
 
     Each key has a row of its own; two keys never share one. A key without a row has its initial value, which depends
     only on `seed` and the key. The parameter servers give a key a row at the first update, or the `admit_after`-th,
-    that has a gradient for it. Until then its gradients are dropped. A row ends after `expire_after` versions without
-    an update, or when its place is needed: the places are in buckets of 16, and each key belongs to one bucket. If that
-    bucket is full, its longest unused row ends. A key whose row has ended starts again from its initial value. Buckets
-    fill unevenly. With a budget of 1.33 times the number of keys in use, 2 % of these keys have no row at any one time.
-    With a budget of twice the number of keys, it is 0.1 %.
+    that has a gradient for it. Until then its gradients are dropped. A row is evicted after `expire_after` versions
+    without an update, or when its place is needed: the places are divided into buckets of 16, and each key belongs to
+    one bucket. If that bucket is full, the row that was unused for the longest time is evicted. A key whose row was
+    evicted starts again from its initial value. Buckets fill unevenly. With a budget of 1.33 times the number of keys
+    in use, 2 % of these keys have no row at any one time. With a budget of twice that number, 0.1 % have no row.
 
     In plain Keras the layer looks up the keys that were trained, and gives all other keys their initial value.
     `Model.fit` can train a model with this layer only after `layer.trainable = False`.
 
     Args:
       budget: the largest number of rows. It is rounded down to whole buckets.
-      output_dim: how many numbers a row has.
+      output_dim: the number of values in a row.
       seed: decides the initial values. Give each layer a different seed.
       scale: initial values are uniform between -scale and scale.
-      admit_after: how many updates have to have a gradient for a key before it gets a row.
-      expire_after: after how many versions of the weights without an update a row ends; None: rows do not expire.
+      admit_after: a key gets a row at its `admit_after`-th update with a gradient.
+      expire_after: a row is evicted after this many versions of the weights without an update; None: rows do not expire.
 
     Call arguments:
       keys: whole numbers of any dtype, or strings [...]. The number -2**63 is reserved. Strings are distinguished by

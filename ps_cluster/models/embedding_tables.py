@@ -1,12 +1,12 @@
-"""The embedding tables of a network that travel by rows: a step is computed with only the rows of its batch.
+"""Manage a network's embedding tables whose rows are sent individually: a step gets only the rows of its batch.
 
     a step      ids of the batch ──►  distinct rows, in the order of the servers that have them       (`Tables.table_rows_of`)
     forward     each lookup takes its vectors from the rows that were pulled, not from the layer
                 (`Tables.replaced`)
 
-A table is a large `keras.layers.Embedding` (see finding_tables.py). All tables of one width form a group: their rows
-follow each other, and are numbered within the group. So a step looks up, pulls and changes the rows of all of them at
-once. A `DynamicEmbedding` is a group of its own, and its rows are identified by keys instead of numbers
+A table is a large `keras.layers.Embedding` (see finding_tables.py). All tables of one width form a group. The rows of a
+group lie end to end, and are numbered within the group. So a step looks up, pulls and changes the rows of all tables of
+a group at once. A `DynamicEmbedding` is a group of its own, and its rows are identified by keys instead of numbers
 (keyed_rows.py).
 """
 
@@ -33,7 +33,7 @@ LookUp: TypeAlias = Callable[[TableLayer, tf.Tensor], tf.Tensor]
 
 @dataclass(frozen=True)
 class Table:
-    """An embedding layer whose rows travel one by one."""
+    """An embedding layer whose rows are pulled and pushed individually."""
 
     layer: TableLayer
     group: int  # the number of its group
@@ -46,7 +46,7 @@ class Table:
 
     @property
     def keyed(self) -> KeyedRows | None:
-        """The form of a table whose rows are found by their keys; None if they are numbered."""
+        """The form of a table whose rows are found by their keys; None if its rows are numbered."""
         return self.layer.form if isinstance(self.layer, DynamicEmbedding) else None
 
     @property
@@ -62,7 +62,7 @@ class TableCall(NamedTuple):
 
 
 class Tables:
-    """The tables of a network, in groups of equal width. Each table of keys is a group of its own, after the others."""
+    """The tables of a network, in groups of equal width. Each table of keys is a group; these groups come last."""
 
     def __init__(self, layers: Sequence[TableLayer] = ()):
         numbered = [layer for layer in layers if not isinstance(layer, DynamicEmbedding)]
@@ -91,7 +91,7 @@ class Tables:
 
     @property
     def keyed_size(self) -> int:
-        """How many numbers a checkpoint has for the tables of keys, besides rows and slots."""
+        """The number of values that a checkpoint has for the tables of keys, besides rows and slots."""
         return sum(layer.form.state_size for layer in self.keyed.values())
 
     def is_table(self, variable: keras.Variable) -> bool:
@@ -203,7 +203,7 @@ def _numbered_in_group(calls: Sequence[TableCall], sizes: tf.Tensor) -> tf.Tenso
         for numbers in ([call.table.rows for call in calls], [call.table.first for call in calls])
     )
     outside = (ids < 0) | (ids >= rows)
-    # The index of a call with ids outside of its table. Without any ids the maximum is negative, so 0 is taken.
+    # The index of a call with ids outside of its table. Without any ids the maximum is negative, so 0 is used.
     wrong = tf.maximum(tf.reduce_max(tf.where(outside, call_of, 0)), 0)
     messages = [
         f"ids outside of 0 to {call.table.rows - 1}, the rows of the Embedding layer {call.table.layer.name}:"

@@ -6,17 +6,18 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-# Operations of TensorFlow: those that make probabilities, those that a mean of several tensors consists of, and those
-# that only pass their input on.
+# Operations of TensorFlow that make probabilities, operations of which a mean of several tensors is composed, and
+# operations that only pass on their input.
 _PROBABILITIES = ("Softmax", "Sigmoid")
 _MEANS = ("AddV2", "AddN", "RealDiv", "Mul", "Mean", "Pack")
 _PASS_ON = ("Identity", "IdentityN", "Cast", "Reshape", "Squeeze", "ExpandDims", "StopGradient")
 
 
 def last_activation(tensor: tf.Tensor) -> tf.Operation | None:
-    """Return the softmax or sigmoid that made a tensor of a graph; None if none did.
+    """Return the softmax or sigmoid that made a tensor of a graph; None if neither did.
 
-    A mean of several tensors counts if such an operation made each of them. The last of these operations is returned.
+    A mean of several tensors counts if each of these tensors was made by such an operation. Then the operation of the
+    last of them is returned.
     """
     tensor = _source_of(tensor)
     if tensor.op.type not in _MEANS:
@@ -30,7 +31,7 @@ def last_activation(tensor: tf.Tensor) -> tf.Operation | None:
     return found
 
 
-# Operations at the end of a layer without an activation; and activations: TensorFlow's operation → Keras's name.
+# The last operations of layers without an activation. Then the activations: TensorFlow's operation → Keras's name.
 _PRODUCTS = ("MatMul", "BatchMatMulV2", "Einsum", "Conv2D", "Conv3D", "Conv2DBackpropInput", "DepthwiseConv2dNative")
 _ACTIVATIONS = {
     "Sigmoid": "sigmoid", "Softmax": "softmax", "Tanh": "tanh", "Relu": "relu", "Relu6": "relu6", "LeakyRelu": "leaky_relu",
@@ -62,7 +63,7 @@ def reach_of(tensor: tf.Tensor, trainable: frozenset[str]) -> Reach:
         return reach_of(parts[0], trainable)
     if operation.type == "BiasAdd":
         if not _is_trained(parts[1], trainable):
-            return Reach(False)  # a bias that stays as it is can't be multiplied
+            return Reach(False)  # the weights can't scale a bias that is not trained
         return reach_of(parts[0], trainable)._replace(any_place=True)
     if operation.type == "Mul" and (constants := [part for part in parts if tf.get_static_value(part) is not None]):
         others = [part for part in parts if part is not constants[0]]

@@ -1,4 +1,4 @@
-"""Find out what the outputs of a network are: scores or probabilities, in which units, and each for which target."""
+"""Find out what the outputs of a network mean: scores or probabilities, their units, and the target of each output."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from ps_cluster.private_names import made_by, wrapped_by
 class NetworkEnd:
     """The end of a network: its outputs in a graph outside of training, and what they mean.
 
-    All methods that are about a single output are about the one for the target. If all outputs are for the same target,
-    this is the first output.
+    All methods about a single output refer to the output for the target. If all outputs are for the same target, it is
+    the first output.
     """
 
     def __init__(self, model: keras.Model, spec: ExampleSpec, array: str = TARGET):
-        """Keep the model, which is traced only if that is needed. `array`: the array whose targets choose the output."""
+        """Keep the model. It is traced only if that is needed. `array`: the array whose targets choose the output."""
         self._model, self._array, self._spec = model, array, spec.targets[array]
         self._of_all = spec
 
@@ -71,10 +71,10 @@ class NetworkEnd:
     def gives_probabilities(self, loss: keras.Loss | None = None) -> bool:
         """Return whether the output consists of probabilities already, so that no activation has to follow.
 
-        A softmax or sigmoid at the end shows this, or the layer `PROBABILITIES`. If there is neither, its loss of compile()
-        decides: where Keras compares each number with a label of 0 or 1, the numbers are probabilities, however they are
-        computed. If several classes have an output each, the loss does not decide. A softmax then follows, after which
-        the largest output is still the largest.
+        A softmax or sigmoid at the end shows this, or the layer `PROBABILITIES`. If there is neither, the output's loss
+        in compile() decides: if it takes probabilities and compares each number with a label of 0 or 1, the numbers are
+        probabilities, however they are computed. If each of several classes has an output, the loss does not decide.
+        A softmax is then added, which does not change which output is the largest.
         """
         objective = OBJECTIVES[self._spec.objective]
         if not objective.has_accuracy:
@@ -99,8 +99,8 @@ class NetworkEnd:
 
         They do if the best network for the standardised targets is also the best one for the original targets.
         This depends on the loss, and on whether the network can return any number. Where it is not known, targets stay
-        as they are. `losses`: those of compile(), of the outputs that have one. There are none for a model that was not
-        compiled, which is trained by the squared error in standard deviations.
+        as they are. `losses`: the losses in compile(), of the outputs that have a loss. It is empty for a model that
+        was not compiled: such a model is trained with the squared error in standard deviations.
         """
         if is_marked(self._model, OWN_UNITS):
             return "a saved model returns them in their units"
@@ -148,8 +148,8 @@ class _OutputsGraph:
 def target_names(model: keras.Model, outputs: Outputs, spec: ExampleSpec) -> list[str]:
     """Return, for each output, the name of the array with its targets, in the order of `keras.tree.flatten`.
 
-    Targets without names belong to the outputs in the order in which the model returns them. `outputs`: in the structure
-    that the model returns. Raises ValueError if an output has no target, or a target no output.
+    Targets without names belong to the outputs in the order in which the model returns them. `outputs`: the outputs in
+    the structure that the model returns. Raises ValueError if an output has no target, or a target no output.
     """
     arrays = {one.output: array for array, one in spec.targets.items()}
     names = _output_names(model, outputs)

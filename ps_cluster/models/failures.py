@@ -13,7 +13,7 @@ from ps_cluster.files.values import one_line
 from ps_cluster.installation import IMPORT_FOLDER
 
 COMPUTATION = "own_computation"
-"""The name scope of a network's forward pass, loss and gradients, by which TensorFlow's errors from there are known."""
+"""The name scope of a network's forward pass, loss and gradients. TensorFlow's errors in them are recognised by it."""
 
 # The folders of code that is not the user's: this package, the standard library and installed packages. The names of
 # Python's frozen modules begin with "<frozen".
@@ -52,8 +52,8 @@ def reason_of(error: BaseException) -> str:
 def failure_of_computation(error: BaseException, *, anywhere: bool = False) -> str | None:
     """Return what failed in the user's own computation, and where, on one line; None for any other error.
 
-    `anywhere`: whether only the user's computation was running, so that its operations need not be recognised by their
-    scope.
+    `anywhere`: whether only the user's computation was running, so that any failed operation belongs to it, whatever
+    its scope.
     """
     text = str(error)
     if getattr(error, "error_code", None) not in _SAME_AGAIN or not (anywhere or COMPUTATION in text):

@@ -1,7 +1,7 @@
-"""Find out which embeddings of a network can be tables, whose rows travel one by one.
+"""Find out which embeddings of a network can be tables, whose rows are pulled and pushed individually.
 
-The rows of a table are pulled for each step, so the ids of the step's batch have to be known before the weights are. So
-nothing between the inputs and the layer may depend on weights. The graph of a forward pass shows whether that is so.
+Each step pulls the rows of its batch, so the ids of the batch have to be known before the weights. Therefore nothing
+between the inputs and the layer may depend on weights. The graph of a forward pass shows whether anything does.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def find_tables(
     A `DynamicEmbedding` that is trained is always a table. Raises UserError if it can't be one.
 
     Args:
-      against: the reason why no embedding of this run can be a table; None if there is none.
+      against: the reason why no embedding of this run can be a table; None if there is no such reason.
       say: called with a line for each large embedding that can't be a table. The line gives the reason.
     """
     found = []

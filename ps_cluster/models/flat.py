@@ -73,8 +73,9 @@ class FlatLayout:
     def matrices(self, patterns: Sequence[str]) -> list[tuple[int, int, int]]:
         """Return (begin, rows, columns) of each variable with at least two axes and one of the patterns in its path.
 
-        The last axis, of units or filters, has the columns. All other axes together have the rows. An exception are the
-        queries, keys and values of Keras's attention [inputs, heads, units of a head]: their first axis has the rows.
+        The last axis (units or filters) becomes the columns, and all other axes together become the rows. An exception
+        are the queries, keys and values of Keras's attention [inputs, heads, units of a head]: their first axis becomes
+        the rows.
         """
         begins = np.cumsum([0, *self.sizes])
         return [
@@ -150,7 +151,7 @@ def input_signature(spec: ExampleSpec, batch_size: int | None = None) -> dict[st
 class Arguments(NamedTuple):
     """The arguments of a forward pass. Its result depends on nothing else."""
 
-    values: Sequence[tf.Tensor]  # of the trainable variables that are no tables, in any float dtype
+    values: Sequence[tf.Tensor]  # of the trainable variables that are not tables, in any float dtype
     statistics: tf.Tensor  # float32 [m]
     inputs: Mapping[str, tf.Tensor]  # name → raw examples [B, ...]
     # int32 [2], the random state of dropout and the like. Keras would keep it in a variable of the layer, which depends
@@ -162,7 +163,7 @@ class Forward(NamedTuple):
     """The result of a forward pass in training mode."""
 
     outputs: Outputs  # of a whole network: float32 [B, outputs], or several such tensors
-    fresh: tf.Tensor  # float32 [m], the new statistics minus `keep` times the given ones
+    fresh: tf.Tensor  # float32 [m], the new statistics minus `keep` times the given statistics
     losses: list[tf.Tensor]  # [] each: the losses of regularisers, and those that layers have added
 
 
@@ -170,8 +171,8 @@ class FlatNetwork:
     """A Keras model as a pure function of flat vectors. Its own variables are never read or written.
 
     A batch changes the statistics s to `keep` * s + fresh, elementwise. The fresh part depends only on the batch, so
-    it can be applied to other statistics than those that the step was given. The variables of embedding tables are not
-    among the n weights: a step gets only the rows that it needs.
+    it can be applied to statistics other than those that were passed to the step. The variables of embedding tables
+    are not among the n weights: a step gets only the rows that it needs.
     """
 
     def __init__(
@@ -190,10 +191,10 @@ class FlatNetwork:
         self.tables = tables
         self.variables = [v for v in model.trainable_variables if not tables.is_table(v)]
         self.weights = FlatLayout.of(self.variables)  # [n]
-        self.all_weights = FlatLayout.of(model.trainable_variables)  # in a checkpoint
+        self.all_weights = FlatLayout.of(model.trainable_variables)  # the layout in a checkpoint
         self._trained = [v for v in self._computing.trainable_variables if not tables.is_table(v)]
         self.statistics = FlatLayout.of(statistics_of(model))  # [m]
-        self.keep = kept_shares(model)  # [m]. Before `count_calls` it takes each layer to be called once in a step
+        self.keep = kept_shares(model)  # [m]. Until `count_calls`, it assumes that a step calls each layer once
         self._seeds = seeds_of(self._computing)
         self._statistics = statistics_of(self._computing)
         varying = {id(variable) for variable in (*self._seeds, *self._statistics)}
@@ -210,8 +211,8 @@ class FlatNetwork:
     def count_calls(self, spec: ExampleSpec) -> None:
         """Count how often a step calls each layer, and set `keep` accordingly. Call this before the first step.
 
-        A layer that is called n times in a step moves its statistics n times. The share of them that a step keeps is
-        then the n-th power of the layer's momentum.
+        A layer that is called n times in a step updates its statistics n times. The share of the old statistics that a
+        step keeps is then the n-th power of the layer's momentum.
         """
         calls = np.array(self._traced(spec)[1], np.float32)
         self.keep = kept_shares(self.model) ** np.repeat(calls, self.statistics.sizes)
@@ -296,9 +297,9 @@ class FlatNetwork:
         return self.tables.table_rows_of(calls, servers)
 
     def calls(self, given: Arguments, value: tf.Tensor) -> tuple[list[TableCall], list[keras.Variable]]:
-        """Return the calls of tables in a forward pass, in order, and the variables that it reads but was not given.
+        """Return the calls of tables in a forward pass, in order, and the variables that it reads without given values.
 
-        `value`: [], the value of all numbers that the calls return.
+        `value`: [], the number with which the vectors that the calls return are filled.
         """
         calls: list[TableCall] = []
         scope, *_ = self._run_in_scope(given, self.tables.recording(calls, value))
@@ -315,7 +316,7 @@ class FlatNetwork:
             *self._constants,
         ]
         with self.tables.replaced(look_up), PureScope(values, collect_losses=True) as scope, constant_tables(model):
-            # As Keras's `fit`: where `call` has no such argument, dropout and the like do nothing.
+            # As in Keras's `fit`: if `call` has no argument `training`, dropout and the like do nothing.
             training = {"training": True} if takes_training(model) else {}
             outputs = model(as_arguments(given.inputs), **training)
             losses = [tf.reduce_sum(tf.cast(loss, tf.float32)) for loss in model.losses]

@@ -1,6 +1,6 @@
-"""Compute the same as some of Keras's layers, but faster.
+"""Replace some of Keras's layers by faster layers that compute the same.
 
-Keras 3 composes batch normalisation of single operations in float32. TensorFlow composes GELU and SiLU of single
+Keras 3 builds batch normalisation from single operations in float32. TensorFlow builds GELU and SiLU from single
 operations in the dtype of their input. oneDNN's bfloat16 kernel for the gradient of a convolution's filters runs at
 half the speed of its other kernels (measured without AMX). In a step of airbench on one thread, GELU takes 14 ms
 instead of 72.
@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from ps_cluster.models.keras_losses import is_of_keras
 
-CHEAP_ACTIVATIONS = ("linear", "relu", "sigmoid", "softmax")  # one operation already
+CHEAP_ACTIVATIONS = ("linear", "relu", "sigmoid", "softmax")  # each is a single operation already
 WIDE = 256  # channels; with 64, the copies take as much time as the matrix products save
 
 
@@ -64,7 +64,7 @@ class FusedBatchNormalization(keras.layers.BatchNormalization):
     """`keras.layers.BatchNormalization` over the last axis of images, by TensorFlow's fused kernel."""
 
     def call(self, inputs: tf.Tensor, training: bool | None = None, mask: tf.Tensor | None = None) -> tf.Tensor:
-        """Return `inputs` [B, height, width, channels] normalised, by Keras in all cases for which the kernel is not made."""
+        """Return `inputs` [B, height, width, channels] normalised. Keras computes what the kernel can't."""
         if inputs.shape.rank != 4 or self.axis not in (-1, 3) or self.renorm or mask is not None:
             return super().call(inputs, training=training, mask=mask)
         training = training and self.trainable
@@ -93,7 +93,7 @@ class FusedBatchNormalization(keras.layers.BatchNormalization):
 
 
 class CompiledActivation(keras.layers.Activation):
-    """`keras.layers.Activation`, compiled by XLA to one loop forward and one backward, in float32."""
+    """`keras.layers.Activation`, compiled by XLA into one forward and one backward loop, in float32."""
 
     def __init__(self, activation: Callable[[tf.Tensor], tf.Tensor], **options: Any):
         super().__init__(activation, **options)

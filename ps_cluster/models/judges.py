@@ -43,7 +43,7 @@ def judge_of(spec: ExampleSpec, training: TrainingSettings | None = None, model:
     """Return the judge of a data set's objective, with the loss of the model's compile() if it has one.
 
     Args:
-      training: the settings of label smoothing and class weights; None to score without both.
+      training: the settings of label smoothing and class weights; None: the loss uses neither.
       model: the network whose outputs are judged. None: the outputs are scores, one for each class, or standard
         deviations.
     """
@@ -94,7 +94,7 @@ class Judge(ABC):
     of_prediction: ObjectiveJudge
 
     def predicting(self, outputs: Outputs) -> tf.Tensor:
-        """Return the one of several outputs that is the prediction."""
+        """Return the output that is the prediction, out of several outputs."""
         found: tf.Tensor = keras.tree.flatten(outputs)[0]
         return found
 
@@ -121,7 +121,7 @@ class Judge(ABC):
 
     @abstractmethod
     def metric(self, targets: Targets, outputs: Outputs) -> tf.Tensor:
-        """Return the metric of each example, [B]. Outputs that are not finite are wrong."""
+        """Return the metric of each example, [B]. Outputs that are not finite count as wrong."""
 
     @abstractmethod
     def prediction(self, outputs: Outputs) -> tf.Tensor:
@@ -153,7 +153,7 @@ class Judge(ABC):
 
     @abstractmethod
     def finished(self, model: keras.Model) -> keras.Model:
-        """Return the model to save. Its last layer says what its outputs are, if no other layer does."""
+        """Return the model to save. If no other layer says what its outputs are, it gets a last layer that does."""
 
     def loss(
         self, targets: Targets, outputs: Outputs, weights: tf.Tensor | None = None, part: MicroBatch | None = None
@@ -184,7 +184,7 @@ class ObjectiveJudge(Judge):
         self._smoothing = training.label_smoothing if training else 0.0
 
     def adapt_to(self, end: NetworkEnd, losses: Mapping[int, keras.Loss]) -> None:
-        """Adapt to what the outputs are. `losses`: index of an output → its loss of compile(); empty without one."""
+        """Adapt to what the outputs mean. `losses`: index of an output → its loss in compile(); empty if none."""
         if losses:
             self.of_probabilities = end.gives_probabilities(losses.get(end.place))
             self.needs_mark = self.of_probabilities and not end.ends_in_probabilities and not end.is_marked
@@ -229,7 +229,7 @@ class ClassificationJudge(ObjectiveJudge):
         return outputs
 
     def weights(self, targets: tf.Tensor, given: tf.Tensor | None) -> tf.Tensor | None:
-        """Return the weights of the examples times those of their classes."""
+        """Return the weights of the examples times the weights of their classes."""
         given = super().weights(targets, given)
         if self._of_classes is None:
             return given
@@ -245,7 +245,7 @@ class ClassificationJudge(ObjectiveJudge):
         )
 
     def metric(self, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
-        """Return 1 where the output of the label is the largest."""
+        """Return 1 for each example whose label has the largest output, else 0."""
         return tf.cast(self._predicted(outputs) == self.labels(targets), tf.float32)
 
     def _predicted(self, outputs: tf.Tensor) -> tf.Tensor:
@@ -302,7 +302,7 @@ class OneOutputJudge(ClassificationJudge):
     """
 
     def adapt_to(self, end: NetworkEnd, losses: Mapping[int, keras.Loss]) -> None:
-        """Adapt to what the output is. Raises ValueError for a loss that compares several numbers with each other."""
+        """Adapt to what the output means. Raises ValueError for a loss that compares several numbers with each other."""
         for loss in losses.values():
             if compares_classes(loss):
                 raise ValueError(
@@ -313,7 +313,7 @@ class OneOutputJudge(ClassificationJudge):
 
     @property
     def reading(self) -> str:
-        return f"told apart by one {'probability' if self.of_probabilities else 'score'}"
+        return f"distinguished by one {'probability' if self.of_probabilities else 'score'}"
 
     def targets(self, rows: tf.Tensor) -> tf.Tensor:
         return tf.cast(rows, tf.float32)[:, None]
@@ -387,7 +387,7 @@ def _log_odds(probabilities: tf.Tensor) -> tf.Tensor:
 
 
 def _clipped(outputs: tf.Tensor) -> tf.Tensor:
-    """Limit probabilities to 0..1, which a network without an activation may leave. What is not finite becomes NaN."""
+    """Clip probabilities to 0..1, as a network without an activation may exceed it. Non-finite values become NaN."""
     return tf.where(tf.math.is_finite(outputs), tf.clip_by_value(outputs, 0.0, 1.0), math.nan)
 
 
@@ -415,7 +415,7 @@ class RegressionJudge(ObjectiveJudge):
         return f"targets as they are ({self._why_own_units})" if self._why_own_units else IN_DEVIATIONS
 
     def targets(self, rows: tf.Tensor) -> tf.Tensor:
-        """Return float64 [B, outputs] in the target's own units: float32 may not distinguish neighbours far from 0."""
+        """Return float64 [B, outputs] in the target's own units: float32 can't distinguish close numbers far from 0."""
         return tf.reshape(tf.cast(rows, tf.float64), [-1, self.outputs])
 
     def losses(self, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
@@ -462,9 +462,9 @@ class RegressionJudge(ObjectiveJudge):
 
 
 class NextByteJudge(ObjectiveJudge):
-    """Mean cross-entropy over the places of a window, in nats; the metric is the same in bits per byte.
+    """Mean cross-entropy over the positions of a window, in nats; the metric is the same in bits per byte.
 
-    Outputs are `BYTES` scores for each place, end to end: float32 [B, window * BYTES].
+    Outputs are `BYTES` scores for each position, end to end: float32 [B, window * BYTES].
     """
 
     def targets(self, rows: tf.Tensor) -> tf.Tensor:
@@ -479,7 +479,7 @@ class NextByteJudge(ObjectiveJudge):
         return self.losses(targets, outputs) / math.log(2)
 
     def prediction(self, outputs: tf.Tensor) -> tf.Tensor:
-        """Return the scores as they are. A softmax would be needed for each place separately."""
+        """Return the scores unchanged. For probabilities each position would need a softmax of its own."""
         return outputs
 
 

@@ -1,4 +1,4 @@
-"""Find out what Keras's own losses and metrics take: probabilities or scores, labels or rows, targets in any units."""
+"""Find out what Keras's own losses and metrics take: probabilities or scores, labels or one-hot rows, which units."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _OF_SCORES = (
 )  # fmt: skip
 # Losses that allow other units: d(a y + b, a o + b) = c d(y, o). A network trained on standardised targets therefore
 # returns the same once its outputs are converted back. Other losses don't allow them: Huber and log-cosh have a width
-# in the target's units; for relative errors, logarithms, Poisson, cosine and Kullback-Leibler the place of zero
-# matters; and the rest takes labels.
+# in the target's units; relative errors, logarithms, Poisson, cosine and Kullback-Leibler depend on where zero
+# is; and all other losses take labels.
 _IN_ANY_UNITS = (keras.losses.mean_squared_error, keras.losses.mean_absolute_error)
 # Base classes, which say nothing about the targets of a class that a user derives from them.
 _BASES = (keras.losses.Loss, keras.metrics.Metric, keras.metrics.Mean, keras.metrics.Sum)
@@ -44,7 +44,7 @@ def compares_classes(loss: keras.Loss) -> bool:
 
 
 def takes_any_units(loss: keras.Loss) -> bool:
-    """Return whether, by this loss, the best network for standardised targets is the best one for the targets too."""
+    """Return whether this loss has the same best network for standardised targets as for the targets themselves."""
     return is_of_keras(loss) and wrapped_by(loss) in _IN_ANY_UNITS
 
 
@@ -57,7 +57,7 @@ def loss_takes_probabilities(loss: keras.Loss) -> bool:
 
 
 def metric_takes_probabilities(metric: keras.Metric) -> bool:
-    """Return whether a metric of Keras is right only for probabilities.
+    """Return whether a metric of Keras gives correct results only for probabilities.
 
     Such metrics compare with a threshold of 1/2, or with many thresholds between 0 and 1, or take logarithms of
     probabilities. A threshold or a `from_logits` that the user has set refers to what the network returns, as in Keras.
@@ -76,7 +76,7 @@ def metric_takes_probabilities(metric: keras.Metric) -> bool:
 
 
 def target_for(judging: keras.Loss | keras.Metric, targets: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
-    """Return targets as a loss or metric takes them: labels become one-hot rows if it compares them place by place."""
+    """Return targets as a loss or metric takes them: labels become one-hot rows if it compares them elementwise."""
     if targets.dtype == tf.float64:  # a user's loss may compute in float32 only, as Keras does
         targets = tf.cast(targets, tf.float32)
     is_label = targets.dtype.is_integer and targets.shape.rank == 1
@@ -84,7 +84,7 @@ def target_for(judging: keras.Loss | keras.Metric, targets: tf.Tensor, output: t
 
 
 def _takes_rows(judging: keras.Loss | keras.Metric) -> bool:
-    """Return whether a loss or metric of Keras compares targets with outputs place by place; False for a user's."""
+    """Return whether a loss or metric of Keras compares targets with outputs elementwise; False for one of a user."""
     if hasattr(judging, "sparse_y_true"):  # intersection over union
         return not judging.sparse_y_true
     function = wrapped_by(judging)

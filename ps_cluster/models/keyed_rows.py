@@ -1,9 +1,9 @@
-"""The places of rows that are found by their keys, as in a `DynamicEmbedding`: buckets, hashes and initial values.
+"""Find rows by their keys, as in a `DynamicEmbedding`: buckets, hashes and initial values.
 
     key, int64  ──hash──►  one of `buckets`  ──compare with the keys there──►  one of its `ways` places, or none
 
 A key's row can only be in the key's bucket, as in a set-associative cache. So the content of a table is a few arrays of
-fixed shapes, which a checkpoint contains as they are, and the longest unused row is found in a single bucket. The
+fixed shapes, which a checkpoint contains unchanged, and the row that was unused for longest is in a known bucket. The
 launcher imports this module, so it must not import TensorFlow.
 """
 
@@ -15,11 +15,11 @@ import numpy as np
 
 from ps_cluster.config.lazy import tf
 
-EMPTY = -(2**63)  # the key of a place without a row; no row can have it
+EMPTY = -(2**63)  # the key of a place without a row; no row can have this key
 WAYS = 16  # places in a bucket
 _STEP = 0x9E3779B97F4A7C15 - 2**64  # as an int64
 _FACTORS = ((30, 0xBF58476D1CE4E5B9 - 2**64), (27, 0x94D049BB133111EB - 2**64))
-_BITS = 24  # random bits of an initial value; float32 has as many
+_BITS = 24  # random bits of an initial value; the precision of float32
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class KeyedRows:
     seed: int
     scale: float  # initial values are uniform between -scale and scale
     admit_after: int = 1  # a key gets its row when it is pushed for the `admit_after`-th time
-    expire_after: int | None = None  # a row ends after this many versions without an update; None: rows do not expire
+    expire_after: int | None = None  # a row is evicted after this many versions without an update; None: never
 
     @property
     def places(self) -> int:
@@ -49,12 +49,12 @@ class KeyedRows:
 
     @property
     def state_columns(self) -> int:
-        """How many numbers a checkpoint has for each bucket, besides rows and slots (server/keyed_tables.py)."""
+        """The number of values of each bucket in a checkpoint, besides rows and slots (server/keyed_tables.py)."""
         return 3 * self.columns + 1
 
     @property
     def state_size(self) -> int:
-        """How many numbers a checkpoint has for the table, besides rows and slots."""
+        """The number of values that a checkpoint has for the table, besides rows and slots."""
         return self.buckets * self.state_columns
 
     def bucket_of(self, keys: tf.Tensor) -> tf.Tensor:
@@ -64,7 +64,8 @@ class KeyedRows:
     def columns_of(self, keys: tf.Tensor, buckets: tf.Tensor, table: tf.Tensor) -> tf.Tensor:
         """Return the column of each key in its bucket, int64 [k]; -1 if the bucket does not have the key.
 
-        `buckets`: int64 [k], the index of each key's bucket in `table`, int64 [buckets, columns], which has the buckets' keys.
+        `table`: int64 [buckets, columns], the keys of each bucket. `buckets`: int64 [k], the index of each key's bucket
+        in `table`.
         """
         is_there = tf.equal(tf.gather(table, buckets), keys[:, None]) & tf.not_equal(keys, EMPTY)[:, None]
         column = tf.argmax(tf.cast(is_there, tf.int8), axis=1)
@@ -80,7 +81,7 @@ class KeyedRows:
 
 @dataclass(frozen=True)
 class KeyedPart:
-    """A server's part of a keyed table at the start: the buckets whose number modulo `servers` is its index."""
+    """A server's part of a keyed table at the start: the buckets whose number modulo `servers` is the server's index."""
 
     form: KeyedRows  # of the whole table
     keys: np.ndarray  # int64 [places of the part]; EMPTY where there is no row

@@ -60,7 +60,7 @@ class ConstantTable:
 
 
 def _hashes(keys: tf.Tensor) -> tf.Tensor:
-    """Return a whole number for each key, int64: an integer key itself, and a hash of a word."""
+    """Return a whole number for each key, int64: an integer key itself, or the hash of a word."""
     if keys.dtype == tf.string:
         return tf.strings.to_hash_bucket_fast(keys, 2**63 - 1)
     return tf.cast(keys, tf.int64)

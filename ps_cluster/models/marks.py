@@ -1,4 +1,4 @@
-"""Add a layer at the end of a saved model that says what its outputs are, where no other layer shows this.
+"""Add a last layer that says what the outputs of a saved model are, if no other layer shows this.
 
 A mark is recognised by its name in the saved model. So each mark has a name that no user gives to a layer.
 """
@@ -18,7 +18,7 @@ from ps_cluster.private_names import copy_compiled, layers_of, made_by
 UNITS = "ps_cluster_units"  # turns a regression's standard deviations into the target's units
 OWN_UNITS = "ps_cluster_own_units"  # does nothing: the outputs of a regression are in the target's units
 SCORES = "ps_cluster_scores_not_probabilities"  # does nothing: the outputs are scores
-PROBABILITIES = "ps_cluster_probabilities"  # does nothing: the outputs are probabilities, which only the loss showed
+PROBABILITIES = "ps_cluster_probabilities"  # does nothing: the outputs are probabilities, as only the loss showed
 MARKS = (UNITS, OWN_UNITS, SCORES, PROBABILITIES)
 
 
@@ -34,7 +34,7 @@ def is_marked(model: keras.Model, mark: str) -> bool:
 
 
 def followed_by(model: keras.Model, layer: keras.Layer, inputs: Mapping[str, ArrayField]) -> keras.Model:
-    """Return a model whose outputs go through one more layer. `inputs`: for a subclassed model, which does not know them."""
+    """Return a model whose outputs go through one more layer. `inputs`: its inputs, which a subclassed model lacks."""
     if not symbolic_inputs_of(model):
         given = {name: keras.Input(field.shape, name=name, dtype=field.network_dtype) for name, field in inputs.items()}
         arguments = as_arguments(given)

@@ -13,11 +13,11 @@ from ps_cluster.models.compiled import CompiledMetrics
 from ps_cluster.models.judges import Judge
 from ps_cluster.private_names import mode_of_metric
 
-MOST_COLLECTED = 2**20  # how many numbers of truth are collected before the metrics are updated: 4 MB
+MOST_COLLECTED = 2**20  # the metrics are updated once this many target values are collected: 4 MB
 
 
 def further_metrics(judge: Judge, compiled: CompiledMetrics) -> dict[str, keras.Metric]:
-    """Return new metrics of an objective by name, without those whose name or class a metric of compile() has.
+    """Create an objective's further metrics, by name, except those whose name or class a metric of compile() has.
 
     `compiled`: the metrics of compile(), which have to be built.
     """
@@ -27,9 +27,9 @@ def further_metrics(judge: Judge, compiled: CompiledMetrics) -> dict[str, keras.
 
 
 def scored_metrics(judge: Judge, compiled: CompiledMetrics) -> dict[str, Literal["max", "min"] | None]:
-    """Return the metrics that are scored besides the objective's metric and the loss: name → which values are better.
+    """Return the metrics that are scored besides the objective's metric and the loss: name → the better direction.
 
-    The value is None where Keras does not know it. `compiled`: the metrics of compile(), which have to be built.
+    The direction is None where Keras does not know it. `compiled`: the metrics of compile(), which have to be built.
     """
     scored = further_metrics(judge, compiled) | compiled.metrics
     return {name: mode_of_metric(metric) for name, metric in scored.items()}

@@ -21,7 +21,7 @@ _GOLDEN = 0x9E3779B1
 
 
 def seeds_of(model: keras.Model) -> list[keras.Variable]:
-    """Return the state, [2], of each SeedGenerator in a model, once each, in the order of its variables."""
+    """Return the state, [2], of each SeedGenerator in a model, once each, in the order of the model's variables."""
     generators = [generator for layer in layers_of(model) for generator in seed_generators_of(layer)]
     states = {id(generator.state) for generator in generators}
     return [variable for variable in model.non_trainable_variables if id(variable) in states]
@@ -41,7 +41,7 @@ def seed_states(random_state: tf.Tensor, count: int) -> list[tf.Tensor]:
 
 
 class PureScope(keras.StatelessScope):
-    """A scope in which variables have given values. It records what makes a pass depend on anything else."""
+    """A scope in which variables have given values. It records reads of other variables, and all assignments."""
 
     def __init__(
         self, state_mapping: Sequence[tuple[keras.Variable, tf.Tensor | np.ndarray]], collect_losses: bool = False
@@ -61,7 +61,7 @@ class PureScope(keras.StatelessScope):
         return self._times[id(variable)]
 
     def get_current_value(self, variable: keras.Variable) -> tf.Tensor | None:
-        """Return the value of a variable. If none was given for it, this is recorded, and the result is None.
+        """Return the value of a variable. If the variable has no given value, record that, and return None.
 
         No gradient flows through a value that a layer has assigned, as none flows through an assigned variable.
         """
@@ -88,7 +88,7 @@ class PureScope(keras.StatelessScope):
         """Raise ValueError, with the variable's name, if the pass in this scope was not a function of the given values.
 
         `may_change`: the variables of the model that the pass may change: its statistics and the states of its seeds.
-        The error is not raised where it happens, because Keras adds a long text to an error within a layer.
+        The error is raised here and not during the pass, because Keras adds a long text to an error within a layer.
         """
         for variable in self._unknown.values():
             if "seed_generator" in variable.path:
@@ -111,7 +111,8 @@ class PureScope(keras.StatelessScope):
 def infer(model: keras.Model, inputs: tf.Tensor | Mapping[str, tf.Tensor]) -> Outputs:
     """Return the outputs of a model outside of training. Its variables stay as they are.
 
-    Layers that draw random numbers even then draw the same ones for every batch, so that scores are reproducible.
+    Layers that draw random numbers even outside of training draw the same numbers for every batch, so that scores are
+    reproducible.
     """
     seeds = seeds_of(model)
     own = {id(seed) for seed in seeds}

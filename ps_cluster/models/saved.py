@@ -20,16 +20,16 @@ def load_saved(file: Path, spec: ExampleSpec) -> keras.Model:
     """Return the model of a .keras file, with its loss and metrics.
 
     Keras's safe mode stays on. Layers that Keras does not know are looked up in the files of code that the user has
-    named. A regression that was not saved by a run is taken to return the target's units, as any model of Keras does.
+    named. A regression that was not saved by a run is assumed to return the target's units, like any model of Keras.
 
     Raises:
-      ValueError, TypeError: the file contains no model, or a model with a layer or loss that is in none of those files.
+      ValueError, TypeError: the file contains no model, or a model with a layer or loss that no such file defines.
     """
     return in_own_units(load_finished(file, compiled=True), spec)
 
 
 def in_own_units(model: keras.Model, spec: ExampleSpec) -> keras.Model:
-    """Return a user's model. A regression without a mark is marked as one that returns the target's units."""
+    """Return a user's model. A regression without a mark gets the mark that its outputs are in the target's units."""
     if not OBJECTIVES[spec.objective].has_units or is_marked(model, UNITS) or is_marked(model, OWN_UNITS):
         return model
     marked = with_mark(model, OWN_UNITS, spec.inputs)
@@ -63,8 +63,8 @@ def in_float32(model: keras.Model) -> keras.Model:
 def predicting(model: keras.Model, spec: ExampleSpec) -> keras.Model:
     """Return a finished model with predictions as its only output, [B, outputs]: probabilities, or a target's values.
 
-    Outputs that are probabilities already get no activation. Of several outputs, the one for the target is the
-    prediction, or the first one if all are for the same target.
+    If the outputs are already probabilities, no activation is added. If there are several outputs, the output for the
+    target is the prediction, or the first output if all are for the same target.
     """
     end = NetworkEnd(model, spec)
     is_done, layers = end.gives_probabilities(), keras.layers

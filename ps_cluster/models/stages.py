@@ -41,7 +41,7 @@ def blocks_of(model: keras.Model) -> list[Block]:
     for layer in layers_of(model):
         if isinstance(layer, keras.layers.Masking) or getattr(layer, "mask_zero", False):
             raise ValueError(f"layer '{layer.name}' makes a mask, which can't be sent from one worker to the next")
-    nodes = sorted(calls_of(graph) or [], key=lambda node: not node.is_input)  # each comes after those that it needs
+    nodes = sorted(calls_of(graph) or [], key=lambda node: not node.is_input)  # in the order of computation
     ends = [end for end in range(1, len(nodes)) if _can_be_cut(graph, nodes, end)]
     blocks = []
     for begin, end in pairwise([0, *ends, len(nodes)]):
@@ -80,7 +80,7 @@ def balanced(blocks: Sequence[Block], parts: int) -> list[int]:
 class StagedNetwork:
     """A network in stages, as a function of a vector of weights and a vector of statistics for each stage.
 
-    The networks of the stages share the layers of the whole network, and so its variables.
+    The networks of the stages share the layers of the whole network, and therefore its variables.
     """
 
     def __init__(self, whole: FlatNetwork, blocks: Sequence[Block], firsts: Sequence[int], devices: Sequence[str]):
@@ -93,7 +93,7 @@ class StagedNetwork:
         """
         graph = functional_model_of(whole.model)
         tensors = [graph.input, *(blocks[first - 1].output for first in firsts[1:]), graph.output]
-        self.output_device = devices[-1]  # the one whose stage returns the outputs
+        self.output_device = devices[-1]  # the device whose stage returns the outputs
         self.stages: list[FlatNetwork] = []
         self.parts: list[NetworkPart] = []
         weights = statistics = seeds = 0
@@ -124,8 +124,8 @@ class StagedNetwork:
 
             def compute(vector: tf.Tensor, *arrived: tf.Tensor) -> Forward:
                 given = {"activations": arrived[0]} if arrived else inputs
-                passed = stage.forward(vector, own, given, random_state)  # noqa: B023 (it is called in this turn)
-                return passed._replace(fresh=tf.stop_gradient(passed.fresh))  # or zeros would flow back through it
+                passed = stage.forward(vector, own, given, random_state)  # noqa: B023 (it is called in this iteration)
+                return passed._replace(fresh=tf.stop_gradient(passed.fresh))  # so that no zeros flow back through it
 
             crossing = [passes[-1].outputs] if passes else []  # a single tensor: networks are cut only there
             passes.append(compute_on(part.device, compute, vector, *crossing))
@@ -134,7 +134,7 @@ class StagedNetwork:
 
 
 def _check_variables(model: keras.Model, parts: Sequence[keras.Model]) -> None:
-    """Raise ValueError if the flat vectors of the parts, end to end, would not be those of the model."""
+    """Raise ValueError if the flat vectors of the parts, end to end, would not be the vectors of the model."""
     for of in (lambda one: one.trainable_variables, statistics_of, seeds_of):
         own, cut = [v.path for v in of(model)], [v.path for part in parts for v in of(part)]
         if own != cut:
@@ -158,7 +158,7 @@ def _can_be_cut(graph: keras.Model, nodes: Sequence[LayerCall], end: int) -> boo
 
 
 def _crossing(graph: keras.Model, nodes: Sequence[LayerCall], end: int) -> list[keras.KerasTensor]:
-    """Return the tensors that the nodes before `end` make, and that later ones need or the network returns."""
+    """Return the tensors that the nodes before `end` make, and that later nodes need or the network returns."""
     later = [tensor for node in nodes[end:] for tensor in node.input_tensors]
     needed = set(map(id, [*keras.tree.flatten(graph.output), *later]))
     return [tensor for node in nodes[:end] for tensor in node.output_tensors if id(tensor) in needed]

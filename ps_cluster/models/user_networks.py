@@ -1,4 +1,4 @@
-"""Check a network that a user brings: build it, and refuse by name everything in it that training here would ignore."""
+"""Build and check a network that a user brings: refuse each part that training here would ignore, and name it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TRAINING_METHODS = ("train_step", "compute_loss", "compute_metrics", "fit")
 
 
 def check_network(found: object, spec: ExampleSpec) -> keras.Model:
-    """Check that a user's model can be trained here. Return it, built, and without the units that a run has added.
+    """Check that a user's model can be trained here. Return the built model, without the layer `UNITS` of a run.
 
     Raises ValueError with the reason if it can't be trained.
     """
@@ -38,14 +38,14 @@ def check_network(found: object, spec: ExampleSpec) -> keras.Model:
     model = without_units(found)
     _check_class(model)
     _check_variables(model)
-    # The losses and metrics stay. But without this, a copy or a saved model would refer to them, and Keras can't load
-    # those of a user.
+    # The losses and metrics stay. But if this were True, a copy or a saved model would refer to them, and Keras can't load
+    # the losses and metrics that a user has defined.
     model.compiled = False
     graph = FlatNetwork(model).graph(spec)
     if resources := [one for one in graph.captured_inputs if one.dtype == tf.resource]:
         raise ValueError(
-            f"it reads tf.Variables or tables of its own ({len(resources)} in all), which workers don't have: make "
-            "them by the layer's add_weight, or constants"
+            f"it reads tf.Variables or tables of its own ({len(resources)} in all), which workers don't have: create "
+            "them with the layer's add_weight, or make them constants"
         )
     outputs = graph.structured_outputs.outputs
     check_outputs(model, spec, outputs)
@@ -60,7 +60,7 @@ def check_network(found: object, spec: ExampleSpec) -> keras.Model:
 def _check_class(model: keras.Model) -> None:
     for name in _TRAINING_METHODS:
         if getattr(type(model), name) is not getattr(keras.Model, name):
-            raise ValueError(f"its class has a {name} of its own, which is not called here: bring a loss by compile()")
+            raise ValueError(f"its class has a {name} of its own, which is not called here: pass a loss to compile()")
     for layer in layers_of(model):
         if layer.compute_dtype == "float16":
             raise ValueError(f"layer '{layer.name}' computes in float16, which needs loss scaling: take bfloat16")
@@ -83,8 +83,8 @@ def _check_variables(model: keras.Model) -> None:
         is_float = "float" in variable.dtype
         if variable.dtype != "float32" and (is_float or variable.trainable):
             raise ValueError(
-                f"variable '{variable.path}' is {variable.dtype}: only float32 ones are trained; a mixed precision "
-                "policy leaves them so"
+                f"variable '{variable.path}' is {variable.dtype}: only float32 variables are trained; a mixed "
+                "precision policy keeps variables in float32"
             )
 
 
@@ -125,7 +125,7 @@ def _check_compiled(model: keras.Model, spec: ExampleSpec, outputs: Outputs) -> 
 
 
 def check_outputs(model: keras.Model, spec: ExampleSpec, outputs: Outputs) -> None:
-    """Raise ValueError if the outputs are not what the examples ask for, or are several without a loss for each."""
+    """Raise ValueError if the outputs do not fit the examples, or if there are several, and no loss for each."""
     flat = keras.tree.flatten(outputs)
     if spec.others:
         _check_each_output(model, spec, outputs)
@@ -165,14 +165,14 @@ def _advice(spec: ExampleSpec, shapes: Sequence[tuple[int | None, ...]]) -> str:
 
 
 def _numbers_in_words(shape: tuple[int | None, ...]) -> str:
-    """Return what an output of this shape, with the batch as its first axis, has for an example, in words."""
+    """Describe an example's part of an output in words. `shape`: of the output, with the batch as its first axis."""
     if len(shape) != 2:
         return f"numbers of shape {list(shape[1:])}"
     return f"{shape[1]} number{'s' * (shape[1] != 1)}"
 
 
 def unused_parts(model: keras.Model, config: RunConfig) -> Iterator[str]:
-    """Yield lines about parts of a model's compile(), and about settings, that are not used."""
+    """Yield a line for each setting, and for each part of a model's compile(), that is not used."""
     wanted, found = config.model.precision, {one.compute_dtype for one in layers_of(model) if own_weights_of(one)}
     if wanted not in found:
         yield (
@@ -183,7 +183,7 @@ def unused_parts(model: keras.Model, config: RunConfig) -> Iterator[str]:
     if optimizer is not None and (updates := int(optimizer.iterations)):
         yield (
             f"model.name: the optimizer of compile() has made {updates:,} update{'s' * (updates > 1)}: its moments are "
-            "not used, and begin anew"
+            "not used, and start from zero"
         )
     smoothing = config.training.label_smoothing
     if has_loss(model) and smoothing:
@@ -193,7 +193,7 @@ def unused_parts(model: keras.Model, config: RunConfig) -> Iterator[str]:
 def check_image_sizes(model: keras.Model, config: RunConfig) -> None:
     """Raise UserError if images are to be smaller at first, but the network takes images of only one size.
 
-    This is only known of a network with symbolic inputs. A class of the user has none, and fails in its first step.
+    Only a network with symbolic inputs can be checked. A class of the user has none, and fails in its first step.
     """
     if not config.schedule.image_scales:
         return

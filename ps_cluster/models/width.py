@@ -87,7 +87,7 @@ class WideNetwork:
     def __init__(self, whole: FlatNetwork, devices: Sequence[str], least_units: int):
         """Cut a network. The first device has the layers that stay whole, such as those of fewer than `least_units` units.
 
-        Raises ValueError for a class of the user, a network without a layer to cut, or a layer with the weights of another.
+        Raises ValueError for a class of the user, a network without a layer to cut, or a layer that shares weights.
         """
         model, least = whole.model, max(least_units, len(devices))
         functional_model_of(model)
@@ -122,7 +122,7 @@ class WideNetwork:
             raise ValueError("mode width can't cut it: a layer uses the weights of another one")
 
     def _places(self, model: keras.Model) -> dict[int, tuple[int, np.ndarray]]:
-        """Return id of a trainable variable → the number of its device, and its positions in the whole vector."""
+        """Return the id of a trainable variable → the number of its device, and its positions in the whole vector."""
         layout = FlatLayout.of(model.trainable_variables)
         of_whole = zip(model.trainable_variables, np.split(np.arange(layout.length), np.cumsum(layout.sizes)[:-1]))
         places = {id(variable): (0, positions) for variable, positions in of_whole}
@@ -141,7 +141,7 @@ class WideNetwork:
         inputs: Mapping[str, tf.Tensor],
         random_state: tf.Tensor,
     ) -> PartedForward:
-        """Run the forward pass as `PartedNetwork.forward`. The parts are those of the devices."""
+        """Run the forward pass as `PartedNetwork.forward`. Each part belongs to one device."""
         given = Arguments(self._values_of(weights), statistics[0], inputs, random_state)
         passed, _ = self._network.run(given, NO_TABLES.reading([], NO_ROWS))
         # The other devices have no statistics: theirs are empty.

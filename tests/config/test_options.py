@@ -36,9 +36,9 @@ def test_every_setting_of_augmentation_has_a_short_form():
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("flop", "did you mean 'flip'? there are flip or flip=random"),
-        ("", "there are flip"),
-        ("none,flip", "there are flip"),
+        ("flop", "did you mean 'flip'? write flip or flip=random"),
+        ("", "write flip"),
+        ("none,flip", "write flip"),
         ("flip,flip=random", "flip is given twice"),
         ("hue", "hue needs a value: write hue=0.1"),
         ("crop=x", "'x' is not a whole number in plain digits: write crop or crop=4"),

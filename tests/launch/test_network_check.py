@@ -121,7 +121,7 @@ def test_a_question_has_file_names_that_are_no_text(of):
         (
             "reads",
             "FileNotFoundError: [Errno 2] No such file or directory: 'vocab.txt': the tasks of a run work in another "
-            "folder, so a relative path leads elsewhere: give the whole path, e.g. Path(__file__).parent / 'vocab.txt'",
+            "folder, so a relative path is wrong there: give the absolute path, e.g. Path(__file__).parent / 'vocab.txt'",
         ),
         ("bad_metric", "the metrics of its compile() fail"),
     ],

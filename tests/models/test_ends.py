@@ -219,7 +219,7 @@ def test_two_classes_are_told_apart_by_one_number_at_a_probability_of_one_half(e
     model = ending(end.from_config(end.get_config()), loss=loss)
     judge, given = judge_of(TWO, model=model), tf.constant(outputs, tf.float32)
     targets = judge.targets(tf.constant(TRUE, tf.uint8))
-    assert judge.reading == f"told apart by one {said}"
+    assert judge.reading == f"distinguished by one {said}"
     assert judge.metric(targets, given).numpy().tolist() == ((shares[:, 0] > 0.5) == TRUE).tolist()
     both = np.concatenate([1 - shares, shares], 1)
     assert judge.prediction(given).numpy() == pytest.approx(both, abs=1e-6)

@@ -15,7 +15,7 @@ from ps_cluster.config.lazy import keras
 from ps_cluster.config.networks import Network, OwnSettings
 from ps_cluster.config.objectives import OBJECTIVES, ArrayField, ExampleSpec
 
-UNKNOWN = 127.5  # mean and deviation of pixels for which they are not known, so that values go from -1 to 1
+UNKNOWN = 127.5  # the mean and the deviation of pixels if they are unknown: standardised values then go from -1 to 1
 ADAM: Mapping[str, Any] = {"rule": "adam", "momentum": 0.9, "weight_decay": 0.0, "learning_rate_factors": []}
 """The section `optimizer` of a recipe with Adam, without its learning rate."""
 Units = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(strict=False, max_length=20)]
@@ -41,7 +41,7 @@ def pixels(image: ArrayField, *, any_size: bool = False) -> list[keras.layers.La
     `any_size`: leave height and width open.
     """
     scale, offset = scale_and_offset(image)
-    # TensorFlow broadcasts a row of 96 values over an image several times as fast as one of 3 (1 ms of a step).
+    # TensorFlow broadcasts a row of 96 values over an image several times as fast as a row of 3 (1 ms of a step).
     row = 1 if any_size else image.shape[1]
     return [
         keras.Input((None, None, image.shape[2]) if any_size else image.shape, name="pixels"),
@@ -133,7 +133,7 @@ def fewest_outputs(examples: ExampleSpec) -> int:
 
 
 class NetworkOfKeys(Network[OwnSettings]):
-    """A network for examples with categorical columns, which are embedded, and perhaps with numbers."""
+    """A network for examples with categorical columns, which are embedded. Columns of numbers are optional."""
 
     scored_at_once = 1000
     recipe = {
@@ -148,12 +148,12 @@ class NetworkOfKeys(Network[OwnSettings]):
 
 
 class ImageNetwork(Network[OwnSettings]):
-    """A network for images. `smallest_side`: the fewest pixels of a side that it can be built for."""
+    """A network for images. `smallest_side`: the smallest side, in pixels, of the images that it can be built for."""
 
     smallest_side = 1
 
     def check(self, examples: ExampleSpec, settings: OwnSettings) -> None:
-        """Refuse examples that are no images, and images that are too small for the convolutions."""
+        """Refuse examples that are not images, and images that are too small for the convolutions."""
         height, width, _ = examples.image(self.name).shape
         if min(height, width) < self.smallest_side:
             raise ValueError(f"its layers shrink the images, so each side needs at least {self.smallest_side} pixels")

@@ -14,7 +14,7 @@ from ps_cluster.config.objectives import ArrayField, ExampleSpec
 from ps_cluster.models.networks import ImageNetwork, mean_and_std, pixels
 
 PATCHES = 2_100_000  # the largest number of patches from which whitening is computed
-PATCHES_AT_ONCE = 100_000  # converted to float32 at once; with all at once the start takes longer, and some 200 MB more
+PATCHES_AT_ONCE = 100_000  # patches per conversion to float32; converting all at once is slower, and takes 200 MB more
 
 
 class AirbenchSettings(ActivationSettings):
@@ -112,7 +112,7 @@ def _whiten(model: keras.Model, image: ArrayField, images: np.ndarray) -> None:
     for first in range(0, len(images), at_once):
         part = (images[first : first + at_once] - mean) / std
         patches = np.lib.stride_tricks.sliding_window_view(part, (2, 2), axis=(1, 2))
-        # From [N, h - 1, w - 1, channels, 2, 2].
+        # The patches have shape [N, h - 1, w - 1, channels, 2, 2].
         flat = patches.transpose(0, 1, 2, 4, 5, 3).reshape(-1, size)
         count, total, products = count + len(flat), total + flat.sum(axis=0), products + flat.T @ flat
     covariance = products / count - np.outer(total, total) / count**2

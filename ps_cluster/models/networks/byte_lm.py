@@ -15,7 +15,7 @@ from ps_cluster.models.networks import ADAM
 
 
 class ByteLmSettings(NetworkSettings):
-    blocks: int = Field(default=4, ge=1, le=100, description="Blocks of attention and dense layers.")
+    blocks: int = Field(default=4, ge=1, le=100, description="Number of blocks, each of attention and dense layers.")
     units: int = Field(default=160, ge=1, le=8192, description="How many numbers represent each byte of the window.")
     heads: int = Field(default=5, ge=1, le=128, description="Number of attention heads. It has to divide the units.")
     dropout: float = Field(
@@ -37,12 +37,12 @@ class ByteLm(Network[ByteLmSettings]):
             raise ValueError(f"model.heads: got {settings.heads}: they have to divide model.units, {settings.units}")
 
     def build(self, examples: ExampleSpec, settings: ByteLmSettings) -> keras.Model:
-        """Return the network: 1.4 M parameters by default. A place's output depends on it and the places before it."""
+        """Return the network: 1.4 M parameters by default. An output depends only on its position and earlier ones."""
         layers, window, units = keras.layers, examples.window(self.name), settings.units
         (name,) = examples.inputs
         given = keras.Input((window,), name=name, dtype="uint8")
         x = layers.Embedding(BYTES, units, name="bytes")(given)
-        # A dense layer with a bias for each place: Keras has no layer that only adds an embedding of the places.
+        # A dense layer with a bias for each position: Keras has no layer that only adds an embedding of the positions.
         x = layers.EinsumDense(
             "bld,de->ble", (window, units), bias_axes="le", bias_initializer="random_normal", name="places"
         )(x)

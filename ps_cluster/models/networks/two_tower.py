@@ -44,7 +44,7 @@ class TwoTower(NetworkOfKeys[TwoTowerSettings]):
                 f"each tower needs a categorical column, and there are {columns}: lower model.first_columns"
             )
         if fewest_outputs(examples) > 1:
-            raise ValueError("a dot product is one number: it takes two classes, or one number to predict")
+            raise ValueError("a dot product is one number, so the target has to be one number or one of two classes")
 
     def build(self, examples: ExampleSpec, settings: TwoTowerSettings) -> keras.Model:
         """Return the network. The first tower, that of the users, gets the numbers too."""
