@@ -15,7 +15,7 @@ from ps_cluster.report.calibration import Calibration, percent, reliability, sha
 from ps_cluster.report.plots import Plot
 from ps_cluster.runs.predictions import Predictions
 
-MOST_IN_MATRIX = 100  # classes up to which results.json has the whole matrix
+MOST_IN_MATRIX = 100  # the most classes for which results.json has the whole matrix
 MOST_CONFUSIONS = 1000  # in results.json; the page shows the first ten
 NOTHING = -1  # the predicted class of an example for which an output is not finite
 
@@ -24,7 +24,7 @@ NOTHING = -1  # the predicted class of an example for which an output is not fin
 class ClassRow:
     """The test examples of one class. `predicted`: how many examples were predicted to be of it.
 
-    If there are no examples, a share of them is None.
+    A share is None if there are no examples to compute it from.
     """
 
     name: str
@@ -113,12 +113,12 @@ class ClassResults(Analysis):
 
     @property
     def has_others(self) -> bool:
-        """True if an example of a class shown was predicted to be of a class that is not shown, or of none."""
+        """True if an example of a class shown was predicted to be of a class not shown, or has no prediction."""
         return any(row[-1].count for row in self.matrix)
 
     def _counts(self, labels: Sequence[int]) -> np.ndarray:
         """Return the number of examples by true and predicted label: int64 [labels, labels]."""
-        place = np.full(len(self.names) + 1, -1)  # the last place is that of NOTHING
+        place = np.full(len(self.names) + 1, -1)  # the last entry is for NOTHING
         place[list(labels)] = np.arange(len(labels))
         rows, columns = place[self.target], place[self._predicted]
         inside = (rows >= 0) & (columns >= 0)
