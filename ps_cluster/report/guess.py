@@ -17,7 +17,7 @@ FEWEST_ERRORS = 10  # fewer test examples are too few for a mean error to mean a
 
 
 class Guess(NamedTuple):
-    """The score of a guess on the test examples of a run (accuracy or mean absolute error), and their number."""
+    """The accuracy or mean absolute error of a guess on a run's test examples, and the number of these examples."""
 
     value: float
     examples: int
