@@ -72,7 +72,7 @@ def _end_of(path: Path, count: int) -> bytes:
 
 
 def _bytes_after(predictor: Predictor, text: bytes, window: int, sampling: Sampling) -> Iterator[bytes]:
-    """Yield the next bytes, one at a time. Zeros fill the rest of the window; earlier positions do not depend on them."""
+    """Yield the next bytes, one at a time. Zeros fill up the window, and do not affect the positions before them."""
     draw = np.random.default_rng(sampling.seed)
     for _ in range(sampling.length):
         text = text[-window:]

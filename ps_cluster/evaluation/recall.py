@@ -1,4 +1,4 @@
-"""Score how well a network ranks items for users by recall@k. An example is a user and an item. Imports no TensorFlow."""
+"""Score how well a network ranks items for users by recall@k. Examples are pairs of them. Imports no TensorFlow."""
 
 from __future__ import annotations
 
