@@ -1,7 +1,7 @@
 """Pack the arrays that a script holds, so that the processes of a run can map them.
 
-The name of the packed folder depends on the content. So the same arrays are packed only once, and other arrays never
-get their folder.
+The name of the packed folder depends on the content. So the same arrays are packed only once, and different arrays
+never share a folder.
 """
 
 from __future__ import annotations

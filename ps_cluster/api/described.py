@@ -32,7 +32,7 @@ def _code(code: CodeType) -> tuple[Any, ...]:
 
 
 class _Describer(cloudpickle.Pickler):
-    """Writes what `cloudpickle.dumps` writes, without the parts that differ by process. Nothing reads it back."""
+    """Writes what `cloudpickle.dumps` writes, except parts that differ between processes. Nothing reads it back."""
 
     dispatch_table = ChainMap({CodeType: _code}, cloudpickle.Pickler.dispatch_table)
 

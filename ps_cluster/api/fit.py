@@ -83,7 +83,8 @@ def fit(
         history = ps_cluster.fit(model, x, y, validation_data=(xv, yv), epochs=5, batch_size=128, workers=3)
 
     Three workers compute gradients at the same time and send them to a parameter server, which applies each one
-    immediately. At the end, the model has the weights of the last update, as after `Model.fit`. Its optimizer is not changed.
+    immediately. At the end, the model has the weights of the last update, as after `Model.fit`. Its optimizer is not
+    changed.
 
     Args:
       model: a compiled model. It may use layers, losses and metrics that your script or notebook defines.
@@ -96,7 +97,7 @@ def fit(
       verbose: 0 prints nothing, 1 or "auto" the lines of the run and a line for each epoch, 2 a line for each epoch.
       callbacks: Keras callbacks. `on_train_begin`, `on_epoch_begin`, `on_epoch_end` and `on_train_end` are called in this
         process, with the weights of the epoch in `self.model`. Callbacks that act within an epoch are refused.
-      validation_split: the share of the examples that is not trained on but scored, from the end of the arrays.
+      validation_split: the share of the examples, taken from the end of the arrays, that is held out and scored.
       validation_data: (x, y), (x, y, sample_weight), or a stream. These examples are scored after each epoch.
       shuffle: has to be True. The examples of each epoch are shuffled.
       class_weight: class → the weight of its examples in the loss.

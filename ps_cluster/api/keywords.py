@@ -120,7 +120,7 @@ _OF_KERAS = {
 
 
 def check_known(options: Iterable[str], known: Iterable[str]) -> None:
-    """Raise UserError for the first of the keywords `options` that is not `known`."""
+    """Raise UserError if a keyword of `options` is not in `known`. The error names the first such keyword."""
     for name in options:
         if name not in known:
             if name in _OF_KERAS:

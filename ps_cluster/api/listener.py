@@ -34,7 +34,7 @@ class Wish(Enum):
 
 
 STOP = Wish.STOP
-"""A callback returns it to end the training early. Steps under way are finished; the last checkpoint is scored."""
+"""A callback returns STOP to end the training early. Steps under way are finished; the last checkpoint is scored."""
 
 OnProgress = Callable[[ProgressRow], object]
 OnEvaluation = Callable[[EvaluationRow], object]

@@ -45,7 +45,7 @@ def _write_function(function: Any, folder: Path, name: str, *, described_by: Any
     """Pickle a function by value. Return its name in settings. `described_by`: the object that decides the file name."""
     try:
         with contextlib.ExitStack() as stack:
-            # In a child of multiprocessing, the script is not `__main__`, whose functions alone are pickled by value.
+            # In a child of multiprocessing the script is not `__main__`, and only `__main__` is pickled by value.
             if (script := sys.modules.get("__mp_main__")) is not None:
                 cloudpickle.register_pickle_by_value(script)
                 stack.callback(cloudpickle.unregister_pickle_by_value, script)
@@ -78,7 +78,7 @@ def _write_model(model: Any, folder: Path) -> str:
         raise UserError(
             f"model: Keras can't save it, so it can't be sent to the processes that train: {told}"
         ) from error
-    with zipfile.ZipFile(file) as archive:  # its other parts, e.g. its time and addresses, may differ
+    with zipfile.ZipFile(file) as archive:  # other parts of the file, e.g. times and addresses, may differ
         layers = re.sub(rb'"shared_object_id": \d+', b"", archive.read("config.json"))
     weights = (f"{one.dtype} {one.shape}".encode() + one.tobytes() for one in map(np.asarray, model.get_weights()))
     content = (layers, *weights)

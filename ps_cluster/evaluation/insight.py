@@ -29,7 +29,7 @@ class Insight:
         self._step = 0
 
     def write(self, checkpoint: Checkpoint) -> None:
-        """Write histograms and images of the checkpoint that was scored last, unless a recent one is shown."""
+        """Write histograms and images of the checkpoint scored last, unless its step is near the last step shown."""
         if checkpoint.step - self._step < max(1, GROWTH * self._step):
             return
         self._step = checkpoint.step

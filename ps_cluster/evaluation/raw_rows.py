@@ -49,7 +49,7 @@ def with_encoding(model: keras.Model, encoding: TableEncoding) -> keras.Model:
 
 
 def as_raw(inputs: Inputs, encoding: TableEncoding) -> dict[str, np.ndarray]:
-    """Convert encoded columns back to raw columns that `encoding` encodes to them. Code 0 becomes `NO_CATEGORY`."""
+    """Convert encoded columns back to raw columns, by the inverse of `encoding`. Code 0 becomes `NO_CATEGORY`."""
     raw: dict[str, np.ndarray] = {}
     if columns := encoding.numbers:
         mean, std = np.array([one.mean for one in columns]), np.array([one.std for one in columns])

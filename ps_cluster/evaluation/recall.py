@@ -1,4 +1,4 @@
-"""Score how well a network ranks items for users by recall@k. Examples are pairs of them. Imports no TensorFlow."""
+"""Score how well a network ranks items for users: recall@k. Examples are (user, item) pairs. Imports no TensorFlow."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def recall_at(
     Krichene and Rendle 2020, "On Sampled Metrics for Item Recommendation", KDD: Recall(R)@k is the share of the
     relevant items R whose rank is at most k. Following their advice, all items are ranked, not a sample of them, except
     those that the user is known to have. The rank of an item is the number of ranked items, including itself, whose
-    score is not lower. So if a network gives all items the same score, and there are more than k, it finds none,
+    score is not lower. So if a network gives all of more than k items the same score, it finds none of them,
     whatever their order. The users are those with a held-out item that is not known, and each counts once. If there are
     more than `MOST_PAIRS` pairs of such a user and an item, only some of these users are taken, spread evenly by their
     keys.

@@ -249,7 +249,7 @@ class Recomputation:
         return float(np.mean(differs))
 
     def _compare_update(self, sample: UpdateSample, index: int, findings: _Findings, where: str) -> None:
-        """Compare how an update changed weights and slots with the change by its equations."""
+        """Compare the change of weights and slots by an update with the change that its equations give."""
         shard = sample.shards[index]
         expected = self._after_update(sample, index)
         if expected is None:

@@ -291,10 +291,10 @@ class Scorer:
 
 
 def arrays_to_keep(batch: Mapping[str, tf.Tensor], examples: int) -> dict[str, np.ndarray]:
-    """Create arrays [N, ...] for what the judge keeps of all examples; none if they would be too large.
+    """Create arrays [N, ...] for the values that the judge keeps for each example; {} if they would be too large.
 
     Args:
-      batch: name → what the judge keeps of one batch, [B, ...].
+      batch: name → the values that the judge keeps for one batch, [B, ...].
     """
     first = {name: np.asarray(rows) for name, rows in batch.items()}
     if examples * sum(rows[:1].nbytes for rows in first.values()) > MOST_BYTES:

@@ -15,7 +15,7 @@ from ps_cluster.report.calibration import Calibration
 from ps_cluster.report.plots import Plot
 from ps_cluster.runs.predictions import Predictions
 
-MOST_SHOWN = 20  # rows of a table on the page; results.json has all
+MOST_SHOWN = 20  # the most rows of a table on the page; results.json has all rows
 MISTAKES = 24  # the most mistakes that the page shows
 
 

@@ -16,13 +16,13 @@ from ps_cluster.report.plots import Plot
 from ps_cluster.runs.predictions import Predictions
 
 MOST_IN_MATRIX = 100  # the most classes for which results.json has the whole matrix
-MOST_CONFUSIONS = 1000  # in results.json; the page shows the first ten
+MOST_CONFUSIONS = 1000  # the most confusions in results.json; the page shows the first ten
 NOTHING = -1  # the predicted class of an example for which an output is not finite
 
 
 @dataclass(frozen=True)
 class ClassRow:
-    """The test examples of one class. `predicted`: how many examples were predicted to be of it.
+    """The test examples of one class. `predicted`: how many examples were predicted to be of this class.
 
     A share is None if there are no examples to compute it from.
     """
@@ -96,7 +96,7 @@ class ClassResults(Analysis):
 
     @cached_property
     def balanced_accuracy(self) -> float | None:
-        """The mean accuracy over the classes that have test examples, in which each class counts the same."""
+        """The mean of the accuracies of all classes that have test examples. Each class has the same weight."""
         known = [row.accuracy for row in self.rows if row.accuracy is not None]
         return share_of(sum(known), len(known))
 

@@ -37,7 +37,7 @@ def print_entries(entries: list[Entry], console: Console) -> None:
 
 
 def entries_as_json(entries: list[Entry]) -> list[Json]:
-    """Return the data sets and their copies for other programs, in more detail than `print_entries` shows."""
+    """Return the data sets and their copies as JSON for other programs, in more detail than `print_entries` shows."""
     return [
         {
             "name": entry.name,

@@ -56,7 +56,7 @@ class Plot:
 # differ in their marker.
 Line = str | tuple[int, tuple[int, ...]]  # as matplotlib takes it: a name, or an offset and lengths of dashes and gaps
 LINES: tuple[Line, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
-MARKERS = ("o", "s", "^", "D", "v", "P", "p", "<")  # no cross: it marks a run that diverged
+MARKERS = ("o", "s", "^", "D", "v", "P", "p", "<")  # no cross, because a cross marks a run that diverged
 WIDTH_IN = 9.0
 NARROW_IN, HEIGHT_IN = 4.6, 2.6  # width and height of each of two figures side by side
 _HANDLE_IN, _LETTER_IN = 0.75, 0.078  # widths in a legend: of a line with the space around it, and of a letter

@@ -108,7 +108,7 @@ class _ScoredRun:
         score = self.summary.evaluation
         last = {"last validation": score.validation, "last test": metric_text(score.test_accuracy, score.test_error)}
         best = {f"best {name}": text for name, text in self._best_texts.items()}
-        if score.best_chosen_on == "validation":  # the test score of the chosen model, not the best test score
+        if score.best_chosen_on == "validation":  # this is the test score of the chosen model, not the best test score
             best["best model, test"] = best.pop("best test")
         for name, text in (last | best).items():
             if text:

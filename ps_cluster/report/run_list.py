@@ -233,7 +233,7 @@ def print_unfinished(run: ListedRun, run_dir: RunDir, console: Console) -> None:
 
 
 def as_json(runs: list[ListedRun]) -> list[Json]:
-    """Return the runs for other programs."""
+    """Return the runs as JSON for other programs."""
     return [asdict(run) | {"root": str(run.root)} for run in runs]
 
 

@@ -35,7 +35,7 @@ class TaskState(NamedTuple):
 
 @dataclass
 class RunState:
-    """The newest values of everything reported about a run.
+    """The newest values that were reported about a run.
 
     Attributes:
       row: the newest row of progress; None before the first one.

@@ -45,7 +45,7 @@ from ps_cluster.runs.run_dir import RunDir
 # the last chief.
 SCHEMA = 2
 
-MOST_EPOCHS_LISTED = 10_000  # a limit, because `checkpoints.every_epochs` may ask for very many scores
+MOST_EPOCHS_LISTED = 10_000  # the most without a score: `checkpoints.every_epochs` may ask for very many scores
 
 
 Restarts = Mapping[Task, int]
@@ -179,7 +179,7 @@ def _with_scores(summary: Summary, run_dir: RunDir, config: RunConfig, notify: N
 
 
 def _write(run_dir: RunDir, summary: Summary) -> Summary:
-    content = {"schema": summary.schema_, "outcome": summary.outcome} | summary.model_dump(mode="json")  # first keys
+    content = {"schema": summary.schema_, "outcome": summary.outcome} | summary.model_dump(mode="json")  # the first keys
     write_json(run_dir.summary, content)
     return summary
 

@@ -16,8 +16,8 @@ from ps_cluster.report.colours import PALETTE
 from ps_cluster.report.plots import Plot, plain_ticks, small_plot
 from ps_cluster.runs.predictions import Predictions
 
-_MOST_DRAWN = 3  # outputs that have plots
-_MOST_POINTS = 2000  # in a plot
+_MOST_DRAWN = 3  # the most outputs that have plots
+_MOST_POINTS = 2000  # the most points in a plot
 _MOST_VALUES = 4  # the most values of a target that are shown for a mistake
 
 
