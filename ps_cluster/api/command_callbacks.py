@@ -23,7 +23,7 @@ _OPTION = "--callbacks"
 
 
 def run_with_callbacks(name: str, words: Sequence[str], config: RunConfig, root: Path) -> int:
-    """Run the command `run` in a process of its own, and call callbacks in this one. Return the exit code of the command.
+    """Run the command `run` in a separate process, and call callbacks in this one. Return the exit code of the command.
 
     Args:
       name: FILE.py:NAME of a callback, of a list of them, or of a function that returns one of these.
@@ -34,7 +34,7 @@ def run_with_callbacks(name: str, words: Sequence[str], config: RunConfig, root:
     reference = user_code.parse(user_code.trust_reference(name, Path.cwd()))
     if reference is None:
         raise UserError(
-            f"{_OPTION}: got '{one_line(name, 100)}': give FILE.py:NAME, the name of a list of callbacks in a file"
+            f"{_OPTION}: got '{one_line(name, 100)}': give FILE.py:NAME, where NAME is a list of callbacks in FILE.py"
         )
     found = user_code.load(reference)
     try:
@@ -63,7 +63,7 @@ def run_with_callbacks(name: str, words: Sequence[str], config: RunConfig, root:
 
 @contextlib.contextmanager
 def _errors_of(reference: user_code.Reference, run: RunDir) -> Iterator[None]:
-    """Raise RunFailed, with the run directory, for an exception of the callbacks in the file `reference`."""
+    """Convert an exception of the callbacks in the file `reference` to RunFailed, which names the run directory."""
     try:
         yield
     except (UserError, RunFailed):

@@ -1,7 +1,7 @@
 """The option --try of the command `run`: train a few updates, score, export, and keep nothing.
 
 Everything that a long training does at its beginning and at its end happens here within half a minute. So mistakes in a
-network, in data or on a machine show before hours are spent.
+network, in data or on a machine are found before hours of training are lost.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def try_run(words: Sequence[str], config: RunConfig) -> int:
         argv = words_of_run(words, run, settings, without=("--epochs", "--steps"), flags=("--try",))
         run_program(argv, run.launcher_log, enough, say=_say, environment=os.environ)
         summary = read_json(run.summary, Summary)
-        print_line("try: trained, wrote a checkpoint and scored it; now the export")
+        print_line("try: trained, wrote a checkpoint and scored it; exporting it now")
         if config.cluster.evaluator:
             target = Path(folder, "exported")
             argv = [*COMMAND, "export", "--run", str(run.root), "--to", "savedmodel", "--check-examples", "100"]

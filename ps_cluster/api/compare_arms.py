@@ -44,7 +44,7 @@ class CompareOptions(keywords.SharedOptions, total=False):
 
 
 class _Report(BaseModel):
-    """The part of report.json that is read."""
+    """The part of report.json that `Compared` reads."""
 
     headline: list[str]
     groups: list[dict[str, Any]]
@@ -54,7 +54,7 @@ class Compared:
     """A complete comparison. `Compared("comparison")` also opens one that the command `compare` has made.
 
     Attributes:
-      output: the folder of runs and report.
+      output: the folder of the runs and the report.
       page: the file of the report.
       headline: the findings, one sentence each.
       table: a dictionary for each arm, with the number of runs, and the mean, deviation and 95 % interval of each measure.
@@ -98,10 +98,10 @@ def compare(
       arms: names of modes, or {"mode": name, "set": {"section.key": value}}; None: all modes without local steps.
       model: the network, as for `train`.
       data: the data set, as for `train`.
-      output: the folder of runs and report; an unfinished comparison in it is continued.
+      output: the folder for the runs and the report; an unfinished comparison in it is continued.
       baseline: the arm that the others are compared with; None: the arm sync, or the first arm if there is no sync.
       settings: the settings of all runs, as for `train`.
-      command: the program that is run.
+      command: the words that start the program `ps-cluster`, before its arguments.
       options: the options of the comparison (seeds, stragglers, batches, target_score, …) and of its runs (workers, epochs, …).
 
     Raises:

@@ -1,6 +1,7 @@
 """Pack the arrays that a script holds, so that the processes of a run can map them.
 
-The name of the packed folder depends on the content. So the same arrays are packed only once, and never confused with others.
+The name of the packed folder depends on the content. So the same arrays are packed only once, and different arrays
+never share a folder.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def _packed(contents: Contents, name: str, notify: Notify) -> packed.PackedDatas
 
 
 def _digest_of(contents: Contents) -> str:
-    """Return a name that changes with every value, and with the form of the examples."""
+    """Return a digest that changes if any value or the form of the examples changes."""
     digest = hashlib.blake2b(repr(contents.spec).encode(), digest_size=12)
     for split, fields in contents.arrays.items():
         for name, rows in fields.items():

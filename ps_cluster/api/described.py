@@ -11,7 +11,7 @@ from typing import Any
 import cloudpickle
 
 _CLASS_ID = re.compile("[0-9a-f]{32}")  # a random name that cloudpickle gives to a class
-_PLACES = ("__firstlineno__", "__static_attributes__")  # of a class: its line in the file, and a set without order
+_PLACES = ("__firstlineno__", "__static_attributes__")  # of a class: its line in the file, and an unordered set
 
 
 def described(function: Any) -> bytes:
@@ -32,7 +32,7 @@ def _code(code: CodeType) -> tuple[Any, ...]:
 
 
 class _Describer(cloudpickle.Pickler):
-    """Writes what `cloudpickle.dumps` writes, without the parts that differ between processes. It is never read back."""
+    """Writes what `cloudpickle.dumps` writes, except parts that differ between processes. Nothing reads it back."""
 
     dispatch_table = ChainMap({CodeType: _code}, cloudpickle.Pickler.dispatch_table)
 

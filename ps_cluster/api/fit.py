@@ -27,7 +27,7 @@ from ps_cluster.private_names import given_to_compile
 from ps_cluster.report.terminal import print_line
 
 BATCH_SIZE = 32  # as in Model.fit
-METRIC_EXAMPLES = 2_048  # the examples on which metrics are measured that the run does not report
+METRIC_EXAMPLES = 2_048  # the number of examples for measuring the metrics that the run does not report
 _OF_NUMBERS = (
     "mse", "mean_squared_error", "mae", "mean_absolute_error", "mape", "mean_absolute_percentage_error", "msle",
     "mean_squared_logarithmic_error", "huber", "log_cosh", "logcosh", "poisson", "cosine_similarity",
@@ -82,33 +82,34 @@ def fit(
         model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
         history = ps_cluster.fit(model, x, y, validation_data=(xv, yv), epochs=5, batch_size=128, workers=3)
 
-    Three workers compute gradients at the same time and send them to a parameter server, which applies each one at once. At the
-    end the model has the weights of the last update, as after `Model.fit`. Its optimizer is not changed.
+    Three workers compute gradients at the same time and send them to a parameter server, which applies each one
+    immediately. At the end, the model has the weights of the last update, as after `Model.fit`. Its optimizer is not
+    changed.
 
     Args:
       model: a compiled model. It may use layers, losses and metrics that your script or notebook defines.
       x: an array, a dictionary or tuple of arrays, a pandas frame, a tf.data.Dataset, a keras.utils.PyDataset, or a generator.
-        A stream is read once, into files, and each epoch trains on what was read. So put random changes of examples into
-        layers of the model.
+        A stream is read once, into files, and each epoch trains on what was read. So put random augmentation into layers
+        of the model.
       y: the targets, if x is no stream; a dictionary or tuple of arrays for a model with several outputs.
-      batch_size: the number of examples in one batch of one worker; None: 32, or that of a stream.
+      batch_size: the number of examples in one batch of one worker; None: 32, or the batch size of a stream.
       epochs: the number of the last epoch.
       verbose: 0 prints nothing, 1 or "auto" the lines of the run and a line for each epoch, 2 a line for each epoch.
       callbacks: Keras callbacks. `on_train_begin`, `on_epoch_begin`, `on_epoch_end` and `on_train_end` are called in this
         process, with the weights of the epoch in `self.model`. Callbacks that act within an epoch are refused.
-      validation_split: the share of the examples, from the end of the arrays, that is only scored.
-      validation_data: (x, y), (x, y, sample_weight), or a stream, that is scored after each epoch.
+      validation_split: the share of the examples, taken from the end of the arrays, that is held out and scored.
+      validation_data: (x, y), (x, y, sample_weight), or a stream. These examples are scored after each epoch.
       shuffle: has to be True. The examples of each epoch are shuffled.
       class_weight: class → the weight of its examples in the loss.
       sample_weight: a weight for each example.
       initial_epoch: the number of the first epoch. The optimizer starts without moments from earlier calls.
-      steps_per_epoch: updates of an epoch; needed for a generator.
-      validation_steps: batches of `validation_data` that are scored; None: all.
+      steps_per_epoch: the number of updates of an epoch; needed for a generator.
+      validation_steps: the number of batches of `validation_data` to score; None: all.
       validation_batch_size: the size of the batches that `validation_steps` counts; it does not change a score.
-      validation_freq: has to be 1: every epoch is scored, by a process of its own.
+      validation_freq: has to be 1: a separate process scores every epoch.
       run_dir: a new folder for the files of the run; None: a new one in runs/.
       settings: any settings of docs/configuration.md, e.g. {"staleness.method": "none"}.
-      command: the program that is run.
+      command: the words that start the program `ps-cluster`, before its arguments.
       options: the options of `ps-cluster run`: workers, ps, mode, seed, …
 
     Returns:
@@ -119,7 +120,7 @@ def fit(
     Raises:
       UserError: bad input, in one line that says what to do.
       TrainingFailed: the training failed.
-      KeyboardInterrupt, and whatever a callback raises: raised after the run has been ended in order.
+      KeyboardInterrupt, and whatever a callback raises: raised after the run was stopped cleanly.
     """
     refuse_within_a_run("fit")
     if not isinstance(model, keras.Model) or not model.compiled or not has_loss(model):
@@ -145,8 +146,8 @@ def fit(
         if data.batch_size is not None and batch_size is not None:
             raise UserError("batch_size: x is a stream, which has batches of its own: leave batch_size out")
         size = batch_size or data.batch_size or BATCH_SIZE
-        passes = 1.0  # over the training examples in an epoch
-        if steps_per_epoch is not None and data.batch_size is None:  # of a stream, only these steps were read
+        passes = 1.0  # the number of passes over the training examples in an epoch
+        if steps_per_epoch is not None and data.batch_size is None:  # only these steps of a stream were read
             passes = steps_per_epoch * size / len(data.train)
             values = {"training.steps": steps_per_epoch * (epochs - initial_epoch), **values}
         values = with_epochs_scored(

@@ -18,7 +18,8 @@ from ps_cluster.errors import UserError
 from ps_cluster.files.values import one_line
 from ps_cluster.notices import Notify
 
-# A data set needs examples to test on. Without validation data their score is not used.
+# Without validation data, this many training examples are the test examples, which a data set needs; nothing uses
+# their score.
 USED_WITHOUT_VALIDATION = 100
 
 Arrays: TypeAlias = np.ndarray | dict[str, np.ndarray]
@@ -101,7 +102,7 @@ def fit_data(
                 raise UserError("validation_split: it needs arrays, and x is a stream: give validation_data")
             if not 0 < validation_split < 1:
                 raise UserError(f"validation_split: got {validation_split}: give a share between 0 and 1")
-            first = int(len(train) * (1 - validation_split))  # the last examples, as `Model.fit` takes
+            first = int(len(train) * (1 - validation_split))  # hold out the last examples, as `Model.fit` does
             if not 0 < first < len(train):
                 raise UserError(
                     f"validation_split: {validation_split} of {len(train):,} examples leaves none on one side"
@@ -129,7 +130,7 @@ def _examples(
     own.mkdir()
     found = write_stream(batches, own, what, steps=steps, say=say)
     if what == "x":
-        say("x: each epoch trains on these examples, so put random changes of examples into layers of the model")
+        say("x: each epoch trains on these examples, so put random augmentation into layers of the model")
     x, y = _by_name(model, what, found.inputs), _by_output(model, what, found.targets)
     return Examples(x, y, _weight(found.weights)), found.first_batch
 
@@ -170,7 +171,7 @@ def _by_name(model: keras.Model, what: str, x: Any) -> Arrays:
 
 
 def _named(what: str, arrays: Sequence[Any], names: Sequence[str], noun: str) -> dict[str, np.ndarray]:
-    """Return arrays by the names of the model's inputs or outputs. Raises UserError if the model has another number of them."""
+    """Return arrays by the names of the model's inputs or outputs. Raises UserError if their number differs."""
     if len(names) != len(arrays):
         raise UserError(
             f"{what}: got {len(arrays)} arrays, and the model has {len(names) or 'no named'} {noun}s: give a dictionary, "

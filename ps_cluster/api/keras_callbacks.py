@@ -114,7 +114,7 @@ class EpochReader:
         scored: bool,
         metric: str = "accuracy",
     ):
-        """Begin with the first epoch.
+        """Create a reader that begins with the first epoch.
 
         Args:
           examples: the number of examples of an epoch.
@@ -127,7 +127,7 @@ class EpochReader:
         # The journal of the first parameter server has a row for each update, in the order in which they were applied. Once a
         # checkpoint is on the disk, the rows of all updates in it are there too.
         self._updates, self._metric = JournalTail(run_dir, 0), metric
-        self._examples_before = 0  # those of the epochs so far
+        self._examples_before = 0  # the number of examples of the epochs so far
         self._evaluation = RowTail(run_dir.evaluation, EvaluationRow)
         self._seen: set[int] = set()
         self._last_number = -1
@@ -162,7 +162,7 @@ class EpochReader:
         return {"loss": float(rows["loss"].mean()), self._metric: metric}
 
     def _new_checkpoints(self) -> list[EvaluationRow]:
-        """Return a row without scores for each new checkpoint. One that is deleted before it is read ends no epoch."""
+        """Return a row without scores for each new checkpoint. A checkpoint deleted before it is read is skipped."""
         folder, rows = self._run_dir.checkpoints, []
         for step in checkpoints.steps(folder):
             if step not in self._seen:
@@ -192,7 +192,7 @@ class CallbackCaller:
         extra_logs: Callable[[], Mapping[str, float]] = dict,
         say: Notify,
     ):
-        """Give the callbacks the model.
+        """Create a caller, and give the model to the callbacks.
 
         Args:
           epochs, steps, verbose: the parameters that callbacks find in `self.params`; steps is per epoch.
@@ -225,7 +225,7 @@ class CallbackCaller:
         self.last_logs = {**self._logs_of_fit(epoch.logs), **self._extra_logs()}
         with _reported(f"on_epoch_end of epoch {number + 1}"):
             for callback in self._callbacks.callbacks:
-                if isinstance(callback, keras.callbacks.TerminateOnNaN):  # it has no other method
+                if isinstance(callback, keras.callbacks.TerminateOnNaN):  # it acts only in this method
                     callback.on_batch_end(number, self.last_logs)
             self._callbacks.on_epoch_end(number, self.last_logs)
             if not self._model.stop_training and number + 1 < self._epochs:
@@ -241,13 +241,13 @@ class CallbackCaller:
         return found
 
     def end(self) -> None:
-        """Call `on_train_end`. Then the model has the last checkpoint's weights, unless a callback changes them."""
+        """Call `on_train_end`. The model has the last weights loaded, unless a callback changed them."""
         self.begin()
         with _reported("on_train_end"):
             self._callbacks.on_train_end(self.last_logs)
 
     def load(self, folder: Path, step: int) -> None:
-        """Load the weights of the checkpoint of a step into the model. If it is gone, the model keeps its weights."""
+        """Load the weights of a step's checkpoint into the model. If the checkpoint is gone, the model keeps its weights."""
         try:
             arrays = checkpoints.load(checkpoints.path_of(folder, step)).arrays
         except checkpoints.CheckpointGone:
@@ -261,9 +261,9 @@ class CallbackCaller:
 
 @contextlib.contextmanager
 def _reported(method: str) -> Iterator[None]:
-    """Add a line to an exception that says in which method of the user's callbacks it was raised."""
+    """Add a note to an exception. The note says which method of the user's callbacks raised it."""
     try:
         yield
     except Exception as error:
-        error.add_note(f"It was raised by {method} of your callbacks. The run was ended in order.")
+        error.add_note(f"It was raised by {method} of your callbacks. The run was stopped cleanly.")
         raise

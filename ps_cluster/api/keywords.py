@@ -85,7 +85,7 @@ class RunOptions(FitOptions, total=False):
 
 
 def values_of(options: Mapping[str, object], settings: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return dotted key → value of `settings` and of keyword arguments, which win, as on the command line.
+    """Return dotted key → value of settings. Keyword arguments take precedence over `settings`, as on the command line.
 
     Args:
       options: keyword → value; None counts as not given.
@@ -100,7 +100,7 @@ def values_of(options: Mapping[str, object], settings: Mapping[str, Any] | None)
     return flat(plain(settings or {})) | settings_of(named)
 
 
-# Arguments of Keras's `compile` and `fit`, and what does the same in `train`. (`ps_cluster.fit` takes those of `fit`.)
+# Arguments of Keras's `compile` and `fit` → what to do in `train` instead. (`ps_cluster.fit` takes those of `fit`.)
 _OF_KERAS = {
     "validation_data": "give the examples to test on with the data: data=((x_train, y_train), (x_test, y_test))",
     "validation_split": "settings={'data.held_out': 0.1} sets the share that is held out if the data has no test examples",
@@ -109,9 +109,9 @@ _OF_KERAS = {
     "sample_weight": "give weights with the data: data={'x_train': …, 'y_train': …, 'weight_train': …}",
     "class_weight": "settings={'training.class_weights': {'name of a class': 2.0}}",
     "optimizer": "compile() the model in your function, or settings={'optimizer.rule': 'adam'}",
-    "loss": "compile() the model in your function with it",
-    "metrics": "compile() the model in your function with them",
-    "lr": "it is called learning_rate",
+    "loss": "compile() the model in your function with this loss",
+    "metrics": "compile() the model in your function with these metrics",
+    "lr": "the name here is learning_rate",
     "steps_per_epoch": "steps=… is the number of all updates; an epoch is one pass over the training examples",
     "initial_epoch": "resume=RUN_DIR continues an earlier run",
     "shuffle": "examples are always shuffled; seed=… decides the order",
@@ -120,7 +120,7 @@ _OF_KERAS = {
 
 
 def check_known(options: Iterable[str], known: Iterable[str]) -> None:
-    """Raise UserError for the first of the keywords `options` that is not `known`."""
+    """Raise UserError if a keyword of `options` is not in `known`. The error names the first such keyword."""
     for name in options:
         if name not in known:
             if name in _OF_KERAS:
@@ -143,7 +143,7 @@ def plain(value: Any) -> Any:
 
 
 def new_folder(path: str | os.PathLike[str], keyword: str) -> Path:
-    """Return the path of a folder that is going to be written. Raises UserError if it can't be written."""
+    """Return the path of a folder to write. Raises UserError if it can't be written."""
     try:
         folder = Path(path)
         check_folder(folder)
@@ -156,7 +156,7 @@ def new_folder(path: str | os.PathLike[str], keyword: str) -> Path:
 def show_keywords(function: Callable[..., object], options: type) -> None:
     """Make `help()` and `inspect.signature` show the keywords of `function`: the keys of the TypedDict `options`.
 
-    They have the order of KEYWORDS. Those that are not in KEYWORDS come first.
+    The keywords are in the order of KEYWORDS, after those keywords that are not in KEYWORDS.
     """
     kinds, order = get_type_hints(options), list(KEYWORDS)
     names = sorted(kinds, key=lambda name: order.index(name) if name in order else -1)

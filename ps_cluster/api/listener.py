@@ -21,7 +21,7 @@ class RunFollower(Protocol):
         """Read what the run has written since the last call. Return whether to end the run early."""
 
     def finish(self) -> None:
-        """Do what remains to do after the run has ended without an error."""
+        """Do the remaining work. This is called after the run has ended without an error."""
 
 
 class Wish(Enum):
@@ -34,7 +34,7 @@ class Wish(Enum):
 
 
 STOP = Wish.STOP
-"""Returned by a callback: end the training early. The steps under way are finished, the last checkpoint is scored."""
+"""A callback returns STOP to end the training early. Steps under way are finished; the last checkpoint is scored."""
 
 OnProgress = Callable[[ProgressRow], object]
 OnEvaluation = Callable[[EvaluationRow], object]
@@ -55,7 +55,7 @@ class Listener:
             rows.new_rows()
 
     def look(self) -> bool:
-        """Call the functions with the new rows until one returns STOP. Return whether one did."""
+        """Call the functions with the new rows until one returns STOP. Return whether a function did."""
         return any(call() is STOP for call in self._calls())
 
     def finish(self) -> None:
@@ -66,8 +66,8 @@ class Listener:
         until, found = time.time(), self._later
         rows, on_progress = self._progress
         if on_progress:
-            # Rows before the first update say nothing, and a run that is stopped then has trained nothing. Rows of a save
-            # repeat the row before.
+            # Rows before the first update have no values, and a run that is stopped then has trained nothing. Rows that
+            # are written during a save repeat the row before.
             found += [
                 (row.time, partial(on_progress, row))
                 for row in with_work(self._work, rows.new_rows())

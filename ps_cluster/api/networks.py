@@ -42,10 +42,10 @@ def write_network(model: Any, folder: Path) -> str:
 
 
 def _write_function(function: Any, folder: Path, name: str, *, described_by: Any, what: str) -> str:
-    """Write a function by value. Return its name in settings. `described_by`: the object on which the file name depends."""
+    """Pickle a function by value. Return its name in settings. `described_by`: the object that decides the file name."""
     try:
         with contextlib.ExitStack() as stack:
-            # In a child of multiprocessing the user's script is not named `__main__`, whose functions go by value.
+            # In a child of multiprocessing the script is not `__main__`, and only `__main__` is pickled by value.
             if (script := sys.modules.get("__mp_main__")) is not None:
                 cloudpickle.register_pickle_by_value(script)
                 stack.callback(cloudpickle.unregister_pickle_by_value, script)
@@ -59,7 +59,7 @@ def _write_function(function: Any, folder: Path, name: str, *, described_by: Any
 
 
 def name_of(model: object) -> str:
-    """Return the name of a function or a Keras model; "build" for one without a name, such as a lambda."""
+    """Return the name of a function or a Keras model; "build" for a function without a name, such as a lambda."""
     name = getattr(model, "__name__", "") or getattr(model, "name", "")
     return name if name.isidentifier() else "build"
 
@@ -73,12 +73,12 @@ def _write_model(model: Any, folder: Path) -> str:
     try:
         model.save(file)
     except Exception as error:
-        reason = str(error).partition("Example:")[0]  # Keras's message ends with the code of a class as an example
+        reason = str(error).partition("Example:")[0]  # Keras's message ends with an example: the code of a class
         told = one_line(f"{type(error).__name__}: {reason}", 300)
         raise UserError(
             f"model: Keras can't save it, so it can't be sent to the processes that train: {told}"
         ) from error
-    with zipfile.ZipFile(file) as archive:  # the file has its time and addresses of objects too, which are not compared
+    with zipfile.ZipFile(file) as archive:  # other parts of the file, e.g. times and addresses, may differ
         layers = re.sub(rb'"shared_object_id": \d+', b"", archive.read("config.json"))
     weights = (f"{one.dtype} {one.shape}".encode() + one.tobytes() for one in map(np.asarray, model.get_weights()))
     content = (layers, *weights)

@@ -1,4 +1,4 @@
-"""Run a command of this package in a process of its own, print its lines, and wait until it has ended."""
+"""Run a command of this package in a separate process, print its lines, and wait until it has ended."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def run_program(
 class Program:
     """A command that runs in a child process. It ends when this process ends, however that happens.
 
-    The command leads a session of its own. So Ctrl-C in a terminal reaches only this process, which passes it on.
+    The command has a separate process session. So Ctrl-C in a terminal reaches only this process, which passes it on.
     """
 
     def __init__(self, argv: Sequence[str], say: Notify = print_line, *, environment: Mapping[str, str] | None = None):
@@ -168,7 +168,7 @@ class Program:
             chunk = os.read(self._output, _CHUNK_BYTES)
         except BlockingIOError:
             return b""
-        if not chunk and self._child.running:  # it has closed its output, for which nothing can wait any more
+        if not chunk and self._child.running:  # the command has closed its output, so `poll` no longer waits
             time.sleep(OUTPUT_INTERVAL_S)
         return chunk
 

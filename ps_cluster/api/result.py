@@ -74,7 +74,7 @@ class Result:
     def ledger(self) -> Any:
         """The applied updates, one row each: a pandas DataFrame if pandas is installed, else a NumPy structured array.
 
-        `ledger["staleness"]` is a column of either.
+        `ledger["staleness"]` is a column of both types.
         """
         rows = ledger_csv.read_csv(self._files.updates)
         try:
@@ -96,7 +96,7 @@ class Result:
             raise UserError(f"model: '{file}' is not there: no checkpoint was scored; train with evaluator=True")
         try:
             return keras.saving.load_model(file, compile=False)
-        except Exception:  # Keras does not know a layer in it; a damaged file can raise almost any
+        except Exception:  # Keras does not know a layer in it; a damaged file can raise almost any exception
             from ps_cluster.models.best import load_best
 
         try:
@@ -111,7 +111,7 @@ class Result:
             ) from error
 
     def plot(self) -> Figure:
-        """Return a figure of four panels: metric and loss, of training and of test examples, over time and over examples.
+        """Return a figure of four panels: metric and loss, over time and over examples, for training and test examples.
 
         The values of the training are means over the updates between two rows of progress.
         """

@@ -99,14 +99,14 @@ class RunCallbacks:
         )
 
     def _built_model(self) -> keras.Model:
-        """Return the model for the callbacks, with built metrics, by which Keras knows which values are better."""
+        """Return the model for the callbacks. Its built metrics tell Keras whether larger values are better."""
         spec, model = self._dataset.spec, self.model
         if self.examples is not None:
             evaluate(model, self.examples)
             return model
         if model is None:
             if code := NETWORKS.code_of(self._config.model.name):
-                user_code.trust(code)  # the caller has given it
+                user_code.trust(code)  # the caller has chosen this code
             model = build(self._config.model, spec, seed=self._config.training.seed)
             model.compile(loss="mse", metrics=["accuracy"] if OBJECTIVES[spec.objective].has_accuracy else [])
         zeros = {name: tf.zeros([2, *field.shape], field.network_dtype) for name, field in spec.inputs.items()}

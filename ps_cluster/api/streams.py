@@ -25,7 +25,7 @@ Part: TypeAlias = np.ndarray | dict[str, np.ndarray] | tuple[np.ndarray, ...]
 
 
 class Written(NamedTuple):
-    """The examples of a stream, which are mapped from files, and the number of examples in its first batch."""
+    """The examples of a stream, memory-mapped from files, and the number of examples in its first batch."""
 
     first_batch: int
     inputs: Part | None
@@ -96,7 +96,7 @@ def _filled(part: object, path: tuple[str, ...], columns: Mapping[tuple[str, ...
 
 
 class _Column:
-    """One array of all batches: numbers go into a file, strings into memory."""
+    """One array of a stream, over all batches. Numbers are written to a file; strings are kept in memory."""
 
     def __init__(self, path: Path, what: str):
         self._what, self._path = what, path
@@ -119,7 +119,7 @@ class _Column:
             self._dtype, self._shape = rows.dtype, rows.shape[1:]
         if rows.shape[1:] != self._shape:
             raise UserError(
-                f"{self._what} of batch {batch} has rows of shape {list(rows.shape[1:])}, and those before have "
+                f"{self._what} of batch {batch} has rows of shape {list(rows.shape[1:])}, and earlier batches have "
                 f"{list(self._shape)}: pad all examples to one shape"
             )
         self.rows += len(rows)

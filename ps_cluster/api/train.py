@@ -31,7 +31,7 @@ from ps_cluster.notices import Notify
 from ps_cluster.report.terminal import print_line
 from ps_cluster.runs.run_dir import RunDir, check_unused
 
-SETTINGS = "settings.yaml"  # the file in the folder of the code with the settings that the caller has chosen
+SETTINGS = "settings.yaml"  # the file, in the folder of the code, that has the settings chosen by the caller
 
 
 def train(
@@ -56,20 +56,21 @@ def train(
         (x_train, y_train), ((x_train, y_train), (x_test, y_test)), Contents, or a function that returns one of the last
         four; None: auto.
       run_dir: a new folder for all files of the run; None: a new one in runs/.
-      resume: the folder of an earlier run to continue, e.g. `result.run_dir`. `epochs` or `steps` make it longer, `ps`
-        changes the number of parameter servers; everything else stays. If the network is code, give it again as `model`.
+      resume: the folder of an earlier run to continue, e.g. `result.run_dir`. `epochs` or `steps` make it longer,
+        `max_seconds` changes its time limit, and `ps` the number of parameter servers; all other settings stay. If the
+        network is code, give it again as `model`.
       settings: any settings of docs/configuration.md, e.g. {"optimizer.rule": "adam"}.
       on_progress: called with each row of progress during the training (`row.applied`, `row.loss`, …).
       on_evaluation: called with each score (`row.step`, `row.test_accuracy`, …). A function that returns
         `ps_cluster.STOP` ends the training early.
       callbacks: Keras callbacks, which are called in this process at the end of each scored epoch (docs/python-api.md).
-      command: the program that is run.
+      command: the words that start the program `ps-cluster`, before its arguments.
       options: the options of `ps-cluster run`: workers, ps, mode, epochs, steps, batch_size, seed, …
 
     Raises:
       UserError: bad input, in one line.
       TrainingFailed: the training failed.
-      KeyboardInterrupt, and whatever a callback raises: raised after the run was drained. Its directory is complete.
+      KeyboardInterrupt, and whatever a callback raises: raised after a clean stop. The run directory is complete.
     """
     refuse_within_a_run("train")
     if resume is not None:
@@ -125,7 +126,7 @@ def train_new(
         run = RunDir(Path(os.path.realpath(root)))
         if model is not None:
             values["model.name"] = write_network(model, run.code)
-        # Relative paths of code start at the current folder, and this code may be run from now on.
+        # Make paths of code absolute, from the current folder, and permit running this code from now on.
         write_whole(run.code / SETTINGS, dump_yaml(trust_names(nested(values), Path.cwd())))
     argv = (*command, "run", "--config", str(run.code / SETTINGS), "--run-dir", str(run.root))
     try:
@@ -133,7 +134,7 @@ def train_new(
     except UserError:
         if not run.config.is_file():  # the run has not begun: remove what was prepared for it
             shutil.rmtree(run.code, ignore_errors=True)
-            with contextlib.suppress(OSError):  # the folder has other files in it
+            with contextlib.suppress(OSError):  # the folder is not empty, so it stays
                 run.root.rmdir()
         raise
     return Result(run.root)
@@ -172,7 +173,7 @@ def _resumed(
 
 
 def _code_to_resume(run: RunDir, model: Any) -> Path | None:
-    """Return the file of the network that the caller allows to be run; None if the run needs no code for it."""
+    """Return the file with the code of the network, which the caller permits to run; None if it needs no code."""
     begun = flat(read_yaml(run.config)).get("model.name")
     code = NETWORKS.code_of(begun) if isinstance(begun, str) else None
     if code is None and model is None:
@@ -188,5 +189,5 @@ def _code_to_resume(run: RunDir, model: Any) -> Path | None:
                 f"model: the run in '{run.root}' was begun with another network, '{begun}': give that one, or start a new run"
             )
         if code is not None and written is not None and written.is_relative_to(temporary):
-            shutil.copyfile(written, code)  # so the caller's code is run, whoever has written into the folder
+            shutil.copyfile(written, code)  # so that the caller's code is run, even if somebody has changed the file
     return code

@@ -104,7 +104,7 @@ def _write_json(stream: Stream, rows: Rows[Prediction], formatter: PredictionFor
 
 
 def _write_table(stream: Stream, rows: Rows[Prediction], formatter: PredictionFormatter[Prediction]) -> None:
-    """Write a table for people. It is written at the end, because the widths of its columns are not known before."""
+    """Write a table for people. It is written at the end, when the widths of its columns are known."""
     table = plain_table(example=FOLD, **{heading: ColumnOptions() for heading in formatter.headings})
     for name, prediction in rows:
         table.add_row(*map(Text, (name, *formatter.shown(prediction))))

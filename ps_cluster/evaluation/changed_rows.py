@@ -1,7 +1,7 @@
 """Write the rows of embedding tables that have changed since a step, for a program that serves while a run trains.
 
-Two checkpoints are compared: the newest of all, and the newest at or before the step. So no task keeps a list of
-changes. The result is exact between the steps of these two checkpoints, and the file contains both steps.
+Two checkpoints are compared: the newest of all, and the newest at or before the step. So no task needs to keep
+a list of changes. The file has exactly the changes between these two checkpoints, and contains both steps.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ps_cluster.runs.run_dir import RunDir
 
 @dataclass(frozen=True)
 class TablePlace:
-    """A table in the vector of all weights of a checkpoint: its rows lie end to end, from position `begin` on."""
+    """The position of a table in a checkpoint's vector of weights: its rows are contiguous, from index `begin`."""
 
     name: str
     begin: int
@@ -97,7 +97,7 @@ def _two_checkpoints(folder: Path, since: int) -> tuple[Checkpoint, Checkpoint]:
 
 
 def table_places(config: RunConfig, dataset: PackedDataset) -> Sequence[TablePlace]:
-    """Build the network of a run, and return where a checkpoint has the tables whose rows travel."""
+    """Build the network of a run, and return the places of the tables whose rows are pulled and pushed."""
     import_tensorflow()
     from ps_cluster.models.build import build
     from ps_cluster.models.finding_tables import find_tables

@@ -27,7 +27,7 @@ class CheckpointFolder:
         """Find the checkpoints in `directory` (absolute): a run directory, its checkpoints/, or a folder without a run.
 
         Raises:
-          UserError: the path is a file or a folder with other things, so it is a mistake and waiting would not help.
+          UserError: the path is a file, or a folder with other things but no checkpoints, so waiting would not help.
         """
         if directory.exists() and not directory.is_dir():
             raise UserError(f"checkpoint directory '{directory}' is a file")

@@ -32,7 +32,7 @@ from ps_cluster.training.tensorboard_files import EvaluationWriter
 POLL_S = 0.5
 NICE = 10
 PATIENCE_S = 600.0
-# The number of attempts, `POLL_S` apart, to read a missing or unreadable checkpoint. A damaged one is not read again.
+# The number of attempts, `POLL_S` apart, to read a missing or unreadable checkpoint; one attempt if it is damaged.
 ATTEMPTS = 5
 
 
@@ -87,12 +87,12 @@ class _Evaluator:
         self._records = Records(self._folder.run_dir, notify)
         self._scorer: Scorer | None = None
         self._recomputation: Recomputation | None = None
-        self._recomputation_off = False  # True after the disk has refused
+        self._recomputation_off = False  # True after the disk has refused a write
         self._tensorboard: EvaluationWriter | None = None
         self._insight: Insight | None = None
         # Checkpoints that can't be read → the reason. A leader writes a file of the same name only once.
         self._unreadable: dict[Path, str] = {}
-        self._skipped: set[int] = set()  # steps that are not scored because a newer checkpoint is
+        self._skipped: set[int] = set()  # steps that are not scored because a newer checkpoint is scored
         self._rows: list[EvaluationRow] = []
 
     def close(self) -> None:
@@ -293,7 +293,7 @@ class _Evaluator:
         return RunFailed(f"the last checkpoint, of step {last}, is not scored: {why}")
 
     def _score_views(self, step: int) -> None:
-        """Score the last checkpoint over augmented views too, if wanted. Write its row again with both scores."""
+        """Also score the last checkpoint over augmented views, if the configuration asks for it. Rewrite its row."""
         is_done = any(row.step == step and row.augmented_test_accuracy is not None for row in self._records.rows())
         checkpoint = None if is_done else self._load(step)
         if checkpoint is not None and self._folder.config(checkpoint).evaluation.augment_last:
@@ -315,12 +315,12 @@ class _Evaluator:
             return OutOfPatience(f"{self._folder.describe_lack()} after {patience_s:g} s of waiting")
         return OutOfPatience(
             f"training has not ended, but '{self._directory}' has had nothing new for {patience_s:g} s: "
-            "continue it with run --resume, then evaluate again"
+            "continue the run with run --resume, then evaluate again"
         )
 
 
 def _score_line(row: EvaluationRow, scorer: Scorer, dataset_kind: str | None, monitor: Monitor) -> str:
-    """Format a score as a line. The first part is about the examples on which the best model is chosen."""
+    """Format a score as a line. The score that decides which model is best comes first."""
     unit = f"{'GENERATED ' * (dataset_kind == 'synthetic')}{scorer.unit}"
     views = f", over six views {row.augmented_test_accuracy:.2%}" if row.augmented_test_accuracy else ""
     on_test = [f"test {row.test}{views}", f"loss {_loss_text(row.test_loss)}"]

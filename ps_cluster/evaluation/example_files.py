@@ -59,7 +59,7 @@ def _read_pictures(skip_bad: bool, notify: Notify, files: Sequence[Path], run: T
 
 
 def _read_arrays(files: Sequence[Path], run: TrainedRun) -> Iterator[NamedExamples]:
-    """Read arrays that numpy has saved: a single array as .npy, or as .npz arrays with the names of the inputs."""
+    """Read arrays saved by NumPy: a single array in an .npy file, or arrays named like the inputs in an .npz file."""
     for file in files:
         with reading(file):
             found = open_npz(file) if file.suffix.lower() == ".npz" else {"": open_npy(file)}
@@ -103,7 +103,7 @@ def batches_of(paths: Sequence[Path], run: TrainedRun, *, skip_bad: bool, notify
 
 
 def _in_bounded_memory(batches: Iterator[NamedExamples], files: Sequence[Path]) -> Iterator[NamedExamples]:
-    """Yield the same batches, but limit the memory that the reading of each may use."""
+    """Yield the same batches, and limit the memory that reading each batch may use."""
     size_bytes = sum(file.stat().st_size for file in files)
     while True:
         with reading(files[0]), bounded_memory(size_bytes):
@@ -142,7 +142,7 @@ def reading(file: Path) -> Iterator[None]:
 
 
 def _by_input(found: Mapping[str, np.ndarray], spec: ExampleSpec) -> dict[str, np.ndarray]:
-    """Return the array of each input, [N, ...]. If there is one input and one array, its name does not matter."""
+    """Return the array of each input, [N, ...]. A single array for a single input may have any name."""
     if len(spec.inputs) == 1 and len(found) == 1:
         found = dict(zip(spec.inputs, found.values()))
     if missing := [name for name in spec.inputs if name not in found]:
@@ -172,7 +172,7 @@ def _fitting_rows(name: str, given: np.ndarray, field: ArrayField) -> np.ndarray
 
 
 def _can_hold(rows: np.ndarray, dtype: str) -> bool:
-    """Return whether a cast keeps the meaning of an array: whole numbers must be in the range of the dtype."""
+    """Return whether casting an array to a dtype keeps its meaning: whole numbers must be in the dtype's range."""
     if dtype == TEXT:
         return is_text(rows)
     if rows.dtype.kind in "iu" and np.dtype(dtype).kind in "iu" and rows.size:

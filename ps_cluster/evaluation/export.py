@@ -41,21 +41,21 @@ class InputForm(Row):
 
 
 class TableColumns(Row):
-    """The columns of a table as inputs of the model, in the order in which it takes them."""
+    """The columns of a table as inputs of the model, in the order in which the model takes them."""
 
     numbers: list[NumberColumn]
     categories: list[CategoryColumn]
 
 
 class ExportReport(Row):
-    """The content of export.json, besides the number of its schema.
+    """The content of export.json, except for the number of its schema.
 
     Attributes:
       inputs: the inputs of files that take encoded columns, or of all files if the data set is no table.
-      columns: how the table was encoded. This and the next two are None, and left out of the file, if the data set is no
-        table.
+      columns: how the table was encoded. If the data set is no table, this field and the next two are None, and the
+        file does not have them.
       raw_inputs: the inputs of files that take the table's rows as they are.
-      take_raw_rows: the formats of these files.
+      take_raw_rows: the formats of the files that take such rows.
       classes: the names of the classes, in the order of the outputs.
     """
 
@@ -93,7 +93,7 @@ def export(
     """
     untrusted.check_folder(output, "export folder", notify)
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise UserError(f"--output: '{output}' exists and is not empty: name another, or remove it")
+        raise UserError(f"--output: '{output}' exists and is not empty: name another folder, or remove it")
     for one in formats:
         one.check(run.spec)
     with folder_beside(output) as folder:
@@ -134,7 +134,7 @@ def _check_files(
     for one in formats:
         functions[one.name] = _convert(one, "read again", one.load, exported, folder / one.file)
         files[one.name] = folder / one.file
-    # Tolerances are those of probabilities. For a regression, they are in standard deviations of its target.
+    # Tolerances refer to probabilities. For a regression, their unit is the standard deviation of its target.
     unit = 1.0 if run.spec.classes else max(run.spec.target.std, default=1.0) or 1.0
     allowed = {one.name: one.tolerance and one.tolerance * unit for one in formats}
     compared = compare(run.dataset, original, functions, most)

@@ -60,11 +60,11 @@ def compare(
 class CheckedModel:
     """A line of the report: an exported file, or the original."""
 
-    name: str  # of the format, or "best model" and its precision
+    name: str  # the name of the format, or "best model" and its precision
     file: str
     bytes: int
     compared: ExportCheck
-    allowed: float | None  # the largest allowed difference; None: any
+    allowed: float | None  # the largest allowed difference; None: any difference is allowed
 
     @property
     def fails(self) -> bool:

@@ -1,4 +1,4 @@
-"""Write histograms of weights and predictions for test images to TensorBoard, at scored checkpoints."""
+"""Write histograms of weights, and test images with their predictions, to TensorBoard for scored checkpoints."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from ps_cluster.runs.checkpoints import Checkpoint
 from ps_cluster.training.tensorboard_files import EvaluationWriter
 
 PICTURES = 16
-# Limits on time and file size. For a checkpoint of tutorial_cnn this takes 0.1 s (scoring takes 0.7 s) and 80 kB.
+# Limits on time and file size. A checkpoint of tutorial_cnn takes 0.1 s to write (0.7 s to score) and 80 kB.
 MOST_VARIABLES, MOST_VALUES = 32, 20_000
-GROWTH = 0.1  # a checkpoint is shown if its step exceeds that of the previous shown one by this share
+GROWTH = 0.1  # a checkpoint is shown if its step exceeds the step of the last one shown by this share
 
 
 class Insight:
     """Writes histograms of weights and of their changes, and a sheet of test images with predictions.
 
-    Changes are relative to the previous checkpoint that was shown. With `evaluation.gradients` there are histograms of
-    gradients too, on some fixed training examples (evaluation/scorer.py).
+    Changes are relative to the previous checkpoint that was shown. With `evaluation.gradients` there are also
+    histograms of gradients, on some fixed training examples (evaluation/scorer.py).
     """
 
     def __init__(self, writer: EvaluationWriter, scorer: Scorer):
@@ -29,7 +29,7 @@ class Insight:
         self._step = 0
 
     def write(self, checkpoint: Checkpoint) -> None:
-        """Write histograms and images of the checkpoint that was scored last, unless a step shortly before it was."""
+        """Write histograms and images of the checkpoint scored last, unless its step is near the last step shown."""
         if checkpoint.step - self._step < max(1, GROWTH * self._step):
             return
         self._step = checkpoint.step

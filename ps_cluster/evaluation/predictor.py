@@ -54,7 +54,7 @@ class TrainedRun:
                     f"--run: '{RUNS}' has no run with a model: train one, or give the folder of a run by --run"
                 )
             root = max(models, key=lambda file: file.stat().st_mtime_ns).parents[1]
-            notify(f"run: '{root}', which has the newest model (--run names another)")
+            notify(f"run: '{root}', which has the newest model (choose another run with --run)")
         run_dir = RunDir.open(root)
         if not run_dir.best_model.is_file():
             raise UserError(

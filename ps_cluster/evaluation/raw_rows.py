@@ -16,7 +16,7 @@ Predictions = Callable[[Inputs], np.ndarray]
 
 NUMBERS, CATEGORIES, TEXTS = "numbers", "categories", "texts"
 RAW_DTYPES = {NUMBERS: "float64", CATEGORIES: "string", TEXTS: "string"}
-NO_CATEGORY = "\ufffe"  # a text that no column contains, because it is no character
+NO_CATEGORY = "\ufffe"  # a text that no column contains, because U+FFFE is not a character
 
 
 def with_encoding(model: keras.Model, encoding: TableEncoding) -> keras.Model:
@@ -49,7 +49,7 @@ def with_encoding(model: keras.Model, encoding: TableEncoding) -> keras.Model:
 
 
 def as_raw(inputs: Inputs, encoding: TableEncoding) -> dict[str, np.ndarray]:
-    """Convert encoded columns to raw columns that have this encoding. Code 0 becomes a text that is no category."""
+    """Convert encoded columns back to raw columns, by the inverse of `encoding`. Code 0 becomes `NO_CATEGORY`."""
     raw: dict[str, np.ndarray] = {}
     if columns := encoding.numbers:
         mean, std = np.array([one.mean for one in columns]), np.array([one.std for one in columns])

@@ -1,4 +1,4 @@
-"""Score how well a network ranks items for users by recall@k. An example is a user and an item. No TensorFlow."""
+"""Score how well a network ranks items for users: recall@k. Examples are (user, item) pairs. Imports no TensorFlow."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.data.packed import PackedDataset, PackedSplit
 
-# The largest number of pairs that are scored. MovieLens 100K has 1.5 million, which take two_tower 2.2 s of a
-# processor.
+# The largest number of pairs that are scored. MovieLens 100K has 1.5 million pairs, for which the network
+# two_tower takes 2.2 s on one processor.
 MOST_PAIRS = 2**23
 _PAIRS_AT_ONCE = 2**14
 
@@ -23,7 +23,7 @@ def recall_at(
     Krichene and Rendle 2020, "On Sampled Metrics for Item Recommendation", KDD: Recall(R)@k is the share of the
     relevant items R whose rank is at most k. Following their advice, all items are ranked, not a sample of them, except
     those that the user is known to have. The rank of an item is the number of ranked items, including itself, whose
-    score is not lower. So if a network gives all items the same score, and there are more than k, it finds none,
+    score is not lower. So if a network gives all of more than k items the same score, it finds none of them,
     whatever their order. The users are those with a held-out item that is not known, and each counts once. If there are
     more than `MOST_PAIRS` pairs of such a user and an item, only some of these users are taken, spread evenly by their
     keys.
@@ -55,7 +55,7 @@ def recall_at(
 
 
 def _has(pairs: np.ndarray, users: np.ndarray, items: np.ndarray) -> np.ndarray:
-    """Return bool [U, I]: whether each user and each item are a pair in `pairs`, which are sorted by their users."""
+    """Return bool [U, I]: whether each user and each item are a pair in `pairs`, which are sorted by user."""
     found = np.zeros((len(users), len(items)), bool)
     first, end = np.searchsorted(pairs[:, 0], [users[0], users[-1] + 1])
     some = pairs[first:end]
@@ -65,10 +65,10 @@ def _has(pairs: np.ndarray, users: np.ndarray, items: np.ndarray) -> np.ndarray:
 
 
 class Recall:
-    """recall@k of a data set whose examples are pairs of a user and an item (`ExampleSpec.is_pair`)."""
+    """Computes recall@k on a data set whose examples are pairs of a user and an item (`ExampleSpec.is_pair`)."""
 
     def __init__(self, k: int, dataset: PackedDataset, outputs: Callable[[dict[str, np.ndarray]], np.ndarray]):
-        """Remember the data set.
+        """Create a measure of recall@k for a data set.
 
         Args:
           outputs: inputs by name → the network's outputs, float32 [n, 1], or [n, 2] for the scores of two classes.
@@ -79,7 +79,7 @@ class Recall:
         self._items = np.unique(np.concatenate([some[:, 1] for some in pairs]))
 
     def of(self, split: PackedSplit) -> float | None:
-        """Return recall@k for the test examples, or for those that were held out for validation.
+        """Return recall@k for the test examples, or for the validation examples.
 
         Every item of the data set is ranked, except those that the user has in the examples that were trained on. The
         pairs to be found are those of the split that the objective wants (`Objective.pairs_to_find`).

@@ -5,7 +5,7 @@
     weights        ──numpy, float64───────►   weights that a pull returns  compared with what the worker got
 
 The tolerances follow from the precision in which the cluster computes. A deviation is reported as a multiple of its
-tolerance. Up to 1 it is explained by rounding.
+tolerance. Rounding explains a deviation of up to 1.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class _Findings:
     unchecked: list[str] = field(default_factory=list)
 
     def note(self, quantity: str, error: float, tolerance: float, problem: str) -> None:
-        """Record the deviation of a quantity. `problem`: the line to report if it is beyond its tolerance."""
+        """Record the deviation of a quantity. `problem`: the line to report if the deviation exceeds its tolerance."""
         deviation = error / tolerance if tolerance > 0 else math.inf if error > 0 else 0.0
         deviation = deviation if math.isfinite(deviation) else 1e300
         self.deviations[quantity] = max(self.deviations.get(quantity, 0.0), deviation)
@@ -161,7 +161,7 @@ class Recomputation:
 
     @cached_property
     def _rounding_steps(self) -> RecomputedSteps:
-        """The steps of `_steps` in the precision of the run. They show how much its rounding changes the gradient."""
+        """Like `_steps`, but in the precision of the run, to measure how much rounding changes the gradient."""
         return self._steps_in(self._config.model.precision)
 
     def _steps_in(self, precision: str) -> RecomputedSteps:
@@ -217,11 +217,11 @@ class Recomputation:
         """Compare the weights that a worker got with those that the shard had at the moment of the pull."""
         if self._mode.delay(self._config):
             return findings.leave_unchecked(
-                "the weights given to workers: mode.simulate_workers gives those of older versions"
+                "the weights given to workers: mode.simulate_workers gives weights of older versions"
             )
         if len(shard.given) != len(shard.given_positions):
             return findings.leave_unchecked(
-                f"the weights given to workers: in mode {self._mode.name} each has weights of its own"
+                f"the weights given to workers: in mode {self._mode.name}, each worker has separate weights"
             )
         differ = self.differing_weights(shard)
         tolerance = _MOST_ROUNDED_DIFFERENTLY if set(shard.at_pull) - {"weights"} else 0.0
@@ -249,7 +249,7 @@ class Recomputation:
         return float(np.mean(differs))
 
     def _compare_update(self, sample: UpdateSample, index: int, findings: _Findings, where: str) -> None:
-        """Compare the change of weights and slots by an update with its equations."""
+        """Compare the change of weights and slots by an update with the change that its equations give."""
         shard = sample.shards[index]
         expected = self._after_update(sample, index)
         if expected is None:
@@ -320,7 +320,7 @@ class Recomputation:
         after = _joined(shard.statistics_after for shard in sample.shards)
         expected = self._steps.keep**self._config.batches_per_step * before + fresh
         difference = _difference_text(after - before, expected - before)
-        problem = f"the moving statistics did not take in what was pushed: {difference}"
+        problem = f"the moving statistics were not updated by what was pushed: {difference}"
         tolerance = ROUNDING * (_norm(before) + _norm(fresh)) + _ALWAYS_ALLOWED
         findings.note("statistics", _norm(after - expected), tolerance, problem)
 

@@ -54,7 +54,7 @@ def dataset_of(run_dir: RunDir, config: RunConfig, data_dir: Path | None, notify
 
 
 def form_of(run_dir: RunDir, config: RunConfig, data_dir: Path | None, notify: Notify) -> PackedDataset:
-    """Return the form of the examples from the run directory, even if the data set is gone; else as `dataset_of`."""
+    """Return the form of the examples from the run directory; if it is not there, return what `dataset_of` returns."""
     if data_dir is None:
         with suppress(FileNotFoundError):  # a run whose tasks were started by hand does not have this file
             return load_form(run_dir.examples)
@@ -159,7 +159,7 @@ class Scorer:
         metric, loss, kept = self._means(split, self._sums, self._dataset.spec)
         further = self._further.take_results()
         if loss is None:
-            further = {}  # probabilities that are NaN have counted as 0
+            further = {}  # they are wrong, because probabilities that are NaN have counted as 0
         elif (name := self._config.evaluation.recall_name) and (recall := self._recall.of(split)) is not None:
             further[name] = recall
         return SplitScores(metric, loss, further, self._compiled.take_results()), kept
@@ -179,7 +179,7 @@ class Scorer:
         return Recall(k, self._dataset, lambda inputs: outputs(inputs).numpy())
 
     def model_of(self, checkpoint: Checkpoint) -> keras.Model:
-        """Return the network with the weights of a checkpoint, as it is saved."""
+        """Return the network in the form in which it is saved, with the weights of a checkpoint."""
         self._assign(checkpoint)
         return self._judge.finished(self._saved)
 
@@ -291,10 +291,10 @@ class Scorer:
 
 
 def arrays_to_keep(batch: Mapping[str, tf.Tensor], examples: int) -> dict[str, np.ndarray]:
-    """Create arrays [N, ...] for what the judge keeps of all examples; none if they would be too large.
+    """Create arrays [N, ...] for the values that the judge keeps for each example; {} if they would be too large.
 
     Args:
-      batch: name → what the judge keeps of one batch, [B, ...].
+      batch: name → the values that the judge keeps for one batch, [B, ...].
     """
     first = {name: np.asarray(rows) for name, rows in batch.items()}
     if examples * sum(rows[:1].nbytes for rows in first.values()) > MOST_BYTES:
@@ -309,7 +309,7 @@ def _floats(output: tf.Tensor) -> tf.Tensor:
 class BatchSums(NamedTuple):
     """The sums of metrics and losses over a batch, float32 [], and the arrays that the judge keeps: name → [B, ...].
 
-    `compared`: truth and prediction for the further metrics (`Judge.compared`); None where there are none.
+    `compared`: truth and prediction for the further metrics (`Judge.compared`); None if there are no further metrics.
     """
 
     metric: tf.Tensor
@@ -319,7 +319,7 @@ class BatchSums(NamedTuple):
 
 
 SumBatch = Callable[[dict[str, np.ndarray]], BatchSums]
-"""A function of the inputs and the packed targets, by the names of `fields_of`, [B, ...] each."""
+"""Takes the inputs and packed targets of a batch, named as in `fields_of`, [B, ...] each; returns their sums."""
 
 
 def _make_sums(
@@ -332,7 +332,7 @@ def _make_sums(
 
     Args:
       compiled: the metrics of compile(), which the graph updates. None: only the objective's metric and the loss are
-        wanted.
+        computed.
     """
 
     packed = {name: field.packed for name, field in fields_of(spec).items() if name != WEIGHT}

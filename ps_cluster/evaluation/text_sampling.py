@@ -10,6 +10,6 @@ class Sampling:
     """Settings for the random choice of the next bytes."""
 
     length: int = 200  # the largest number of bytes to add; fewer if the model predicts the end of the file
-    # It divides the scores. Below 1, likely bytes become likelier; at 0 the likeliest byte is always chosen.
+    # The divisor of the scores. Below 1, likely bytes become likelier; at 0, the likeliest byte is always chosen.
     temperature: float = 0.7
     seed: int = 0

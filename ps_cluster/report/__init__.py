@@ -1,1 +1,1 @@
-"""Report a run to people, while it trains and when it has ended, and to other programs."""
+"""Report on a run to people and to other programs, while it trains and after it has ended."""

@@ -15,8 +15,8 @@ from ps_cluster.report.calibration import Calibration
 from ps_cluster.report.plots import Plot
 from ps_cluster.runs.predictions import Predictions
 
-MOST_SHOWN = 20  # rows of a table on the page; results.json has all
-MISTAKES = 24  # that the page shows
+MOST_SHOWN = 20  # the most rows of a table on the page; results.json has all rows
+MISTAKES = 24  # the most mistakes that the page shows
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Mistake:
 
 @dataclass(frozen=True)
 class MatrixCell:
-    """A cell of the confusion matrix. `share`: of the examples of its row. `right`: whether its predictions are right."""
+    """A cell of the confusion matrix. `share`: its share of the row. `right`: whether its predictions are right."""
 
     count: int
     share: float
@@ -58,7 +58,7 @@ class Analysis(ABC):
 
     Attributes:
       heading, table_columns: the title and the headings of the table on the page.
-      worst: which rows of the table are shown if there are too many.
+      worst: which rows of the table are shown if there are too many rows.
       mistakes_title, mistakes_note: the texts above and below the mistakes.
       columns: the headings for the texts of a `Mistake`.
       target: the targets of the predicted examples, [N] or [N, outputs].

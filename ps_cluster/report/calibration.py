@@ -1,4 +1,4 @@
-"""Measure whether a network is right as often as it is sure."""
+"""Measure calibration: whether the accuracy of predictions matches the confidence of the network."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from matplotlib.axes import Axes
 from ps_cluster.report.colours import PALETTE
 from ps_cluster.report.plots import Plot, small_plot
 
-BINS = 15  # as many as in the paper's tables
+BINS = 15  # the number of bins in the tables of the paper that `expected_error` cites
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Predictions in M bins of equal width, by their confidence: bin m holds those in ((m − 1) / M, m / M].
+    """Predictions in M bins of equal width. Bin m holds the predictions with a confidence in ((m − 1) / M, m / M].
 
     Attributes:
       counts: the number of predictions in each bin, int64 [M].
-      rights: how many of them are right, [M].
-      sums: the sums of their confidence, [M].
+      rights: the number of right predictions in each bin, [M].
+      sums: the sum of the confidences in each bin, [M].
     """
 
     counts: np.ndarray
@@ -58,7 +58,7 @@ class Calibration:
         return share_of((self.sums - self.rights).sum(), self.total)
 
     def shares(self, sums: np.ndarray) -> list[float | None]:
-        """Return the mean in each bin of what `sums` [M] adds up; None for an empty bin."""
+        """Return the mean of each bin: its sum in `sums` [M] divided by its count; None for an empty bin."""
         return [share_of(total, count) for total, count in zip(sums, self.counts)]
 
     def to_json(self) -> dict[str, Any]:
@@ -74,7 +74,7 @@ class Calibration:
 
 
 def reliability(found: Calibration, unit: str) -> list[Plot]:
-    """Return two plots: which share of predictions is right, and the share of all predictions, both by confidence."""
+    """Return two plots over confidence: the share of predictions that are right, and the share of all predictions."""
     if not found.total:
         return []
     middles = 100 * (np.arange(BINS) + 0.5) / BINS
@@ -95,8 +95,8 @@ def reliability(found: Calibration, unit: str) -> list[Plot]:
         axes.set(xlabel="confidence [%]", ylabel="predictions [%]", xlim=(0, 100))
 
     return [
-        small_plot("calibration", "Right, by confidence", right, draw_right),
-        small_plot("confidence", "How sure it was", f"How many test {unit} have which confidence.", draw_counts),
+        small_plot("calibration", "Right predictions, by confidence", right, draw_right),
+        small_plot("confidence", "Distribution of confidence", f"The share of test {unit} by confidence.", draw_counts),
     ]
 
 

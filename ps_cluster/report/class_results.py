@@ -15,16 +15,16 @@ from ps_cluster.report.calibration import Calibration, percent, reliability, sha
 from ps_cluster.report.plots import Plot
 from ps_cluster.runs.predictions import Predictions
 
-MOST_IN_MATRIX = 100  # classes up to which results.json has the whole matrix
-MOST_CONFUSIONS = 1000  # in results.json; the page shows the first ten
+MOST_IN_MATRIX = 100  # the most classes for which results.json has the whole matrix
+MOST_CONFUSIONS = 1000  # the most confusions in results.json; the page shows the first ten
 NOTHING = -1  # the predicted class of an example for which an output is not finite
 
 
 @dataclass(frozen=True)
 class ClassRow:
-    """The test examples of one class. `predicted`: how many examples were predicted to be of it.
+    """The test examples of one class. `predicted`: how many examples were predicted to be of this class.
 
-    If there are no examples, a share of them is None.
+    A share is None if there are no examples to compute it from.
     """
 
     name: str
@@ -96,7 +96,7 @@ class ClassResults(Analysis):
 
     @cached_property
     def balanced_accuracy(self) -> float | None:
-        """The mean accuracy over the classes that have test examples, in which each class counts the same."""
+        """The mean of the accuracies of all classes that have test examples. Each class has the same weight."""
         known = [row.accuracy for row in self.rows if row.accuracy is not None]
         return share_of(sum(known), len(known))
 
@@ -113,12 +113,12 @@ class ClassResults(Analysis):
 
     @property
     def has_others(self) -> bool:
-        """True if an example of a class shown was predicted to be of a class that is not shown, or of none."""
+        """True if an example of a class shown was predicted to be of a class not shown, or has no prediction."""
         return any(row[-1].count for row in self.matrix)
 
     def _counts(self, labels: Sequence[int]) -> np.ndarray:
         """Return the number of examples by true and predicted label: int64 [labels, labels]."""
-        place = np.full(len(self.names) + 1, -1)  # the last place is that of NOTHING
+        place = np.full(len(self.names) + 1, -1)  # the last entry is for NOTHING
         place[list(labels)] = np.arange(len(labels))
         rows, columns = place[self.target], place[self._predicted]
         inside = (rows >= 0) & (columns >= 0)

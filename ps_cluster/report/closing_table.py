@@ -1,4 +1,4 @@
-"""Print the end of a run for people, from its summary and its directory. Imports no TensorFlow."""
+"""Print the closing table of a run for people, from its summary and its directory. Imports no TensorFlow."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ps_cluster.runs.logs import RUN_ENDED
 from ps_cluster.runs.result_rows import Summary, TimeLimitReached
 from ps_cluster.runs.run_dir import RunDir
 
-WIDE = 80  # columns of a terminal from which addresses have room
+WIDE = 80  # the fewest columns of a terminal that has room for addresses
 
 # The labels of the lines that point to files of the run.
 RUN_DIRECTORY, BEST_MODEL, RESULTS, CURVES = "run directory", "best model", "results", "curves"
@@ -42,10 +42,10 @@ def print_numbers(summary: Summary, console: Console) -> None:
 
 
 def print_places(summary: Summary, run_dir: RunDir, console: Console) -> None:
-    """Print where the files are, and the commands that finish what was left open."""
+    """Print the paths of the run's files, and the commands that complete an unfinished run."""
     console.print()
     for line in (*_places(run_dir), *_next_commands(summary, run_dir)):
-        # Each stays one line at any width, so that it can be copied.
+        # A terminal of any width gets each line unbroken, so that the line can be copied.
         console.print(line, soft_wrap=True, highlight=False)
 
 
@@ -94,7 +94,7 @@ def _places(run_dir: RunDir) -> Iterator[str]:
 
 
 def _next_commands(summary: Summary, run_dir: RunDir) -> Iterator[str]:
-    """Yield the commands that finish what this run left open."""
+    """Yield the commands that score an unscored last checkpoint, and that continue an incomplete run."""
     root, last_step = shlex.quote(str(run_dir.root)), 0
     with contextlib.suppress(checkpoints.CheckpointError):
         ended = checkpoints.ended(run_dir.checkpoints)
@@ -117,7 +117,7 @@ def points_to_files(line: str) -> bool:
 
 
 def _code(run_dir: RunDir) -> str:
-    """Return the options that allow the code in the files that the configuration names."""
+    """Return the options `--code` that permit running the code files that the configuration names."""
     settings = flat(read_yaml(run_dir.config))
     chosen = ((choice.kinds, settings.get(choice.setting)) for choice in CHOICES)
     files = dict.fromkeys(

@@ -16,7 +16,7 @@ from ps_cluster.report.points import Point, scored_points, trained_points
 from ps_cluster.runs.result_rows import Measure, ProgressRow, ScoreRow, Summary
 from ps_cluster.runs.run_dir import RunDir
 
-MOST_ROWS = 1000  # of progress that are read
+MOST_ROWS = 1000  # the most rows of progress that are read
 XAxis = Literal["train_seconds", "examples"]
 X_AXES: tuple[XAxis, ...] = get_args(XAxis)
 
@@ -26,7 +26,7 @@ class Curves:
     """The points of the curves of a run.
 
     Attributes:
-      trained: means over the updates between two rows of progress. Of a long run, only some rows are read, evenly
+      trained: means over the updates between two rows of progress. For a long run, only some rows are read, evenly
         spaced.
       tested: the scores of checkpoints.
       metric: the metric of the objective.
@@ -54,7 +54,7 @@ class Curves:
         return "seconds of training" if x_axis == "train_seconds" else f"{self.unit} trained on"
 
     def draw(self, panel: Axes, x_axis: XAxis, measure: Measure) -> None:
-        """Draw a measure over training, test and, if there are any, held-out training examples."""
+        """Draw the curves of a measure on the training, test and, if there are any, held-out training examples."""
         _line(panel, trained_points(self.trained, measure), x_axis, "training", PALETTE[5], "")
         _line(panel, scored_points(self.tested, measure, "test"), x_axis, "test", PALETTE[1], "o")
         _line(panel, scored_points(self.tested, measure, "validation"), x_axis, "validation", PALETTE[2], "s")

@@ -1,4 +1,4 @@
-"""Show a data set of images on one page: each class with its number of examples and some of them, plain and varied."""
+"""Show a data set of images on one page: for each class, the number of examples and some examples with variations."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from ps_cluster.report.pages import rendered
 from ps_cluster.report.pictures import as_source
 from ps_cluster.system.environment import prepare_for_tensorflow
 
-MOST_GROUPS = 100  # on one page
+MOST_GROUPS = 100  # the largest number of classes on the page
 FEW_GROUPS = 20  # up to this number, each group has two samples; if there are more groups, each has one
-VARIATIONS = 5  # of each sample
+VARIATIONS = 5  # the variations of each sample
 
 
 def write_data_page(dataset: PackedDataset, settings: DataSettings, output: Path | None, seed: int) -> Path:
@@ -27,7 +27,7 @@ def write_data_page(dataset: PackedDataset, settings: DataSettings, output: Path
     Args:
       settings: the section `data`, which says how training varies images.
       output: the file to write; None for a file in the working directory that is named after the data set.
-      seed: decides which examples are drawn, and how they are varied.
+      seed: decides which examples are chosen, and how they are varied.
 
     Raises:
       UserError: a variation does not fit the images.
@@ -39,7 +39,7 @@ def write_data_page(dataset: PackedDataset, settings: DataSettings, output: Path
             settings.augmentation.check(image.shape)
     except ValueError as error:
         raise UserError(str(error)) from error
-    prepare_for_tensorflow()  # it draws the variations of the images
+    prepare_for_tensorflow()  # TensorFlow computes the variations of the images
     with without_first_lines():
         vary = image_variation(kind, settings, dataset, seed)
     found = groups_of(dataset)
@@ -74,11 +74,11 @@ def _about(dataset: PackedDataset) -> str:
 
 def _about_variations(settings: DataSettings, varied: bool, seed: int) -> str:
     if not varied:
-        return f"training does not vary them · seed {seed}"
+        return f"training does not vary the images · seed {seed}"
     usual = Augmentation().model_dump()
     given = settings.augmentation.model_dump() if isinstance(settings, ImageSettings) else {}
     chosen = {key: value for key, value in given.items() if value != usual[key]}
     texts = (
         f"{key} {' to '.join(map(str, value)) if isinstance(value, tuple) else value}" for key, value in chosen.items()
     )
-    return f"training varies them by: {', '.join(texts) or 'variations of its own'} · seed {seed}"
+    return f"training varies the images by: {', '.join(texts) or 'variations that the data set defines'} · seed {seed}"

@@ -1,4 +1,4 @@
-"""Print which data sets there are, and what a data set without images holds, as tables for people."""
+"""Print the list of all data sets, and the contents of a data set without images, as tables for people."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ps_cluster.files.json_files import Json
 from ps_cluster.files.values import number_text
 from ps_cluster.report.terminal import FOLD, LEFT, RIGHT, ColumnOptions, megabytes, plain_table
 
-MOST_GROUPS, MOST_COLUMNS, ROWS = 30, 10, 5  # that are shown
+MOST_GROUPS, MOST_COLUMNS, ROWS = 30, 10, 5  # the largest numbers of groups, columns and rows that are shown
 _BAR, _LONGEST_NAME = 30, 20  # widths in characters
 
 
 def print_entries(entries: list[Entry], console: Console) -> None:
-    """Print a row for each packed copy, and for each data set that has none."""
+    """Print a row for each packed copy, and a row for each data set without a packed copy."""
     name: ColumnOptions = {**FOLD, "max_width": _LONGEST_NAME}
     rest: ColumnOptions = {**FOLD, "ratio": 1}
     table = plain_table(**{"data set": name, "examples": LEFT, "form, origin, name of the copy": rest})
@@ -37,7 +37,7 @@ def print_entries(entries: list[Entry], console: Console) -> None:
 
 
 def entries_as_json(entries: list[Entry]) -> list[Json]:
-    """Return the data sets and their copies for other programs, in more detail than `print_entries` shows."""
+    """Return the data sets and their copies as JSON for other programs, in more detail than `print_entries` shows."""
     return [
         {
             "name": entry.name,
@@ -57,7 +57,7 @@ def print_table_of(dataset: PackedDataset, console: Console) -> None:
     console.print(_fields_table(described))
     read = min(one.rows for one in described)
     if read < dataset.train_examples:
-        console.print(f"over {read:,} of {dataset.train_examples:,} training examples, evenly spaced", style="dim")
+        console.print(f"from {read:,} of {dataset.train_examples:,} training examples, evenly spaced", style="dim")
     console.print()
     console.print(_groups_table(dataset))
     console.print()
@@ -65,7 +65,7 @@ def print_table_of(dataset: PackedDataset, console: Console) -> None:
 
 
 def form(spec: ExampleSpec) -> str:
-    """Return the form of the examples in words, e.g. "32x32x3, 10 classes"."""
+    """Return the form of the examples in words, e.g. "images 32x32x3, 10 classes"."""
     texts = []
     for name, field in spec.inputs.items():
         sides = "x".join(map(str, field.shape)) or "a number"

@@ -20,7 +20,7 @@ NOT_SCORED = "no results: no checkpoint was scored"
 def try_to_draw_results(run_dir: RunDir, notify: Notify) -> None:
     """Draw the results at the end of a run.
 
-    If that fails for any reason, there is a notice, and the run has not failed.
+    If drawing fails for any reason, notify of the failure. It does not make the run fail.
     """
     try:
         draw_results(run_dir, notify)
@@ -33,7 +33,7 @@ def try_to_draw_results(run_dir: RunDir, notify: Notify) -> None:
 
 
 def draw_results(run_dir: RunDir, notify: Notify) -> None:
-    """Write results/ of a run that has ended, or notify that there are none.
+    """Write the folder results/ of a run that has ended, or notify that there are no results.
 
     Raises:
       UserError: there is no summary, it is damaged, or the folder belongs to another user.

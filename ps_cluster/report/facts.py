@@ -1,4 +1,4 @@
-"""Put the facts of a run that has ended into rows of label and text, for the closing table and the page of results."""
+"""Describe a run that has ended by rows of label and text, for the closing table and the page of results."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from ps_cluster.runs.result_rows import (
 
 BARS = "▁▂▃▄▅▆▇█"
 HISTOGRAM_COLUMNS = 24
-MOST_SETTINGS, MOST_OF_A_VALUE = 8, 48  # settings that are shown, and characters of a value
+MOST_SETTINGS, MOST_OF_A_VALUE = 8, 48  # the most settings that are shown, and the most characters of a value
 MOST_EPOCHS = 6  # epochs without a score that are listed
 MOST_CHANGES = 3  # changes of the number of workers that are listed
-AS_USUAL_POINTS = 1.0  # runs whose accuracies differ by less, in percentage points, are called alike
+AS_USUAL_POINTS = 1.0  # accuracies that differ by less, in percentage points, are reported as equal
 _IN_OTHER_ROWS = {"model.name", "model.precision", "mode.name", "training.seed", "data.dataset"}
 _COLOURS = {"completed": "bold green", "stopped": "bold yellow"} | dict.fromkeys((*BROKEN, "failed"), "bold red")
 
@@ -124,7 +124,7 @@ def _settings(settings: Mapping[str, JsonValue]) -> str:
 
 
 def _not_scored(epochs: list[float]) -> str:
-    """Return which epochs have no score, the reason, and what to do."""
+    """Return a text that names the epochs without a score, the reason, and what to do."""
     named = ", ".join(f"{epoch:g}" for epoch in epochs[:MOST_EPOCHS])
     more = f" and {len(epochs) - MOST_EPOCHS:,} more" if len(epochs) > MOST_EPOCHS else ""
     return (
@@ -194,7 +194,7 @@ def _value(accuracy: float | None, error: float | None) -> str:
 
 
 def _warning(summary: Summary) -> str:
-    """Return why the numbers are not those of a successful training; "" if they may be."""
+    """Return the reason why the training was not successful, or may not have been; "" if there is none."""
     page, bad = "docs/extending.md#if-it-does-not-learn", summary.bad_losses
     if summary.outcome == "diverged":
         return f"diverged: weights are NaN or infinite, and training was stopped. {page}"
@@ -203,7 +203,7 @@ def _warning(summary: Summary) -> str:
     if summary.too_few_examples:
         return (
             f"{summary.too_few_examples:,} test {summary.unit} are too few to tell whether the model is better than "
-            f"guessing: score it on more, or let several runs agree. {page}"
+            f"guessing: score it on more, or compare several runs. {page}"
         )
     if summary.learned is False:
         guess = MetricText.of("accuracy" if summary.evaluation.test_error is None else "error", summary.guess)
@@ -235,8 +235,8 @@ def _proof(proof: Proof) -> Text | str:
     count = f"{again.updates} of {again.of:,} updates were" if again.updates else "no update was"
     agree = " and agree" if again.updates else ""
     return (
-        f"holds: {rows} rows agree with the versions and the accepted gradients; no step twice; {count} computed again "
-        f"outside the cluster{agree}"
+        f"holds: {rows} rows agree with the versions and the accepted gradients; no step was applied twice; {count} "
+        f"computed again outside the cluster{agree}"
     )
 
 

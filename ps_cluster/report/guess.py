@@ -17,7 +17,7 @@ FEWEST_ERRORS = 10  # fewer test examples are too few for a mean error to mean a
 
 
 class Guess(NamedTuple):
-    """The score of a guess on the test examples of a run, as accuracy or mean absolute error, and their number."""
+    """The accuracy or mean absolute error of a guess on a run's test examples, and the number of these examples."""
 
     value: float
     examples: int
@@ -42,8 +42,8 @@ class Guess(NamedTuple):
     def is_too_uncertain_for(self, scores: EvaluationSummary) -> bool:
         """Return whether there are too few examples to tell that a network has learned nothing.
 
-        That is so if the best accuracy may be chance, and if even an accuracy half way between the guess and 100 %
-        might be. For errors, `FEWEST_ERRORS` examples are enough.
+        For accuracies, this is the case if the best accuracy may be due to chance, and even an accuracy halfway between
+        the guess and 100 % might be. For errors, `FEWEST_ERRORS` examples are enough.
         """
         if accuracies := _accuracies(scores):
             best, half = max(accuracies), (1 - self.value) / 2
@@ -52,7 +52,7 @@ class Guess(NamedTuple):
         return self.examples < FEWEST_ERRORS and any(row.test_error is not None for row in scores.history)
 
     def _is_ranked(self, scores: EvaluationSummary) -> bool:
-        """Return whether an AUC is beyond chance.
+        """Return whether an AUC is better than chance can explain.
 
         With P positive examples of N, the variance of an AUC by chance is (N + 1) / (12 P (N - P)).
         """

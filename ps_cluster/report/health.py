@@ -26,8 +26,8 @@ from ps_cluster.system.run_processes import ProcessState, age_seconds
 
 Probe = Literal["live", "ready"]
 _FIRST_WORDS: Mapping[Probe, str] = {"live": "alive", "ready": "ready"}
-"""The first words of answers."""
-_CLOCK_TOLERANCE_S = 1.0  # between the clock of process starts and that of rows
+"""Probe → the first words of its answer."""
+_CLOCK_TOLERANCE_S = 1.0  # the most that the clocks of process starts and of rows may differ
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class HealthSign:
 class Member:
     """A process to probe.
 
-    `watches_rows`: whether it writes the rows of progress, or has started the process that does.
+    `watches_rows`: whether this process writes the rows of progress, or has started the process that writes them.
     """
 
     name: str
@@ -87,7 +87,7 @@ class HealthFacts:
     row: ProgressRow | None
 
     def signs(self, member: Member, probe: Probe) -> Iterator[HealthSign]:
-        """Yield what is found about a process. A process that is gone or stopped has no further findings."""
+        """Yield the findings about a process. If the process is gone or stopped, nothing else about it is checked."""
         state = self.machine.state(member.pid, self.run_dir.root, member.life)
         yield HealthSign("process", state == "running", f"{member.name} (pid {member.pid}) is {state}")
         if state != "running":
@@ -99,7 +99,7 @@ class HealthFacts:
         if not member.watches_rows:
             return
         row = self._row_of(member)
-        if row is not None and row.phase in UNDER_WAY:  # then there is a new row every half a second
+        if row is not None and row.phase in UNDER_WAY:  # in these phases, a row is written every half second
             age_s = self._age_s(row.time)
             says = f"the last sign of life of the leader is {age_s:.1f} s old"
             yield _bounded("rows", says, age_s, self.bounds.age_s, "--max-age")
@@ -171,7 +171,7 @@ class Health:
 def ask(
     root: Path, probe: Probe, task: Task | None, bounds: HealthBounds, machine: Surroundings = Surroundings()
 ) -> Health:
-    """Return the health of a task. If none is named, probe what runs on this machine: the launcher, or all tasks here.
+    """Return the health of a task; without a task, of the launcher, or of all hand-started tasks on this machine.
 
     Raises:
       UserError: files of the run are damaged, or it has no such task.
@@ -211,5 +211,5 @@ def _members(run_dir: RunDir, task: Task | None, host: str) -> Iterator[Member]:
 
 
 def _member(row: TaskRow, *, leads: bool, life: str | None = None) -> Member:
-    assert row.pid is not None, "it is of a task on this machine"
+    assert row.pid is not None, "a task on this machine has a pid"
     return Member(f"{row.task}", row.pid, row.address, life, watches_rows=leads)

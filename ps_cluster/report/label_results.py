@@ -18,13 +18,13 @@ from ps_cluster.runs.predictions import Predictions
 
 @dataclass(frozen=True)
 class LabelRow:
-    """The results of one label. If there are no examples, a share of them is None.
+    """The results of one label. A share is None if there are no examples to compute it from.
 
     Attributes:
       examples: the number of test examples that have the label.
-      predicted: the number of test examples for which it is predicted.
-      found: the recall, the share of `examples` for which it is predicted.
-      precision: the share of `predicted` that have it.
+      predicted: the number of test examples for which the label is predicted.
+      found: the recall, the share of `examples` for which the label is predicted.
+      precision: the share of `predicted` that have the label.
       f1: the harmonic mean of `found` and `precision`.
       accuracy: the share of all test examples for which the prediction is right.
     """
@@ -51,7 +51,7 @@ class LabelResults(Analysis):
     """Predictions of each label's probability. A label is predicted if its probability is above 1/2."""
 
     heading, worst = "Labels", "labels with the lowest F1"
-    table_columns = ("label", "F1", "found", "precision", "accuracy", "with it", "predicted")
+    table_columns = ("label", "F1", "found", "precision", "accuracy", "with label", "predicted")
 
     def __init__(self, predictions: Predictions, target_name: str = "target"):
         super().__init__(predictions, target_name)
@@ -60,7 +60,8 @@ class LabelResults(Analysis):
         self._probability = predictions.column("prediction", "f", axes=2)
         if self.target.shape != self._probability.shape or self.target.shape[1] != len(self.names):
             raise Malformed(
-                f"its arrays are {self.target.shape} and {self._probability.shape}, of {len(self.names)} labels"
+                f"its arrays are of shape {self.target.shape} and {self._probability.shape}, for "
+                f"{len(self.names)} labels"
             )
         self.known = np.isfinite(self._probability)
         if not ((self._probability >= 0) & (self._probability <= 1) | ~self.known).all() or self.target.max() > 1:
@@ -80,7 +81,7 @@ class LabelResults(Analysis):
 
     @cached_property
     def rows(self) -> list[LabelRow]:
-        """A row for each label, in their order."""
+        """A row for each label, in the order of the labels."""
         has = self.target.astype(bool)
         counts = zip(
             self.names, has.sum(0), self._predicted.sum(0), (has & self._predicted).sum(0), self._right.mean(0)

@@ -18,7 +18,7 @@ from ps_cluster.report.terminal import LEFT, RIGHT, plain_table
 
 _STATE_COLOURS = {"running": "green", "starting": "cyan", "restarting": "yellow", "ended": "dim", "failed": "bold red"}
 _BAR_WIDTH = 20  # columns of the longest bar
-_ROOMY = 76  # columns of a terminal from which bars have room
+_ROOMY = 76  # the fewest columns of a terminal that has room for bars
 
 
 def draw(state: RunState, width: int, seconds: float) -> Group:
@@ -62,7 +62,7 @@ def _task_table(state: RunState, width: int) -> Table:
     roomy = width >= _ROOMY
     last = {state.dataset.spec.unit: RIGHT, "share of the updates" if roomy else "share": LEFT}
     table = plain_table(task=LEFT, pid=RIGHT, state=LEFT, updates=RIGHT, **last)
-    updates: Counter[int] = Counter()  # of all processes of each worker
+    updates: Counter[int] = Counter()  # by worker, over all of its processes
     examples: Counter[int] = Counter()
     for row in state.row.workers if state.row else ():
         updates[row.index] += row.updates

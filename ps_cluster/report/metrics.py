@@ -84,7 +84,7 @@ class Seen:
     lines: Counter[tuple[str, ...]] = field(default_factory=Counter)
 
     def with_row(self, row: ProgressRow) -> Seen:
-        """Return what was seen, with another row. Counting begins at the first row."""
+        """Return a copy that includes another row of progress. Counting begins at the first row."""
         before = self.row or row
         earlier, now = _updates_of_workers(before), _updates_of_workers(row)
         workers = {index: self.workers.get(index, 0) + _more(earlier[index], now[index]) for index in now}
@@ -97,7 +97,7 @@ class Seen:
         )
 
     def with_tasks(self, tasks: Sequence[TaskState]) -> Seen:
-        """Return what was seen, with the states of all processes."""
+        """Return a copy that includes new states of all processes."""
         pids = {one.task: one.pid for one in tasks if one.pid is not None}
         again = Counter(task for task, pid in pids.items() if self.pids.get(task, pid) != pid)
         up = frozenset(one.task for one in tasks if one.state == "running")
@@ -117,9 +117,9 @@ def _more(before: int, now: int) -> int:
 
 
 Value = float | None | tuple[Sequence[tuple[str, float]], float]
-"""A number, None if it is not known, or the cumulative buckets of a histogram and the sum of all that is in them."""
+"""A number; None if it is not known; for a histogram, its cumulative buckets and the sum of its values."""
 Read = Callable[[Seen], Value | Mapping[tuple[str, ...], Value]]
-"""Returns the value of a metric, or of a metric with labels: their texts → value."""
+"""Returns the value of a metric or, for a metric with labels, a mapping: texts of its labels → value."""
 
 
 @dataclass(frozen=True)
@@ -246,11 +246,11 @@ METRICS: tuple[RunMetric, ...] = (
 
 
 class RunMetrics(ProgressView, Collector):
-    """Passes the events of a run on to a view, and offers them as metrics to scrapes, which come in another thread.
+    """Forwards the events of a run to a view, and offers them as metrics to scrapes, which run in another thread.
 
-    A scrape reads one immutable object, and the times of two files. So it never waits for the run, and the run never
-    waits for it. The address of the metrics is shown as a notice, and stands in a file of the run directory until the
-    run ends.
+    A scrape reads one immutable object, and the times of two files. So a scrape never waits for the run, and the run
+    never waits for a scrape. The address of the metrics is shown as a notice, and a file in the run directory contains
+    the address until the run ends.
     """
 
     def __init__(self, view: ProgressView, task: str):

@@ -1,4 +1,4 @@
-"""Serve the metrics of a run over HTTP while its view shows it. Needs prometheus_client, and imports no TensorFlow."""
+"""Serve the metrics of a run over HTTP while a view shows it. Needs prometheus_client, and imports no TensorFlow."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def with_metrics(view: ProgressView, port: int | None, host: str, task: str) -> 
         from ps_cluster.report.metrics import RunMetrics
     except ImportError as error:
         needs = f"--metrics-port needs prometheus_client ({error})"
-        raise UserError(f"{needs}: {to_install('metrics')}; or leave it out") from error
+        raise UserError(f"{needs}: {to_install('metrics')}; or leave out this option") from error
     metrics, registry = RunMetrics(view, task), CollectorRegistry(auto_describe=False)
     registry.register(metrics)
     ProcessCollector(registry=registry)  # start time, processor time and memory of this process
@@ -39,8 +39,8 @@ def with_metrics(view: ProgressView, port: int | None, host: str, task: str) -> 
         server, thread = start_http_server(port, host, registry)
     except OSError as error:
         raise UserError(
-            f"--metrics-port: got {port}: this program can't listen at this port of '{host}' ({error.strerror}): take "
-            "another port, or 0 for any free one"
+            f"--metrics-port: got {port}: this program can't listen at this port of '{host}' ({error.strerror}): "
+            "choose another port, or 0 for any free one"
         ) from error
     # Without this, the error of a reader that went away would be printed among the lines of the run.
     server.handle_error = lambda request, client_address: None  # type: ignore[method-assign]

@@ -47,7 +47,7 @@ def shown_examples(dataset: PackedDataset | None, target: np.ndarray, ids: Seque
     if not len(chosen):
         return ShownExamples()
     if not _are_the_same(dataset, target, chosen):
-        return ShownExamples(lacking="the packed copy of the data set has changed since then")
+        return ShownExamples(lacking="the packed copy of the data set has changed since the predictions")
     image = next((name for name, field in dataset.spec.inputs.items() if field.is_image), None)
     if image is not None:
         return ShownExamples(
@@ -64,7 +64,7 @@ def shown_examples(dataset: PackedDataset | None, target: np.ndarray, ids: Seque
 
 
 def _are_the_same(dataset: PackedDataset, target: np.ndarray, ids: np.ndarray) -> bool:
-    """Return whether the data set still has the examples that were predicted: as many, with the same targets."""
+    """Return whether the data set still has the predicted examples: the same number, with the same targets."""
     if dataset.test_examples != len(target):
         return False
     now, then = (np.asarray(rows[ids], np.float64).reshape(len(ids), -1) for rows in (dataset.target("test"), target))

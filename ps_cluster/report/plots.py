@@ -1,4 +1,4 @@
-"""Draw and save the plots of all pages. Colours suit colour-blind readers, and go with a line style and a marker."""
+"""Draw and save the plots of all pages. Curves differ in colour (also for colour-blind readers), line and marker."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DPI = 150
 class Plot:
     """A drawn figure with its title and caption."""
 
-    name: str  # of its files, without the ending
+    name: str  # the name of its files, without the ending
     title: str
     caption: str
     figure: Figure
@@ -56,7 +56,7 @@ class Plot:
 # differ in their marker.
 Line = str | tuple[int, tuple[int, ...]]  # as matplotlib takes it: a name, or an offset and lengths of dashes and gaps
 LINES: tuple[Line, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
-MARKERS = ("o", "s", "^", "D", "v", "P", "p", "<")  # no cross: it marks a run that diverged
+MARKERS = ("o", "s", "^", "D", "v", "P", "p", "<")  # no cross, because a cross marks a run that diverged
 WIDTH_IN = 9.0
 NARROW_IN, HEIGHT_IN = 4.6, 2.6  # width and height of each of two figures side by side
 _HANDLE_IN, _LETTER_IN = 0.75, 0.078  # widths in a legend: of a line with the space around it, and of a letter
@@ -110,7 +110,7 @@ def small_plot(name: str, title: str, caption: str, draw: Callable[[Axes], None]
 
 
 def legend_outside(figure: Figure, axes: Sequence[Axes]) -> None:
-    """Add one legend for all panels, with each label once. It is above them if it fits into one line, else below."""
+    """Add one legend for all panels, with each label once: above the panels if it fits into one line, else below."""
     found: dict[str, Artist] = {}
     for panel in axes:
         for handle, label in zip(*panel.get_legend_handles_labels()):

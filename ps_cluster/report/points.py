@@ -9,7 +9,7 @@ from ps_cluster.runs.result_rows import Measure, ProgressRow, ScoreRow, Split
 
 
 class Point(NamedTuple):
-    """A point of a curve. Its seconds and its examples may be unknown."""
+    """A point of a curve. Its seconds and its examples are None if they are unknown."""
 
     train_seconds: float | None
     examples: int | None
@@ -17,12 +17,12 @@ class Point(NamedTuple):
 
 
 def trained_points(rows: Iterable[ProgressRow], measure: Measure) -> list[Point]:
-    """Return the points of a measure over training examples."""
+    """Return the points of a measure on training examples."""
     values = ((row, row.measured(measure)) for row in rows)
     return [Point(row.train_seconds, row.examples, value) for row, value in values if value is not None]
 
 
 def scored_points(rows: Iterable[ScoreRow], measure: Measure, examples: Split) -> list[Point]:
-    """Return the points of a measure over test examples, or over held-out training examples."""
+    """Return the points of a measure on test examples, or on held-out training examples."""
     values = ((row, row.measured(measure, examples)) for row in rows)
     return [Point(row.train_seconds, row.examples, value) for row, value in values if value is not None]

@@ -15,7 +15,7 @@ from ps_cluster.files.values import one_line
 from ps_cluster.report.pictures import CELL, scaled
 
 _COLUMNS = 4
-_WIDTH, _LINE, _SPACE = CELL + 20, 16, 6  # of a column, of a line of text, and between pictures, in pixels
+_WIDTH, _LINE, _SPACE = CELL + 20, 16, 6  # pixels: of a column, of a line of text, and between two pictures
 _RIGHT, _WRONG, _NEITHER = "#0072B2", "#D55E00", "#1c2126"
 
 
@@ -50,7 +50,7 @@ def draw_predictions(answers: Sequence[Answer]) -> Image.Image:
 
 
 def _write(pen: ImageDraw.ImageDraw, place: tuple[int, int], text: str, colour: str) -> None:
-    """Write a line. If it is too wide, "…" takes the place of its end."""
+    """Write a line. If it is too wide, "…" replaces its end."""
     text = whole = one_line(text)
     while text and _font().getlength(text if text == whole else f"{text}…") > _WIDTH - _SPACE:
         text = text[:-1]
@@ -59,9 +59,9 @@ def _write(pen: ImageDraw.ImageDraw, place: tuple[int, int], text: str, colour: 
 
 @cache
 def _font() -> ImageFont.FreeTypeFont:
-    """Return the font that matplotlib brings, which is the same on every machine.
+    """Return the font from matplotlib's files, which is the same on every machine.
 
-    Importing matplotlib would take 0.5 s.
+    Matplotlib itself is not imported, because that would take 0.5 s.
     """
     package = find_spec("matplotlib")
     assert package is not None and package.origin is not None

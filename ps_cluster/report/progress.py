@@ -54,7 +54,7 @@ def make_lines(stream: TextIO | None = None, clock: Callable[[], float] = time.m
 
 
 class ProgressView:
-    """Receives the events of a run. Its methods do not fail when nobody reads the output any more."""
+    """Receives the events of a run and shows them. Its methods do not fail after the output was closed."""
 
     def __init__(self, clock: Callable[[], float]):
         self._clock = clock
@@ -71,7 +71,7 @@ class ProgressView:
         """Show what is known before anything runs."""
 
     def notice(self, line: Line) -> None:
-        """Show a line that stays."""
+        """Show a line that stays visible when the view is redrawn or closed."""
 
     def tasks(self, tasks: Sequence[TaskState]) -> None:
         """Receive the states of all processes."""
@@ -104,7 +104,7 @@ class ProgressView:
 
 
 class PlainView(ProgressView):
-    """Writes lines for a log: for each phase, score and notice, and every few seconds for the progress."""
+    """Writes lines for a log: one for each phase, score and notice, and one about the progress every few seconds."""
 
     def __init__(self, output: Output | TextIO, clock: Callable[[], float], lines: LogFormat = TEXT):
         super().__init__(clock)

@@ -65,7 +65,7 @@ class _ScoredRun:
             stopped = "was stopped early" if summary.early_stop else "was stopped"
             why = f" ({summary.early_stop.line})" if summary.early_stop else ""
             ended = stopped if summary.outcome == "stopped" else summary.outcome
-            yield f"The run {ended}{why}: this page shows what it had trained."
+            yield f"The run {ended}{why}: this page shows the training until then."
         if self.analysis is None:
             yield "No predictions of the test set are kept, so there are only curves."
         elif self.analysis.predictions.step != summary.evaluation.step:
@@ -76,7 +76,7 @@ class _ScoredRun:
 
     @property
     def _best_texts(self) -> dict[str, MetricText | None]:
-        """Split on which a model can be chosen, the preferred one first → the metric of the best model."""
+        """Split by which the best model can be chosen, the preferred split first → the best model's metric on it."""
         score = self.summary.evaluation
         return {
             "validation": metric_text(score.best_validation_accuracy, score.best_validation_error),
@@ -84,7 +84,7 @@ class _ScoredRun:
         }
 
     def models(self) -> Iterator[str]:
-        """Yield sentences about which model the page shows, and what the best one reaches."""
+        """Yield sentences that name the model that the page shows, and the scores of the best model."""
         score = self.summary.evaluation
         if score.step is None:
             return
@@ -108,8 +108,8 @@ class _ScoredRun:
         score = self.summary.evaluation
         last = {"last validation": score.validation, "last test": metric_text(score.test_accuracy, score.test_error)}
         best = {f"best {name}": text for name, text in self._best_texts.items()}
-        if score.best_chosen_on == "validation":  # the test score of the chosen model, not the best test score
-            best["test of the best,"] = best.pop("best test")
+        if score.best_chosen_on == "validation":  # this is the test score of the chosen model, not the best test score
+            best["best model, test"] = best.pop("best test")
         for name, text in (last | best).items():
             if text:
                 yield f"{name} {text.name}", text.value.replace("%", "\N{NO-BREAK SPACE}%")
@@ -178,7 +178,7 @@ def _curve_plots(curves: Curves) -> Iterator[Plot]:
 
 
 def _staleness_plot(summary: Summary) -> Iterator[Plot]:
-    """Yield the distribution of staleness, if the summary has it."""
+    """Yield a plot of the distribution of staleness, if the summary has one."""
     counts = {int(value): count for value, count in summary.staleness.histogram.items()}
     if not counts or summary.staleness.mean is None:
         return
@@ -193,7 +193,7 @@ def _staleness_plot(summary: Summary) -> Iterator[Plot]:
 
 
 def write_results(run_dir: RunDir, summary: Summary, notify: Notify) -> None:
-    """Write results/ of a run that has ended. The page is written last, so if it is there, all other files are.
+    """Write results/ of a run that has ended. The page is written last: if it exists, all other files exist too.
 
     Args:
       notify: gets one line for each damaged file. The results are drawn without these files.

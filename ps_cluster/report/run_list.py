@@ -43,12 +43,12 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True)
 class ListedRun:
-    """A run in a list. What is not known is None.
+    """A run in the list of runs. Unknown values are None.
 
     Attributes:
       state: "running", the outcome ("completed", "stopped", "diverged", "nan_loss" or "failed"), or "unknown" if there
         is no summary.
-      began_at: the time at which it was last started or resumed, in seconds since 1970.
+      began_at: the time at which the run was last started or resumed, in seconds since 1970.
       mode, dataset, model: their names in the configuration.
       test_accuracy, test_error, test_loss, step: the last score and its step.
       updates, total: the number of updates applied so far, and of all updates of the run.
@@ -95,7 +95,7 @@ class RunFiles:
 
     @property
     def ended(self) -> Summary | None:
-        """The summary; None while a command works in the run directory, because the summary may be an earlier one's."""
+        """The summary; None while a command works in the run directory, because it may be from an earlier command."""
         return None if self.running else self.summary
 
 
@@ -191,7 +191,7 @@ def read_each(found: Iterable[RunDir], read: Callable[[RunDir], Found], notify: 
 
 
 def listed_runs(folder: Path, notify: Notify) -> list[ListedRun]:
-    """Return the runs in a folder, newest first. Damaged runs are skipped with a notice, and other folders without one.
+    """Return the runs in a folder, newest first. Damaged runs are skipped with a notice, other folders silently.
 
     Raises:
       UserError: the folder can't be read, or is itself a run directory.
@@ -233,7 +233,7 @@ def print_unfinished(run: ListedRun, run_dir: RunDir, console: Console) -> None:
 
 
 def as_json(runs: list[ListedRun]) -> list[Json]:
-    """Return the runs for other programs."""
+    """Return the runs as JSON for other programs."""
     return [asdict(run) | {"root": str(run.root)} for run in runs]
 
 
@@ -246,12 +246,12 @@ def age(seconds: float) -> str:
 
 
 def state_text(run: ListedRun) -> str:
-    """Return the state of a run, with the progress of a running one."""
+    """Return the state of a run. The state of a running run includes its progress in percent."""
     if run.state == RUNNING and run.updates is not None and run.total:
         return f"{run.state} {run.updates / run.total:.0%}"
     return run.state
 
 
 def short_name(name: str | None) -> str:
-    """Return a name for display; "–" for None. The name of code in a user's file is without the folders of the file."""
+    """Return a name for display; "–" for None. A name in a user's file is shown without the folders of the file."""
     return "–" if name is None else Path(user_code.short_name(name)).name

@@ -1,4 +1,4 @@
-"""Keep the newest state of a run, and put it into lines for people. Imports no TensorFlow."""
+"""Keep the newest state of a run, and describe it in lines for people. Imports no TensorFlow."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class TaskState(NamedTuple):
 
 @dataclass
 class RunState:
-    """The newest values of everything reported about a run.
+    """The newest values that were reported about a run.
 
     Attributes:
       row: the newest row of progress; None before the first one.
-      predicts: what the network predicts, in words; an empty text stands for the words of the objective.
+      predicts: what the network predicts, in words; if it is empty, the words of the objective are shown.
     """
 
     config: RunConfig
@@ -105,7 +105,7 @@ class RunState:
 
     @property
     def task_line(self) -> str:
-        """What is learned, and by which rule, rate and length, e.g. "10 classes · adam, learning rate 0.001"."""
+        """The task, the optimizer and the length, e.g. "10 classes · adam, learning rate 0.001 (cosine) · …"."""
         config, spec, training = self.config, self.dataset.spec, self.config.training
         rate = f"{config.optimizer.rule}, learning rate {config.optimizer.learning_rate:g} ({config.schedule.kind})"
         length = counted(training.epochs, "epoch") if training.steps is None else counted(self.total, "update")
@@ -114,7 +114,7 @@ class RunState:
         parts += [f"batch {training.batch_size_per_worker}", length]
         if training.label_smoothing:
             parts.append(f"label smoothing {training.label_smoothing:g}")
-        # While images are small, scores are low, because they are of images in full size.
+        # Scores are low while the network trains on small images, because it is scored on images in full size.
         sides = [field.shape[:2] for field in spec.inputs.values() if field.is_image]
         if sides and (scales := config.schedule.image_scales):
             (height, width), *_ = sides
@@ -124,7 +124,7 @@ class RunState:
 
     @property
     def rate_line(self) -> str:
-        """The learning rate and its origin, by which you can see why two runs have different rates."""
+        """The learning rate and its origin, which shows why two runs have different rates."""
         return f"learning rate {self.config.optimizer.learning_rate:g}: {rate_origin(self.config)}"
 
     @property
@@ -159,7 +159,7 @@ class RunState:
 
 
 def score_line(row: EvaluationRow, monitor: Monitor) -> str:
-    """Return a score as a line for logs. It begins with the examples on which the best model is chosen."""
+    """Return a score as a line for logs. The score that decides which model is best comes first."""
     losses = [row.test_loss] if row.validation is None else [row.validation_loss, row.test_loss]
     parts = [f"{score}{'' if loss is None else f', loss {loss:.3f}'}" for score, loss in zip(row.scores, losses)]
     if monitor.name not in (AUTO, *MEASURES):
@@ -176,7 +176,7 @@ def clock_text(seconds: float) -> str:
 
 
 def real_counterpart(dataset: str | None) -> str:
-    """Return what a generated data set stands in for, in words."""
+    """Return the real data that a generated data set replaces, in words."""
     return "CIFAR-10" if dataset == SYNTHETIC else "real ones"
 
 
@@ -187,13 +187,13 @@ def synthetic_notice(dataset: PackedDataset) -> str:
 
 
 def synthetic_banner(dataset: PackedDataset) -> list[str]:
-    """Return the same warning as lines between two edges."""
+    """Return the warning of `synthetic_notice` as lines between two lines of exclamation marks."""
     edge, notice = "!" * 60, synthetic_notice(dataset)
     return [edge, *(f"!!  {sentence.rstrip('.')}." for sentence in notice.split(". ")), edge]
 
 
 def warn_of_generated(dataset: PackedDataset, notify: Notify) -> None:
-    """If a data set is generated, warn of that in lines that nobody can miss."""
+    """If a data set is generated, show a conspicuous warning that says so."""
     if dataset.kind == "synthetic":
         for line in synthetic_banner(dataset) if logs.chosen().is_text else [synthetic_notice(dataset)]:
             notify(GENERATED_DATA(line))

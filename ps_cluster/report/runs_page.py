@@ -29,12 +29,12 @@ from ps_cluster.report.shown_runs import ShownRun, read_shown
 from ps_cluster.runs.result_rows import Measure
 from ps_cluster.runs.run_dir import RunDir
 
-MOST_RUNS = 1000  # that a browser shows well
-MOST_SETTINGS = 300  # that differ; a run's config.yaml may have any number of keys that no setting has
-MOST_PROBLEMS = 5  # that the page lists
+MOST_RUNS = 1000  # the most runs that a browser shows well
+MOST_SETTINGS = 300  # the most differing settings on the page; a config.yaml may have any number of unknown keys
+MOST_PROBLEMS = 5  # the most problems that the page lists
 REWRITE_S, LONGEST_S = 5.0, 60.0
-BUSY_SHARE = 0.1  # of the time at most, because reading takes a core from the training
-IDLE_LOOKS = 3  # more than one, because a comparison or a sweep starts its next run some seconds after the last one
+BUSY_SHARE = 0.1  # the largest share of the time for reading, which takes a core from the training
+IDLE_LOOKS = 3  # more than one, because a comparison or a sweep starts a run some seconds after the end of the last run
 
 FILTERS = ("outcome", "mode", "data", "network")
 
@@ -52,7 +52,7 @@ class RunsPage:
     def __init__(self, folder: Path, output: Path, notify: Notify, most_runs: int = MOST_RUNS):
         self._folder, self._output, self._notify, self._most_runs = folder, output.absolute(), notify, most_runs
         self._known: dict[Path, tuple[object, ShownRun]] = {}
-        self._problems: list[str] = []  # those of the last look
+        self._problems: list[str] = []  # the problems that the last `look` has found
         self._notified: set[str] = set()
         self._left_out = 0
 
@@ -119,10 +119,10 @@ class RunsPage:
 
 
 def keep_writing(page: RunsPage, wait: Callable[[float], bool]) -> None:
-    """Write the page again and again, until `IDLE_LOOKS` looks in a row have found no run that trains.
+    """Rewrite the page repeatedly, until `IDLE_LOOKS` looks in a row have found no run that trains.
 
     Args:
-      wait: waits for some seconds. If it returns False, the page is written once more and not again.
+      wait: waits for some seconds. If it returns False, the page is written one last time.
     """
     idle, goes_on, pause_s = 0, True, REWRITE_S
     while goes_on and idle < IDLE_LOOKS:
@@ -138,8 +138,8 @@ def keep_writing(page: RunsPage, wait: Callable[[float], bool]) -> None:
 def differing_settings(runs: Sequence[ShownRun]) -> list[Json]:
     """Return the settings that are not the same in all runs.
 
-    Each setting is {"key", "values": its distinct values, "of": for each run the index of its value, or -1 if it has
-    none}.
+    Each entry is {"key": the setting, "values": its distinct values, "of": for each run, the index of its value, or -1
+    if the run does not have the setting}.
     """
     found: list[Json] = []
     for key in dict.fromkeys(key for run in runs for key in run.settings):
@@ -183,7 +183,7 @@ def values_of_filters(run: ShownRun) -> dict[str, str]:
 
 
 def _filters(runs: Sequence[ShownRun]) -> dict[str, dict[str, int]]:
-    """Return the menus by which the reader chooses runs: name → value of a column → number of runs with it."""
+    """Return the menus for filtering runs: name of the filter → value → number of runs with this value."""
     found = [values_of_filters(run) for run in runs]
     return {name: dict(sorted(Counter(values[name] for values in found).items())) for name in FILTERS}
 
@@ -197,7 +197,7 @@ def _number(value: float | None, text: Callable[[float], str]) -> TableCell:
 
 
 def _embedded(run: ShownRun) -> Json:
-    """Return the data of a run that the script draws."""
+    """Return the data of a run for the script of the page, which draws its curves."""
 
     def digits(value: float | None) -> float | None:
         return None if value is None else float(f"{value:.5g}")

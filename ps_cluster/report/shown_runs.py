@@ -24,8 +24,8 @@ from ps_cluster.runs.result_rows import (
 )
 from ps_cluster.runs.run_dir import RunDir
 
-MOST_POINTS = 40  # of a curve, because a browser draws the curves of 20 runs at once
-MOST_CHARACTERS = 200  # of the name or the value of a setting
+MOST_POINTS = 40  # the most points of a curve, because a browser draws the curves of 20 runs at once
+MOST_CHARACTERS = 200  # the most characters of the name or the value of a setting
 
 Item = TypeVar("Item")
 

@@ -41,11 +41,11 @@ from ps_cluster.runs.result_rows import (
 from ps_cluster.runs.rows import ClusterFile, DatasetPointer, ScalingRow, TaskRow
 from ps_cluster.runs.run_dir import RunDir
 
-# In schema 1, train_seconds and examples_per_second began again with each chief, and startup_seconds was that of the
-# last one.
+# In schema 1, train_seconds and examples_per_second were counted from 0 by each chief, and startup_seconds was that of
+# the last chief.
 SCHEMA = 2
 
-MOST_EPOCHS_LISTED = 10_000  # without a score, because `checkpoints.every_epochs` may ask for very many scores
+MOST_EPOCHS_LISTED = 10_000  # the most without a score: `checkpoints.every_epochs` may ask for very many scores
 
 
 Restarts = Mapping[Task, int]
@@ -56,7 +56,7 @@ Tasks = Mapping[Task, TaskRow]
 
 @dataclass(frozen=True, kw_only=True)
 class EndedRun:
-    """What only the launcher knows about a run that has ended. The files of the run tell the rest.
+    """Facts about a run that has ended that only the launcher knows. All other facts are in the files of the run.
 
     `wall_seconds`, `startup_seconds` and `session_train_seconds` of the summary are those of the last command only.
     `train_seconds` is that of all commands.
@@ -68,9 +68,9 @@ class EndedRun:
       restarts: how often each task was started again. Tasks that were never started again may be missing.
       silences: worker processes that were ended because they did nothing (launch/silence.py).
       scaled: the changes of the number of workers during this command.
-      machine, usage, network: of this command.
+      machine, usage, network: the machine, the resources that the command used, and the isolation of its network.
       early_stop: why the training was stopped early; None if it was not.
-      leaders: how many leaders the training had, one after the other, if its tasks are started one by one; else None.
+      leaders: the number of successive leaders of the training, if its tasks are started one by one; else None.
     """
 
     outcome: Outcome
@@ -162,7 +162,7 @@ def refresh_evaluation(run_dir: RunDir, notify: Notify = ignore) -> Summary:
 
 
 def _with_scores(summary: Summary, run_dir: RunDir, config: RunConfig, notify: Notify) -> Summary:
-    """Return a summary with the newest scores and recomputed updates, and with what follows from them."""
+    """Return a summary with the newest scores and recomputed updates, and with the values that follow from them."""
     dataset = _dataset(run_dir, config)
     evaluation = _evaluation(run_dir, config, dataset, notify)
     changes: dict[str, object] = {"evaluation": evaluation}
@@ -179,19 +179,19 @@ def _with_scores(summary: Summary, run_dir: RunDir, config: RunConfig, notify: N
 
 
 def _write(run_dir: RunDir, summary: Summary) -> Summary:
-    content = {"schema": summary.schema_, "outcome": summary.outcome} | summary.model_dump(mode="json")  # these first
+    content = {"schema": summary.schema_, "outcome": summary.outcome} | summary.model_dump(mode="json")  # the first keys
     write_json(run_dir.summary, content)
     return summary
 
 
 @dataclass
 class _ProgressTotals:
-    """Facts that need all rows of progress.
+    """Values that are computed from all rows of progress.
 
     Attributes:
       last: the newest row.
       rolled_back: the number of updates that rows reported as applied, and that were lost later.
-      begun: the time of the first update since this start of the launcher, in monotonic seconds; None without one.
+      begun: the time of the first update since this start of the launcher, in monotonic seconds; None if there is none.
       lives: the ids of all starts of the launcher.
       before: the seconds of training before this start of the launcher; None if this start has no row.
     """
@@ -221,7 +221,7 @@ class _ProgressTotals:
 
 
 def _training(run_dir: RunDir, totals: _ProgressTotals, notify: Notify) -> TrainingResult:
-    """Return the leader's result. If there are newer rows of progress, the result is old, and these rows replace it."""
+    """Return the leader's result. If a newer row of progress exists, return the values of the newest row instead."""
     result = _read(run_dir.training_result, TrainingResult, notify)
     row = totals.last
     if result and row.applied <= result.updates.applied:
@@ -236,7 +236,7 @@ def _training(run_dir: RunDir, totals: _ProgressTotals, notify: Notify) -> Train
             updates=Updates(scheduled=row.scheduled, applied=row.applied),
             workers=row.workers,
         )
-    # A leader that restarts from a checkpoint can't know how far the last leader had come, but the rows tell it.
+    # A leader that restarts from a checkpoint can't know how far the last leader had come, but the rows show it.
     updates = training.updates.model_copy(update={"rolled_back": totals.rolled_back})
     return training.model_copy(update={"updates": updates})
 

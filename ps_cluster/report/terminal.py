@@ -32,17 +32,17 @@ def make_console() -> SafeConsole:
 
 
 def print_line(line: Line) -> None:
-    """Write a line to standard output in the format of the command's lines, if somebody still reads it."""
+    """Write a line to standard output, in the format of this command's lines (text or JSON). Ignore a closed output."""
     print(logs.chosen().line(line), file=Output(sys.stdout), flush=True)
 
 
 def print_note(line: Line) -> None:
-    """Write a line without control characters to standard error, so that it is not part of the output."""
+    """Write a line to standard error, so that it is not part of the output. Control characters become `?`."""
     print(printable(str(line)), file=Output(sys.stderr), flush=True)
 
 
 def print_error(message: str) -> None:
-    """Write `Error: message` to standard error, on one line of less than 2,000 characters, if it is still read."""
+    """Write `Error: message` to standard error, on one line of less than 2,000 characters. Ignore a closed output."""
     print(logs.chosen().line(ERROR(one_line(message)), ERROR_PREFIX), file=Output(sys.stderr), flush=True)
 
 
@@ -61,7 +61,7 @@ class SafeConsole(Console):
     def print(self, *objects: Any, **options: Any) -> None:
         """Print as rich does.
 
-        If the output is no terminal, a table is as wide as its contents need, so that names stay whole.
+        If the output is not a terminal, a table is as wide as its contents, so that names are not broken into lines.
         """
         before = self.width
         if len(objects) == 1 and isinstance(objects[0], Table) and not self.is_terminal and "COLUMNS" not in os.environ:
@@ -73,7 +73,7 @@ class SafeConsole(Console):
             self.width = before
 
     def render_str(self, text: str, **options: Any) -> Text:
-        return super().render_str(_printable_lines(text), **options)  # before its width is measured
+        return super().render_str(_printable_lines(text), **options)  # make it printable before its width is measured
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         for segment in super().render(renderable, options):
@@ -81,7 +81,7 @@ class SafeConsole(Console):
 
 
 class ColumnOptions(TypedDict, total=False):
-    """Those options of a column in the library Rich that this package uses."""
+    """The options of a table column in the library Rich that this package uses."""
 
     no_wrap: bool
     justify: JustifyMethod
@@ -96,7 +96,7 @@ FOLD: ColumnOptions = {"overflow": "fold"}
 
 
 def plain_table(**columns: ColumnOptions) -> Table:
-    """Return a table without lines. `columns`: heading → options, e.g. `RIGHT`."""
+    """Return a table without borders. `columns`: heading → options, e.g. `RIGHT`."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for heading, options in columns.items():
         table.add_column(heading, **options)
@@ -123,7 +123,7 @@ def _printable_lines(text: str) -> str:
 
 
 class Output:
-    """A text stream that becomes silent when its reader leaves, and replaces characters that its encoding lacks."""
+    """A text stream that ignores writes once its reader has gone, and replaces characters that its encoding lacks."""
 
     def __init__(self, stream: IO[str]):
         self._stream = stream
@@ -154,7 +154,7 @@ class Output:
             action()
         except (OSError, ValueError):  # a broken pipe, a terminal that was closed, a closed file
             self._gone = True
-            # What is buffered is dropped. Otherwise the interpreter would raise when it flushes standard output at its end.
+            # Drop the buffered text. Otherwise the interpreter would raise an error when it flushes the output at exit.
             with contextlib.suppress(OSError, ValueError):
                 nowhere = os.open(os.devnull, os.O_WRONLY)
                 os.dup2(nowhere, self._stream.fileno())

@@ -35,9 +35,9 @@ class Span:
 
 @dataclass(frozen=True)
 class Lane:
-    """The spans of one task: in one row, or in several if it did things in parallel.
+    """The spans of one task: in one row, or in several rows if the task did things in parallel.
 
-    The spans of a row follow each other, or they are nested, and the outer span comes first.
+    The spans of a row follow each other or are nested. An outer span comes before the spans in it.
     """
 
     name: str
@@ -61,7 +61,7 @@ def print_shares(run_dir: RunDir, console: Console) -> None:
     shares = {f"worker {worker}": share.by_name for worker, share in time_shares(updates).items()}
     applies = _applies(run_dir)
     seconds = applies["applied_time"] - applies["entered_time"]
-    # These shares are of the same time as those of the workers.
+    # The shares of parameter servers refer to the same period as those of workers.
     whole = np.ptp([updates["asked_time"].min(), updates["applied_time"].max()]) if len(updates) else 1.0
     for index in np.unique(applies["ps"]):
         shares[f"ps {index:.0f}"] = {"applies": float(seconds[applies["ps"] == index].sum() / whole)}
@@ -103,7 +103,7 @@ def _events(found: Sequence[Lane], start: float) -> Iterator[dict[str, Any]]:
 def _chief_lane(updates: np.ndarray) -> Iterator[Lane]:
     """Yield the lane of the chief.
 
-    Each dispatch has a span until its last update, and one until a worker begins with it.
+    Each dispatch has two spans: one until its last update is applied, and one until a worker begins with the dispatch.
     """
     scheduled = np.sort(updates[updates["scheduled_time"] != NOT_SCHEDULED], order=["scheduled_time", "asked_time"])
     if not len(scheduled):
@@ -150,7 +150,7 @@ def _worker_lanes(updates: np.ndarray) -> Iterator[Lane]:
 
 
 def _spans(names: tuple[str, ...], edges: np.ndarray) -> Iterator[Span]:
-    """Yield a span between each two neighbours of `edges`, without spans that take no time."""
+    """Yield a span between each two neighbouring `edges`. Spans without duration are left out."""
     for name, begins, ends in zip(names, edges.tolist(), edges[1:].tolist(), strict=False):
         if ends > begins:
             yield Span(name, begins, ends)

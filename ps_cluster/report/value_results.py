@@ -16,19 +16,19 @@ from ps_cluster.report.colours import PALETTE
 from ps_cluster.report.plots import Plot, plain_ticks, small_plot
 from ps_cluster.runs.predictions import Predictions
 
-_MOST_DRAWN = 3  # outputs that have plots
-_MOST_POINTS = 2000  # in a plot
-_MOST_VALUES = 4  # of a target that a mistake shows
+_MOST_DRAWN = 3  # the most outputs that have plots
+_MOST_POINTS = 2000  # the most points in a plot
+_MOST_VALUES = 4  # the most values of a target that are shown for a mistake
 
 
 @dataclass(frozen=True)
 class ValueRow:
-    """The results of one predicted number. Errors are predicted − true, in its units.
+    """The results of one predicted number. Errors are predicted − true, in the units of the number.
 
-    Without finite values, all attributes are None.
+    Without finite errors, all attributes except the name are None.
 
     Attributes:
-      mean_absolute, root_mean_square: the means over the errors.
+      mean_absolute, root_mean_square: the mean absolute error, and the root mean square error.
       bias: the mean error.
       explained: R², the share of the variance that the predictions explain; None if all true values are equal.
       low, median, high: the 5 %, 50 % and 95 % quantiles of the errors.
@@ -69,13 +69,13 @@ class ValueResults(Analysis):
         self.target = predictions.column("target", "f", axes=2)
         self._predicted = predictions.column("prediction", "f", axes=2)
         if self.target.shape != self._predicted.shape:
-            raise Malformed(f"its arrays are {self.target.shape} and {self._predicted.shape}")
+            raise Malformed(f"its arrays are of shape {self.target.shape} and {self._predicted.shape}")
         self.known = np.isfinite(self._predicted).all(axis=1) & np.isfinite(self.target).all(axis=1)
         self._errors = np.asarray(self._predicted[self.known], np.float64) - self.target[self.known]
 
     @cached_property
     def rows(self) -> list[ValueRow]:
-        """A row for each output, in their order."""
+        """A row for each output, in the order of the outputs."""
         outputs = self.target.shape[1]
         names = [self.target_name] if outputs == 1 else [f"{self.target_name}[{index}]" for index in range(outputs)]
         return [self._row(index, name) for index, name in enumerate(names)]
@@ -93,8 +93,8 @@ class ValueResults(Analysis):
     def table_note(self) -> str:
         return (
             "Errors are predicted − true, in the units of the target. Bias: their mean. R²: the share of the variance "
-            "of the true values that the predictions explain; 0 is as good as their mean. The last three columns are "
-            "quantiles of the errors."
+            "of the true values that the predictions explain; 0 is as good as always predicting their mean. The last "
+            "three columns are quantiles of the errors."
         )
 
     def numbers(self) -> Json:
@@ -112,7 +112,7 @@ class ValueResults(Analysis):
     def _plots(self, index: int) -> Iterator[Plot]:
         name, number = self.rows[index].name, f"-{index}" if len(self.rows) > 1 else ""
         some = np.unique(np.linspace(0, len(self._errors) - 1, _MOST_POINTS).astype(int))
-        sampled = f" {_MOST_POINTS:,} of {len(self._errors):,}, evenly spaced." if len(some) < len(self._errors) else ""
+        sampled = f" {_MOST_POINTS:,} of {len(self._errors):,} are shown." if len(some) < len(self._errors) else ""
         true, errors = self.target[self.known, index], self._errors[:, index]
 
         def draw_points(axes: Axes) -> None:
@@ -127,7 +127,7 @@ class ValueResults(Analysis):
             plain_ticks(axes)
 
         def draw_errors(axes: Axes) -> None:
-            # Floats have no room for edges of bins between errors that are very large and nearly equal.
+            # If errors are very large and nearly equal, floats are too coarse for the edges of bins between them.
             least = 1e-9 * np.abs(errors).max()
             around = (errors.min() - least, errors.max() + least) if least > 0 and np.ptp(errors) < least else None
             axes.hist(errors, bins=40, range=around, color=PALETTE[5], edgecolor="white", linewidth=0.4)
@@ -137,7 +137,7 @@ class ValueResults(Analysis):
 
         caption = f"A point for each test example. On the line, the prediction is right.{sampled}"
         yield small_plot(f"predicted{number}", f"Predicted against true: {name}", caption, draw_points)
-        caption = "How many test examples have which error. To the right of 0, the prediction is too high."
+        caption = "The number of test examples by error. To the right of 0, the prediction is too high."
         yield small_plot(f"residuals{number}", f"Errors: {name}", caption, draw_errors)
 
     def mistakes(self) -> list[Mistake]:

@@ -59,7 +59,7 @@ def test_a_stream_is_read_once_into_arrays_in_its_own_order(x, more, size):
     told = []
     found, batch_size = arrays(x, say=told.append, **more)
     assert (found["x_train"] == X).all() and (found["y_train"] == Y).all() and batch_size == size
-    assert "x: packed its batches: 20 examples" in told[0] and "put random changes of examples into layers" in told[1]
+    assert "x: packed its batches: 20 examples" in told[0] and "put random augmentation into layers" in told[1]
 
 
 def test_a_stream_of_many_batches_needs_one_file_for_each_of_its_arrays(tmp_path):

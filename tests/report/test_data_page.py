@@ -54,7 +54,7 @@ def test_the_page_has_as_many_pictures_of_each_class_whether_they_are_varied_or_
     page = write_data_page(dataset, settings() if varied else PLAIN, tmp_path / "page.html", seed=0).read_text()
     counts = [row.count("<img") for row in re.findall(r"<tr><th scope=\"row\">.*?</tr>", page, re.S)]
     assert counts == [2 * (1 + VARIATIONS)] * 9 + [0] and page.count("no training examples") == 1
-    assert ("as training varies it" in page) is varied and ("training varies them by: " in page) is varied
+    assert ("as training varies it" in page) is varied and ("training varies the images by: " in page) is varied
     assert all(source.startswith("data:image/png;base64,") for source in loaded_by(page))
     assert "<b>a</b>" not in page and "180 training + 20 test images" in page
 

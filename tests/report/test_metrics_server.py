@@ -94,5 +94,5 @@ def test_a_host_that_is_not_of_this_machine_is_refused():
 def test_a_missing_package_is_told_with_the_extra_that_brings_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "ps_cluster.report.metrics", None)
     monkeypatch.delattr("ps_cluster.report.metrics", raising=False)
-    with pytest.raises(UserError, match=r"-m pip install 'prometheus-client>=.*'; or leave it out"):
+    with pytest.raises(UserError, match=r"-m pip install 'prometheus-client>=.*'; or leave out this option"):
         beside(Told()).__enter__()

@@ -256,7 +256,7 @@ def test_examples_of_a_data_set_that_has_changed_are_not_shown(of_images, unrend
     other = pack_images(tmp_path / "other", "cifar10", tuple("abcdefghij"), (images, labels, images, labels))
     write_pointer(of_images.dataset, other)
     page, _, _ = drawn(of_images)
-    assert "packed copy of the data set has changed since then" in page and "image/png" not in page
+    assert "packed copy of the data set has changed since the predictions" in page and "image/png" not in page
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ def test_the_page_of_a_run_with_held_out_images_speaks_of_the_score_that_chose(t
     assert "that of step 2: validation accuracy 65.00%, test accuracy 60.00%." in page
     assert "that of step 1: validation accuracy 70.00%, test accuracy 55.00%; it was chosen on held-out" in page
     for label, value in (
-        ("last validation accuracy", "65.00"), ("best validation accuracy", "70.00"), ("test of the best, accuracy", "55.00")
+        ("last validation accuracy", "65.00"), ("best validation accuracy", "70.00"), ("best model, test accuracy", "55.00")
     ):  # fmt: skip
         assert f"<dt>{label}</dt><dd>{value}" in page
     assert [numbers["evaluation"][f"{best}validation_accuracy"] for best in ("best_", "")] == [0.7, 0.65]

@@ -49,7 +49,7 @@ class Exported:
 
     @cached_property
     def of_raw_rows(self) -> keras.Model:
-        """The model with a table's encoding before it, so that it takes raw columns. Without a table: the model."""
+        """The model with a table's encoding before it, which takes raw columns; without a table, the model itself."""
         return self.model if self.encoding is None else with_encoding(self.model, self.encoding)
 
     def raw(self, inputs: Inputs) -> Inputs:
@@ -58,7 +58,7 @@ class Exported:
 
 
 class ExportFormat(Named, ABC):
-    """A format. Subclass it, and write the methods `write` and `load`.
+    """A format of exported models. A new format subclasses it, and defines the methods `write` and `load`.
 
     Attributes:
       name: the name by which users choose the format.
@@ -93,7 +93,7 @@ class ExportFormat(Named, ABC):
 
     @abstractmethod
     def load(self, exported: Exported, path: Path) -> Predictions:
-        """Load what was written. Return a function from raw examples to predictions, like a `Predictor`."""
+        """Load the file that `write` wrote. Return a function from raw examples to predictions, like a `Predictor`."""
 
 
 EXPORT_FORMATS: Registry[ExportFormat] = Registry(

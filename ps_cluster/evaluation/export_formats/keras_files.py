@@ -22,14 +22,14 @@ class KerasFile(ExportFormat):
         exported.of_raw_rows.save(path)
 
     def load(self, exported: Exported, path: Path) -> Predictions:
-        from ps_cluster.evaluation.predictor import Predictor  # it opens data sets, which --help does not
+        from ps_cluster.evaluation.predictor import Predictor  # imported here, because --help needs no data sets
         from ps_cluster.models.flat import as_arguments
         from ps_cluster.models.saved import load_finished
 
         try:
             model = load_finished(path)
         except (TypeError, ValueError, NotImplementedError):
-            # The file needs layers that are in the user's code. That code has built the original too.
+            # The file needs layers of the user's code. So build the model with that code, as the original was built.
             again = Exported(exported.run, Predictor(exported.run).model)
             model = again.of_raw_rows if self.takes_raw_rows else again.model
             model.set_weights([np.zeros_like(values) for values in model.get_weights()])
@@ -47,7 +47,7 @@ class KerasFile(ExportFormat):
 
 
 class KerasH5(KerasFile):
-    """The .h5 format. It stores only layers, but a table's encoding has other operations too, e.g. to take a column."""
+    """The .h5 format. It stores only layers, and a table's encoding has other operations, e.g. to select a column."""
 
     name = "h5"
     title = "Keras's older file"

@@ -11,11 +11,11 @@ from ps_cluster.evaluation.export_formats import Exported, ExportFormat
 from ps_cluster.evaluation.raw_graph import signature_of
 from ps_cluster.evaluation.raw_rows import RAW_DTYPES, Inputs, Predictions
 
-VERSION = "1"  # servers look for folders whose names are numbers, and load the largest number
+VERSION = "1"  # servers look for folders whose names are numbers, and load the folder with the largest number
 
 
 class SavedModel(ExportFormat):
-    """The signature takes raw examples by name, and returns the predictions with the name of the class of each."""
+    """A SavedModel whose signature takes raw examples by name, and returns predictions and the names of the classes."""
 
     name = "savedmodel"
     title = "TensorFlow's SavedModel"

@@ -13,7 +13,7 @@ from ps_cluster.evaluation.raw_rows import Predictions
 from ps_cluster.files.values import Malformed, one_line
 from ps_cluster.quiet_import import without_lines
 
-# Parts of the compiler's lines, which are dropped because the exception contains the first reason.
+# Lines of the compiler that contain these texts are dropped, because the exception contains the first reason.
 _COMPILER_LINES = ("loc(", "error: ", "note: ")
 _OPERATION = re.compile(r"'tf\.(\w+)'")
 
@@ -43,7 +43,7 @@ def _why_no_tflite(text: str) -> str:
     if "TensorList" in text:
         return (
             "TensorFlow Lite has no loop over a list, which a recurrent layer such as LSTM runs: build the layer with "
-            "unroll=True, which takes the same weights"
+            "unroll=True, which has the same weights"
         )
     if operations := dict.fromkeys(_OPERATION.findall(text)):
         return f"TensorFlow Lite has no operation {', '.join(operations)}"

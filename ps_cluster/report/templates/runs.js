@@ -47,7 +47,7 @@ function filter() {
 function tell() {
   const shown = rows.filter(one => !one.row.hidden).length, chosen = choice().length;
   find("count").textContent = `${shown.toLocaleString("en")} of ${rows.length.toLocaleString("en")} runs shown, ` +
-    `${chosen} overlaid` + (chosen >= MOST ? `: no more than ${MOST} can be` : "");
+    `${chosen} overlaid` + (chosen >= MOST ? `: at most ${MOST} runs can be overlaid` : "");
 }
 
 function before(left, right) {
@@ -71,7 +71,7 @@ function sort() {
   body.append(...sorted.map(one => one.row));
 }
 
-// The chosen runs: name of a run → the place of its colour and line, which it keeps while other runs come and go.
+// The chosen runs: name of a run → the index of its colour and line, which it keeps when the choice of other runs changes.
 
 const choice = () => rows.filter(one => one.run.name in state.chosen);
 

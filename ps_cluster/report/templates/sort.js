@@ -1,6 +1,6 @@
 "use strict";
-// Sort a table by the column whose heading is clicked. Numbers begin with the largest, and words with A. A second click
-// turns the order. Cells without a value are always last.
+// Sort a table by the column whose heading is clicked. Numbers are sorted from the largest, and words from A. A second
+// click reverses the order. Cells without a value are always last.
 for (const table of document.querySelectorAll("table.sortable")) {
   const body = table.tBodies[0], headings = [...table.tHead.rows[0].cells];
   headings.forEach((heading, column) => {
