@@ -130,7 +130,7 @@ class Runner:
         self._wait_for(recovered, self.bounds.recovery_s, missing)
 
     def _pause(self, fault: Fault) -> None:
-        """Leave the run alone before `fault`."""
+        """Let the run train undisturbed for a while before `fault`."""
         until = self.clock() + fault.pause_s
         if fault.whole_cluster:
             before = [injected.time for injected in self.injected if injected.whole_cluster]
