@@ -51,7 +51,7 @@ def benchmark(values: Mapping[str, object]) -> Benchmark:
 
 
 def jobs(packed: PackedDataset, values: Mapping[str, object]) -> list[BenchJob]:
-    """Return a job for each size of a cluster. Its rates are in steps/s. `values`: settings of all clusters."""
+    """Return a job for each cluster size. Its rates are in steps/s. `values`: settings of all clusters."""
     found = []
     for (weights, steps), workers, servers in product(STEPS.items(), WORKERS, SERVERS):
         size = {"cluster.workers": workers, "cluster.parameter_servers": servers}

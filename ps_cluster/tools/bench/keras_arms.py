@@ -90,12 +90,12 @@ def keras_step(config: RunConfig, dataset: PackedDataset, model: keras.Model, op
 
 
 def keras_step_alone(config: RunConfig, dataset: PackedDataset) -> TrainBatch:
-    """Return what `keras_step` returns, for a model and an optimizer that are made here."""
+    """Make a model and an optimizer, and return the function that trains a batch with them (`keras_step`)."""
     return keras_step(config, dataset, *keras_model(config, dataset))
 
 
 def train_alone(root: Path, make_step: Callable[[RunConfig, PackedDataset], TrainBatch]) -> float:
-    """Train a run directory in this process by the steps of `make_step`, and return the examples per second."""
+    """Train in this process by the function that `make_step` returns, and return the examples per second."""
     run_dir = RunDir.open(root)
     config, dataset = load_config(run_dir.config), load_pointed(run_dir.dataset)
     os.chdir(dataset.directory)

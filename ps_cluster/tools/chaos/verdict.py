@@ -93,7 +93,7 @@ def _ledger(name: str, run: Summary | TrainingResult, total: int) -> Iterator[st
             f"{updates.duplicated} duplicated, {updates.lost} lost of {total}"
         )
     if gradients.applied != total * per_update:
-        yield f"the {name} run applied {gradients.applied} gradients, not {per_update} in each of {total} updates"
+        yield f"the {name} run applied {gradients.applied} gradients, not {per_update} per update; number of updates: {total}"
     by_workers = sum(worker.updates for worker in run.workers)
     if by_workers != gradients.applied:
         yield f"the workers of the {name} run had {by_workers} gradients applied, but its ledger has {gradients.applied}"
@@ -118,6 +118,6 @@ def _accuracy(disturbed: Summary, undisturbed: Sequence[Summary], total: int, te
     if expected and not expected[0] <= accuracy <= expected[1]:
         low, high = expected
         yield (
-            f"accuracy {accuracy:.2%} is outside {low:.2%} to {high:.2%}, which holds 99 of 100 undisturbed runs, as "
-            f"estimated from {len(others)} runs"
+            f"accuracy {accuracy:.2%} is outside {low:.2%} to {high:.2%}, which holds 99 of 100 undisturbed runs; "
+            f"runs in this estimate: {len(others)}"
         )

@@ -1,4 +1,4 @@
-"""The input of the simulation: what a step costs, and the cluster that it runs on."""
+"""Define the input of the simulation: the costs of a step, and the cluster to simulate."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ def can_simulate(mode: Mode) -> bool:
 
 
 class TableCosts(BaseModel):
-    """What the embedding tables of a network cost. A step moves only the distinct rows of its batch."""
+    """The costs of a network's embedding tables. A step moves only the distinct rows of its batch."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
 
     values_per_step: float = Field(gt=0, le=1e12)  # the numbers in the distinct rows of a step, on average
-    bytes_per_step: float = Field(gt=0, le=1e13)  # on the wire, one way: these numbers, and which rows they are of
+    bytes_per_step: float = Field(gt=0, le=1e13)  # on the wire, one way: these numbers, and the indices of their rows
     weights: int = Field(ge=1, le=10**13)  # in all rows of all tables
     slots: int = Field(ge=0, le=10)  # of the rule: each is as large as the tables
 
     def server_bytes(self, mode: str, servers: int) -> int:
-        """Return the bytes that the rows of one of `servers` take in float32, with their slots and sums of a round."""
+        """Return the bytes in float32 of the rows on one of `servers`, with their slots and the sums of a round."""
         return 4 * self.weights * (1 + self.slots + MODES[mode].averages) // servers
 
 
@@ -94,12 +94,12 @@ class Costs(BaseModel):
 
     @property
     def moved(self) -> float:
-        """How many numbers a step pulls, and also pushes: all parameters, and the numbers in its rows of tables."""
+        """The number of values that a step pulls, and also pushes: all parameters, and the numbers in its rows of tables."""
         return self.parameters + (self.tables.values_per_step if self.tables else 0)
 
     @property
     def wire_bytes(self) -> float:
-        """The bytes that a step pulls. It pushes as many."""
+        """The bytes that a step pulls. A step pushes equally many."""
         return self.bytes_per_parameter * self.parameters + (self.tables.bytes_per_step if self.tables else 0)
 
     @property
