@@ -4,7 +4,7 @@
     python -m benchmarks.before_after --set cluster.evaluator=true --set-before evaluation.recompute_updates=false \
         --models tutorial_cnn --set training.steps=5000 --data-dir DATA
 
-Each trains by the command `run` of its checkout. So any two commits can be compared if their `run` writes a
+Each side trains by the command `run` of its checkout. So any two commits can be compared if their `run` writes a
 summary.json. On a noisy machine the processor time of a run scatters less than its examples/s. The second command above
 measures what it costs to recompute a sample of the updates for the proof. The evaluator starts TensorFlow for this,
 which takes some seconds of a core, so the training has to be long.

@@ -107,7 +107,7 @@ def numbers_and_words() -> Arrays:
 
 
 def digits_with_size() -> Arrays:
-    """Return real digits, with two targets: the digit, and the share of its pixels that are dark."""
+    """Return real digits, with two targets: the digit, and ten times the share of its pixels that are above 127."""
     whole = digits()
     sizes = {split: (whole[f"x_{split}"] > 127).mean((1, 2, 3)).astype("float32") for split in ("train", "test")}
     return {f"x_{split}": whole[f"x_{split}"] for split in sizes} | {

@@ -3,7 +3,7 @@
     python -m benchmarks.parity_with_fit --data-dir PATH --output parity.json
     python -m benchmarks.parity_with_fit --programs "regression,dropout" --seeds 1
 
-All three get the same arrays, epochs, batch size, optimizer and learning rate. The batch size of a worker is that of
+All three ways get the same arrays, epochs, batch size, optimizer and learning rate. The batch size of a worker is that of
 `fit`, so all make the same number of updates. Other settings of a run have their default values. `fit` and
 `ps_cluster.fit` are scored by their last weights, a run by its last checkpoint.
 """

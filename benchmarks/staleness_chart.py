@@ -1,4 +1,4 @@
-"""Measure what staleness costs: the test score of six rules over a mean staleness of 0, 2 and 8.
+"""Measure what staleness costs: the test scores of six rules at a mean staleness of 0, 2 and 8.
 
     python -m benchmarks.staleness_chart --network tutorial_cnn --data-dir DATA
     python -m benchmarks.staleness_chart --draw

@@ -1,4 +1,4 @@
-"""Choose the settings of each arm of a study on held-out examples, then train it with fresh seeds, two trainings at a time.
+"""Choose the settings of each arm of a study on held-out examples, then train the arm with fresh seeds, several at a time.
 
 A study keeps every training, a *trial*, in a record as soon as it has ended. The same command on the same record continues an
 interrupted study, also on another machine or after the folder of the runs is gone.
@@ -54,7 +54,7 @@ class Arm:
     """A way to train.
 
     Attributes:
-      name: is unique in a study.
+      name: its name, which is unique in a study.
       settings: the settings of every trial, by their dotted keys.
       rates: the learning rates that are tried first, each `STEP` times the one before.
       held_out: the number of training examples that are held out to choose the rate and the momentum.

@@ -37,7 +37,7 @@ from ps_cluster.tools.bench import arms
     "names",
     type=LIST,
     default=",".join(arm.name for arm in arms.DEFAULT),
-    help="Arms to measure, separated by commas. Others: sync_cores, ddp, ddp_cores, ddp_compiled, torch_single. Two arms "
+    help="Arms to measure, separated by commas. Other arms: sync_cores, ddp, ddp_cores, ddp_compiled, torch_single. Two arms "
     "must be named alone: empty (steps/s without computation) and tables (large embeddings in dlrm).",
 )
 @option(

@@ -2,8 +2,8 @@
 
     python -m ps_cluster.tools.bench.empty WEIGHTS OPTIONS-OF-A-TASK
 
-runs a task of such a cluster. The gradient of |w|²/2 is w, so a worker pushes the vector that it pulled. Dispatch,
-pull, push, update and ledger are those of every run.
+This command runs a task of such a cluster. The gradient of |w|²/2 is w, so a worker pushes the vector that it pulled.
+Dispatch, pull, push, update and ledger are those of every run.
 """
 
 from __future__ import annotations

@@ -2,12 +2,12 @@
 
     python -m ps_cluster.tools.bench.keras_arms RUN_DIR
 
-trains in this process with the whole machine, in one tf.function of several steps, so that Python costs little. The last
-line of the output is `arms.Measured`.
+This command trains in one process with the whole machine. One tf.function runs several steps, so that Python costs little.
+The last line of the output is `arms.Measured`.
 
     python -m ps_cluster.tools.bench.keras_arms task OPTIONS-OF-A-TASK
 
-is a task whose chief trains as TensorFlow's tutorial does
+This command is a task whose chief trains as TensorFlow's tutorial does
 (https://www.tensorflow.org/tutorials/distribute/parameter_server_training): a model and an optimizer are made under the
 strategy's scope, each variable is pulled and pushed separately, and a dispatch is one step. All other tasks are the
 project's. Keras 3 loses counts and statistics here (docs/results.md), so this measures speed only.

@@ -100,7 +100,7 @@ def chaos(
 ) -> int:  # fmt: skip
     """Inject faults into a run, from killed tasks to a full disk, and compare it with undisturbed runs of the same work."""
     if hosts and is_given(context, "undisturbed_runs"):
-        raise UserError("--hosts and --undisturbed-runs: runs on hosts have no undisturbed runs: leave one of them out")
+        raise UserError("--hosts and --undisturbed-runs: runs on hosts are not compared with undisturbed runs: leave one out")
     if minutes and is_given(context, "faults"):
         raise UserError("--faults and --minutes both set the length of the run: give one of them")
     from ps_cluster.tools.chaos.chaos_run import run_chaos

@@ -131,7 +131,7 @@ class HostedRun:
 
     @property
     def last_line(self) -> str:
-        """Last line that the task whose exit code is `exit_code` printed."""
+        """Last line of the output of the task that has `exit_code`."""
         task = next((task for task, code in self.restarter.final.items() if code), self._leader)
         return f"{task}: {last_line_of(self._output_of(task))}"
 

@@ -37,7 +37,7 @@ class Host:
 
     name: str
     address: str
-    run_dir: Path | None  # path here of the folder that processes of the host see as the run directory
+    run_dir: Path | None  # the folder that processes of the host see as the run directory; its path outside of the host
     number: int
     network: RunNetwork  # the host's namespaces
     switch: RunNetwork  # the network to which all hosts are connected

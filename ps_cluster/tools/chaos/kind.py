@@ -127,7 +127,7 @@ class FaultKind(Named, ABC):
 
     @abstractmethod
     def inject(self, scene: Scene) -> Injection:
-        """Inject the fault, and undo what would outlast it. Raises ChaosFailed if the run does not behave well."""
+        """Inject the fault, and undo its lasting effects. Raises ChaosFailed if the run does not behave as it should."""
 
 
 class Death(FaultKind):

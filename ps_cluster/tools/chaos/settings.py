@@ -43,7 +43,7 @@ class ChaosSettings:
     # A task on a host that is silent for this time counts as lost. Most faults last longer, so the tasks that are hit
     # count as lost, and have to join again.
     lost_after_seconds: float = 10.0
-    undisturbed_runs: int = 1  # they do the same work; a run on hosts is not compared with any
+    undisturbed_runs: int = 1  # runs of the same work without faults; a run on hosts is not compared with any
     more_options: tuple[str, ...] = ()  # further options of `run` or of `task`
 
     def most_steps(self) -> int:

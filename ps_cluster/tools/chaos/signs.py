@@ -54,7 +54,7 @@ class TrainingGoesOn(Sign):
     def __init__(self, since: float, until: float = math.inf, of: Task | None = None):
         """Create a sign for the time from `since` to `until`, in monotonic seconds.
 
-        If the task that was hit (`of`) is a worker, only the updates of all its processes count.
+        If the task that was hit (`of`) is a worker, only the updates by its old and new processes count.
         """
         self._worker = of if of is not None and of.type == WORKER else None
         self.missing = f"no update by {self._worker}" if self._worker else "no update"

@@ -62,7 +62,7 @@ from ps_cluster.tools.simulate.costs import can_simulate, known_costs
     "--backup-workers",
     type=Whole(0, 9_999),
     default=0,
-    help="In mode sync-ps: how many late gradients an update leaves out.",
+    help="In mode sync-ps: how many late gradients an update does not wait for.",
 )
 @option("--straggler", default="none", help="Slow workers: 2:5x, 1:+0.2s, several joined by ';', or random:gamma.")
 @option(

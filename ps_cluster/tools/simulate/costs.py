@@ -76,7 +76,7 @@ class Costs(BaseModel):
         Seconds  # added to the gap before the first step of a dispatch, besides the chief's CPU time
     )
     chief_seconds: Seconds  # of the chief's CPU, for each dispatch
-    chief_background_cores: float = Field(ge=0, lt=1)  # that the chief always uses, to look and to write progress
+    chief_background_cores: float = Field(ge=0, lt=1)  # that the chief always uses to look and to write progress
 
     # Extra cost of a gradient in a round of sync-ps, in addition to its costs in mode async.
     round_push_seconds: Seconds  # of the parameter server's CPU: gradients are added up, the last one closes the round

@@ -41,7 +41,7 @@ class Events:
 class Core:
     """One core. All its jobs progress at the same rate: egalitarian processor sharing.
 
-    `_share` is the CPU seconds that a job would have had if it had been on the core since the beginning. A job ends when
+    `_share` is the time of CPU that a job would have had if it had been on the core since the beginning. A job ends when
     `_share` reaches its value at the job's start plus the job's seconds.
     """
 
