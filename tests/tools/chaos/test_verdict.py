@@ -102,7 +102,7 @@ def test_an_update_of_synchronous_training_has_a_gradient_of_every_worker():
         ({"disturbed": changed("updates", duplicated=1)}, "1 duplicated"),
         ({"disturbed": changed("updates", scheduled=6)}, "6 scheduled, 5 applied"),
         ({"ids": [0, 1, 2, 3, 3]}, "4 different steps in 5 rows"),
-        ({"ids": [0, 1, 2, 3, 5]}, "not each of 5 once"),
+        ({"ids": [0, 1, 2, 3, 5]}, "not each of 5 steps once"),
         ({"disturbed": changed("updates", scheduled=4, applied=4)}, "4 applied, 0 duplicated, 0 lost of 5"),
         ({"disturbed": changed("evaluation", step=4)}, "of step 4, not 5"),
         ({"disturbed": changed(workers=workers(4))}, "4 gradients applied, but its ledger has 5"),
