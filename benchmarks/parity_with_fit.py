@@ -51,7 +51,7 @@ def part_of(arrays: Arrays, axis: str, split: str) -> Any:
 
 
 def for_fit(inputs: Any) -> Any:
-    """Return inputs as `fit` takes them: texts as tensors."""
+    """Return inputs as `fit` takes them. Texts become tensors."""
     return keras.tree.map_structure(lambda rows: tf.constant(rows) if rows.dtype.kind == "U" else rows, inputs)
 
 

@@ -186,7 +186,7 @@ def main(names: tuple[str, ...], seeds: int, assignments: tuple[str, ...], outpu
     """Compare the test scores of `fit` and of runs on recommender data, over some seeds."""
     settings: dict[str, Any] = dict(map(parse_assignment, assignments))
     rows: list[dict[str, Any]] = []
-    # Each training has a new process: TensorFlow keeps the memory and the random state of the one before.
+    # Each training has a new process: TensorFlow keeps the memory and the random state of an earlier training.
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), max_tasks_per_child=1) as pool:
         for name in names:
             found: dict[str, list[dict[str, float]]] = {"fit": [], **{mode: [] for mode in MODES}}

@@ -56,7 +56,7 @@ class Arm:
     Attributes:
       name: its name, which is unique in a study.
       settings: the settings of every trial, by their dotted keys.
-      rates: the learning rates that are tried first, each `STEP` times the one before.
+      rates: the learning rates that are tried first, each `STEP` times the previous rate.
       held_out: the number of training examples that are held out to choose the rate and the momentum.
       scale: the factor that turns a score into the unit of tables. It is negative if a smaller score is better.
       momentum_key: the name of the setting that holds the momentum.
@@ -162,7 +162,7 @@ def lines_of(differences: Sequence[Difference], digits: int) -> list[str]:
 
 
 class Wanted(NamedTuple):
-    """A trial that is missing. `held_out`: as in a `Trial`."""
+    """A trial that is still to be trained. `held_out`: as in a `Trial`."""
 
     arm: Arm
     choice: Choice
@@ -174,7 +174,7 @@ class Study:
     """The trials of some arms, which are kept in a record."""
 
     def __init__(self, record: Path, arms: Sequence[Arm]):
-        """Read the trials that are in a record already. `record`: a JSON file, which may be missing."""
+        """Read the trials that the record already has. `record`: a JSON file, which may be missing."""
         self._record = record
         self._arms = arms
         self._lock = threading.Lock()
@@ -219,7 +219,7 @@ class Study:
         """Train all runs of the study that are missing. `data`: settings that locate the data, e.g. `data.data_dir`.
 
         Raises:
-          RunFailed: a training failed. Those that ended before are kept.
+          RunFailed: a training failed. Trials that ended before are kept.
         """
         running: dict[Future[None], Wanted] = {}
         with ThreadPoolExecutor(at_a_time) as pool:

@@ -73,11 +73,11 @@ def bench(
     alone = ("names", "rounds", "assignments", "output")  # the options of the arms that are measured alone
     if names == (empty.NAME,):
         used = (*alone, parameter_of("data.dataset"), parameter_of("data.data_dir"))
-        refuse_others(context, *used, because=f"--arms {empty.NAME} measures clusters of its own")
+        refuse_others(context, *used, because=f"--arms {empty.NAME} measures its own clusters")
         benchmark = empty.benchmark(values)
     elif names == (table_speed.NAME,):
         refuse_others(
-            context, *alone, "ddp_python", because=f"--arms {table_speed.NAME} measures one network on data of its own"
+            context, *alone, "ddp_python", because=f"--arms {table_speed.NAME} measures its own network and data"
         )
         benchmark = table_speed.benchmark(values, ddp_python)
     else:

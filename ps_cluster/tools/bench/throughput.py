@@ -47,7 +47,7 @@ Rates = Mapping[str, Sequence[float]]
 """The rates of all rounds by the names of the arms."""
 FiguresOf = Callable[[Sequence[BenchArm], Rates], "dict[str, Spread]"]
 About = Mapping[str, str | int]
-"""What distinguishes a case from the others: the first columns of the table."""
+"""The values that distinguish a case from other cases: the first columns of the table."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def measure(
             notify(f"{named}: round {number + 1}/{rounds}: {arm.name} {rates[arm.name][-1]:,.0f} {unit}/s")
         results.append(Result(job.about, benchmark.figures_of(job.arms, rates)))
         if output:
-            # A row has the figures of a case, and what distinguishes the case from the others.
+            # A row has the figures of a case, and the values that distinguish it from other cases.
             rows = [{**about, **{name: one.model_dump() for name, one in found.items()}} for about, found in results]
             write_json(output, {"dataset": packed.name, "dataset_kind": packed.kind, "unit": unit, "rows": rows})
     return results

@@ -46,7 +46,7 @@ class HostedFacts(BaseModel):
 
 @dataclass
 class Evidence:
-    """All that is known of a disturbed run, and of the undisturbed runs that it is compared with."""
+    """All that is known about a disturbed run, and about the undisturbed runs that it is compared with."""
 
     settings: ChaosSettings
     injected: Sequence[Injected] = ()

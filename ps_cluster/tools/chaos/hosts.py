@@ -1,4 +1,4 @@
-"""Simulated machines: network namespaces on one switch, each with its own address, link and mounts."""
+"""Simulate machines by network namespaces on one switch, each with its own address, link and mounts."""
 
 from __future__ import annotations
 

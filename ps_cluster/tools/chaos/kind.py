@@ -109,7 +109,7 @@ class FaultKind(Named, ABC):
     others_go_on: bool = False
 
     def choose(self, source: random.Random, tasks: Sequence[Task]) -> tuple[Task, ...]:
-        """Return the tasks to hit, chosen from those of a run."""
+        """Return the tasks to hit, chosen from the tasks of a run."""
         of_type = ([task for task in tasks if task.type == victim] for victim in self.victims)
         return tuple(map(source.choice, of_type))
 

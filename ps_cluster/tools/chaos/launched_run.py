@@ -160,6 +160,6 @@ def _as_part_of_chaos() -> None:
 
 
 def last_line_of(output: Path) -> str:
-    """Return the last line of a file that is not blank."""
+    """Return the last non-blank line of a file."""
     lines = output.read_text(encoding="utf-8", errors="replace").split("\n")
     return next((line.strip() for line in reversed(lines) if line.strip()), "no output")

@@ -56,7 +56,7 @@ class Runner:
         )
 
     def disturb(self, faults: Iterable[Fault], until: float | None = None) -> None:
-        """Inject `faults`, each after the run has recovered from the one before, and none after `until` (monotonic seconds).
+        """Inject `faults`, each after the run has recovered from the last one, and none after `until` (monotonic seconds).
 
         Raises:
           ChaosFailed: the run ended unexpectedly, or did not recover in time.

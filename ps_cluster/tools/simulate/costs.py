@@ -161,7 +161,7 @@ class SimulatedCluster:
     backup_workers: int = 0
     stragglers: Stragglers = Stragglers()
     cores: int | None = None  # of the one machine that all processes share; None gives each process its own machine
-    pinned: bool = False  # whether each worker on the one machine keeps to some of its cores
+    pinned: bool = False  # whether each worker on the one machine is pinned to some of its cores
     seed: int = 0
 
     @property
