@@ -1,1 +1,1 @@
-"""Measure speed side by side. No test asserts a speed."""
+"""Measure and compare the speed and the scores of training. No test asserts a speed."""

@@ -43,8 +43,8 @@ from ps_cluster.tools.compare.records import read_record
 
 MODES = ("single", "sync-ps", "bounded", "async")
 BASELINE, NO_STRAGGLER = "single", "none"
-GRID = (1 / STEP, 1.0, STEP)  # times the middle rate of the data
-RUN_S, SLOW_RUN_S = 30.0, 60.0  # about how long a run takes on two cores with its start and score; with a slow worker
+GRID = (1 / STEP, 1.0, STEP)  # factors of the middle learning rate of the data
+RUN_S, SLOW_RUN_S = 30.0, 60.0  # about how long a run takes on two cores; the same with a slow worker
 CLUSTER = {"cluster.workers": 3, "cluster.parameter_servers": 1}
 SHARED = {**recommenders.SHARED, "evaluation.recompute_updates": False}
 COLUMNS = {
@@ -111,7 +111,7 @@ def trained(
 
 
 def tuned(name: str, folder: Path, assignments: Mapping[str, Any]) -> dict[str, float]:
-    """Return the learning rate of each mode that is best on held-out examples. `assignments`: settings of all runs."""
+    """Return mode → the learning rate that is best on held-out examples. `assignments`: settings of all runs."""
     arms = {mode: tuned_arm(name, mode, assignments) for mode in MODES}
     folder.mkdir(parents=True, exist_ok=True)
     study = Study(folder / "tuning.json", list(arms.values()))
@@ -205,7 +205,7 @@ def compared_with(record: Record) -> list[str]:
 
 
 def draw(path: Path) -> None:
-    """Print the table of a record and what async costs and brings, and draw the figure beside the record."""
+    """Print the table of a record and how async compares with other modes, and draw the figure beside the record."""
     record, picture = read_json(path, Record), path.with_suffix(".png")
     write_whole(picture, figure(record).png)
     print_table(record)
@@ -227,7 +227,7 @@ def draw(path: Path) -> None:
     help="Compare on these data sets only.",
 )
 @click.option(
-    "--seeds", type=Whole(2, 100), default=8, help="How many final runs each mode gets, with and without a slow worker."
+    "--seeds", type=Whole(2, 100), default=8, help="Number of final runs of each mode, with and without a slow worker."
 )
 @click.option("--straggler", default="2:5x", help="The slow worker, e.g. 2:5x.")
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A setting of all runs.")

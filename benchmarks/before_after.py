@@ -1,13 +1,13 @@
-"""Compare two kinds of training, in turns: two checkouts of the code, or two settings.
+"""Compare the speed of two checkouts of the code, or of two settings, which train in turns.
 
     python -m benchmarks.before_after --before OTHER_CHECKOUT --data-dir DATA
     python -m benchmarks.before_after --set cluster.evaluator=true --set-before evaluation.recompute_updates=false \
         --models tutorial_cnn --set training.steps=5000 --data-dir DATA
 
-Each trains by the command `run` of its checkout, so that any two commits can be compared whose `run` writes a summary.json.
-On a noisy machine the processor time of a run scatters less than its examples/s. The second command measures what it costs
-to compute a sample of the updates again for the proof. The evaluator starts TensorFlow for this, which takes some seconds
-of a core, so the training has to be long.
+Each side trains by the command `run` of its checkout. So any two commits can be compared if their `run` writes a
+summary.json. On a noisy machine the processor time of a run scatters less than its examples/s. The second command above
+measures what it costs to recompute a sample of the updates for the proof. The evaluator starts TensorFlow for this,
+which takes some seconds of a core, so the training has to be long.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def compared(before: Measured, now: Measured) -> dict[str, float]:
     "--before",
     type=FOLDER,
     default=IMPORT_FOLDER,
-    help="The checkout with which this one is compared; default: this one itself, to compare settings.",
+    help="The checkout with which this checkout is compared; default: this checkout itself, to compare settings.",
 )
 @click.option("--set", "both", multiple=True, metavar="KEY=VALUE", help="A setting of both checkouts; repeatable.")
 @click.option(
@@ -112,7 +112,7 @@ def compared(before: Measured, now: Measured) -> dict[str, float]:
 @click.option("--rounds", type=Whole(1, 100), default=5, help="How often each network is measured in each precision.")
 @click.option("--dataset", type=NameOf(DATASETS), default="auto")
 @click.option(
-    "--data-dir", type=click.Path(exists=True, path_type=Path, resolve_path=True), help="Where the data set is."
+    "--data-dir", type=click.Path(exists=True, path_type=Path, resolve_path=True), help="The folder of the data set."
 )
 @click.option("--output", type=OUTPUT_FILE, help="Also write every figure to this JSON file, as a record.")
 def main(

@@ -1,13 +1,13 @@
-"""Test a claim: with a delay of exactly one update, Adam loses and Muon does not (arXiv:2606.30634).
+"""Test a claim: a delay of exactly one update makes Adam worse, but not Muon (arXiv:2606.30634).
 
     python -m benchmarks.delay_of_one
     python -m benchmarks.delay_of_one --draw
 
-The network is byte_lm, trained for a short time. With one worker that emulates two, every gradient has a staleness of 1. In
-mode `single` no gradient is stale. The learning rate of each rule, with and without the delay, is the best on held-out
-examples with one seed, at momentum 0.9. Then each is trained with fresh seeds, and the last weights are scored on 1,000
-test examples, spread evenly. As in the paper, Muon updates the matrices of the hidden layers, and Adam all other weights
-(rule `muon_adam`). Neither has weight decay. An interrupted study continues with the same command.
+The network is byte_lm, trained for a short time. With one worker that emulates two, every gradient has a staleness of
+1. In mode `single` no gradient is stale. The learning rate of each rule, with and without the delay, is the best on
+held-out examples with one seed, at momentum 0.9. Then each rule is trained with fresh seeds, and the last weights are
+scored on 1,000 evenly spread test examples. As in the paper, Muon updates the matrices of the hidden layers, and Adam
+all other weights (rule `muon_adam`). Neither has weight decay. An interrupted study continues with the same command.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ COLUMNS = {
 
 
 def costs(study: Study) -> dict[str, list[float]]:
-    """Return rule → by how many bits per byte the delay makes it worse, for each seed that all arms have, in order.
+    """Return rule → by how many bits per byte the delay worsens the score, for each seed that all arms have, in order.
 
     Raises:
       UserError: fewer than two seeds have a score in all arms.
@@ -76,12 +76,12 @@ def draw(record: Path) -> None:
 
 
 @click.command(cls=OneLineCommand)
-@click.option("--seeds", type=Whole(2, 100), default=8, help="How many times each rule is trained for its score.")
+@click.option("--seeds", type=Whole(2, 100), default=8, help="Number of final runs of each rule and delay.")
 @click.option("--record", type=OUTPUT_FILE, default=RECORDS / "delay_trials.json", help="Where all trials are kept.")
-@click.option("--at-a-time", type=Whole(1, 16), default=2, help="How many trainings share this machine.")
-@click.option("--draw", "only_draw", is_flag=True, help="Only draw the trials of the record.")
+@click.option("--at-a-time", type=Whole(1, 16), default=2, help="Number of trainings that run at the same time.")
+@click.option("--draw", "only_draw", is_flag=True, help="Train nothing; only print the results of the record.")
 def main(seeds: int, record: Path, at_a_time: int, only_draw: bool) -> None:
-    """Test what a delay of one update costs Adam and Muon, or draw what was measured."""
+    """Measure what a delay of one update costs Adam and Muon, or print the results of a record."""
     if not only_draw:
         Study(record, list(ARMS.values())).train(seeds, at_a_time)
     draw(record)

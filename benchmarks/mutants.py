@@ -2,10 +2,10 @@
 
     python -m benchmarks.mutants ps_cluster/server/shard.py --output shard.json
 
-A mutant is a module with one small mistake, such as `<` instead of `<=`. Each is written into a copy of the project. The
-tests that import the module, directly or through a helper, run on it until one fails. First the quick tests run, as in
-`make test-quick`. With --all, the other tests then run on the mutants that the quick tests did not find. Docstrings,
-annotations and the words of messages are left as they are.
+A mutant is a module with one small mistake, such as `<` instead of `<=`. Each mutant is written into a copy of the
+project. The tests that import the module, directly or through a helper, run on it until a test fails. First the quick
+tests run, as in `make test-quick`. With --all, the other tests then run on the mutants that the quick tests did not
+find. Docstrings, annotations and the words of messages are left as they are.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from ps_cluster.report.terminal import print_line
 
 QUICK, OTHERS = "not cluster and not slow", "cluster or slow"
 _LEFT_OUT = {"fstring", "raise_stmt", "annassign", "tfpdef"}  # nodes of messages and annotations in parso's grammar
-_UNION = re.compile(r"[A-Z]\w*(\s*\|\s*[A-Z]\w*)*")  # of classes
+_UNION = re.compile(r"[A-Z]\w*(\s*\|\s*[A-Z]\w*)*")  # a union of classes, such as `A | B`
 COLUMNS = {"line": Column(heading="line"), "mutant": Column(heading="mutant"), "result": Column(heading="result")}
 
 
@@ -134,7 +134,7 @@ def run_tests(project: Path, tests: Sequence[str], marks: str, limit_s: float) -
 @click.option("--all", "with_others", is_flag=True, help="Also run the tests that are slow, or start clusters.")
 @click.option("--output", type=OUTPUT_FILE, help="Also write the mutants to this JSON file, as a record.")
 def main(module: str, tests: Sequence[str], sample: int, seed: int, with_others: bool, output: Path | None) -> None:
-    """Run tests on mutants of MODULE, a path in the project. TESTS replace all tests that import it."""
+    """Run tests on mutants of MODULE, a path in the project. TESTS run instead of all tests that import MODULE."""
     import tensorflow  # noqa: F401  once, before the forks
 
     with tempfile.TemporaryDirectory() as folder:

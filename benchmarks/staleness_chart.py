@@ -1,13 +1,14 @@
-"""Measure what staleness costs: the test score of six rules over a mean staleness of 0, 2 and 8.
+"""Measure what staleness costs: the test scores of six rules at a mean staleness of 0, 2 and 8.
 
     python -m benchmarks.staleness_chart --network tutorial_cnn --data-dir DATA
     python -m benchmarks.staleness_chart --draw
 
-Staleness 0 is mode `single`. Other values are emulated by one worker that gets the weights of earlier versions, so nothing
-depends on the speed of the machine, and two trainings share two cores. The learning rate of each point, and the momentum
-of a rule that has one, are the best on held-out examples with one seed (`benchmarks/trials.py`); a best rate at the edge of
-the grid widens it. Then each point is trained with fresh seeds on all training examples, and the last weights are scored on
-the test examples (of byte_lm on 1,000, spread evenly). An interrupted study continues with the same command.
+Staleness 0 is mode `single`. Other values are emulated by one worker that gets the weights of earlier versions, so the
+scores do not depend on the speed of the machine, and two trainings can share two cores. The learning rate of each
+point, and the momentum of a rule that has one, are the best on held-out examples with one seed
+(`benchmarks/trials.py`); the grid is widened until the best rate is not at its edge. Then each point is trained with
+fresh seeds on all training examples, and the last weights are scored on the test examples (for byte_lm on 1,000 of
+them, spread evenly). An interrupted study continues with the same command.
 
 `--draw` prints the table and the differences that the pages name, with Holm's correction over all of them, and writes the
 figure beside the record. It needs no training.
@@ -53,8 +54,8 @@ class Rule:
       momentum_key: the name of the setting that holds the momentum.
       settings: further settings of the rule.
       momenta: the momenta to choose from. A rule without momentum has ().
-      alone: the name of the rule that this rule equals if no gradient is stale, so that point of the chart is trained once;
-        "" if there is no such rule.
+      alone: the name of the rule that this rule equals if no gradient is stale; "" if there is no such rule. The point of
+        the chart that both share is trained once.
     """
 
     name: str
@@ -83,7 +84,7 @@ class Work:
     Attributes:
       metric: the name of the score on the figure, with its unit.
       scale: the factor that turns a score into the unit of `metric`. It is negative if a smaller score is better.
-      held_out: the number of training examples that are held out to choose.
+      held_out: the number of training examples that are held out to choose the rate and the momentum.
       rates: the first learning rates of each rule. They are the same for each staleness.
       adam: further settings of rule adam.
     """
@@ -108,11 +109,11 @@ WORKS = {
             "sgd": (0.05, 0.1, 0.2, 0.4), "momentum": (0.005, 0.01, 0.02, 0.04), "adam": (0.0005, 0.001, 0.002, 0.004),
             "muon": (0.005, 0.01, 0.02, 0.04),
         },
-        # As in the recipe for several workers. They were chosen on held-out examples, for a staleness of 0 and of 2.
+        # The values of the recipe for several workers. They were chosen on held-out examples, at a staleness of 0 and of 2.
         adam={"optimizer.beta_2": 0.9, "optimizer.global_clip_norm": 0.5},
     ),
     "byte_lm": Work(
-        # All test examples would take as long to score as the training takes.
+        # Scoring all test examples would take as long as the training.
         settings={
             "data.dataset": "python_source", "training.epochs": 0.055, "checkpoints.every_epochs": 0.055,
             "evaluation.scored_examples": 1_000,
@@ -158,7 +159,7 @@ def arms_of(network: str) -> list[Arm]:
 
 
 def differences(study: Study, network: str) -> list[Difference]:
-    """Return the differences that the pages name: what staleness costs each rule, and what each method wins."""
+    """Return the differences that the pages name: what staleness costs each rule, and what each method gains."""
     found = []
     for rule, staleness in product(RULES, STALENESS[1:]):
         name = f"{network}, {rule.name}: staleness {staleness} against 0"
@@ -228,17 +229,17 @@ def draw(record: Path) -> None:
 
 @click.command(cls=OneLineCommand)
 @click.option("--network", type=click.Choice(list(WORKS)), help="The network to train.")
-@click.option("--data-dir", type=click.Path(exists=True, path_type=Path, resolve_path=True), help="Where CIFAR-10 is.")
-@click.option("--seeds", type=Whole(2, 100), default=8, help="How many times each point is trained for its score.")
+@click.option("--data-dir", type=click.Path(exists=True, path_type=Path, resolve_path=True), help="The folder of CIFAR-10.")
+@click.option("--seeds", type=Whole(2, 100), default=8, help="Number of final runs of each point of the chart.")
 @click.option(
     "--record", type=OUTPUT_FILE, default=RECORDS / "staleness_trials.json", help="Where all trials are kept."
 )
-@click.option("--at-a-time", type=Whole(1, 16), default=2, help="How many trainings share this machine.")
-@click.option("--draw", "only_draw", is_flag=True, help="Only draw the trials of the record.")
+@click.option("--at-a-time", type=Whole(1, 16), default=2, help="Number of trainings that run at the same time.")
+@click.option("--draw", "only_draw", is_flag=True, help="Train nothing; only draw the trials of the record.")
 def main(
     network: str | None, data_dir: Path | None, seeds: int, record: Path, at_a_time: int, only_draw: bool
 ) -> None:  # fmt: skip
-    """Measure what staleness costs by rule, or draw what was measured."""
+    """Measure what staleness costs each rule, or draw the trials of a record."""
     if only_draw:
         return draw(record)
     if network is None:

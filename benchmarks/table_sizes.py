@@ -3,11 +3,11 @@
     python -m benchmarks.table_sizes --output RECORD
     python -m benchmarks.table_sizes --millions 1,10 --servers 1,2 --rounds 1 --steps 300
 
-Network dlrm is trained on data set clicks by rule adagrad in mode async with 2 workers, without checkpoints on the way. The
-rows are those of all 26 tables together. The time of an update is a mean over the second half of a run. The memory is what all
-servers have together while they train, less what they have with hardly any rows; it is expected to be rows x width x 4 x 2
-bytes, as adagrad has one slot. The servers need twice as much for a moment at the end, when the state is saved. Sizes that
-this machine can't hold are refused before anything is measured.
+Network dlrm is trained on data set clicks by rule adagrad in mode async with 2 workers, without checkpoints during the
+training. The rows are those of all 26 tables together. The time of an update is a mean over the second half of a run.
+The memory is that of all servers together while they train, minus their memory with hardly any rows; it is expected to
+be rows x width x 4 x 2 bytes, as adagrad has one slot. The servers need twice as much for a moment at the end, when the
+state is saved. Sizes that this machine can't hold are refused before anything is measured.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ SETTINGS: dict[str, Any] = {
     **UPDATES_ONLY,
 }  # fmt: skip
 COPIES = 2  # of each row on its server: the row and its slot of adagrad
-HARDLY_ANY = 100  # rows of each table: with them the servers have the memory that does not depend on rows
-PROCESSES_BYTES = 1.5e9  # of all processes without tables, and of the data
+HARDLY_ANY = 100  # rows of each table in the runs that measure the memory that does not depend on rows
+PROCESSES_BYTES = 1.5e9  # the memory of all processes without tables, and of the data
 WHOLE = CommaList(Whole(1, 1000))
 COLUMNS = {
     "rows": Column(heading="rows"),
@@ -81,7 +81,7 @@ class Measurement(NamedTuple):
 
 
 def settings_of(rows_per_table: int, width: int, servers: int, assignments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of one run. The user's `assignments` replace all others."""
+    """Return the settings of one run. The user's `assignments` take precedence."""
     sizes = {"data.rows": rows_per_table, "model.row_width": width, "cluster.parameter_servers": servers}
     return {**SETTINGS, **sizes, **assignments}
 
@@ -117,7 +117,7 @@ def measured(settings: Mapping[str, Any]) -> Measurement:
     "--millions",
     type=WHOLE,
     default="1,10,100",
-    help="Million rows that all tables have together. Several sizes are separated by commas.",
+    help="Rows of all tables together, in millions. Several sizes are separated by commas.",
 )
 @click.option("--servers", type=WHOLE, default="1,2,4", help="Numbers of parameter servers, separated by commas.")
 @click.option("--width", type=Whole(1, 1024), default=4, help="How many numbers a row has.")
@@ -136,8 +136,8 @@ def main(
     numbers = TABLES * largest["data.rows"] * largest["model.row_width"]
     if (needs := PROCESSES_BYTES + table_bytes(build_config(None, largest), numbers)) > free.memory_bytes:
         raise UserError(
-            f"--millions: got {max(millions)}: rows of width {width} take about {needs / 1e9:.1f} GB, and {free}: fewer "
-            "millions or a smaller --width take less"
+            f"--millions: got {max(millions)}: rows of width {width} take about {needs / 1e9:.1f} GB, and {free}: give "
+            "fewer millions or a smaller --width"
         )
     found: dict[tuple[int, int], list[Measurement]] = {(size, count): [] for count in servers for size in sizes}
     for _ in range(rounds):

@@ -40,7 +40,7 @@ LETTERS = 0.025  # the width of the name of a version, as a share of the width o
     "--steps",
     type=Whole(1, 100),
     default=12,
-    help="How many steps of the asynchronous run the picture shows, from the middle of the run on.",
+    help="Number of steps of the asynchronous run in the picture. They begin at the middle of the run.",
 )
 def main(asynchronous: Path, synchronous: Path, output: Path, steps: int) -> None:
     """Draw the time lines of two runs, for the same number of seconds."""
@@ -65,8 +65,8 @@ def main(asynchronous: Path, synchronous: Path, output: Path, steps: int) -> Non
 def draw(panel: Axes, rows: np.ndarray, begins: float, seconds: float) -> None:
     """Draw a lane for each worker, and one for the versions that the parameter server makes.
 
-    The number in a step is the version from which its gradient is computed. Numbers of versions count from the first one in
-    the picture.
+    The number in a step is the version from which its gradient is computed. Versions are numbered from the
+    first version in the picture.
 
     Args:
       rows: the ledger, a structured array [steps] of `runs.ledger.ROW`.

@@ -24,8 +24,8 @@ def train(
 
     Args:
       root: the run directory, which the run creates.
-      settings: by their dotted keys. The recipe of the network has all others.
-      exit_codes: those with which the run may end.
+      settings: by their dotted keys. All other settings are those of the network's recipe.
+      exit_codes: the exit codes with which the run may end.
     Raises:
       RunFailed: the run ended with another exit code, or without a summary.
     """

@@ -1,4 +1,4 @@
-"""Choose the settings of each arm of a study on held-out examples, then train it with fresh seeds, two trainings at a time.
+"""Choose the settings of each arm of a study on held-out examples, then train the arm with fresh seeds, several at a time.
 
 A study keeps every training, a *trial*, in a record as soon as it has ended. The same command on the same record continues an
 interrupted study, also on another machine or after the folder of the runs is gone.
@@ -54,10 +54,10 @@ class Arm:
     """A way to train.
 
     Attributes:
-      name: is unique in a study.
-      settings: those of every trial, by their dotted keys.
-      rates: the learning rates that are tried first, each `STEP` times the one before.
-      held_out: the number of training examples that are held out to choose.
+      name: its name, which is unique in a study.
+      settings: the settings of every trial, by their dotted keys.
+      rates: the learning rates that are tried first, each `STEP` times the previous rate.
+      held_out: the number of training examples that are held out to choose the rate and the momentum.
       scale: the factor that turns a score into the unit of tables. It is negative if a smaller score is better.
       momentum_key: the name of the setting that holds the momentum.
       momenta: the momenta to choose from. A rule without momentum has (). The first rates are tried with the first of them.
@@ -80,10 +80,10 @@ class Arm:
         return max(tried, key=lambda choice: self.merit(tried[choice]))
 
     def missing(self, tried: Mapping[Choice, float | None]) -> list[Choice]:
-        """Return what has to be tried next; nothing if the best choice is better than all choices next to it.
+        """Return the choices to try next; none if the best choice is better than all its neighbours.
 
-        The first rates come first. Then all neighbours of the best choice are tried, until it stays the best: so the best
-        rate is never at the edge of those that were tried.
+        The first rates come first. Then all neighbours of the best choice are tried, until it stays the best. So the
+        best rate is never at the edge of the rates that were tried.
         """
         first = [Choice(rate=rate, momentum=self.momenta[0] if self.momenta else None) for rate in self.rates]
         if wanted := [choice for choice in first if choice not in tried]:
@@ -123,7 +123,7 @@ class Difference:
     """A difference between trainings, taken seed by seed.
 
     Attributes:
-      values: in the units of the table, one for each seed that all these trainings have.
+      values: in the units of the table, one for each seed that all compared trainings have.
     """
 
     text: str
@@ -132,7 +132,7 @@ class Difference:
     def p_value(self) -> float:
         """Return the probability of a mean at least as far from 0 by chance (two-sided, Student's t for pairs)."""
         import_tensorflow()
-        import tensorflow as tf  # of the libraries that are here, only TensorFlow has this distribution
+        import tensorflow as tf  # of the installed libraries, only TensorFlow has this distribution
 
         error = stdev(self.values) / math.sqrt(len(self.values))
         if not error:
@@ -162,7 +162,7 @@ def lines_of(differences: Sequence[Difference], digits: int) -> list[str]:
 
 
 class Wanted(NamedTuple):
-    """A trial that is missing. `held_out`: as in a `Trial`."""
+    """A trial that is still to be trained. `held_out`: as in a `Trial`."""
 
     arm: Arm
     choice: Choice
@@ -174,7 +174,7 @@ class Study:
     """The trials of some arms, which are kept in a record."""
 
     def __init__(self, record: Path, arms: Sequence[Arm]):
-        """Read the trials that are in a record already. `record`: a JSON file, which may be missing."""
+        """Read the trials that the record already has. `record`: a JSON file, which may be missing."""
         self._record = record
         self._arms = arms
         self._lock = threading.Lock()
@@ -201,8 +201,8 @@ class Study:
     def missing(self, seeds: int) -> list[Wanted]:
         """Return the trials that can be trained now.
 
-        Trials that choose come first. Then each arm whose choice is made has one final trial after the other, in turns with
-        the other arms. The list is empty when each arm has its `seeds` final trials.
+        Trials that find the choices come first. Then come the final trials of the arms whose choice is made, seed by seed,
+        so that the arms take turns. The list is empty when each arm has its `seeds` final trials.
         """
         choices, finals = [], []
         for arm in self._arms:
@@ -219,7 +219,7 @@ class Study:
         """Train all runs of the study that are missing. `data`: settings that locate the data, e.g. `data.data_dir`.
 
         Raises:
-          RunFailed: a training failed. Those that ended before are kept.
+          RunFailed: a training failed. Trials that ended before are kept.
         """
         running: dict[Future[None], Wanted] = {}
         with ThreadPoolExecutor(at_a_time) as pool:

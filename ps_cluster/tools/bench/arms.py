@@ -1,4 +1,4 @@
-"""The ways to train that `bench` measures side by side."""
+"""Define the ways to train that `bench` compares."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from ps_cluster.files.values import listed
 from ps_cluster.system.limits import allowance
 
 ARM_TIMEOUT_S = 600
-STEPS_PER_CALL = 4  # In arms of one process, one call of TensorFlow takes several steps, so that Python costs little.
-TORCH_NETWORKS = ("tutorial_cnn", "cifar_tf_cnn", "airbench")  # those of ddp.py
+STEPS_PER_CALL = 4  # In arms of one process, one call of TensorFlow runs several steps, so that Python costs little.
+TORCH_NETWORKS = ("tutorial_cnn", "cifar_tf_cnn", "airbench")  # the networks that ddp.py has
 TORCH_EXAMPLES, TORCH_CLASSES = "image uint8 [32, 32, 3]", 10
 
 
 class Measured(BaseModel):
-    """What an arm measured. Its program prints this as JSON in its last line. The rate is None if the run was too short."""
+    """The result of an arm, which its program prints as JSON in the last line. The rate is None if the run was too short."""
 
     examples_per_second: float | None
 
 
 @dataclass(frozen=True)
 class BenchArm:
-    """One way to train: a module that trains the run directory that it is given, and prints `Measured`.
+    """One way to train. Its module gets a run directory, trains there, and prints `Measured`.
 
     Attributes:
       arguments: arguments of the module after the run directory.
       values: settings of this arm, by dotted key.
       can_be_slow: whether its workers follow `cluster.straggler`.
       slowed: for an arm with slow workers, the name of the same arm without slow workers.
-      ideal: the share of the rate without slow workers that an ideal cluster would keep.
+      ideal: the share of its rate that an ideal cluster would keep if some workers are slow.
       torch: whether it needs a Python with PyTorch. The arms of ddp.py can train only TORCH_NETWORKS, on images like
         CIFAR-10's.
       python: the interpreter that runs the module.
@@ -56,9 +56,9 @@ class BenchArm:
     python: str = sys.executable
 
     def config(self, case: RunConfig) -> RunConfig:
-        """Return `case` as this arm trains it: with the same number of examples, however many an update takes.
+        """Return the settings of this arm for `case`. All arms train on equally many examples.
 
-        If `training.steps` is among the arm's values, it stays. A case without a number of updates does not get one.
+        If the arm's values have `training.steps`, that number is used. A case without a number of updates gets none.
         """
         mode = str(self.values.get("mode.name", case.mode.name))
         changed = case.with_values(switched_off(mode) | dict(self.values))
@@ -83,7 +83,7 @@ class BenchArm:
             )
 
 
-# All-reduce and DDP have nothing but workers, so their other setting is one worker for each core, on a core of its own.
+# All-reduce and DDP only have workers, so they are also measured with one worker per core, each pinned to its core.
 ONE_PER_CORE = {"mode.name": "sync", "cluster.workers": allowance().threads, "cluster.pin_workers": True}
 
 SINGLE = BenchArm("single", "ps_cluster.tools.bench.keras_arms")
@@ -116,7 +116,7 @@ def choose(names: Iterable[str], ddp_python: Path | None = None) -> list[BenchAr
 
 
 def with_straggler(chosen: list[BenchArm], straggler: str, workers: int) -> list[BenchArm]:
-    """Return `chosen`, with a slowed copy behind each arm whose workers can be slow.
+    """Return `chosen`, with a slowed copy after each arm whose workers can be slow.
 
     Args:
       workers: the number of workers of each arm that does not set `cluster.workers`.
@@ -134,7 +134,7 @@ def with_straggler(chosen: list[BenchArm], straggler: str, workers: int) -> list
     if not any(arm.can_be_slow for arm in chosen):
         able = " or ".join(arm.name for arm in ARMS.values() if arm.can_be_slow)
         raise UserError(f"--straggler: got '{straggler}': --arms has to name {able}")
-    # The share that is left if no worker waits for slow ones: 2.2 / 3 if one of three workers is 5x slower.
+    # If no worker waits for slow ones, 1 - lost / workers of the rate is left: 2.2 / 3 if one of three is 5x slower.
     lost = sum(1 - 1 / one.factor for one in slow)
     found = []
     for arm in chosen:

@@ -1,4 +1,4 @@
-"""The cases of a benchmark. A case is a network in one precision, and the number of updates of a measurement."""
+"""Make the cases of a benchmark. A case is a network in one precision, and the number of updates of a measurement."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ UPDATES_ONLY = {
     "cluster.evaluator": False, "checkpoints.snapshot_every_seconds": 1e6, "checkpoints.every_seconds": 1e6,
 }  # fmt: skip
 SAME_IN_ALL_ARMS = ("optimizer.", "schedule.", "data.augmentation.")
-# The number of 32x32 images in one measurement, which takes 5 to 25 s on two cores. An asynchronous measurement may count
-# its first and last gradients wrong by half a gradient each, which is 1 of at least 80. For other networks and examples a
-# short run finds the number (`with_length`).
+# The number of 32x32 images in one measurement, which takes 5 to 25 s on two cores. An asynchronous measurement may miscount
+# its first and its last gradient by half a gradient each, which is 1 of at least 80 in total. For other networks and
+# examples a short run finds the number (`with_length`).
 IMAGES = {"tutorial_cnn": 80_000, "cifar_tf_cnn": 25_000, "resnet_small": 12_800, "airbench": 18_000}
 
 MEASUREMENT_S = 10.0
 FEWEST_STEPS, MOST_STEPS = 90, 50_000
 _LONG_ENOUGH_S = 2.0  # A run of this length measures its rate well enough.
-_GROWTH = 10  # from one short run to the next
+_GROWTH = 10  # factor of the number of steps from one short run to the next
 
 
 def benchmark(
@@ -48,7 +48,7 @@ def benchmark(
     ddp_python: Path | None,
     values: Mapping[str, object],
 ) -> Benchmark:
-    """Return the benchmark of the arms with these names. Raises UserError if anything does not fit them or the data."""
+    """Return the benchmark of the arms with these names. Raises UserError if an option does not fit them or the data."""
     config = build_config(None, dict(values))
     chosen = choose(arms, ddp_python)
     if straggler:
@@ -119,7 +119,7 @@ def case(model: str, precision: str, packed: PackedDataset, values: Mapping[str,
 def with_length(
     case: RunConfig, arm: BenchArm, packed: PackedDataset, notify: Notify, rate: RateOf = rate_of
 ) -> RunConfig:
-    """Return `case` with a number of updates. Where none is known, short runs of `arm` find it."""
+    """Return `case` with a number of updates. If it has none, short runs of `arm` find the number."""
     if case.training.steps is not None:
         return case
     steps = FEWEST_STEPS
@@ -132,7 +132,7 @@ def with_length(
     steps = min(MOST_STEPS, max(FEWEST_STEPS, round(MEASUREMENT_S * steps_per_second)))
     unit = packed.spec.unit
     notify(
-        f"{case.model.name} {case.model.precision}: {steps * case.examples_per_step:,} {unit} are trained in each "
+        f"{case.model.name} {case.model.precision}: {steps * case.examples_per_step:,} {unit} are used in each "
         f"measurement: about {MEASUREMENT_S:.0f} s at {per_second:,.0f} {unit}/s, the rate of arm {arm.name} in a short run"
     )
     return case.with_values({"training.steps": steps})

@@ -37,8 +37,8 @@ from ps_cluster.tools.bench import arms
     "names",
     type=LIST,
     default=",".join(arm.name for arm in arms.DEFAULT),
-    help="What to measure, separated by commas; also sync_cores, ddp, ddp_cores, ddp_compiled, torch_single. Two are "
-    "measured alone: empty (steps/s without computation), and tables (large embeddings in dlrm).",
+    help="Arms to measure, separated by commas. Other arms: sync_cores, ddp, ddp_cores, ddp_compiled, torch_single. Two arms "
+    "must be named alone: empty (steps/s without computation) and tables (large embeddings in dlrm).",
 )
 @option(
     "--models",
@@ -54,7 +54,7 @@ from ps_cluster.tools.bench import arms
 @option(
     "--ddp-python",
     type=INPUT_PATH,
-    help="The Python with PyTorch that runs the arms ddp, ddp_cores, ddp_compiled and torch_single; also for tables.",
+    help="The Python with PyTorch that runs ddp, ddp_cores, ddp_compiled and torch_single, also as arms of tables.",
 )
 @option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A setting of all arms; repeatable.")
 @option("--output", type=OUTPUT_FILE, help="Also write all figures to this JSON file.")
@@ -70,14 +70,14 @@ def bench(
 
     prepare_for_tensorflow()
     values = given.overrides()
-    alone = ("names", "rounds", "assignments", "output")  # the options of benchmarks that stand by themselves
+    alone = ("names", "rounds", "assignments", "output")  # the options of the arms that are measured alone
     if names == (empty.NAME,):
         used = (*alone, parameter_of("data.dataset"), parameter_of("data.data_dir"))
-        refuse_others(context, *used, because=f"--arms {empty.NAME} measures clusters of its own")
+        refuse_others(context, *used, because=f"--arms {empty.NAME} measures its own clusters")
         benchmark = empty.benchmark(values)
     elif names == (table_speed.NAME,):
         refuse_others(
-            context, *alone, "ddp_python", because=f"--arms {table_speed.NAME} measures one network on data of its own"
+            context, *alone, "ddp_python", because=f"--arms {table_speed.NAME} measures its own network and data"
         )
         benchmark = table_speed.benchmark(values, ddp_python)
     else:

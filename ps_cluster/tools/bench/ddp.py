@@ -87,7 +87,7 @@ MakeWork = Callable[[PackedDataset, Config, int, int], Work]
 def train(
     rank: int, processes: int, run_dir: RunDir, config: Config, make_work: MakeWork[Config], compiled: bool
 ) -> None:
-    """Train in one process of several. Rank 0 prints the rate of all."""
+    """Train in one of several processes. Rank 0 prints the rate of all processes together."""
     die_with_parent()
     if config.pin_workers is True:
         cores = sorted(os.sched_getaffinity(0))
@@ -147,7 +147,7 @@ def image_work(dataset: PackedDataset, config: ImageConfig, rank: int, processes
 
 
 def batches(dataset: PackedDataset, config: ImageConfig, rank: int, processes: int) -> Iterator[Batch]:
-    """Yield batches of the share of `rank` in every epoch, without end: images as in `normalised`, and int64 labels.
+    """Yield batches without end, from the share of `rank` in each epoch: images of `normalised`, and int64 labels.
 
     As in `ps_cluster/data`, a batch is one gather of pixels.
 
@@ -172,7 +172,7 @@ def ids_of_batches(examples: int, config: DdpConfig, rank: int, processes: int) 
     """
     size = config.batch_size_per_worker
     for epoch in count():
-        order = np.random.default_rng([config.seed, processes, epoch]).permutation(examples)  # equal in all
+        order = np.random.default_rng([config.seed, processes, epoch]).permutation(examples)  # equal in all processes
         share = order[rank::processes]
         yield from ((epoch, ids) for ids in share[: len(share) // size * size].reshape(-1, size))
 
@@ -257,7 +257,7 @@ def trainable(network: nn.Module) -> int:
 
 
 def main(run_dir: RunDir, kind: type[Config], make_work: MakeWork[Config], *, compiled: bool = False) -> None:
-    """Train as a run directory says, in all processes. The first one prints the rate. `kind`: the class of the settings."""
+    """Train in all processes with the settings in `run_dir`. Rank 0 prints the rate. `kind`: the class of the settings."""
     config = kind.model_validate_json(run_dir.config.read_text())
     processes = 1 if config.mode == "single" else config.workers
     os.environ.update(KEEP_MEMORY)

@@ -2,8 +2,8 @@
 
     python -m ps_cluster.tools.bench.empty WEIGHTS OPTIONS-OF-A-TASK
 
-runs a task of such a cluster. The gradient of |w|²/2 is w, so a worker pushes the vector that it pulled. Dispatch,
-pull, push, update and ledger are those of every run.
+This command runs a task of such a cluster. The gradient of |w|²/2 is w, so a worker pushes the vector that it pulled.
+Dispatch, pull, push, update and ledger are those of every run.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def benchmark(values: Mapping[str, object]) -> Benchmark:
 
 
 def jobs(packed: PackedDataset, values: Mapping[str, object]) -> list[BenchJob]:
-    """Return a job for each size of a cluster. Its rates are in steps/s. `values`: settings of all clusters."""
+    """Return a job for each cluster size. Its rates are in steps/s. `values`: settings of all clusters."""
     found = []
     for (weights, steps), workers, servers in product(STEPS.items(), WORKERS, SERVERS):
         size = {"cluster.workers": workers, "cluster.parameter_servers": servers}

@@ -2,12 +2,12 @@
 
     python -m ps_cluster.tools.bench.keras_arms RUN_DIR
 
-trains in this process with the whole machine, in one tf.function of several steps, so that Python costs little. The last
-line of the output is `arms.Measured`.
+This command trains in one process with the whole machine. One tf.function runs several steps, so that Python costs little.
+The last line of the output is `arms.Measured`.
 
     python -m ps_cluster.tools.bench.keras_arms task OPTIONS-OF-A-TASK
 
-is a task whose chief trains as TensorFlow's tutorial does
+This command is a task whose chief trains as TensorFlow's tutorial does
 (https://www.tensorflow.org/tutorials/distribute/parameter_server_training): a model and an optimizer are made under the
 strategy's scope, each variable is pulled and pushed separately, and a dispatch is one step. All other tasks are the
 project's. Keras 3 loses counts and statistics here (docs/results.md), so this measures speed only.
@@ -90,12 +90,12 @@ def keras_step(config: RunConfig, dataset: PackedDataset, model: keras.Model, op
 
 
 def keras_step_alone(config: RunConfig, dataset: PackedDataset) -> TrainBatch:
-    """Return what `keras_step` returns, for a model and an optimizer that are made here."""
+    """Make a model and an optimizer, and return the function that trains a batch with them (`keras_step`)."""
     return keras_step(config, dataset, *keras_model(config, dataset))
 
 
 def train_alone(root: Path, make_step: Callable[[RunConfig, PackedDataset], TrainBatch]) -> float:
-    """Train a run directory in this process by the steps of `make_step`, and return the examples per second."""
+    """Train in this process by the function that `make_step` returns, and return the examples per second."""
     run_dir = RunDir.open(root)
     config, dataset = load_config(run_dir.config), load_pointed(run_dir.dataset)
     os.chdir(dataset.directory)

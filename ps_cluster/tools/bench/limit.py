@@ -76,7 +76,7 @@ def rate_of_a_core(root: Path, all_are_ready: Barrier, part: int) -> float:
 def several(step: TrainStep) -> Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]:
     """Return a graph of (first step id, weights, statistics) that computes `STEPS_PER_CALL` steps.
 
-    The graph returns the sum of all results, float32 []. TensorFlow would leave out whatever no result needs.
+    The graph returns the sum of all results, float32 [], because TensorFlow leaves out computations that no result needs.
     """
 
     @tf.function(autograph=False)

@@ -1,6 +1,6 @@
 """Measure large embedding tables: network dlrm on data set clicks, in one process and on parameter servers.
 
-A batch uses few of the rows of the tables. So the arms differ mostly in how they look up, send and change them.
+A batch uses few of the rows of the tables. So the arms differ mostly in how they look up, send and change these rows.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ COLUMNS = (
 
 
 def benchmark(values: Mapping[str, object], ddp_python: Path | None) -> Benchmark:
-    """Return the benchmark. The arms of PyTorch are in it if a Python that has PyTorch is named.
+    """Return the benchmark. It has the PyTorch arms only if `ddp_python` is given.
 
     Raises UserError if `values`, settings of all arms, do not fit.
     """
@@ -76,7 +76,7 @@ def jobs(
     notify: Notify,
     rate: RateOf = rate_of,
 ) -> Iterator[BenchJob]:
-    """Yield a job for each batch size and width of a row, unless `values` choose them.
+    """Yield a job for each batch size and row width, unless `values` set them.
 
     The arms differ in speed by more than tenfold. So a short run finds the number of updates of each arm, unless
     `values` set the same number for all arms.

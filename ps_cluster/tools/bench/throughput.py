@@ -1,6 +1,6 @@
 """Measure arms in turns, compare their rates within each round, and show them as a table.
 
-Rounds go A B C, A B C, …, so that a drift of the machine's speed is fair to all arms.
+Rounds go A B C, A B C, …, so that a drift of the machine's speed affects all arms alike.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Rates = Mapping[str, Sequence[float]]
 """The rates of all rounds by the names of the arms."""
 FiguresOf = Callable[[Sequence[BenchArm], Rates], "dict[str, Spread]"]
 About = Mapping[str, str | int]
-"""What distinguishes a case from the others: the first columns of the table."""
+"""The values that distinguish a case from other cases: the first columns of the table."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Column(NamedTuple):
     """A column of the table of arms.
 
     Attributes:
-      figure: the name of the figure, with "{arm}" for the name of the line's arm.
+      figure: the name of the figure, with "{arm}" in place of the arm's name.
       form: the format of its numbers.
     """
 
@@ -88,7 +88,8 @@ def first_of(arms: Sequence[BenchArm]) -> BenchArm:
 def figures(arms: Sequence[BenchArm], rates: Rates) -> dict[str, Spread]:
     """Return the spreads of all figures over the rounds: rates, the first arm's ratio to each arm, and what slowed arms keep.
 
-    What a slowed arm keeps is its rate with slow workers, divided by its rate without. It is also divided by the ideal share.
+    What a slowed arm keeps is its rate with slow workers divided by its rate without. A second figure divides this by the
+    ideal share.
     """
     found, first = {name: list(values) for name, values in rates.items()}, first_of(arms)
     for arm in arms:
@@ -147,21 +148,21 @@ def measure(
             notify(f"{named}: round {number + 1}/{rounds}: {arm.name} {rates[arm.name][-1]:,.0f} {unit}/s")
         results.append(Result(job.about, benchmark.figures_of(job.arms, rates)))
         if output:
-            # A row has the figures of a case, and what distinguishes the case from the others.
+            # A row has the figures of a case, and the values that distinguish it from other cases.
             rows = [{**about, **{name: one.model_dump() for name, one in found.items()}} for about, found in results]
             write_json(output, {"dataset": packed.name, "dataset_kind": packed.kind, "unit": unit, "rows": rows})
     return results
 
 
 def columns_of(arms: Sequence[BenchArm], unit: str) -> list[Column]:
-    """Return a column for the rate of each arm, and columns of the first arm's rate divided by each of these."""
+    """Return two columns: the rate of the line's arm, and the rate of the first arm divided by it."""
     first = first_of(arms).name
     return [Column(f"{unit}/s", "{arm}", ",.0f"), Column(f"{first} ÷ this", f"{first}_to_{{arm}}", ".2f")]
 
 
 def print_table(benchmark: Benchmark, results: Sequence[Result], console: Console) -> None:
     """Print a line of figures for each arm, then the share of its rate that each slowed arm keeps."""
-    title = "Median (min–max) over all rounds; each ratio is of two rates of one round"
+    title = "Median (min–max) over all rounds; each ratio divides two rates of the same round"
     table = Table(title=title, title_justify="left", box=None)
     for name in (*results[0].about, "arm"):
         table.add_column(name, no_wrap=True)

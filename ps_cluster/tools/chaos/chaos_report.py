@@ -17,7 +17,7 @@ from ps_cluster.system import machine
 from ps_cluster.tools.chaos.settings import ChaosSettings
 from ps_cluster.tools.chaos.verdict import LEAST_UNDISTURBED, expected_accuracy
 
-SCHEMA = 2  # In 1, `accuracy` had one undisturbed run, and a tolerance of the difference.
+SCHEMA = 2  # In schema 1, `accuracy` had one undisturbed run, and a tolerance for the difference.
 
 
 @dataclass
@@ -36,7 +36,7 @@ class HostedFacts(BaseModel):
 
     Attributes:
       places: task → its host.
-      unsaved_seconds: the training that was in no saved state when a leader died.
+      unsaved_seconds: the time of training that was in no saved state when a leader died, summed over all deaths.
     """
 
     places: dict[str, str]
@@ -46,15 +46,15 @@ class HostedFacts(BaseModel):
 
 @dataclass
 class Evidence:
-    """All that is known of a disturbed run, and of the undisturbed runs that it is compared with."""
+    """All that is known about a disturbed run, and about the undisturbed runs that it is compared with."""
 
     settings: ChaosSettings
     injected: Sequence[Injected] = ()
-    seconds: float = 0.0  # from the start of the disturbed run to the end of the recovery from the last fault
+    seconds: float = 0.0  # from the start of the disturbed run until it has been drained after the last fault
     skipped: Mapping[str, str] = field(default_factory=dict)  # name of a kind → why it could not be injected
-    restarts: Mapping[str, int] | None = None  # of each task in these seconds
+    restarts: Mapping[str, int] | None = None  # how often each task was restarted in these seconds
     resumes: int = 0
-    disturbed: Summary | TrainingResult | None = None  # its result; None if it has written none
+    disturbed: Summary | TrainingResult | None = None  # the result of the disturbed run; None if there is none
     undisturbed: list[Summary] = field(default_factory=list)
     test_examples: int | None = None
     hosted: HostedFacts | None = None
@@ -75,7 +75,7 @@ class Accuracy(BaseModel):
     """The test accuracies.
 
     Attributes:
-      expected: the interval that would hold 99 of 100 undisturbed runs; None if there were too few of them.
+      expected: the interval that would hold 99 of 100 undisturbed runs; None if too few undisturbed runs were made.
     """
 
     disturbed: float
@@ -181,7 +181,7 @@ def _facts(report: ChaosReport) -> Iterator[tuple[str, str]]:
         yield (
             "cluster",
             f"started again {restarts} times by the launcher and {report.resumes} times with --resume, after "
-            f"{expected} faults that require it",
+            f"{expected} faults that require a restart",
         )
     if accuracy:
         others = ", ".join(f"{other:.2%}" for other in accuracy.undisturbed)

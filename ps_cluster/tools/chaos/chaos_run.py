@@ -1,9 +1,9 @@
 """Run `ps-cluster chaos`: disturb a run, and check that nothing was lost.
 
-A run of this machine is compared with an undisturbed run of the same work. The number of steps is known only after the last
+A run on this machine is compared with an undisturbed run of the same work. The number of steps is known only after the last
 fault, and the final accuracy says little while the learning rate is high. So the disturbed run has a constant rate until the
 last fault, is drained there after M steps, and continues with a cool-down in which the rate falls. The undisturbed run has the
-same rate at every step. Both end after the same number of updates, computed from the same batches. Equal asynchronous runs end
+same rates, step by step. Both end after the same number of updates, computed from the same batches. Equal asynchronous runs end
 with different accuracies, so several undisturbed runs are needed to judge the accuracy. A run on hosts is judged by itself.
 """
 
@@ -43,8 +43,8 @@ from ps_cluster.tools.chaos.runner import ChaosBounds, Interrupted, Runner
 from ps_cluster.tools.chaos.settings import ChaosSettings, constant_rate, steps_with_cool_down, with_cool_down
 from ps_cluster.tools.chaos.verdict import complaints, complaints_of_hosted
 
-ALL_END_WITHIN_S = 30.0  # after the leader on hosts has ended
-_PRECISION = ("--precision", "float32")  # Machines may choose different ones, so `task` requires it.
+ALL_END_WITHIN_S = 30.0  # limit for all tasks on hosts, from the end of the leader
+_PRECISION = ("--precision", "float32")  # Machines may choose different precisions, so `task` requires this option.
 
 
 def run_chaos(
@@ -59,9 +59,9 @@ def run_chaos(
 
     Args:
       root: the folder of all runs and chaos.json; by default a new folder in runs/.
-      faults: are injected instead of the faults of the plan. Faults that the system does not allow are skipped.
+      faults: the faults to inject instead of the planned ones. Faults that the system does not allow are skipped.
     Raises:
-      UserError: the settings or the folder do not fit.
+      UserError: the settings are impossible, or the folder can't be used.
     """
     settings.check()
     root = root or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-chaos"
@@ -98,7 +98,7 @@ def allowed_here(
     """Return the kinds that can hit `run` on this system, and for all other kinds: name → the reason why they can't.
 
     Args:
-      kinds: each kind, with the reason why it is impossible if that is known already, or else None.
+      kinds: each kind of fault → the reason why it is impossible, if one is known already, otherwise None.
     Raises:
       ChaosFailed: no kind is left.
     """
@@ -114,15 +114,15 @@ def allowed_here(
 
 @dataclass
 class Experiment(ABC):
-    """The runs of one call."""
+    """The runs of one chaos command, and what is known about them."""
 
     settings: ChaosSettings
     root: Path
-    faults: Sequence[Fault] | None  # None for those of the plan
+    faults: Sequence[Fault] | None  # None for the planned faults
     bounds: ChaosBounds
     notify: Notify
     stop_requested: Callable[[], bool]
-    evidence: Evidence = field(init=False)  # known so far, so that there is a report however the experiment ends
+    evidence: Evidence = field(init=False)  # what is known so far, so that there is a report however the experiment ends
 
     def __post_init__(self) -> None:
         self.evidence = Evidence(self.settings)
@@ -142,7 +142,7 @@ class Experiment(ABC):
         """Carry out the whole experiment, and return its problems. Leave no process behind.
 
         Raises:
-          ChaosFailed: a run did not behave.
+          ChaosFailed: a run did not behave as it should.
           Interrupted: the user asked to stop.
         """
 
@@ -170,7 +170,7 @@ class Experiment(ABC):
 
 
 class BesideUndisturbed(Experiment):
-    """A run of this machine that is disturbed and continues to its end, and undisturbed runs of the same work."""
+    """A run on this machine that is disturbed and then continues to its end, and undisturbed runs of the same work."""
 
     def carry_out(self) -> list[str]:
         began, settings, evidence = time.monotonic(), self.settings, self.evidence
@@ -186,7 +186,7 @@ class BesideUndisturbed(Experiment):
         total = steps_with_cool_down(summary.updates.applied, settings.least_cool_down)
         schedule = with_cool_down(summary.updates.applied, total)
 
-        self.notify(f"it continues to step {total:,} with a falling learning rate")
+        self.notify(f"the disturbed run continues to step {total:,} with a falling learning rate")
         files = RunDir(self.root / "disturbed")
         write_whole(files.config, load_config(files.config).with_values(schedule).to_yaml())
         evidence.disturbed = disturbed = self._to_the_end("disturbed", None)

@@ -53,8 +53,8 @@ from ps_cluster.tools.chaos.verdict import LEAST_UNDISTURBED
     default=ChaosSettings.kinds,
     metavar="KIND,...",
     show_default=False,
-    help="Kinds of faults, separated by commas; default: all that the system and the run allow. Choose from "
-    f"{', '.join(FAULTS.names)}, or your own as FILE.py:NAME.",
+    help="Kinds of faults, separated by commas; default: all kinds that the system and the run allow. Choose from "
+    f"{', '.join(FAULTS.names)}, or give your own kind as FILE.py:NAME.",
 )
 @option(
     "--mode",
@@ -82,8 +82,8 @@ from ps_cluster.tools.chaos.verdict import LEAST_UNDISTURBED
     type=Whole(2, MOST_HOSTS),
     default=ChaosSettings.hosts,
     show_default=False,
-    help="Put the tasks on this number of hosts, which are network namespaces of this machine. Each task "
-    "runs as the command `task`, and is started again when it ends. There are no undisturbed runs then.",
+    help="Run the tasks on this number of hosts, which are network namespaces of this machine. Each task "
+    "runs as the command `task`, and is restarted when it ends. With --hosts there are no undisturbed runs.",
 )
 @option(
     "--undisturbed-runs",
@@ -92,7 +92,7 @@ from ps_cluster.tools.chaos.verdict import LEAST_UNDISTURBED
     help="Number of undisturbed runs of the same work. Accuracies differ by chance, so the accuracy of the disturbed "
     f"run is judged only with at least {LEAST_UNDISTURBED} undisturbed runs.",
 )
-@option("--run-dir", "root", type=OUTPUT_FOLDER, help="Folder of all runs and chaos.json; default: a new one in runs/.")
+@option("--run-dir", "root", type=OUTPUT_FOLDER, help="Folder of all runs and chaos.json; default: a new folder in runs/.")
 @click.pass_context
 def chaos(
     context: click.Context, /, root: Path | None, faults: int, minutes: float | None, seed: int, kinds: tuple[str, ...],
@@ -100,7 +100,7 @@ def chaos(
 ) -> int:  # fmt: skip
     """Inject faults into a run, from killed tasks to a full disk, and compare it with undisturbed runs of the same work."""
     if hosts and is_given(context, "undisturbed_runs"):
-        raise UserError("--hosts and --undisturbed-runs: there is no undisturbed run on hosts: leave one of them out")
+        raise UserError("--hosts and --undisturbed-runs: runs on hosts are not compared with undisturbed runs: leave one out")
     if minutes and is_given(context, "faults"):
         raise UserError("--faults and --minutes both set the length of the run: give one of them")
     from ps_cluster.tools.chaos.chaos_run import run_chaos

@@ -22,7 +22,7 @@ _COUNTS = ("memory.events", "memory.oom_control", "cpu.stat")  # files of lines 
 
 @dataclass(frozen=True)
 class Limit:
-    """A limit: the content of a control group's files, in either version. The first file always exists."""
+    """A limit, as file → content for each version of control groups. The first file always exists."""
 
     controller: str
     version_2: Mapping[str, str]
@@ -43,7 +43,7 @@ FIVE_PERCENT = Limit(
 
 @contextmanager
 def limited(pid: int, limit: Limit, root: Path = ROOT) -> Iterator[Path]:
-    """Keep process `pid`, which may end meanwhile, in a limited control group. Yield its folder. Raises NotAllowed."""
+    """Keep process `pid`, which may end meanwhile, in a limited group. Yield the group's folder. Raises NotAllowed."""
     around = [folder for folder in folders(limit.controller, Path(f"/proc/{pid}/cgroup"), root) if folder.is_dir()]
     group = _make(limit, around)
     try:
@@ -56,7 +56,7 @@ def limited(pid: int, limit: Limit, root: Path = ROOT) -> Iterator[Path]:
 
 
 def count_in(group: Path, name: str) -> int:
-    """Return the kernel's count with this name in a group; 0 where there is none."""
+    """Return the kernel's count with this name in a group; 0 if there is no such count."""
     for file in _COUNTS:
         with contextlib.suppress(FileNotFoundError):
             for line in (group / file).read_text().splitlines():
@@ -66,7 +66,7 @@ def count_in(group: Path, name: str) -> int:
 
 
 def why_no_limit(limit: Limit, root: Path = ROOT) -> str | None:
-    """Return why this user can't limit a process; None if it can. To find out, a sleeping process is limited."""
+    """Return why this user can't limit a process; None if it can. This tries the limit on a sleeping process."""
     with subprocess.Popen(["sleep", "60"], start_new_session=True) as sleeper:
         try:
             with limited(sleeper.pid, limit, root):

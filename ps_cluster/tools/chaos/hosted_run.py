@@ -1,4 +1,4 @@
-"""A disturbed run whose tasks are on hosts, where each is started again when it ends, as the schedulers of clusters do."""
+"""Run the tasks of a disturbed run on hosts. Each task is restarted when it ends, as schedulers of clusters do."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _LOOK_EVERY_S = 0.1
 
 
 def placed(topology: ClusterTopology, machines: Sequence[Host]) -> dict[Task, Host]:
-    """Return the host of each task. The first host has the run directory, the leader and what all tasks depend on.
+    """Return the host of each task. The first host has the run directory, the leader and all tasks that are not workers.
 
-    The other workers share the other hosts.
+    The other workers are spread over the other hosts.
     """
     others = machines[1:] or machines
     apart = [task for task in topology.tasks if task.type == WORKER and task != topology.leader]
@@ -52,7 +52,7 @@ def restarts_after(exit_code: int) -> float:
 
 
 class Restarter:
-    """Starts tasks, and starts each again when it ends. All of it happens in `poll`."""
+    """Starts tasks, and restarts each task that has ended. Both happen only in `poll`."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Restarter:
         self._ends: Counter[tuple[Task, int]] = Counter()
 
     def poll(self) -> list[tuple[Task, int]]:
-        """Start what is due. Return the tasks that have ended since the last call, with their exit codes.
+        """Start the tasks that are due. Return the tasks that have ended since the last call, with their exit codes.
 
         As in `Popen`, an exit code below 0 is the signal that ended the process.
         """
@@ -94,13 +94,13 @@ class HostedRun:
     """The tasks of one training on their hosts. Call `look` often: it restarts the tasks that have ended."""
 
     def __init__(self, root: Path, output: Path, options: Sequence[str], places: Mapping[Task, Host], tools: Path):
-        """Start the run. `output` is the folder of what the tasks print, and `options` are those of `task`."""
+        """Create the run; `look` starts it. `output`: the folder for the tasks' output. `options`: those of `task`."""
         self.files = RunDir(Path(os.path.realpath(root)))  # as the leader sees them
         self.tools = tools  # the folder with the files that faults need
         self.places = dict(places)
         self.restarter = Restarter(places, self._start)
-        self.unsaved: list[float] = []  # at each unexpected end of a leader, the `unsaved_seconds`
-        self._applied, self._rolled_back = 0, 0  # the updates that the last row shows, and that a later leader repeated
+        self.unsaved: list[float] = []  # the `unsaved_seconds` at each unexpected end of a leader
+        self._applied, self._rolled_back = 0, 0  # numbers of updates: in the last row, and repeated by later leaders
         self._output = output
         self._options = tuple(options)
         cluster: dict[str, list[str]] = {}
@@ -113,7 +113,7 @@ class HostedRun:
         self._began = time.monotonic()
 
     def look(self) -> None:
-        """Restart the tasks that have ended."""
+        """Start the tasks at the first call. Later, restart the tasks that have ended."""
         for task, code in self.restarter.poll():
             if task == self._leader and code:
                 self.unsaved.append(unsaved_seconds(self.files, self._began, time.monotonic()))
@@ -131,7 +131,7 @@ class HostedRun:
 
     @property
     def last_line(self) -> str:
-        """Last line that the task whose exit code is `exit_code` printed."""
+        """Last line of the output of the task that has `exit_code`."""
         task = next((task for task, code in self.restarter.final.items() if code), self._leader)
         return f"{task}: {last_line_of(self._output_of(task))}"
 
@@ -162,7 +162,7 @@ class HostedRun:
         return said.model_copy(update={"updates": said.updates.model_copy(update={"rolled_back": self._rolled_back})})
 
     def still_running(self, within_s: float) -> list[str]:
-        """Return the tasks that have not ended after some seconds. Usually there are none."""
+        """Return the tasks that have not ended within `within_s` seconds. Usually there are none."""
         deadline = time.monotonic() + within_s
         while (left := self.restarter.running) and time.monotonic() < deadline:
             time.sleep(_LOOK_EVERY_S)
@@ -182,9 +182,9 @@ class HostedRun:
 
 
 def unsaved_seconds(files: RunDir, began: float, now: float) -> float:
-    """Return the seconds since the last update that the newest state holds; without a state, since the run `began`.
+    """Return the seconds since the last update in the newest saved state; without a state, since the run `began`.
 
-    The age of the state's file would be too little: a leader continues to save while nothing is applied. `began` and
+    The age of the state's file would be too short: a leader continues to save while no update is applied. `began` and
     `now` are in monotonic seconds.
     """
     state = checkpoints.load_newest_good(files.states, lambda damaged: None)

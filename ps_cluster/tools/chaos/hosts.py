@@ -1,4 +1,4 @@
-"""Simulated machines: network namespaces on one switch, each with its own address, link and mounts."""
+"""Simulate machines by network namespaces on one switch, each with its own address, link and mounts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ MOST_HOSTS = 100
 KILLED_WITHIN_S = 10.0
 
 _LOOK_EVERY_S = 0.02
-# Larger packets are cut. The queue holds what all other hosts may send at once, so no packet is lost by accident.
+# Packets larger than the burst are split. The queue holds all that the other hosts may send at once, so that no packet
+# is lost by accident.
 _BURST, _LONGEST_QUEUE = "32kb", "1s"
 _WIRE = str(Path(__file__).with_name("slow_wire.py"))
 _ADDRESSES, _SIZE = "10.111.0", 24
@@ -36,14 +37,14 @@ class Host:
 
     name: str
     address: str
-    run_dir: Path | None  # the folder that processes of the host see at the path of the run directory; its path here
+    run_dir: Path | None  # the folder that processes of the host see as the run directory; its path outside of the host
     number: int
     network: RunNetwork  # the host's namespaces
     switch: RunNetwork  # the network to which all hosts are connected
     _wire: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
     def popen(self, argv: Sequence[str], **options: Unpack[PopenOptions]) -> subprocess.Popen[bytes]:
-        """Start a process on this host, as `subprocess.Popen` does. It ends with the thread that started it."""
+        """Start a process on this host, as `subprocess.Popen` does. The process ends with the thread that started it."""
         return _popen(self.network, argv, **options)
 
     def cut(self) -> None:
@@ -51,7 +52,7 @@ class Host:
         self._set_link(f"set {self._port} down")
 
     def restore(self) -> None:
-        """Make the link as it was at first."""
+        """Restore the link to its original state."""
         if self._wire is not None:
             self._wire.kill()
             self._wire.communicate()
@@ -81,11 +82,11 @@ class Host:
     def vanish(self) -> None:
         """Cut the link, and kill all processes. No other host receives a packet about it.
 
-        After `restore` it is like a host that has just been started.
+        After `restore`, this host is like one that has just been started.
         """
         self.cut()
         _kill_all_in(self.network, self.name)
-        # Otherwise their connections would be closed over a restored link, and waiting packets would be sent.
+        # Otherwise a restored link would close the connections of the killed processes, and carry waiting packets.
         run_in(self.network, "ss", "--kill", "--all", "--tcp")
         for state in ("down", "up"):
             run_in(self.network, "ip", "link", "set", "eth0", state)
@@ -104,7 +105,7 @@ class Host:
             run_in(self.switch, "ip", "link", *command.split())
 
     def _begin_wire(self, delay_s: float, loss: float) -> None:
-        """Take the port off the switch, and connect it again through a wire."""
+        """Disconnect the port from the switch, and reconnect it through a slow wire."""
         near, far = f"near{self.number}", f"far{self.number}"
         self._set_link(f"set {self._port} nomaster", f"add {near} type veth peer name {far}")
         self._set_link(f"set {far} master switch", f"set {far} up", f"set {near} up")
@@ -145,7 +146,7 @@ def hosts(count: int, *, run_dir: Path | None = None) -> Iterator[list[Host]]:
             descriptors = new_namespaces("hosts", json.dumps({"ip": program("ip"), "hosts": planned}))
         except (Unavailable, NotAllowed) as reason:
             raise NotAllowed(f"hosts on this machine: {reason}") from reason
-    # [user,] switch, and two of each host. A user namespace is entered before any of them.
+    # The descriptors are [user,] switch, and two for each host. A user namespace is entered before the others.
     user, (switch, *rest) = descriptors[: -2 * count - 1], descriptors[-2 * count - 1 :]
     at_switch = RunNetwork((*user, switch))
     machines = [
@@ -162,7 +163,7 @@ def hosts(count: int, *, run_dir: Path | None = None) -> Iterator[list[Host]]:
 
 
 def why_not() -> str | None:
-    """Return why this system does not allow hosts; None where it does."""
+    """Return why this system does not allow hosts; None if it does."""
     try:
         program("tc")
         with hosts(1):
@@ -177,7 +178,7 @@ def pids_in(network: RunNetwork) -> list[int]:
 
 
 def _kill_all_in(network: RunNetwork, name: str) -> None:
-    """Kill all processes in a network, in bounded time. Raises NotAllowed if one is left."""
+    """Kill all processes in a network, in bounded time. Raises NotAllowed if a process is left."""
     deadline = time.monotonic() + KILLED_WITHIN_S
     while left := pids_in(network):
         for pid in left:

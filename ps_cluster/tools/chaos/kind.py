@@ -1,4 +1,4 @@
-"""A kind of fault: its victims, what the system must allow, how it is injected, and the signs of recovery."""
+"""Define a kind of fault by its victims, what the system must allow, its injection, and the signs of recovery."""
 
 from __future__ import annotations
 
@@ -62,17 +62,17 @@ class Scene:
         return self.run
 
     def wait(self, seconds: float) -> None:
-        """Leave the run alone with the fault for some seconds."""
+        """Wait for some seconds while the fault lasts."""
         until = self.now() + seconds
         self.wait_for(lambda: self.now() >= until, seconds + 1, "time stood still")
 
     def worker_back(self, worker: Task, pid: int) -> Sign:
-        """Return the sign that a process of `worker` takes part that is neither `pid` nor an earlier one."""
+        """Return the sign that a new process of `worker` takes part: neither `pid` nor a process before it."""
         known = worker_pids(self.last_row, worker.index) if self.last_row else set()
         return WorkerBack(worker, known | {pid})
 
     def signs_after_deaths(self, fault_time: float, victims: Pids | None = None) -> list[Sign]:
-        """Return the signs that the run has recovered from the death of `victims`, by default those of the scene."""
+        """Return the signs that the run has recovered from the death of `victims`, by default the victims of the scene."""
         signs: list[Sign] = [TrainingBack(fault_time)] if self.whole_cluster else []
         for victim, pid in (self.victims if victims is None else victims).items():
             if victim.type == WORKER:
@@ -86,9 +86,9 @@ class Scene:
 class Injection:
     """An injected fault."""
 
-    time: float  # the moment of the fault, or the end of its duration, in monotonic seconds
+    time: float  # the moment of the fault, or its end if it lasts some time, in monotonic seconds
     signs: Sequence[Sign]  # of recovery
-    then: Callable[[], None] = lambda: None  # is called when all signs are seen
+    then: Callable[[], None] = lambda: None  # is called when all signs have been seen
 
 
 class FaultKind(Named, ABC):
@@ -96,7 +96,7 @@ class FaultKind(Named, ABC):
 
     Attributes:
       name: the name of the kind in options and reports.
-      victims: the types of the tasks that it hits at the same time, one of each; empty if it hits the run as a whole.
+      victims: the type of each task that the fault hits; empty if it hits the run as a whole.
       launched: whether it can hit a run that a launcher watches.
       hosted: whether it can hit tasks on hosts.
       others_go_on: whether the other workers have to continue while the victims are missing.
@@ -109,7 +109,7 @@ class FaultKind(Named, ABC):
     others_go_on: bool = False
 
     def choose(self, source: random.Random, tasks: Sequence[Task]) -> tuple[Task, ...]:
-        """Return the tasks to hit, chosen from those of a run."""
+        """Return the tasks to hit, chosen from the tasks of a run."""
         of_type = ([task for task in tasks if task.type == victim] for victim in self.victims)
         return tuple(map(source.choice, of_type))
 
@@ -118,7 +118,7 @@ class FaultKind(Named, ABC):
         return False
 
     def environment(self, folder: Path) -> Mapping[str, str]:
-        """Put into `folder` what a run needs from its start, and return the environment variables for it."""
+        """Write into `folder` what a run needs from its start, and return the run's further environment variables."""
         return {}
 
     def why_not(self, run: Run) -> str | None:
@@ -127,24 +127,24 @@ class FaultKind(Named, ABC):
 
     @abstractmethod
     def inject(self, scene: Scene) -> Injection:
-        """Inject the fault, and undo what would outlast it. Raises ChaosFailed where the run does not behave."""
+        """Inject the fault, and undo its lasting effects. Raises ChaosFailed if the run does not behave as it should."""
 
 
 class Death(FaultKind):
-    """A kind that ends in the death of its victims. The mode's table says which tasks restart then."""
+    """A kind of fault whose victims die. The mode's table says which tasks restart then."""
 
     def whole_cluster(self, on_death: OnDeaths) -> bool:
         return any(on_death[victim].whole_cluster for victim in self.victims)
 
 
 class Lasting(FaultKind):
-    """A kind that makes something worse for some seconds. Then training, or the worker that was hit, continues."""
+    """A kind of fault that lasts for some seconds. After that, training or the worker that was hit has to continue."""
 
     seconds: float
 
     @abstractmethod
     def degraded(self, scene: Scene) -> AbstractContextManager[object]:
-        """Return a context manager that makes something worse for its block."""
+        """Return a context manager that degrades something while its block runs."""
 
     def inject(self, scene: Scene) -> Injection:
         with self.degraded(scene):

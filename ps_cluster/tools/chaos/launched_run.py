@@ -1,4 +1,4 @@
-"""A disturbed run on this machine, as `ps-cluster run` starts it."""
+"""Start a run on this machine with `ps-cluster run`, watch it, and end it."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from ps_cluster.system.run_processes import belongs, state_of
 from ps_cluster.tools.chaos.namespaces import take_mounts_of_its_own
 
 STOP_S = 20.0  # from the second SIGINT to SIGKILL
-GONE_S = 10.0  # from the end of a launcher to that of its last process
-OF_RUN = "CHAOS_RUN"  # environment variable of all processes of a disturbed run: its directory
+GONE_S = 10.0  # from the end of a launcher to the end of its last process
+OF_RUN = "CHAOS_RUN"  # environment variable of all processes of a run: the run directory
 _LOOK_EVERY_S = 0.1
 
 
@@ -97,7 +97,7 @@ class LaunchedRun:
         return with_work(self.files.work, self._progress.new_rows())
 
     def running(self) -> dict[Task, int]:
-        """Return the pids of its running tasks: neither dead nor frozen."""
+        """Return the pids of the run's tasks that are neither dead nor frozen."""
         return {task: pid for task, pid in self._tasks().items() if state_of(pid, self.files.root) == "running"}
 
     @property
@@ -144,7 +144,7 @@ class LaunchedRun:
 
 
 def _is_of(process: psutil.Process, root: Path) -> bool:
-    """Return whether the run of `root` started a process. A shell that a user has opened in its folder does not count."""
+    """Return whether a process was started by the run in `root`. A shell that a user opened in that folder was not."""
     with contextlib.suppress(psutil.Error):  # it belongs to another user, or has ended
         environment = process.environ()
         if OF_RUN in environment:
@@ -160,6 +160,6 @@ def _as_part_of_chaos() -> None:
 
 
 def last_line_of(output: Path) -> str:
-    """Return the last line of a file that is not blank."""
+    """Return the last non-blank line of a file."""
     lines = output.read_text(encoding="utf-8", errors="replace").split("\n")
     return next((line.strip() for line in reversed(lines) if line.strip()), "no output")

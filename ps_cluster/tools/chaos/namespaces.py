@@ -15,23 +15,23 @@ from ps_cluster.system.last_words import last_error_line
 from ps_cluster.system.private_network import RunNetwork
 
 NETWORK, MOUNTS = "net", "mnt"  # types of namespaces
-PROGRAM_S = 30.0  # for programs that set up a link or a disk; they take milliseconds
+PROGRAM_S = 30.0  # limit for programs that set up a link or a disk; they usually take milliseconds
 _CLONE_NEWNS, _MS_REC, _MS_PRIVATE = 0x20000, 0x4000, 0x40000
 
 
 class NotAllowed(Exception):
-    """This system allows no hosts or no such fault, or one of its programs failed. The message is one line."""
+    """This system allows no hosts or no such fault, or a system program failed. The message is one line."""
 
 
 def program(name: str) -> str:
-    """Return the path of a system program. Raises NotAllowed where there is none."""
+    """Return the path of a system program. Raises NotAllowed if it is not installed."""
     if (path := shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")) is None:
         raise NotAllowed(f"there is no program `{name}`{' (package iproute2)' if name in ('ip', 'tc', 'ss') else ''}")
     return path
 
 
 def run_in(network: RunNetwork, *argv: str) -> None:
-    """Run a program in namespaces. Raises NotAllowed if there is none, or with the last line of its errors if it fails."""
+    """Run a program in namespaces. Raises NotAllowed if it is not installed, or if it fails, with its last error line."""
     try:
         ended = subprocess.run(
             network.inside((program(argv[0]), *argv[1:])),
@@ -54,14 +54,14 @@ def inside(pid: int, kind: str) -> Iterator[RunNetwork]:
     Raises NotAllowed if the process has no such namespace of its own, or it can't be entered.
     """
     if not _is_its_own(pid, kind):
-        raise NotAllowed("the run has none of its own")
+        raise NotAllowed("the run has no namespace of its own")
     with contextlib.ExitStack() as opened:
         descriptors = []
         for name in ("user", kind) if _is_its_own(pid, "user") else (kind,):
             try:
                 descriptors.append(os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC))
             except OSError as error:
-                raise NotAllowed(f"it can't be entered: {error.strerror}") from error
+                raise NotAllowed(f"the namespace of the run can't be entered: {error.strerror}") from error
             opened.callback(os.close, descriptors[-1])
         yield RunNetwork(tuple(descriptors))
 
@@ -75,7 +75,7 @@ def _is_its_own(pid: int, kind: str) -> bool:
 
 
 def take_mounts_of_its_own() -> None:
-    """Give a starting process its own mounts, so that only it and its children see later ones, if the user may mount."""
+    """Give a starting process its own mounts if the user may mount. Then only it and its children see later mounts."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(_CLONE_NEWNS) == 0 and libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None):
-        os._exit(1)  # All processes would see mounts that are made here.
+        os._exit(1)  # Otherwise all processes of the machine would see the mounts of the run.

@@ -56,7 +56,7 @@ class Runner:
         )
 
     def disturb(self, faults: Iterable[Fault], until: float | None = None) -> None:
-        """Inject `faults`, each after the run has recovered from the one before, and none after `until` (monotonic seconds).
+        """Inject `faults`, each after the run has recovered from the last one, and none after `until` (monotonic seconds).
 
         Raises:
           ChaosFailed: the run ended unexpectedly, or did not recover in time.
@@ -130,7 +130,7 @@ class Runner:
         self._wait_for(recovered, self.bounds.recovery_s, missing)
 
     def _pause(self, fault: Fault) -> None:
-        """Leave the run alone before `fault`."""
+        """Let the run train undisturbed for a while before `fault`."""
         until = self.clock() + fault.pause_s
         if fault.whole_cluster:
             before = [injected.time for injected in self.injected if injected.whole_cluster]

@@ -16,7 +16,7 @@ from ps_cluster.tools.chaos.hosts import why_not
 from ps_cluster.tools.chaos.kind import Fault, FaultKind, make_fault
 from ps_cluster.tools.chaos.kinds import FAULTS
 
-# More steps than a run can make between two faults. Each costs 128 bytes on every parameter server.
+# More steps than a run can make between two faults. Each step costs 128 bytes on every parameter server.
 STEPS_PER_FAULT, STEPS_PER_MINUTE = 10_000, 20_000
 MOST_STEPS = 10_000_000
 # Asynchronous runs of one seed differ in the order of their updates. A long cool-down brings them together again: with a
@@ -39,15 +39,15 @@ class ChaosSettings:
     model: str = "tutorial_cnn"
     workers: int = 3
     parameter_servers: int = 1
-    least_cool_down: int = SHORTEST_COOL_DOWN  # at the end, the rate falls over at least this many steps
-    # After this silence a task on a host counts as lost. Most faults last longer, so that the tasks that they hit count as
-    # lost, and join again.
+    least_cool_down: int = SHORTEST_COOL_DOWN  # at the end, the learning rate falls over at least this many steps
+    # A task on a host that is silent for this time counts as lost. Most faults last longer, so the tasks that are hit
+    # count as lost, and have to join again.
     lost_after_seconds: float = 10.0
-    undisturbed_runs: int = 1  # of the same work; a run on hosts is compared with none
-    more_options: tuple[str, ...] = ()  # of `run` or of `task`
+    undisturbed_runs: int = 1  # runs of the same work without faults; a run on hosts is not compared with any
+    more_options: tuple[str, ...] = ()  # further options of `run` or of `task`
 
     def most_steps(self) -> int:
-        """Return the number of steps of the disturbed run: more than it makes until the last fault."""
+        """Return the `training.steps` of the disturbed run, which are more steps than it makes until the last fault."""
         wanted = STEPS_PER_FAULT * self.faults if self.minutes is None else STEPS_PER_MINUTE * (self.minutes + 1)
         return min(MOST_STEPS, int(wanted))
 
@@ -59,8 +59,8 @@ class ChaosSettings:
     def task_options(self, values: Mapping[str, object]) -> tuple[str, ...]:
         """Return the options of `task`, whose cluster TF_CONFIG describes. `values`: as for `run_options`.
 
-        The learning rate is constant until the last fault, since the time of that fault is not known. It is the rate that
-        such a training begins with: without a warm-up, the highest rate makes some runs learn nothing at all.
+        The learning rate is constant until the last fault, since the time of that fault is not known. It is the rate
+        at which the recipe's warm-up begins: without a warm-up, the highest rate makes some runs learn nothing at all.
         """
         config = self._config()
         values = {"optimizer.learning_rate": config.optimizer.learning_rate * config.schedule.start_factor, **values}
@@ -71,7 +71,7 @@ class ChaosSettings:
         )
 
     def check(self) -> None:
-        """Raise UserError for an impossible cluster, no hosts, or a kind of fault that can't be loaded."""
+        """Raise UserError if the cluster is impossible, hosts are not allowed, or a kind of fault can't be loaded."""
         try:
             self.wanted()
         except UserError as error:
@@ -92,14 +92,14 @@ class ChaosSettings:
 
     @property
     def topology(self) -> ClusterTopology:
-        """The tasks that can be hit. Only the launcher knows their addresses."""
+        """The topology with the tasks that faults can hit. Only the launcher knows the addresses of the tasks."""
         workers, servers = self.workers, self.parameter_servers
         return ClusterTopology.local(
             MODES[self.mode].cluster.types, workers, servers, evaluator=True, pick_port=lambda: 0
         )
 
     def wanted(self) -> dict[FaultKind, str | None]:
-        """Return the kinds that were asked for, each with the reason why the mode can't have it, or None."""
+        """Return the requested kinds of fault, each with the reason why it can't hit this run, or None if it can."""
         kinds = [FAULTS[name] for name in self.kinds or FAULTS.names]
         return {kind: self._why_not(kind) for kind in kinds if self.kinds or self._is_for_it(kind)}
 
@@ -115,10 +115,11 @@ class ChaosSettings:
         return f"mode {self.mode} has no {' and no '.join(sorted(types))}" if types else None
 
     def plan(self, kinds: Sequence[FaultKind]) -> Iterator[Fault]:
-        """Yield faults of these kinds, at least one, in an order that only the settings decide; without end for `minutes`.
+        """Yield faults of these kinds in an order that only the settings decide. With `minutes`, the faults never end.
 
         Faults that restart the whole cluster alternate with faults that don't: the launcher rightly gives up on a cluster
         that dies again and again within seconds. In both groups, each kind occurs once before any kind occurs again.
+        `kinds`: at least one.
         """
         source, on_death = random.Random(self.seed), MODES[self.mode].cluster.on_death
         groups = [[kind for kind in kinds if kind.whole_cluster(on_death) is whole] for whole in (True, False)]
@@ -139,7 +140,7 @@ def constant_rate(steps: int) -> dict[str, object]:
 
 
 def steps_with_cool_down(steps: int, least: int) -> int:
-    """Return `steps`, and at least `least` more in which the learning rate falls."""
+    """Return `steps` plus the steps of the cool-down, in which the learning rate falls. These are at least `least`."""
     return steps + max(least, int(COOL_DOWN_FRACTION * steps))
 
 

@@ -22,9 +22,9 @@ class Sign(ABC):
 
     @abstractmethod
     def seen(self, rows: Sequence[ProgressRow], running: Pids, now: float) -> float | None:
-        """Look in the rows of progress since the last call, and in the tasks that run `now` (monotonic seconds).
+        """Look for the sign in the rows of progress since the last call, and in the tasks that run now.
 
-        Return when the sign came; None if it has not.
+        `now` is in monotonic seconds. Return the time at which the sign came; None if it has not come.
         """
 
 
@@ -54,7 +54,7 @@ class TrainingGoesOn(Sign):
     def __init__(self, since: float, until: float = math.inf, of: Task | None = None):
         """Create a sign for the time from `since` to `until`, in monotonic seconds.
 
-        If the task that was hit (`of`) is a worker, only its updates count, no matter by which of its processes.
+        If the task that was hit (`of`) is a worker, only the updates by its old and new processes count.
         """
         self._worker = of if of is not None and of.type == WORKER else None
         self.missing = f"no update by {self._worker}" if self._worker else "no update"
@@ -75,7 +75,7 @@ class TrainingGoesOn(Sign):
 
 
 class WorkerBack(Sign):
-    """A new process of a worker has an update applied."""
+    """An update by a new process of a worker has been applied."""
 
     def __init__(self, worker: Task, known_pids: set[int]):
         self.missing = f"no update by a new process of {worker}"
@@ -97,16 +97,16 @@ class Condition(Sign):
 
 
 def new_file(folder: Path, pattern: str) -> Sign:
-    """Return the sign that `folder` has a new file whose name has this pattern."""
+    """Return the sign that `folder` has got a new file whose name matches `pattern`."""
     known = set(folder.glob(pattern))
     return Condition(f"no new file in '{folder}'", lambda _: bool(set(folder.glob(pattern)) - known))
 
 
 def new_process(task: Task, old_pid: int) -> Sign:
-    """Return the sign that another process of `task` runs."""
+    """Return the sign that `task` runs in a process other than `old_pid`."""
     return Condition(f"no new process of {task}", lambda running: running.get(task, old_pid) != old_pid)
 
 
 def worker_pids(row: ProgressRow, index: int) -> set[int]:
-    """Return the pids of those processes of worker `index` that made the updates counted in `row`."""
+    """Return the pids of the processes of worker `index` whose updates `row` counts."""
     return {worker.pid for worker in row.workers if worker.index == index and worker.updates}

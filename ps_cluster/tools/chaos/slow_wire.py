@@ -1,9 +1,9 @@
 """Join two network interfaces by a wire that delays and loses packets. This is a separate program.
 
-    python -I -S slow_wire.py LEFT RIGHT DELAY_SECONDS LOSS        until it is killed
+    python -I -S slow_wire.py LEFT RIGHT DELAY_SECONDS LOSS
 
 Linux's module for this, netem, is missing from many kernels. This program only needs packet sockets. It prints a line when it
-is ready.
+is ready, and runs until it is killed.
 """
 
 import contextlib
@@ -16,9 +16,9 @@ from collections import deque
 
 _SOL_PACKET, _VIRTUAL_HEADER, _IGNORE_OUTGOING = 263, 15, 23  # linux/if_packet.h
 _ALL_PROTOCOLS = 0x0003
-# Size of the largest packet that the kernel has not yet cut to the size of the link, with the virtual header.
+# Size of the largest packet, with the virtual header, before the kernel has split it into packets of the link's size.
 _MOST_BYTES = 70_000
-_MOST_WAITING = 4096  # packets in each direction; a full wire loses the next one
+_MOST_WAITING = 4096  # packets in each direction; if the wire is full, the next packet is lost
 
 
 def main(left: str, right: str, delay: str, loss: str) -> None:

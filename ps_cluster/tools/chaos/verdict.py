@@ -11,7 +11,7 @@ from ps_cluster.tools.compare.estimates import t_quantile
 
 # Undisturbed asynchronous runs of one seed differ in the order in which their updates arrive. How much they differ depends on
 # machine, mode and network: at the highest rate of the recipe three runs had 65.75, 57.83 and 65.77 % (tutorial_cnn, 3
-# workers, the generated data). So at least this many runs measure the spread each time, or no claim is made.
+# workers, the generated data). So each command measures the spread with at least this many runs, or makes no claim.
 LEAST_UNDISTURBED = 3
 
 
@@ -39,7 +39,7 @@ def complaints(
     ):
         if not 0 <= value <= seconds:
             problems.append(f"{name} of the disturbed run is {value:.1f}, but the run took {seconds:.1f} s")
-    # A loss that is not a finite number is more than noise.
+    # Noise alone does not make a loss infinite or NaN.
     if disturbed.outcome != "completed" and all(summary.outcome == "completed" for summary in undisturbed):
         problems.append(
             f"the outcome of the disturbed run is '{disturbed.outcome}', but undisturbed runs are 'completed'"
@@ -55,9 +55,9 @@ def complaints_of_hosted(
     """Return the problems of a drained run on hosts, one line each.
 
     Args:
-      unsaved_seconds: the time from the last update that was saved in a state to the death of the leader, as a sum over
-        all deaths.
-      still_there: the tasks that did not end with it.
+      unsaved_seconds: the time from the last update in a saved state to the death of the leader, summed over all
+        deaths.
+      still_there: the tasks that had not ended some time after the leader's end.
     """
     applied, rolled_back = result.updates.applied, result.rolled_back_seconds
     found = [*_ledger("disturbed", result, applied), *_ids(step_ids, applied * _per_update(result))]
@@ -69,7 +69,7 @@ def complaints_of_hosted(
 
 
 def expected_accuracy(undisturbed: Sequence[float], test_examples: int) -> tuple[float, float] | None:
-    """Return the interval that would hold another undisturbed run's accuracy in 99 of 100 cases; None with few runs.
+    """Return the interval that would hold another undisturbed run's accuracy in 99 of 100 cases; None with too few runs.
 
     It is Student's prediction interval. It is at least as wide as the binomial noise of the test examples, even if the
     runs are equal by accident. This noise is computed as if there were one more right example and one more wrong
@@ -93,7 +93,7 @@ def _ledger(name: str, run: Summary | TrainingResult, total: int) -> Iterator[st
             f"{updates.duplicated} duplicated, {updates.lost} lost of {total}"
         )
     if gradients.applied != total * per_update:
-        yield f"the {name} run applied {gradients.applied} gradients, not {per_update} in each of {total}"
+        yield f"the {name} run applied {gradients.applied} gradients, not {per_update} per update; number of updates: {total}"
     by_workers = sum(worker.updates for worker in run.workers)
     if by_workers != gradients.applied:
         yield f"the workers of the {name} run had {by_workers} gradients applied, but its ledger has {gradients.applied}"
@@ -105,7 +105,7 @@ def _per_update(run: Summary | TrainingResult) -> int:
 
 def _ids(step_ids: Sequence[int], total: int) -> Iterator[str]:
     if list(step_ids) != list(range(total)):
-        yield f"updates.csv holds {len(set(step_ids))} different steps in {len(step_ids)} rows, not each of {total} once"
+        yield f"updates.csv holds {len(set(step_ids))} different steps in {len(step_ids)} rows, not each of {total} steps once"
 
 
 def _accuracy(disturbed: Summary, undisturbed: Sequence[Summary], total: int, test_examples: int) -> Iterator[str]:
@@ -118,6 +118,6 @@ def _accuracy(disturbed: Summary, undisturbed: Sequence[Summary], total: int, te
     if expected and not expected[0] <= accuracy <= expected[1]:
         low, high = expected
         yield (
-            f"accuracy {accuracy:.2%} is outside {low:.2%} to {high:.2%}, which holds 99 of 100 undisturbed runs, as "
-            f"estimated from {len(others)}"
+            f"accuracy {accuracy:.2%} is outside {low:.2%} to {high:.2%}, which holds 99 of 100 undisturbed runs; "
+            f"runs in this estimate: {len(others)}"
         )

@@ -1,1 +1,1 @@
-"""Simulate a parameter-server cluster by discrete events, to plan one. No TensorFlow."""
+"""Simulate a parameter-server cluster by discrete events, to plan a real one. TensorFlow is not needed."""

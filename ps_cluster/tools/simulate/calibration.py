@@ -30,10 +30,10 @@ ROW_NUMBER_BYTES = 8  # each way: rows are asked for, and pushed, with their num
 
 
 def bytes_per_parameter(config: RunConfig) -> float:
-    """Return the mean bytes of a parameter in a push and a pull."""
+    """Return the bytes that are sent for a parameter, as a mean over a push and a pull."""
     pushed: float = WIRE_BYTES.get(config.cluster.wire, WIRE_BYTES[config.wire])
     if config.cluster.wire == "top_k":
-        pushed = 8 * config.cluster.top_k_share  # each number is sent with its place
+        pushed = 8 * config.cluster.top_k_share  # each number is sent with its index
     mean = (pushed + WIRE_BYTES[config.wire]) / 2
     return mean if mean % 1 else int(mean)
 
@@ -50,13 +50,13 @@ class FinishedRun:
 
     @property
     def parameters(self) -> int:
-        """The weights that are in no table."""
+        """The number of weights outside of embedding tables."""
         servers = self.summary.parameter_servers
         return sum((server.parameters or 0) - (server.table_parameters or 0) for server in servers)
 
     @property
     def tables(self) -> TableCosts | None:
-        """What its embedding tables cost; None without tables."""
+        """The costs of the network's embedding tables; None without tables."""
         weights = sum(server.table_parameters or 0 for server in self.summary.parameter_servers)
         if not weights or self.summary.tables is None:
             return None
@@ -116,7 +116,7 @@ def calibrate(run: FinishedRun, base: Costs) -> Costs:
     )  # CPU seconds of a step
     servers = len(run.summary.parameter_servers)
     share = (run.parameters + (run.tables.values_per_step if run.tables else 0)) / servers
-    # The CPU seconds of a server are split as pull and push took wall seconds.
+    # The CPU seconds of a server are split in proportion to the wall seconds of pull and push.
     pull, push = (of_servers / servers * wall / (walls.pull + walls.push) for wall in (walls.pull, walls.push))
     of_pull, of_apply = base.pull_seconds_per_parameter * share, base.apply_seconds_per_parameter * share
     dispatching = base.chief_seconds * len(np.unique(run.rows["scheduled_time"]))
@@ -156,7 +156,7 @@ def _about(run: FinishedRun, servers: int) -> str:
     about = f"{run.root.name}: {model.name}, {model.precision}, workers {workers}, ps {servers}, steps {len(run.rows)}"
     if workers == 1:
         return about
-    return f"{about}; in these times workers also wait for each other: take a run with --workers 1"
+    return f"{about}; these times include waits of the workers for each other: take a run with --workers 1"
 
 
 class WallSeconds(NamedTuple):

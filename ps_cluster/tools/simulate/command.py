@@ -56,33 +56,33 @@ from ps_cluster.tools.simulate.costs import can_simulate, known_costs
 @option(
     "--local-steps",
     type=Whole(1, 1000),
-    help="In modes with local steps: how many steps a worker takes between two exchanges; default: as in the mode.",
+    help="In modes with local steps: how many steps a worker takes between two exchanges; default: that of the mode.",
 )
 @option(
     "--backup-workers",
     type=Whole(0, 9_999),
     default=0,
-    help="In mode sync-ps: how many late gradients an update leaves out.",
+    help="In mode sync-ps: how many late gradients an update does not wait for.",
 )
 @option("--straggler", default="none", help="Slow workers: 2:5x, 1:+0.2s, several joined by ';', or random:gamma.")
 @option(
     "--network",
     type=OneOf(known_costs()),
-    help="Use the costs of this network; default: the network of the run.",
+    help="Use the costs of this network; default: the network of the run --from, or tutorial_cnn.",
 )
 @option(
     "--from",
     "calibrate_from",
     type=INPUT_PATH,
     metavar="RUN_DIR",
-    help="Take the costs from this run, best from one with --workers 1.",
+    help="Measure the costs in this finished run. A run with --workers 1 is best.",
 )
 @option(
     "--check",
     "check_run",
     type=INPUT_PATH,
     metavar="RUN_DIR",
-    help="Predict this finished run, and compare with what it measured.",
+    help="Predict this finished run, and compare the prediction with its measured figures.",
 )
 @option(
     "--link-gbps", type=Number(1e-6, 1e6), default=10.0, help="Bandwidth of each machine in each direction, in Gbit/s."
@@ -90,7 +90,7 @@ from ps_cluster.tools.simulate.costs import can_simulate, known_costs
 @option("--latency-us", type=Number(0, 1e9), default=50.0, help="Latency in one direction, in microseconds.")
 @option("--one-machine", is_flag=True, help="Simulate one machine: all processes share its cores and use no network.")
 @option(
-    "--cores", type=Whole(1, 1024), help="Number of cores of that one machine; default: as many as this machine has."
+    "--cores", type=Whole(1, 1024), help="Number of cores, with --one-machine or --check; default: those of this machine."
 )
 @option(
     "--seed", type=Whole(0, 2**31 - 1), default=0, help="Seed of the simulation. The same seed gives the same numbers."
@@ -115,7 +115,7 @@ def simulate(
 
     if check_run:
         kept = ("check_run", "calibrate_from", "network", "cores", "json_file", "save_costs")
-        refuse_others(context, *kept, because="--check predicts the run as it was")
+        refuse_others(context, *kept, because="--check takes these settings from the run")
     console = make_console()
     console.quiet |= json_file == STDOUT
     settings = SimulationSettings(

@@ -1,4 +1,4 @@
-"""The input of the simulation: what a step costs, and the cluster that it runs on."""
+"""Define the input of the simulation: the costs of a step, and the cluster to simulate."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ def can_simulate(mode: Mode) -> bool:
 
 
 class TableCosts(BaseModel):
-    """What the embedding tables of a network cost. A step moves only the distinct rows of its batch."""
+    """The costs of a network's embedding tables. A step moves only the distinct rows of its batch."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
 
     values_per_step: float = Field(gt=0, le=1e12)  # the numbers in the distinct rows of a step, on average
-    bytes_per_step: float = Field(gt=0, le=1e13)  # on the wire, one way: these numbers, and which rows they are of
+    bytes_per_step: float = Field(gt=0, le=1e13)  # on the wire, one way: these numbers, and the indices of their rows
     weights: int = Field(ge=1, le=10**13)  # in all rows of all tables
     slots: int = Field(ge=0, le=10)  # of the rule: each is as large as the tables
 
     def server_bytes(self, mode: str, servers: int) -> int:
-        """Return the bytes that the rows of one of `servers` take in float32, with their slots and sums of a round."""
+        """Return the bytes in float32 of the rows on one of `servers`, with their slots and the sums of a round."""
         return 4 * self.weights * (1 + self.slots + MODES[mode].averages) // servers
 
 
@@ -76,7 +76,7 @@ class Costs(BaseModel):
         Seconds  # added to the gap before the first step of a dispatch, besides the chief's CPU time
     )
     chief_seconds: Seconds  # of the chief's CPU, for each dispatch
-    chief_background_cores: float = Field(ge=0, lt=1)  # that the chief always uses, to look and to write progress
+    chief_background_cores: float = Field(ge=0, lt=1)  # that the chief always uses to look and to write progress
 
     # Extra cost of a gradient in a round of sync-ps, in addition to its costs in mode async.
     round_push_seconds: Seconds  # of the parameter server's CPU: gradients are added up, the last one closes the round
@@ -94,12 +94,12 @@ class Costs(BaseModel):
 
     @property
     def moved(self) -> float:
-        """How many numbers a step pulls, and also pushes: all parameters, and the numbers in its rows of tables."""
+        """The number of values that a step pulls, and also pushes: all parameters, and the numbers in its rows of tables."""
         return self.parameters + (self.tables.values_per_step if self.tables else 0)
 
     @property
     def wire_bytes(self) -> float:
-        """The bytes that a step pulls. It pushes as many."""
+        """The bytes that a step pulls. A step pushes equally many."""
         return self.bytes_per_parameter * self.parameters + (self.tables.bytes_per_step if self.tables else 0)
 
     @property
@@ -161,7 +161,7 @@ class SimulatedCluster:
     backup_workers: int = 0
     stragglers: Stragglers = Stragglers()
     cores: int | None = None  # of the one machine that all processes share; None gives each process its own machine
-    pinned: bool = False  # whether each worker on the one machine keeps to some of its cores
+    pinned: bool = False  # whether each worker on the one machine is pinned to some of its cores
     seed: int = 0
 
     @property

@@ -1,4 +1,4 @@
-"""Draw what varies: seconds from gamma distributions, and the waits of slow workers."""
+"""Draw random numbers: seconds from gamma distributions, and the waits of slow workers."""
 
 from __future__ import annotations
 

@@ -41,8 +41,8 @@ class Events:
 class Core:
     """One core. All its jobs progress at the same rate: egalitarian processor sharing.
 
-    `_share`, the seconds that each job has had since the beginning, orders the jobs: a job ends when `_share` reaches
-    its value at the job's start plus the job's seconds.
+    `_share` is the time of CPU that a job would have had if it had been on the core since the beginning. A job ends when
+    `_share` reaches its value at the job's start plus the job's seconds.
     """
 
     def __init__(self, events: Events, ran_dry: Callable[[Core], None]):
@@ -79,7 +79,7 @@ class Core:
         self._seen = self._events.now
 
     def _plan_next(self) -> None:
-        self._plan += 1  # This cancels what was planned with another rate.
+        self._plan += 1  # This cancels the end that was planned for another rate.
         if self._jobs:
             left = max(0.0, self._jobs[0][0] - self._share)
             self._events.after(left * len(self._jobs), self._end_first, self._plan)
@@ -98,7 +98,7 @@ class Core:
 class Cores:
     """Cores of one machine under a fair scheduler: no core is idle while two threads share another one.
 
-    A thread starts on the core with the fewest threads. A core without threads takes one from the core with the most.
+    A thread starts on the core with the fewest threads. An idle core takes a thread from the core with the most threads.
     """
 
     def __init__(self, events: Events, number: int):
@@ -106,7 +106,7 @@ class Cores:
         self._all = tuple(self._idle)
 
     def run(self, seconds: float, then: Action, threads: float = 1.0) -> None:
-        """Call `then()` when each thread has had `seconds` of CPU. With 1.5 threads, the second gets half as much."""
+        """Run threads of `seconds` CPU seconds each, then call `then()`. With 1.5 threads, the second gets half as much."""
         left = math.ceil(threads)
 
         def ended() -> None:

@@ -41,7 +41,7 @@ class OneMachine(SimulatedTraining):
             tuple(own_cores(worker, cluster.workers, cores) if cluster.pinned else cores)
             for worker in range(cluster.workers)
         ]
-        # Cores that no worker is pinned to are left out. Workers that wait for a server leave it enough cores.
+        # Cores without a pinned worker are not simulated: workers that wait for a server leave it enough cores.
         parts = {part: Cores(self.events, len(part)) for part in dict.fromkeys(own)}
         self._of_worker = [parts[part] for part in own]
         self._all = list(parts.values())

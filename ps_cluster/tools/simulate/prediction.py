@@ -15,7 +15,7 @@ from ps_cluster.tools.simulate.one_machine import OneMachine
 from ps_cluster.tools.simulate.separate_machines import SeparateMachines
 from ps_cluster.tools.simulate.training import Trained
 
-ROUNDS = 400  # of the computation whose slowest worker an all-reduce waits for
+ROUNDS = 400  # simulated to find the mean time of the slowest worker, for which an all-reduce waits
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Prediction:
     staleness_mean: float
     staleness_p95: int
     utilisation: dict[str, float]  # the share of time, 0..1, for which each resource is busy
-    table_bytes: int | None = None  # for rows of tables and their slots on a parameter server; None without tables
+    table_bytes: int | None = None  # of the rows of tables and their slots on one parameter server; None without tables
 
     @property
     def bottleneck(self) -> str:
@@ -38,7 +38,7 @@ class Prediction:
 
 
 def predict(costs: Costs, cluster: SimulatedCluster) -> Prediction:
-    """Simulate the cluster, and one worker of it alone. `costs` are those of one exchange (`Costs.with_local_steps`)."""
+    """Simulate the cluster and, for the ideal rate, a single worker. `costs`: of one exchange (`Costs.with_local_steps`)."""
     alone = replace(cluster, workers=1, backup_workers=0, stragglers=Stragglers())
     predicted, one = _outcome(costs, cluster), _outcome(costs, alone)
     return replace(predicted, efficiency=predicted.examples_per_second / (cluster.workers * one.examples_per_second))
@@ -50,7 +50,7 @@ def simulate(costs: Costs, cluster: SimulatedCluster, steps: int | None = None) 
     return kind(costs.of_mode(cluster.mode), cluster).run(steps)
 
 
-@lru_cache  # One worker alone is needed for every number of workers.
+@lru_cache  # The same single worker is simulated for every number of workers.
 def _outcome(costs: Costs, cluster: SimulatedCluster) -> Prediction:
     return _all_reduced(costs, cluster) if cluster.waits is Waits.FOR_ALL_REDUCE else _trained(costs, cluster)
 

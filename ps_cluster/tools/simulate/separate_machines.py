@@ -25,7 +25,7 @@ class SeparateMachines(SimulatedTraining):
         self._latency = network.latency_seconds
         self._shard_seconds = network.seconds(costs.wire_bytes / servers)
         self._all_seconds = network.seconds(costs.wire_bytes)
-        # The seconds for which a worker's link receives from when the i-th shard begins to arrive.
+        # For how many seconds a worker's link is still receiving when the i-th shard begins to arrive.
         self._still_to_come = self._shard_seconds * np.arange(servers, 0, -1)
         self._processors_free = np.zeros(servers)
         self._links_out_free = np.zeros(servers)
@@ -37,7 +37,7 @@ class SeparateMachines(SimulatedTraining):
 
     def ask_chief(self, then: Callable[[], None]) -> None:
         self._chief_free = max(self._chief_free, self.events.now) + self.costs.chief_seconds
-        # The answer to the last push goes to the worker, and its first pull to the servers.
+        # One latency is that of the answer to the worker's last push, the other that of its next pull to the servers.
         self.events.at(self._chief_free + 2 * self._latency, then)
 
     def pull(self, worker: int) -> None:
@@ -53,7 +53,7 @@ class SeparateMachines(SimulatedTraining):
         self.events.at(arrived + seconds, self.compute_and_wait, worker, seconds, self._push)
 
     def _serve(self, seconds: np.ndarray) -> np.ndarray:
-        """Return float64 [servers]: when each is done with a request that arrives now."""
+        """Return float64 [servers]: the times at which the servers are done with a request that arrives now."""
         self._processors_free = np.maximum(self._processors_free, self.events.now) + seconds
         return self._processors_free
 

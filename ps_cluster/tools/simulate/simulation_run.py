@@ -91,7 +91,7 @@ def _predict(settings: SimulationSettings, costs: Costs, console: Console) -> di
     able = [mode.name for mode in MODES if mode.has_tables and can_simulate(mode)]
     if costs.tables and settings.mode not in able:
         raise UserError(
-            f"--mode: got '{settings.mode}': the costs are those of embedding tables, which are simulated only in "
+            f"--mode: got '{settings.mode}': the costs include embedding tables, which are simulated only in "
             f"modes {listed(able)}"
         )
     costs = costs.with_local_steps(_local_steps(settings))
@@ -108,7 +108,7 @@ def _predict(settings: SimulationSettings, costs: Costs, console: Console) -> di
 
 
 def _print_predictions(predictions: Sequence[Prediction], console: Console) -> None:
-    """Print a row for each cluster, of less than 80 columns."""
+    """Print a table with a row for each cluster, narrower than 80 characters."""
     columns = ("workers", "ps", "examples/s", "efficiency", "staleness", "p95", "busiest")
     of_tables = ("tables/ps",) if predictions[0].table_bytes is not None else ()
     table = plain_table(**dict.fromkeys((*columns, *of_tables), RIGHT))
@@ -209,7 +209,7 @@ def _stragglers(settings: SimulationSettings) -> Stragglers:
         raise UserError(f"--straggler: {error}") from error
     if not stragglers.are_among(fewest := min(settings.workers)):
         raise UserError(
-            f"--straggler: got {settings.straggler!r}: with --workers {fewest} the last one is worker {fewest - 1}"
+            f"--straggler: got {settings.straggler!r}: with --workers {fewest} the last worker is worker {fewest - 1}"
         )
     return stragglers
 

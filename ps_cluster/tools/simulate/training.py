@@ -25,8 +25,8 @@ class Trained:
 
     seconds: np.ndarray  # float64 [steps]: when the gradient was applied or dropped
     staleness: np.ndarray  # int64 [steps]: -1 where it was dropped
-    versions: np.ndarray  # int64 [servers]: at the end
-    computing_seconds: float  # spent by all workers together, without being slow on purpose
+    versions: np.ndarray  # int64 [servers]: the version of each shard at the end
+    computing_seconds: float  # of all workers together, without the waits of workers that are slow on purpose
     dispatches: int
 
     @property
@@ -36,13 +36,13 @@ class Trained:
 
     @property
     def steps_per_second(self) -> float:
-        """Computed steps per second, including late ones."""
+        """Computed steps per second, including steps whose gradient came too late."""
         first, seconds = self._span
         return (len(self.seconds) - first) / seconds
 
     @property
     def gradients_per_second(self) -> float:
-        """Gradients per second that were applied."""
+        """Applied gradients per second."""
         first, seconds = self._span
         return np.count_nonzero(self.staleness[first:] >= 0) / seconds
 
@@ -66,8 +66,8 @@ class SimulatedTraining(ABC):
         self.random = np.random.default_rng(cluster.seed)
         self._in_rounds = cluster.waits is Waits.IN_ROUNDS
         self._slow = Slow(cluster.stragglers, cluster.workers, self.random, cluster.seed)
-        # Steps of its dispatch that each worker has done. Each begins somewhere in the middle: in a long run the
-        # workers don't ask the chief at the same time.
+        # The share of its dispatch that each worker has done. Each worker begins somewhere in the middle, since in a
+        # long run the workers don't ask the chief at the same time.
         self._dispatch_done = self.random.random(cluster.workers)
         self._dispatches = 0
         self._versions = np.zeros(cluster.servers, np.int64)
@@ -89,7 +89,7 @@ class SimulatedTraining(ABC):
         return Trained(seconds, staleness.astype(np.int64), self._versions.copy(), self._computing, self._dispatches)
 
     def dispatch(self, worker: int) -> None:
-        """Give the worker its next step, from its dispatch or from a new one of the chief."""
+        """Give the worker its next step, from its current dispatch or from a new dispatch of the chief."""
         gap, workers = self.costs.step_gap_seconds, self.cluster.workers
         per_second = len(self._ends) / self.events.now / workers if self.events.now else 0.0
         size = dispatch_size(self.costs.steps_per_dispatch, workers=workers, per_second=per_second, left=math.inf)
@@ -142,7 +142,7 @@ class SimulatedTraining(ABC):
             self._waiting.clear()
 
     def ended(self, worker: int, seconds: float) -> None:
-        """End a step: all shards have the worker's push, the last one at `seconds`."""
+        """End a step: all shards have the worker's push, and the last shard got it at `seconds`."""
         self._ends.append((seconds, int(self._stalest[worker])))
         self._stalest[worker] = 0
 

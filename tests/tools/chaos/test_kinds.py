@@ -114,7 +114,7 @@ def test_a_link_that_is_cut_carries_nothing_until_it_is_joined(tmp_path, python)
 
 def test_the_network_that_all_share_is_not_touched(python):
     process = python(BUSY)
-    with pytest.raises(NotAllowed, match="none of its own"), inside(process.pid, NETWORK):
+    with pytest.raises(NotAllowed, match="no namespace of its own"), inside(process.pid, NETWORK):
         pass
 
 

@@ -70,7 +70,7 @@ def test_several_undisturbed_runs_give_the_interval_that_an_accuracy_has_to_lie_
     assert expected_accuracy([0.90, 0.91, 0.92, 0.91, 0.90], 4000) == pytest.approx((0.8658, 0.9502), abs=1e-4)
     assert found(with_accuracy(0.87), undisturbed) == []
     assert found(with_accuracy(0.86), undisturbed) == [
-        "accuracy 86.00% is outside 86.58% to 95.02%, which holds 99 of 100 undisturbed runs, as estimated from 5"
+        "accuracy 86.00% is outside 86.58% to 95.02%, which holds 99 of 100 undisturbed runs; runs in this estimate: 5"
     ]
 
 
@@ -92,7 +92,7 @@ def test_an_update_of_synchronous_training_has_a_gradient_of_every_worker():
     both = changed(workers=workers(5, 5), gradients=gradients)
     assert found(both, [both], range(10)) == []
     one_lost = changed(workers=workers(5, 5), gradients=gradients.model_copy(update={"applied": 9}))
-    assert any("9 gradients, not 2 in each of 5" in line for line in found(one_lost, [both], range(10)))
+    assert any("9 gradients, not 2 per update; number of updates: 5" in line for line in found(one_lost, [both], range(10)))
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_an_update_of_synchronous_training_has_a_gradient_of_every_worker():
         ({"disturbed": changed("updates", duplicated=1)}, "1 duplicated"),
         ({"disturbed": changed("updates", scheduled=6)}, "6 scheduled, 5 applied"),
         ({"ids": [0, 1, 2, 3, 3]}, "4 different steps in 5 rows"),
-        ({"ids": [0, 1, 2, 3, 5]}, "not each of 5 once"),
+        ({"ids": [0, 1, 2, 3, 5]}, "not each of 5 steps once"),
         ({"disturbed": changed("updates", scheduled=4, applied=4)}, "4 applied, 0 duplicated, 0 lost of 5"),
         ({"disturbed": changed("evaluation", step=4)}, "of step 4, not 5"),
         ({"disturbed": changed(workers=workers(4))}, "4 gradients applied, but its ledger has 5"),

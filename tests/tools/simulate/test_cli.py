@@ -120,7 +120,7 @@ def test_costs_are_saved_and_a_run_is_checked(tmp_path):
         (["--ps", "0"], "0 is not in the range"),
         (["--link-gbps", "0"], "0.0 is not in the range"),
         (["--straggler", "quick"], "'quick' is no straggler"),
-        (["--workers", "2,9", "--straggler", "2:5x"], "with --workers 2 the last one is worker 1"),
+        (["--workers", "2,9", "--straggler", "2:5x"], "with --workers 2 the last worker is worker 1"),
         (["--workers", "10,010"], "'010'"),
         (["--link-gbps", "1e300"], "1e+300"),
         (["--backup-workers", "1"], "--backup-workers: got 1: it needs --mode sync-ps"),
@@ -132,7 +132,7 @@ def test_costs_are_saved_and_a_run_is_checked(tmp_path):
         (["--mode", "sync-ps", "--one-machine", "--ps", "1,4"], "--ps: got 4"),
         (["--mode", "sync-diloco", "--ps", "1,4"], "--ps: got 4: --mode sync-diloco takes at most 1"),
         (["--from", "nowhere"], "nowhere"),
-        (["--check", "nowhere", "--ps", "1"], "--check predicts the run as it was: leave --ps out"),
+        (["--check", "nowhere", "--ps", "1"], "--check takes these settings from the run: leave --ps out"),
     ],
 )
 def test_bad_input_is_one_line_that_names_it(options, named, tmp_path, monkeypatch):

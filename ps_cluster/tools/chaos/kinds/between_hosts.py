@@ -1,4 +1,4 @@
-"""Faults of machines and of the links between them: for tasks on hosts (`chaos --hosts`)."""
+"""Inject faults of machines and of the links between them, for tasks on hosts (`chaos --hosts`)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RATE, DELAY_MS, LOSS = "16mbit", 20.0, 0.01
 
 
 class HostVanishes(FaultKind):
-    """A host vanishes without a packet. The others continue. Later, a new host with its name and address starts."""
+    """A host vanishes without sending a packet. The others continue. Later, a new host gets its name and address."""
 
     name = "host vanishes"
     launched, hosted = False, True
@@ -58,7 +58,7 @@ class OfTwoWorkers(FaultKind):
     victims = (WORKER, WORKER)
 
     def __init__(self, name: str, take_away: Callable[[Scene, Task, int], Callable[[], None]]):
-        """`take_away` takes a worker with this pid away, and returns a function that gives it back."""
+        """`take_away` makes the worker with this pid unavailable, and returns a function that undoes this."""
         self.name, self._take_away = name, take_away
 
     def choose(self, source: random.Random, tasks: Sequence[Task]) -> tuple[Task, ...]:
@@ -76,7 +76,7 @@ class OfTwoWorkers(FaultKind):
 
 
 def _kill_and_hold(scene: Scene, worker: Task, pid: int) -> Callable[[], None]:
-    """Kill a worker, which is not started again until it is given back."""
+    """Kill a worker and prevent its restart. Return the function that allows the restart."""
     held = scene.hosted.restarter.held
     held.add(worker)
     scene.kill(pid, signal.SIGKILL)
@@ -84,7 +84,10 @@ def _kill_and_hold(scene: Scene, worker: Task, pid: int) -> Callable[[], None]:
 
 
 def _silence(scene: Scene, worker: Task, pid: int) -> Callable[[], None]:
-    """Stop a worker like a paused container: its connections stay open, but it does not answer."""
+    """Stop a worker like a paused container: its connections stay open, but it does not answer.
+
+    Return a function that resumes the worker.
+    """
     paused = [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
 
     def signal_all(number: int) -> None:

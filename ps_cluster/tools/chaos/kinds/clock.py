@@ -1,4 +1,4 @@
-"""A fault of the clock that only the run sees, since the real clock is that of the whole machine."""
+"""Shift the clock that the run sees. The real clock is not changed, since the whole machine uses it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _COMPILED_WITHIN_S = 60.0
 class ClockSetBack(FaultKind):
     """All processes of the run see a time one hour earlier. No process may die of it, and no duration may be wrong.
 
-    A library in front of the C library answers `clock_gettime`, `gettimeofday` and `time`. Unlike with a real change of
-    the clock, waits that have begun don't get longer, and the times of files are true.
+    A library that is loaded before the C library replaces `clock_gettime`, `gettimeofday` and `time`. Unlike with a
+    real change of the clock, waits that have begun don't get longer, and the times of files are the real times.
     """
 
     name = "clock set back"
@@ -42,7 +42,7 @@ class ClockSetBack(FaultKind):
     def why_not(self, run: Run) -> str | None:
         if _shift_file(run.tools).exists():
             return None
-        return "the library that shows another time needs a C compiler (cc) for the GNU C library 2.30 or newer"
+        return "the library that shifts the clock needs a C compiler (cc) and the GNU C library 2.30 or newer"
 
     def inject(self, scene: Scene) -> Injection:
         # The file is changed in place, since the processes have mapped it.

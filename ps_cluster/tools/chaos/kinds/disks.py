@@ -1,4 +1,4 @@
-"""Faults of the disk: a tiny file system, which only the run's processes see, is mounted over folders of the run."""
+"""Inject faults of the disk: mount a tiny file system, which only the run's processes see, over folders of the run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _SmallDisk(FaultKind):
 
 
 class FullAtLastCheckpoint(_SmallDisk):
-    """There is no room for the last checkpoint of a run that is drained. The run fails with one line, and is resumed."""
+    """The disk is full at the last checkpoint of a drained run. The run exits with a one-line error, and is resumed."""
 
     name = "disk full at the last checkpoint"
 
@@ -57,7 +57,7 @@ class FullAtLastCheckpoint(_SmallDisk):
 
 
 class OutOfInodes(_SmallDisk):
-    """No file can be made for checkpoints and snapshots. Training continues, and saves again when it can."""
+    """No file can be created for checkpoints and snapshots. Training continues, and saves again when it can."""
 
     name = "out of inodes"
 
@@ -66,6 +66,6 @@ class OutOfInodes(_SmallDisk):
         scene.wait_for(files.snapshots.is_dir, NOTICED_WITHIN_S, "no snapshot was written")
         before = log.stat().st_size
         with _small_disks(scene.run, files.states, NO_INODES):
-            problem = f"nothing in {log.name} about a snapshot that could not be written"
+            problem = f"the log {log.name} does not report a snapshot that could not be written"
             scene.wait_for(lambda: _REFUSED.encode() in log.read_bytes()[before:], NOTICED_WITHIN_S, problem)
         return Injection(scene.now(), [new_file(files.snapshots, "*.safetensors")])

@@ -1,4 +1,4 @@
-"""Faults by control groups: a task gets little memory, or little of a processor."""
+"""Inject faults with control groups, which limit the memory or the processor time of a task."""
 
 from __future__ import annotations
 
@@ -63,4 +63,4 @@ class Throttled(Lasting):
         with limited(pid, FIVE_PERCENT) as group:
             yield
             if count_in(group, "nr_throttled") == 0:
-                raise ChaosFailed(f"{task} should have got 5 % of a processor, but the kernel never held it back")
+                raise ChaosFailed(f"{task} should have got 5 % of a processor, but the kernel never throttled it")

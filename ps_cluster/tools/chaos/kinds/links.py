@@ -1,4 +1,4 @@
-"""Faults of the link between all tasks of a run, in the run's own network."""
+"""Inject faults of the link between all tasks of a run, in the run's own network."""
 
 from __future__ import annotations
 

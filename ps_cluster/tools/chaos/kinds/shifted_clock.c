@@ -1,7 +1,7 @@
-/* Loaded before the C library (LD_PRELOAD), this adds the number of seconds in a file to the time of the wall clock.
+/* This library, which is loaded before the C library (LD_PRELOAD), adds the seconds in a file to the wall clock.
  *
- * The file, whose path is PS_CLUSTER_TEST_CLOCK, holds one long. All processes map it, so it changes their clocks at once.
- * A wait until a time of this clock is passed to the kernel as the time of its own clock, so the wait lasts as long. */
+ * The file, whose path is PS_CLUSTER_TEST_CLOCK, holds one long. All processes map it, so a write shifts all clocks.
+ * A wait until a shifted time is passed to the kernel with the true time, so the wait keeps its length. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>

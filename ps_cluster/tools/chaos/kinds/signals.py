@@ -1,4 +1,4 @@
-"""Faults by signals: tasks are killed or stopped, the fork server is stopped, the terminal is closed."""
+"""Inject faults with signals: kill or stop tasks, stop the fork server, or close the terminal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Signalled(Death):
 
     def __init__(self, name: str, victims: tuple[str, ...], number: int):
         self.name, self.victims, self._signal = name, victims, number
-        self.hosted = number == signal.SIGKILL  # Only a launcher ends what is frozen.
+        self.hosted = number == signal.SIGKILL  # Only a launcher kills frozen tasks.
 
     def inject(self, scene: Scene) -> Injection:
         began = scene.now()
@@ -62,7 +62,7 @@ class ForkServerStopped(Death):
 
 
 def _fork_servers(run: Run) -> list[psutil.Process]:
-    """Return the process that forks a run's tasks, which is a child of the launcher; empty where there is no launcher."""
+    """Return the fork servers of a run, which are children of the launcher; empty if there is no launcher."""
     found = []
     with contextlib.suppress(psutil.Error):
         for child in psutil.Process(run.pid).children():
