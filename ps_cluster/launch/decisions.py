@@ -114,7 +114,6 @@ class Decisions:
         """Plan the restart of the training tasks that `RestartFromSnapshot` has stopped.
 
         `snapshot`: whether there is a sound snapshot to continue from.
-
         `problem`: why training can neither continue nor start again from its first step; "" if it can.
         """
         cause, delay_s = request.cause, request.delay_s

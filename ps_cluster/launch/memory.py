@@ -42,7 +42,7 @@ def needed_bytes(config: RunConfig) -> int | None:
 
 
 def expected(configs: Iterable[RunConfig], at_once: int = 1) -> str:
-    """Return in words how much memory `at_once` runs need together. Each counts as the largest of `configs`."""
+    """Return in words how much memory `at_once` runs need together. Each is counted as the largest of `configs`."""
     needed = [needed_bytes(config) for config in configs]
     if not needed or None in needed:
         return "unknown, because a network was not measured"
@@ -55,6 +55,6 @@ def warning(config: RunConfig, room: FreeMemory) -> str | None:
     if needed is None or needed <= room.memory_bytes:
         return None
     return (
-        f"memory: the run takes about {needed / 1e9:.1f} GB and {room}: the system may end processes of it; fewer "
+        f"memory: the run takes about {needed / 1e9:.1f} GB and {room}: the system may kill its processes; fewer "
         "cluster.workers, a smaller training.batch_size_per_worker or --no-evaluator take less"
     )
