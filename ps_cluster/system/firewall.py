@@ -2,7 +2,7 @@
 
 A table with the flag `owner` (Linux 5.12) belongs to the socket that made it: nobody else can change it, and the kernel
 removes it when that socket closes. The library behind the program nft keeps the socket in this process. The program
-itself would be a second process, and the port would be open as soon as that one ends.
+itself would hold the socket in a second process, and the port would be open as soon as that process ends.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ def _fork_for_the_launcher(request: ForkRequest, channel: socket.socket, log: in
             while os.getppid() == between:  # the launcher adopts this process when the one in between ends
                 time.sleep(0.001)
             if not os.read(permission, 1):
-                os._exit(0)  # the launcher does not know this process, and another one gets its address
+                os._exit(0)  # the launcher gave up this fork, and another process gets its address
             os.close(permission)
             _become(request, log)
         os.write(writer, b"%d" % pid)

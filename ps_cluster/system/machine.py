@@ -64,7 +64,7 @@ def commit_of(code: Path) -> str | None:
 
 
 def flags_of(cpuinfo: Path) -> set[str]:
-    """Return the names of the processor's instructions, as Linux has them; empty if unknown."""
+    """Return the names of the processor's instructions, as Linux names them; empty if unknown."""
     return set(_first(cpuinfo, "flags").split())
 
 

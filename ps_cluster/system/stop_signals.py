@@ -21,7 +21,7 @@ def stop_signals() -> tuple[int, ...]:
 
 
 class Drain(threading.Event):
-    """Asks the leader to end in order: no new steps, then a last checkpoint.
+    """Asks the leader to end cleanly: to start no new steps and to write a last checkpoint.
 
     `for_good`: the user wants the training to end (Ctrl-C). Otherwise the machine is needed for something else, and
     training continues when a leader is started again.
