@@ -146,7 +146,7 @@ class ForkServer:
         return ForkedProcess(int(answer))
 
     def _answer(self, channel: socket.socket) -> bytes:
-        """Return the server's answer. Wait in short intervals, because the clock counts only time in which this process ran."""
+        """Return the server's answer. Wait in short steps, because the clock counts only time in which this process ran."""
         deadline = self._clock() + self._timeout_s
         while True:
             try:

@@ -1,7 +1,7 @@
 """Make and enter network namespaces, in separate programs, because the kernel requires a process with a single thread.
 
     python -I -S namespace.py create CHANNEL RUN_DIR DATA_DIR   sends a new namespace's descriptors through a socket
-    python -I -S namespace.py hosts CHANNEL PLAN                makes a switch and hosts (tools/chaos/hosts.py)
+    python -I -S namespace.py hosts CHANNEL PLAN                makes a switch and hosts, and sends their descriptors
     python -I -S namespace.py enter DESCRIPTORS ARGV...         runs ARGV inside, with the same pid and folder
     python -I -S namespace.py loopback up|down                  connects, or cuts, all connections inside
 
@@ -39,8 +39,8 @@ def create(channel: str, run_dir: str, data_dir: str) -> None:
 def hosts(channel: str, plan: str) -> None:
     """Make a switch and hosts on it; send the descriptors: [user,] net of the switch, and net, mnt of each host.
 
-    `plan` is JSON. "ip": the program's path. "hosts": for each host its "name", its "address" with the size of the
-    network, and "mounts", pairs of a path outside and the path at which the host sees it.
+    `plan` is JSON (tools/chaos/hosts.py). "ip": the program's path. "hosts": for each host its "name", its "address" with
+    the size of the network, and "mounts", pairs of a path outside and the path at which the host sees it.
     """
     import json  # here, not before every task
 

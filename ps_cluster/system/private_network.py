@@ -101,7 +101,10 @@ def network_for(
 
 
 def announce_isolation(setting: str, folder: Path, notify: Notify) -> None:
-    """Report which network the runs in a folder will have, because their own notices are only in their logs. Raises UserError."""
+    """Report which network the runs in a folder will have. Raises UserError.
+
+    A command that starts several runs calls this, because their own notices are only in their logs.
+    """
     with network_for(setting, folder, folder, notify):
         pass
 
