@@ -67,7 +67,7 @@ class RestartFromSnapshot:
 
 @dataclass(frozen=True)
 class GiveUp:
-    """Never start this worker again, or leave this ps out of the cluster from the next `RestartTraining` on."""
+    """Give up a task: never restart a worker, or leave out a ps from the next `RestartTraining` on."""
 
     task: Task
 

@@ -1,4 +1,4 @@
-"""Keep the processes of a run on this machine: their ports, starts and restarts, and cluster.json."""
+"""Manage the processes of a run on this machine: their ports, starts and restarts, and cluster.json."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class LocalCluster:
         self._start(tasks)
 
     def give_up(self, task: Task) -> None:
-        """Never start a worker again, or leave a parameter server out from the next `restart_training` on.
+        """Give up a task: never restart a worker, or leave out a parameter server from the next `restart_training` on.
 
         If a worker is given up, the others keep their index, address, cores and logs. If a parameter server is given up,
         config.yaml has one fewer, and the others get new indices, because each gets its shard from the snapshot.

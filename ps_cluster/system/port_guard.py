@@ -1,4 +1,4 @@
-"""Report who can reach the port of a task on one of several machines, and close it to all interfaces but one."""
+"""Report who can reach the port of a task on one of several machines, and if asked, close it to all interfaces but one."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class StopRequests:
             signal.signal(number, handler)
 
     def wait(self, seconds: float) -> bool:
-        """Wait for `seconds`, or until a stop signal comes. Return whether no stop signal came so far."""
+        """Wait for `seconds`, or until a stop signal comes. Return True if no stop signal has come so far."""
         until = time.monotonic() + seconds
         while not self.count and (left := until - time.monotonic()) > 0:
             time.sleep(min(_LOOK_S, left))  # a signal does not end a sleep
