@@ -266,7 +266,7 @@ class OneTask:
 def failed_for_good(run_dir: RunDir) -> str | None:
     """Return why the training of a run directory can't continue if it is started again, on one line; None if it can.
 
-    Otherwise a leader that a scheduler starts again would wait for tasks that have ended with the training, and then find
+    Without this check, a leader that is started again would wait for tasks that have ended with the training, and then find
     that all updates were applied before.
     """
     ended = None

@@ -61,7 +61,7 @@ class StartProcess:
 
 @dataclass(frozen=True)
 class PassSignalOn:
-    """Pass the signal that this command has received on to its process, which then drains the training."""
+    """Forward the signal that this command has received to its process, which then drains the training."""
 
     number: int
 
@@ -169,7 +169,7 @@ class TaskDecisions:
     def tasks_probed(
         self, there: Collection[Task], unknown_hosts: Sequence[str], now_s: float, awake_s: float
     ) -> TaskActions:
-        """Handle the answers of all other tasks to a leader that waits. `there`: the tasks that have answered.
+        """Handle a probe of all other tasks by a leader that waits. `there`: the tasks that have answered.
 
         `unknown_hosts`: the hosts of the tasks that have not answered, if this machine can't resolve their names.
         """
@@ -199,7 +199,7 @@ class TaskDecisions:
     # Another task looks for the leader.
 
     def leader_probed(self, answers: bool, unknown_hosts: Sequence[str], now_s: float) -> TaskActions:
-        """Handle that the leader answers (`answers`), or does not answer, this task that follows it."""
+        """Handle a probe of the leader by a task that follows it. `answers`: whether the leader has answered."""
         ((leader, address),) = self.others.items()
         if answers:
             self._leader_answered, self._waits_since_s = True, now_s
@@ -300,7 +300,7 @@ class TaskDecisions:
         return Notice(TASK_ENDED(f"{self._task} has ended: training is completed")), EndTask(0)
 
     def _give_up(self, why: str) -> TaskActions:
-        """Kill a process that may hang. Its stack traces, which it writes before, tell where."""
+        """Kill a process that may hang, after it has written its stack traces, which show where."""
         line = TASK_GIVES_UP(f"{self._task} ends: {why}; {_AGAIN}")
         return WriteStacks((self._task,)), *self._kill(), Notice(line), self._ended(RETRY)
 

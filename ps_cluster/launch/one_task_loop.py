@@ -41,7 +41,7 @@ from ps_cluster.system.stop_signals import StopRequests
 
 PROBE_INTERVAL_S = 2.0  # between two probes of the leader, or reads of the mark of the end
 GATHER_INTERVAL_S = 1.0  # between two probes of the other tasks by a leader that waits
-STACKS_S = 0.5  # from the request for a process's stacks until it is killed
+STACKS_S = 0.5  # from the request for a process's stack traces until it is killed
 
 
 class TaskWork(Protocol):
@@ -130,7 +130,7 @@ class TaskLoop:
             self._carry_out(self._decisions.time_passed(self._child.is_frozen, self._awake()))
 
     def _check_claim(self) -> None:
-        """Kill the process if a newer leader has begun: its objects on the servers are now those of an older leader."""
+        """Kill the process and raise Superseded if a newer leader has begun. The process's work on the servers is then void."""
         try:
             with contextlib.suppress(OSError):  # a shared folder that can't be read just now
                 writing.check()

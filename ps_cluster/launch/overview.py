@@ -149,7 +149,7 @@ def _flows(mode: Mode) -> tuple[Flow, ...]:
     return tuple(flow for flow in mode.cluster.flows if {flow.sender, flow.receiver} <= set(mode.cluster.types))
 
 
-# Show it to a person.
+# Print a cluster.
 
 
 def print_cluster(view: ClusterView, console: Console) -> None:

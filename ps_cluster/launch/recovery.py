@@ -20,7 +20,7 @@ CLUSTER = "the cluster"
 
 
 class RestartPolicy:
-    """Counts the deaths of a streak, and decides when to start again and when to give up. It does not know what died.
+    """Counts the deaths of a streak, and decides when to start again and when to give up. A `key` names what died.
 
     Here it counts the deaths of a run's tasks, and in tools/fleet.py those of whole runs. `delays_s`: the delays before
     the restarts of a streak. The last one is repeated.
@@ -45,7 +45,7 @@ class RestartPolicy:
         return self._deaths[key]
 
     def end_streak(self, key: Hashable) -> None:
-        """Forget the deaths of `key`: it recovered, or begins anew."""
+        """Forget the deaths of `key`, because it recovered or begins anew."""
         del self._deaths[key]
 
 
@@ -60,9 +60,9 @@ class _Streak:
 
 
 class Recovery:
-    """Recovers tasks from death: each by itself, or all together where a death restarts the whole cluster.
+    """Decides how tasks recover from death: each by itself, or all together where a death restarts the whole cluster.
 
-    It only decides: `Decisions.task_died` turns its answers into actions.
+    `Decisions.task_died` turns its answers into actions.
     """
 
     def __init__(self, limits: RunLimits, on_death: OnDeaths):

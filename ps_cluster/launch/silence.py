@@ -14,7 +14,7 @@ from ps_cluster.runs.training_phases import UNDER_WAY
 
 STEPS = 20  # a step that takes this many times its worker's mean step counts as one that never ends
 PAUSE_STEPS = 2  # a pause between two updates of up to this many mean steps is normal
-# The leader writes a row every 0.5 s. A longer gap counts as this long: the leader handed out no steps in it either.
+# The leader writes a row every 0.5 s. A longer gap counts only this long, as the leader hands out no steps in it.
 LONGEST_ROW_S = 1.0
 
 
@@ -144,7 +144,7 @@ class SilenceDetector:
     def _silent_s(self, index: int) -> float:
         worker = self._workers[index]
         in_rounds = self._waits is Waits.IN_ROUNDS
-        # In rounds only a worker counts whose gradient is missing while the open round has gradients of others.
+        # In rounds, a worker counts only if its gradient is missing while the open round has gradients of other workers.
         is_missed = self._totals[index] < max(self._totals.values(), default=0)
         if not self._can_tell or (in_rounds and not is_missed):
             return 0.0
@@ -152,7 +152,7 @@ class SilenceDetector:
         return worker.passed_s + self._still_s * stopped_first
 
     def _deadline_s(self, index: int) -> float:
-        """Return how many seconds a worker may be silent. They double each time it was ended as silent."""
+        """Return how many seconds a worker may be silent. They double each time the worker is killed as silent."""
         step_s, limits = self._workers[index].step_s, self._limits_now
         if step_s is None:
             return limits.first_update_s

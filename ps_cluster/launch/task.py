@@ -192,7 +192,7 @@ def _drain_on_signal(*, kept: bool) -> Drain:
     """Return an event that the first stop signal sets. The second one ends the process, unless its parent does (`kept`).
 
     A separate thread reads the signals, because Python runs signal handlers in the main thread, which may be inside
-    TensorFlow. Blocking the signals for a `sigwait` does not work: a thread that a library has started before would
+    TensorFlow. Blocking the signals for a `sigwait` does not work: a thread that a library has started earlier would
     take them.
     """
     drain = Drain()
@@ -226,7 +226,7 @@ def _record(error: BaseException, run_dir: RunDir, task: Task) -> int:
             print(logs.chosen().line(ERROR(lines), ERROR_PREFIX), file=sys.stderr)
         else:
             print(logs.chosen().failure(error), file=sys.stderr)
-    if isinstance(error, Superseded):  # the files are the newer leader's
+    if isinstance(error, Superseded):  # the files now belong to the newer leader
         return SUPERSEDED
     message = lines if is_one_line else f"{type(error).__name__}: {lines}"[:MESSAGE_CHARACTERS]
     content = TaskError(

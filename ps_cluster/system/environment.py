@@ -22,7 +22,7 @@ _DEFAULTS = {  # unless the user has set them
 }
 _NO_GRPC_PROXY, _NO_PROXY = "no_grpc_proxy", "no_proxy"
 _FIXED = {
-    "PYTHONUNBUFFERED": "1",  # the last lines of a killed task are in its log
+    "PYTHONUNBUFFERED": "1",  # so that the last lines of a killed task are in its log
     "OMP_NUM_THREADS": "1",  # the tasks share the cores already
     "MALLOC_ARENA_MAX": "2",  # glibc would keep freed memory for each of many threads: 100 MB over all tasks
     "GRPC_FAIL_FAST": "use_caller",  # the loss of a ps or worker raises an error at once, without a wait
@@ -101,7 +101,7 @@ def _chosen_in(file: Path) -> dict[str, str]:
     """Return name → value of the settings in keras.json that decide what a task computes with."""
     try:
         content = json.loads(file.read_bytes())
-    except (OSError, ValueError):  # Keras refuses it, or does without it
+    except (OSError, ValueError):  # Keras refuses the file, or ignores it
         return {}
     return {name: str(content[name]) for name in _KERAS_FILE if name in content} if isinstance(content, dict) else {}
 

@@ -67,7 +67,7 @@ def only_through(interface: str, port: int, others: Iterable[tuple[str, int]]) -
 def _nftables(name: str) -> ctypes.CDLL:
     try:
         socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_NETFILTER).close()
-    except OSError as error:  # the library would end the process
+    except OSError as error:  # else the library would end the process
         raise Refused(f"this system has no firewall that can be set: {error.strerror}") from error
     try:
         library = ctypes.CDLL(name)

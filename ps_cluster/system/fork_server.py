@@ -1,7 +1,7 @@
 """Fork tasks from a process that has imported what they need. They start at once and share the memory of the import.
 
 The process has a single thread (OMP_NUM_THREADS=1 keeps numpy from starting others) and starts nothing in TensorFlow, so
-a fork is safe. The launcher's side is forked_tasks.py, the program launch/fork_server_program.py.
+a fork is safe. The launcher's side is in forked_tasks.py, the program in launch/fork_server_program.py.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from pathlib import Path
 
 VISIBLE_GPUS, HIDDEN = "CUDA_VISIBLE_DEVICES", "-1"
 _DRIVER = Path("/proc/driver/nvidia/gpus")  # a folder for each GPU
-_LIST_ARGV = ("nvidia-smi", "-L")  # a line for each GPU, if the driver is not in this kernel (WSL)
+_LIST_ARGV = ("nvidia-smi", "-L")  # prints a line for each GPU; used if the driver is not in this kernel (WSL)
 _LIST_WITHIN_S = 10.0
 
 

@@ -91,14 +91,14 @@ class TensorBoardServer:
         deadline = time.monotonic() + self._patience_s
         while not self._over.wait(_ANSWER_INTERVAL_S):
             if (code := child.exit_code) is not None:
-                self._notify(f"TensorBoard ended with {how_ended(code)}; training continues: {self._log}")
+                self._notify(f"TensorBoard ended with {how_ended(code)}; training continues (log: {self._log})")
                 return
             if _answers(port):
                 self._notify(f"TensorBoard: http://{HOST}:{port}/ (until this command ends)")
                 return
             if time.monotonic() > deadline:
                 self._notify(
-                    f"TensorBoard does not answer after {self._patience_s:g} s; training continues: {self._log}"
+                    f"TensorBoard does not answer after {self._patience_s:g} s; training continues (log: {self._log})"
                 )
                 return
 
