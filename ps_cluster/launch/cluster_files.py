@@ -95,8 +95,8 @@ def from_file(path: Path, task: Task, notify: Notify) -> tuple[ClusterTopology, 
 def _topology(given: _Jobs, task: Task, origin: Origin, notify: Notify) -> tuple[ClusterTopology, Task]:
     if EVALUATOR in given:
         notify(
-            f"{origin.field(EVALUATOR)}: the evaluator does not become a member of the cluster: it only scores "
-            "checkpoints, and TensorFlow would wait for it forever"
+            f"{origin.field(EVALUATOR)}: the evaluator is left out of the cluster: it only scores checkpoints, "
+            "and TensorFlow would wait for it forever"
         )
     cluster = _cluster(given, origin)
     counts = {name: len(addresses) for name, addresses in cluster.items()} | {EVALUATOR: 1}

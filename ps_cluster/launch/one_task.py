@@ -329,7 +329,7 @@ def _check_cluster(config: RunConfig, topology: ClusterTopology) -> None:
         (PS, "parameter_servers", cluster.parameter_servers),
     ):
         if kind in topology.cluster and given != (count := len(topology.cluster[kind])):
-            raise UserError(f"cluster.{name}: got {given}, but the cluster of {origin} has {count}: omit this setting")
+            raise UserError(f"cluster.{name}: got {given}, but the cluster of {origin} has {count}: leave it out")
 
 
 def _check_port_is_free(topology: ClusterTopology, task: Task, within_s: float) -> None:

@@ -130,7 +130,7 @@ class TaskLoop:
             self._carry_out(self._decisions.time_passed(self._child.is_frozen, self._awake()))
 
     def _check_claim(self) -> None:
-        """Kill the process and raise Superseded if a newer leader has begun. The process's work on the servers is then void."""
+        """Kill the process and raise Superseded if a newer leader has begun: its work on the servers is then void."""
         try:
             with contextlib.suppress(OSError):  # a shared folder that can't be read just now
                 writing.check()
