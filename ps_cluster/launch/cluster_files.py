@@ -109,7 +109,7 @@ def _topology(given: _Jobs, task: Task, origin: Origin, notify: Notify) -> tuple
 
 def _cluster(given: Mapping[str, list[str]], origin: Origin) -> dict[str, list[str]]:
     if {CHIEF, MASTER} <= given.keys():
-        raise UserError(f"{origin.field(MASTER)}: a master is the same as a chief, which exists too: keep one of them")
+        raise UserError(f"{origin.field(MASTER)}: there is a chief too, which is the same as a master: keep only one")
     members = {CHIEF if kind == MASTER else kind: addresses for kind, addresses in given.items() if kind != EVALUATOR}
     cluster = {kind: members[kind] for kind in TRAINING_TYPES if kind in members}
     if tuple(cluster) not in {mode.cluster.types for mode in MODES} or len(cluster) < len(members):
