@@ -1,1 +1,1 @@
-"""The processes of a run: their names and addresses, how they start, and what a death means. Nothing of training."""
+"""Manage the processes of a run: their names and addresses, their starts, and recovery from a death. Nothing here trains."""

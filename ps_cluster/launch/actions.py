@@ -1,7 +1,7 @@
 """Define the actions that the rules of a run and of `task` return, and that their loops carry out.
 
-`Decisions` (decisions.py) returns an `Action`, and `EventLoop._act` (event_loop.py) carries it out, most of them by a method
-of `LocalCluster`. `TaskDecisions` shares `Notice`, `WriteStacks` and `Kill`; `TaskLoop._act` carries them out.
+`Decisions` (decisions.py) returns actions, and `EventLoop._act` (event_loop.py) carries them out, mostly by methods of
+`LocalCluster`. `TaskDecisions` also returns `Notice`, `WriteStacks` and `Kill`, and `TaskLoop._act` carries them out.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ps_cluster.runs.result_rows import Outcome
 
 @dataclass(frozen=True)
 class EndRun:
-    """The end of a run; `message` says what went wrong, on one line."""
+    """End the run. `message`: what went wrong, on one line; None if nothing did."""
 
     outcome: Outcome
     exit_code: int = 0
@@ -37,7 +37,7 @@ class StartCluster:
 
 @dataclass(frozen=True)
 class RestartTask:
-    """Start again one task that has ended, at its old address (`LocalCluster.restart`)."""
+    """Restart one task that has ended, at its old address (`LocalCluster.restart`)."""
 
     task: Task
 
@@ -56,7 +56,7 @@ class RestartTraining:
 class RestartFromSnapshot:
     """Stop all training tasks at once and look for the newest snapshot, because the state of a ps or of the leader is lost.
 
-    `Decisions.snapshot_checked` gets the answer and plans the `RestartTraining`.
+    `Decisions.snapshot_checked` gets the result and plans the `RestartTraining`.
 
     `delay_s`: the seconds until the training tasks start again.
     """
@@ -67,14 +67,14 @@ class RestartFromSnapshot:
 
 @dataclass(frozen=True)
 class GiveUp:
-    """Never start this worker again, or leave this ps out of the cluster from the next `RestartTraining` on."""
+    """Give up a task: never restart a worker, or leave out a ps from the next `RestartTraining` on."""
 
     task: Task
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Start workers that are absent, and ask others to end. Their open steps go to the remaining workers."""
+    """Start the absent workers in `start`, and stop those in `stop`, whose open steps go to the remaining workers."""
 
     start: tuple[Task, ...]
     stop: tuple[Task, ...]
@@ -82,7 +82,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class AnswerScale:
-    """Answer a request for another number of workers: what was done, or why it was refused."""
+    """Answer a request for another number of workers. `line`: what was done, or why the request was refused."""
 
     line: str
     refused: bool = False
@@ -90,14 +90,14 @@ class AnswerScale:
 
 @dataclass(frozen=True)
 class DrainLeader:
-    """Ask the leader (SIGTERM) to end in order: no new steps, a last checkpoint."""
+    """Ask the leader (SIGTERM) to end cleanly: to start no new steps and to write a last checkpoint."""
 
     leader: Task
 
 
 @dataclass(frozen=True)
 class WriteStacks:
-    """Make these tasks write their Python stacks into their logs."""
+    """Make these tasks write their Python stack traces into their logs."""
 
     tasks: tuple[Task, ...]
 
@@ -111,12 +111,12 @@ class Kill:
 
 @dataclass(frozen=True)
 class StopTraining:
-    """Stop all training tasks; SIGKILL follows `RunLimits.grace_s` after SIGTERM."""
+    """Stop all training tasks: send SIGTERM, and SIGKILL after `RunLimits.grace_s` seconds."""
 
 
 @dataclass(frozen=True)
 class StopAll:
-    """Stop all tasks at once."""
+    """Stop all tasks immediately, without the delay between SIGTERM and SIGKILL."""
 
 
 Action = (

@@ -25,7 +25,7 @@ from ps_cluster.system.addresses import host_and_port
 
 _ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]{2,45})\]|[A-Za-z0-9_.-]{1,253}):([1-9][0-9]{0,4})")
 LAST_PORT = 65535
-MASTER = "master"  # the chief, in the TF_CONFIG of older programs and of some platforms
+MASTER = "master"  # the name of the chief in the TF_CONFIG of older programs and of some platforms
 
 
 def _is_address(text: str) -> str:
@@ -67,7 +67,7 @@ def from_tf_config(text: str | None, notify: Notify = ignore) -> tuple[ClusterTo
     """
     if not text:
         raise UserError(
-            "TF_CONFIG is not set: it describes the cluster, and says which of its tasks this process is; set it, "
+            "TF_CONFIG is not set: it has to describe the cluster, and to say which of its tasks this process is; set it, "
             "or give --cluster, --type and --index"
         )
     try:
@@ -82,7 +82,7 @@ def from_tf_config(text: str | None, notify: Notify = ignore) -> tuple[ClusterTo
 def from_file(path: Path, task: Task, notify: Notify) -> tuple[ClusterTopology, Task]:
     """Return the cluster that a YAML file describes (type → addresses), without its evaluator, and `task`.
 
-    `task` is the one that --type and --index name. Notices and errors are those of `from_tf_config`.
+    `task` is the task that --type and --index name. Notices and errors are as in `from_tf_config`.
     """
     origin = Origin(f"'{path}'", "", "--type", "--index")
     try:
@@ -95,8 +95,8 @@ def from_file(path: Path, task: Task, notify: Notify) -> tuple[ClusterTopology, 
 def _topology(given: _Jobs, task: Task, origin: Origin, notify: Notify) -> tuple[ClusterTopology, Task]:
     if EVALUATOR in given:
         notify(
-            f"{origin.field(EVALUATOR)}: the evaluator is left out of the cluster: it scores checkpoints, and TensorFlow "
-            "would wait for it in vain"
+            f"{origin.field(EVALUATOR)}: the evaluator is left out of the cluster: it only scores checkpoints, "
+            "and TensorFlow would wait for it forever"
         )
     cluster = _cluster(given, origin)
     counts = {name: len(addresses) for name, addresses in cluster.items()} | {EVALUATOR: 1}
@@ -109,7 +109,7 @@ def _topology(given: _Jobs, task: Task, origin: Origin, notify: Notify) -> tuple
 
 def _cluster(given: Mapping[str, list[str]], origin: Origin) -> dict[str, list[str]]:
     if {CHIEF, MASTER} <= given.keys():
-        raise UserError(f"{origin.field(MASTER)}: there is a chief too, and a master is the same: keep one of them")
+        raise UserError(f"{origin.field(MASTER)}: there is a chief too, which is the same as a master: keep only one")
     members = {CHIEF if kind == MASTER else kind: addresses for kind, addresses in given.items() if kind != EVALUATOR}
     cluster = {kind: members[kind] for kind in TRAINING_TYPES if kind in members}
     if tuple(cluster) not in {mode.cluster.types for mode in MODES} or len(cluster) < len(members):
@@ -135,6 +135,6 @@ def _check_ports_of_this_machine(cluster: Mapping[str, list[str]], origin: Origi
         is_here = host == "localhost" if ip is None else ip.is_loopback
         if is_here and (other := taken.setdefault(port, address)) != address:
             raise UserError(
-                f"{origin.field()}: {other!r} and {address!r} have the same port and are the same machine, where "
-                "TensorFlow listens on all addresses: give each of its tasks another port"
+                f"{origin.field()}: {other!r} and {address!r} have the same port on the same machine, where "
+                "TensorFlow listens on all addresses: give each task there a different port"
             )

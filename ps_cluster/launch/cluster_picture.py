@@ -13,7 +13,7 @@ from ps_cluster.report.pages import rendered
 
 _ROWS = (CHIEF, WORKER, PS)  # workers are in the middle, because chief and ps talk only to workers
 _LEFT, _TOP, _WIDTH, _HEIGHT, _GAP, _BETWEEN = 210, 56, 190, 76, 36, 74  # user units of the SVG
-_ASIDE = 7  # distance from the middle of each of two arrows between the same boxes
+_ASIDE = 7  # distance of each of two opposite arrows from the middle of their boxes
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Box:
 
 
 def draw_cluster(view: ClusterView) -> str:
-    """Return the picture of a cluster, an SVG file's content."""
+    """Return the picture of a cluster as the content of an SVG file."""
     rows = [kind for kind in _ROWS if view.of_type(kind)]
     columns = max((len(view.of_type(kind)) for kind in rows), default=1)
     boxes = {kind: _row(view.of_type(kind), row, columns) for row, kind in enumerate(rows)}
@@ -60,7 +60,7 @@ def _y_of(row: int) -> int:
 
 
 def _row(tasks: list[TaskView], row: int, columns: int) -> list[Box]:
-    """Return the boxes of a row, in the middle of a picture with `columns` columns."""
+    """Return the boxes of a row, centred in a picture with `columns` columns."""
     left = _LEFT + (columns - len(tasks)) * (_WIDTH + _GAP) / 2
     return [
         Box(left + column * (_WIDTH + _GAP), _y_of(row), task.state, _lines(task)) for column, task in enumerate(tasks)
@@ -87,7 +87,7 @@ def _arrows(flow: Flow, boxes: dict[str, list[Box]]) -> Iterator[tuple[float, fl
 
 
 def _flow_labels(flows: tuple[Flow, ...], rows: list[str]) -> Iterator[tuple[int, int, str, str]]:
-    """Yield x, y, text and style of each flow's name. A flow joins two rows of the picture; its name is below the upper one."""
+    """Yield x, y, text and style of each flow's name. A flow joins two rows; its name is below the upper row."""
     used = dict.fromkeys(rows, 0)
     for flow in flows:
         upper = min(flow.sender, flow.receiver, key=rows.index)

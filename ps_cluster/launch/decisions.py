@@ -1,7 +1,7 @@
-"""Decide what follows from each event of a run: the launcher's rules, as a state machine that touches nothing.
+"""Decide what follows from each event of a run: the launcher's rules, as a state machine without side effects.
 
-Each method of `Decisions` takes an event and returns actions (actions.py), which event_loop.py carries out. There is no
-process, file or clock here.
+Each method of `Decisions` takes an event and returns actions (actions.py), which event_loop.py carries out. Nothing here
+uses a process, a file or a clock.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Look:
     """The state of all tasks in one round of the launcher's event loop.
 
     Attributes:
-      pids: task → pid of all that run.
+      pids: task → pid of every task that runs.
       frozen: the tasks whose process is stopped (SIGSTOP).
       states: all tasks and their states on one line, for messages.
     """
@@ -65,9 +65,9 @@ class Look:
 class Decisions:
     """The rules of a run, and what they remember.
 
-    Training is over when the leader ends: the chief, or worker 0 if there is no chief. Each method takes the time last,
-    and returns the actions that follow, in their order. `silences`: the worker processes that were killed because they
-    were silent.
+    Training is over when the leader ends: the chief, or worker 0 if there is no chief. Each method for an event takes the
+    time as its last argument, and returns the actions that follow, in order. `silences`: the worker processes that were
+    killed because they were silent.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Decisions:
         self._limits = limits
         self._on_death = config.mode_kind.cluster.on_death
         self._recovery = Recovery(limits, self._on_death)
-        # A task, or `CLUSTER` → a time, and the action that `time_passed` returns then.
+        # The planned restarts: a task or `CLUSTER` → (time, the action that `time_passed` returns at that time).
         self._plans: dict[Task | str, tuple[float, Action]] = {}
         self._clock = StageClock(limits, now_s)
         self._silence = SilenceDetector(config, limits, now_s)
@@ -94,14 +94,14 @@ class Decisions:
         self._early_stopping = early_stopping
         self._stopped_early = False
         self._most_applied = -1
-        self._outcome: Outcome = "failed"  # as the leader writes it in the end
+        self._outcome: Outcome = "failed"  # until the leader has written the outcome
         self._scored = False
         self._evaluator_lost: str | None = None
 
     # Answers to actions.
 
     def cluster_started(self, topology: ClusterTopology, now_s: float) -> Actions:
-        """Take the new tasks after `StartCluster`, `RestartTraining`, `GiveUp` or `Scale` was carried out."""
+        """Record the tasks of the cluster after `StartCluster`, `RestartTraining`, `GiveUp` or `Scale` was carried out."""
         self._topology = topology
         return ()
 
@@ -111,8 +111,9 @@ class Decisions:
         return ()
 
     def snapshot_checked(self, request: RestartFromSnapshot, snapshot: bool, problem: str, now_s: float) -> Actions:
-        """`RestartFromSnapshot` has stopped all training tasks. `snapshot`: there is a sound one to continue from.
+        """Plan the restart of the training tasks that `RestartFromSnapshot` has stopped.
 
+        `snapshot`: whether there is a sound snapshot to continue from.
         `problem`: why training can neither continue nor start again from its first step; "" if it can.
         """
         cause, delay_s = request.cause, request.delay_s
@@ -134,7 +135,7 @@ class Decisions:
     # Training progresses, and ends.
 
     def progress_seen(self, row: ProgressRow, workers: Mapping[int, int], now_s: float) -> Actions:
-        """The leader wrote a row. `workers`: index → pid of the worker processes that run now."""
+        """Record a row that the leader wrote. `workers`: index → pid of the worker processes that run now."""
         begins = self._clock.record_row(row, now_s)
         self._trained |= begins
         if self._clock.under_way:
@@ -146,13 +147,13 @@ class Decisions:
         return self._stop_early(now_s) if self._stage is RunStage.TRAINING else ()
 
     def score_seen(self, score: EvaluationRow, now_s: float) -> Actions:
-        """The evaluator scored a checkpoint, now or before this launcher was started."""
+        """Record a score of the evaluator, which may be older than this launcher."""
         self.evaluator_moved(now_s)
         self._early_stopping.see(score)
         return self._stop_early(now_s) if self._stage is RunStage.TRAINING else ()
 
     def evaluator_moved(self, now_s: float) -> Actions:
-        """The evaluator did something, such as computing a sampled update again."""
+        """Record that the evaluator made progress, such as computing a sampled update again."""
         if self._stage is RunStage.SCORING:
             self._clock.restart(now_s)
         return ()
@@ -170,12 +171,12 @@ class Decisions:
         return Notice(logs.DRAINING(f"stopping early: {due.line}; {_DRAINS}")), *self._drain(now_s)
 
     def evaluator_done(self, now_s: float) -> Actions:
-        """The evaluator ended with exit code 0: it has scored the last checkpoint."""
+        """Record that the evaluator ended with exit code 0, after it scored the last checkpoint."""
         self._scored = True
         return (self._ended(),) if self._stage is RunStage.SCORING else ()
 
     def leader_done(self, outcome: Outcome, now_s: float) -> Actions:
-        """The leader ended with exit code 0. `outcome`: the one that it wrote, "failed" if it wrote none."""
+        """Record that the leader ended with exit code 0. `outcome`: the outcome that it wrote; "failed" if it wrote none."""
         if self._expects_ends:
             return ()
         if outcome == "failed":
@@ -195,7 +196,7 @@ class Decisions:
         return requests > 1 or (requests == 1 and (self._stop_requested or not self._trained))
 
     def stop_requested(self, exit_code: int, now_s: float) -> Actions:
-        """The user asks to stop by a signal. `exit_code`: that of a program which the signal ends at once."""
+        """Record that a signal of the user asks to stop. `exit_code`: that of a program which this signal kills."""
         again, self._stop_requested = self._stop_requested, True
         if again or not self._trained:
             when = f"while {self._stage.value}" if self._trained else "before training began"
@@ -213,7 +214,7 @@ class Decisions:
         return (DrainLeader(self._topology.leader),)
 
     def scale_requested(self, workers: int, now_s: float) -> Actions:
-        """The user asks for another number of workers: `ps-cluster scale`."""
+        """Handle the request of a user for another number of workers (`ps-cluster scale`)."""
         if self._stage is not RunStage.TRAINING or CLUSTER in self._plans:
             line = f"not now, while {self._stage.value}: workers are started and stopped during training"
             return (AnswerScale(line, refused=True),)
@@ -225,7 +226,7 @@ class Decisions:
     # A task dies.
 
     def port_taken(self, first: TaskExit, now_s: float) -> Actions:
-        """At least one task ended because another program has its port. This is called before `task_died` is."""
+        """Handle the end of tasks whose port another program has; `first` is one of them. Call this before `task_died`."""
         if self._trained:
             return ()  # this is a death like any other
         self._ports_taken += 1
@@ -241,9 +242,9 @@ class Decisions:
         return CLUSTER in self._plans or self._stage is RunStage.SCORING
 
     def task_died(self, death: TaskExit, now_s: float) -> Actions:
-        """A task ended in any other way than `leader_done` and `evaluator_done`.
+        """Handle the end of a task that is reported neither to `leader_done` nor to `evaluator_done`.
 
-        Plan its restart, which `time_passed` returns when the delay is over; restart the whole cluster; or give it up.
+        Either plan a restart, which `time_passed` returns after the delay, or restart the whole cluster, or give the task up.
         """
         task = death.task
         if task.type != EVALUATOR:
@@ -275,7 +276,7 @@ class Decisions:
         line = f"{cause}; training continues without {task}"
         if task.type == WORKER and gone and self._stage is not RunStage.STARTING:
             return GiveUp(task), Notice(line)
-        # The chief would wait for this worker: before training for its server, later for its answer. So all restart.
+        # The chief would wait for this worker: before training for its server, later for its answer. So all tasks restart.
         return GiveUp(task), RestartFromSnapshot(line, delay_s=0)
 
     def _continue_without_evaluator(self, cause: str) -> Actions:
@@ -287,7 +288,7 @@ class Decisions:
     # Time passes.
 
     def time_passed(self, seen: Look, now_s: float) -> Actions:
-        """Return the actions whose time has come. Called after all events of a round have been reported."""
+        """Return the actions whose time has come. Call this after all events of a round have been reported."""
         due = [key for key, (at_s, _) in self._plans.items() if at_s <= now_s]
         actions = [*(self._plans.pop(key)[1] for key in due), *self._end_frozen(seen, now_s)]
         if self._clock.under_way:
@@ -307,7 +308,7 @@ class Decisions:
     def _end_frozen(self, seen: Look, now_s: float) -> Actions:
         actions: list[Action] = []
         for task in self._frozen.take_overdue(seen.frozen, now_s):
-            line = logs.TASK_FROZEN(f"{task} has been frozen for {self._frozen.limit_s:.0f} s: ending it")
+            line = logs.TASK_FROZEN(f"{task} has been frozen for {self._frozen.limit_s:.0f} s: killing it")
             actions += (Notice(line), *self._kill(task, seen, now_s))
         return tuple(actions)
 
@@ -320,8 +321,8 @@ class Decisions:
             return ()  # it ended since the last row
         self.silences.append(silent)
         line = logs.WORKER_SILENT(
-            f"{task} (pid {silent.pid}) is silent: no update for {silent.seconds:.0f} s, after {silent.updates}; "
-            "its stacks are in its log; ending it"
+            f"{task} (pid {silent.pid}) is silent: no update for {silent.seconds:.0f} s, after {silent.updates} "
+            "updates; its stack traces are in its log; killing it"
         )
         return (WriteStacks((task,)), Notice(line), *self._kill(task, seen, now_s))
 
@@ -341,7 +342,7 @@ class Decisions:
         return keys
 
     def _at_limit(self, seen: Look, now_s: float) -> Actions:
-        """Return what follows when the limit of the stage is exceeded."""
+        """Return the actions to take if the time limit of the stage is exceeded; none if it is not."""
         leader = self._topology.leader
         if (what := self._clock.overdue(leader, now_s)) is None:
             return ()
@@ -351,7 +352,7 @@ class Decisions:
         if self._stage is not RunStage.TRAINING:
             return (EndRun("failed", 1, message),)
         self._clock.restart(now_s)  # the leader's death restarts the cluster
-        notice = Notice(logs.STANDSTILL(f"{message}; stacks are in the logs; ending {leader}"))
+        notice = Notice(logs.STANDSTILL(f"{message}; stack traces are in the logs; killing {leader}"))
         return (WriteStacks(self._topology.tasks), *self._kill(leader, seen, now_s), notice)
 
     def _ended(self) -> EndRun:
@@ -390,13 +391,13 @@ def _why_not_scaled(config: RunConfig, workers: int) -> str | None:
     least, most = config.least_workers, config.most_workers
     if least <= workers <= most:
         return None
-    between = f"{least} to {most}" if least < most else f"{least} and no other number of"
+    between = f"{least} to {most}" if least < most else f"exactly {least}"
     return f"--workers: got {workers}: this run was started for {between} workers (run --min-workers, --max-workers)"
 
 
 def _rate_of(config: RunConfig, workers: int) -> str:
-    """Return the end of a line about a learning rate that more workers lower; empty if it is not lowered."""
+    """Return the end of a line that says how far more workers lower the learning rate; empty if they do not lower it."""
     begun = config.training_workers
     if not config.mode_kind.lowers_rate or workers <= begun:
         return ""
-    return f", with {(begun / workers) ** 2:.2g} times the learning rate, which suits {counted(begun, 'worker')}"
+    return f", with {(begun / workers) ** 2:.2g} times the learning rate that suits {counted(begun, 'worker')}"

@@ -53,7 +53,7 @@ def _settings(tree: Mapping[str, Any], resolved: Resolved, prefix: str = "") -> 
 
 
 def _text(value: Any) -> str:
-    """Return a value as YAML on one line: as JSON, which is YAML too, or as text without quotes if it reads as text."""
+    """Return a value as YAML on one line: as JSON, which is also YAML, or unquoted if YAML reads that as the same text."""
     if isinstance(value, str) and _PLAIN.fullmatch(value) and parse_yaml(value) == value:
         return value
     return json.dumps(value, ensure_ascii=False)

@@ -20,14 +20,14 @@ from ps_cluster.runs.run_dir import RunDir
 
 
 def training_result(run_dir: RunDir) -> TrainingResult | None:
-    """Return the result of the newest session that ended in order; None if there is none."""
+    """Return the result of the newest session that ended cleanly; None if there is none."""
     with contextlib.suppress(FileNotFoundError, UserError):
         return read_json(run_dir.training_result, TrainingResult)
     return None
 
 
 def early_stopping_of(run_dir: RunDir, config: RunConfig) -> EarlyStopping:
-    """Return the early stopping of a new session. It knows at which update the session before it ended in order."""
+    """Return the early stopping of a new session. It knows at which update the previous session ended cleanly."""
     before = training_result(run_dir)
     return EarlyStopping(config, before.updates.applied if before else -1)
 
@@ -37,7 +37,7 @@ def why_broken(outcome: Outcome, updates: int) -> str:
     if outcome == "nan_loss":
         return (
             f"the loss was NaN or infinite in every step of {updates:,} updates, so the training can't be judged: look for "
-            "NaN in the inputs and targets, and in the loss for a logarithm of 0 or a division by 0 "
+            "NaN in the inputs and targets, and for a logarithm of 0 or a division by 0 in the loss "
             "(docs/extending.md#if-it-does-not-learn)"
         )
     return (
@@ -47,9 +47,9 @@ def why_broken(outcome: Outcome, updates: int) -> str:
 
 
 def write_ending(config: RunConfig, run_dir: RunDir, ended: EndedRun, notify: Notify, *, draw: bool = True) -> int:
-    """Write the summary and print the closing table. Return the exit code that the proof asks for.
+    """Write the summary and print the closing table. Return the exit code: 1 if the proof does not hold, else 0.
 
-    `draw`: whether to draw the page of results too. Raises RunFailed if the summary can't be written.
+    `draw`: whether to draw the page of results as well. Raises RunFailed if the summary can't be written.
     """
     try:
         with locks.in_turn(run_dir.summary_lock):
@@ -65,5 +65,5 @@ def write_ending(config: RunConfig, run_dir: RunDir, ended: EndedRun, notify: No
     closing_table.print_places(written, run_dir, console)
     if (proof := written.proof) is None or proof.holds:
         return 0
-    print_error(f"the proof of this run fails: {proof.problem} (all: {run_dir.summary})")
+    print_error(f"the proof of this run fails: {proof.problem} (details: {run_dir.summary})")
     return 1

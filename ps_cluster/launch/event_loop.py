@@ -1,6 +1,6 @@
-"""The launcher's event loop: look at tasks and run files, report to `Decisions` what was seen, carry out what follows.
+"""The launcher's event loop: look at tasks and run files, report events to `Decisions`, and carry out its actions.
 
-This is the way of a worker that has ended and is started again. `_look` gets its `TaskExit` from `Supervisor.poll`, and
+For example, a worker that has ended is started again in these steps. `_look` gets its `TaskExit` from `Supervisor.poll`, and
 `_report_exit` passes it to `Decisions.task_died`, which plans a `RestartTask`. Once its time has come,
 `Decisions.time_passed` returns this action, and `_act` calls `LocalCluster.restart`.
 """
@@ -73,7 +73,7 @@ class EventLoop:
         self._ending: EndRun | None = None
 
     def until_the_end(self) -> EndRun:
-        """Start the cluster; return its ending once all work is done. The caller stops what still runs."""
+        """Start the cluster; return the ending once all work is done. The caller stops the processes that still run."""
         for rows_of_before in (self._progress, self._evaluation, self._recomputed):
             rows_of_before.skip()
         for score in read_rows(self._run_dir.evaluation, EvaluationRow):
@@ -85,18 +85,18 @@ class EventLoop:
                 if self._ending is not None:
                     break
                 self._sleep(self._limits.look_every_s)
-        except StopHeard:  # in a wait for the fork server, so no look has reported the requests to stop
+        except StopHeard:  # raised in a wait for the fork server, before `_look` could report the requests
             while self._ending is None:
                 self._carry_out(self.decisions.stop_requested(self._requests.exit_code, self._clock()))
         self._read_rows()
         return self._ending
 
     def stops_at_once(self) -> bool:
-        """Return whether the user's latest requests, which the loop has not seen yet, end the run without a drain."""
+        """Return whether the user's latest requests to stop, not reported by the loop yet, end the run without a drain."""
         return self.decisions.stops_at_once(self._requests.count - self._requests_seen)
 
     def _carry_out(self, decided: Actions) -> None:
-        """Carry out actions in their order. Nothing is done after the one that ends the run."""
+        """Carry out actions in their order. Those after an action that ends the run are dropped."""
         for action in decided:
             if self._ending is None:
                 self._act(action)
@@ -104,7 +104,7 @@ class EventLoop:
     # Looking.
 
     def _look(self) -> None:
-        # Read the count before the rows: if a user stops because of a row, that row is then read too.
+        # Read the count before the rows: if a row makes the user stop the run, that row is read first.
         requests = self._requests.count
         self._read_rows()
         if exits := self._cluster.poll():
@@ -134,7 +134,7 @@ class EventLoop:
     def _report_exits(self, exits: list[TaskExit]) -> None:
         if taken := [task_exit for task_exit in exits if task_exit.exit_code == PORT_IN_USE]:
             self._carry_out(self.decisions.port_taken(taken[0], self._clock()))
-        # The leader's end first: exits of other training tasks after it need no recovery.
+        # Report the leader's end first: after it, exits of other training tasks need no recovery.
         for task_exit in sorted(exits, key=lambda task_exit: not self._is_leaders_end(task_exit)):
             # An earlier report may have given its task a new process.
             if self._cluster.pids.get(task_exit.task) is None:
@@ -222,7 +222,7 @@ class EventLoop:
             snapshot = newest_for(self._cluster.shards, self._run_dir, self._notice) is not None
             if not snapshot and checkpoints.newest_first(self._run_dir.states):
                 states = f"any state in '{self._run_dir.root}'"
-                problem = f"training can't continue from {states}, and does not begin anew while states are there"
+                problem = f"training can't continue from {states}, and does not begin again while states are there"
         except RunFailed as error:
             problem = str(error)
         self._carry_out(self.decisions.snapshot_checked(request, snapshot, problem, self._clock()))

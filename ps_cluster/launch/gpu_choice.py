@@ -21,14 +21,14 @@ def is_on_gpus(
 
 
 def with_gpus_found(config: RunConfig, gpus: Sequence[str], notify: Notify, *, replaces: bool = True) -> RunConfig:
-    """Return a configuration whose `cluster.gpus` asks only for GPUs that exist (`gpus`). Report those that are not used.
+    """Return a configuration whose `cluster.gpus` asks only for GPUs that exist (`gpus`). Report unused GPUs.
 
-    `replaces`: whether to replace the setting if this machine has no GPU. Not for a task on one of several machines.
+    `replaces`: whether to replace the setting if this machine has no GPU; False for a task on one of several machines.
     """
     if not config.cluster.on_gpus:
         if gpus:
             count = f"{len(gpus)} GPUs, which are" if len(gpus) > 1 else "a GPU, which is"
-            notify(f"this machine has {count} not used: --gpus auto lets the workers use what there is")
+            notify(f"this machine has {count} not used: --gpus auto would let the workers compute there")
         return config
     if gpus:
         return config

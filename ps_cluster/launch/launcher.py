@@ -1,7 +1,7 @@
 """Run a whole cluster on this machine, from the first process to the summary. Imports no TensorFlow.
 
-The exit code is one of errors.py. It is 0 for a run that was drained after one Ctrl-C, SIGTERM or SIGHUP, and that
-of the signal for a run that was stopped at once, because of a second signal or because training had not begun.
+The exit code is one of errors.py. It is 0 for a run that was drained after one Ctrl-C, SIGTERM or SIGHUP. It is 128 plus
+the signal's number for a run that was stopped without a drain, by a second signal or because training had not begun.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def run_local(
       RunFailed: the summary can't be written.
     """
     began = time.monotonic() if began is None else began
-    clock = AwakeClock()  # one for all limits: each wait, wherever it is, reads the clock and so keeps it going
+    clock = AwakeClock()  # one clock for all limits; every wait reads it, which keeps it going
     isolation, data_dir = config.cluster.isolation, dataset.directory
     with (
         StopRequests() as stop_requests,
@@ -90,7 +90,7 @@ def run_local(
         write_whole(run_dir.config, config.to_yaml())
         write_pointer(run_dir.dataset, dataset)
         write_form(run_dir.examples, dataset)
-        checkpoints.clear_ended(run_dir.checkpoints)  # the evaluator would take it for the end of this run
+        checkpoints.clear_ended(run_dir.checkpoints)  # the evaluator would take an old mark for the end of this run
         supervisor = Supervisor(popen=starter_of_tasks(network.popen, server), machine=Machine(clock))
         cluster = LocalCluster(
             config,
@@ -129,7 +129,7 @@ def run_local(
         )
         proof_code = write_ending(config, run_dir, ended, view.notice)
     except RunFailed:
-        _exit_code(ending, left)  # says what went wrong first
+        _exit_code(ending, left)  # first reports what went wrong in the run
         raise
     return _exit_code(ending, left) or proof_code
 
@@ -137,7 +137,7 @@ def run_local(
 def starter_of_tasks(start: Starter[StartedProcess], server: ForkServer) -> Starter[StartedProcess]:
     """Return a function that starts a task: as a fork, if its command is `python -m MODULE …` and it sees no GPUs.
 
-    CUDA does not work in a fork of a process in which it was initialised, and an import of TensorFlow might do that.
+    CUDA does not work in a fork of a process that has initialised CUDA, and an import of TensorFlow might initialise it.
     """
 
     def start_task(argv: list[str], *, env: Mapping[str, str], **options: Unpack[StartOptions]) -> StartedProcess:
@@ -152,7 +152,7 @@ def _exit_code(ending: EndRun, left: list[str]) -> int:
     if ending.user_error:
         raise UserError(ending.message)
     if left:
-        print_error(f"could not be ended: {', '.join(left)}")
+        print_error(f"these processes could not be ended: {', '.join(left)}")
     if ending.message:
         print_error(ending.message)
     return ending.exit_code

@@ -1,4 +1,4 @@
-"""Keep the processes of a run on this machine: their ports, starts and restarts, and cluster.json."""
+"""Manage the processes of a run on this machine: their ports, starts and restarts, and cluster.json."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FORK_SERVER, LAUNCHER, TENSORBOARD = Task("fork_server", 0), Task("launcher", 0)
 
 
 class LocalCluster:
-    """All tasks of a run. `EventLoop` says which of them start, restart and stop; the `Supervisor` has their processes."""
+    """All tasks of a run. `EventLoop` says which of them start, restart and stop; the `Supervisor` holds their processes."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class LocalCluster:
     ):
         self._config = config
         self._notify = notify
-        self._is_written = True  # cluster.json has the present tasks
+        self._is_written = True  # whether cluster.json has the current tasks
         self._run_dir = run_dir
         self._supervisor = supervisor
         self._network = network
@@ -68,7 +68,7 @@ class LocalCluster:
 
     def restart(self, task: Task) -> None:
         """Start a task again after it has ended, at the same address, which the other tasks know."""
-        self._supervisor.stop([task], grace_s=0)  # the ended process may have left others in its group
+        self._supervisor.stop([task], grace_s=0)  # the ended process may have left other processes in its group
         self.restarts[task] += 1
         self._start([task])
 
@@ -85,10 +85,10 @@ class LocalCluster:
         self._start(tasks)
 
     def give_up(self, task: Task) -> None:
-        """Never start a worker again, or leave a parameter server out from the next `restart_training` on.
+        """Give up a task: never restart a worker, or leave out a parameter server from the next `restart_training` on.
 
-        The other workers keep their index, address, cores and logs. config.yaml gets one parameter server fewer, and the
-        others are numbered anew, because what each of them holds comes from the snapshot.
+        If a worker is given up, the others keep their index, address, cores and logs. If a parameter server is given up,
+        config.yaml has one fewer, and the others get new indices, because each gets its shard from the snapshot.
         """
         if task.type == PS:
             self._config = self._config.with_values({"cluster.parameter_servers": self.shards - 1})
@@ -102,7 +102,7 @@ class LocalCluster:
         return self._config.shards
 
     def scale(self, *, start: Sequence[Task] = (), stop: Sequence[Task] = (), grace_s: float) -> None:
-        """Start workers that were absent, and stop others. This is neither a death nor a restart."""
+        """Start workers that were absent, and stop others. This counts neither as a death nor as a restart."""
         self.topology = self.topology.with_workers(started=start, stopped=stop)
         self._end(stop, grace_s)
         self._start(start)
@@ -146,7 +146,7 @@ class LocalCluster:
         self._outlived += self._supervisor.stop(tasks, grace_s)
 
     def stop_all(self, grace_s: float) -> list[str]:
-        """Stop everything; return the names of the processes that are still there, usually none."""
+        """Stop all tasks; return the names of the processes that could not be ended, usually none."""
         self._measure()
         left = self._supervisor.stop_all(grace_s)
         there = {process.pid: process.task for process in self._outlived if process.child.running}

@@ -45,7 +45,7 @@ from ps_cluster.training.resuming import check_journals, newest_checkpoint
 
 
 def new_root(mode: str, model: str) -> Path:
-    """Return a folder under runs/ for a run without --run-dir. `mode`, `model`: names, or references to code."""
+    """Return the path of a folder under runs/ for a run without --run-dir. `mode`, `model`: names, or references to code."""
     names = (Path(user_code.short_name(name)).stem for name in (mode, model))  # a saved model is a path
     return Path("runs") / "-".join((time.strftime("%Y%m%d-%H%M%S"), *names))
 
@@ -85,9 +85,9 @@ def resume_run(
 ) -> int:  # fmt: skip
     """Resume the run in `root`. Returns the exit code; raises UserError if it can't be resumed.
 
-    `more` has settings that may change: another length of the whole run, `training.epochs` or `training.steps`, or another
-    limit of its time, `training.max_seconds`; another number of `cluster.parameter_servers`; and what TensorBoard shows.
-    None: as it was.
+    `more`: the settings to change; None: no changes. Only these may change: the length of the whole run
+    (`training.epochs` or `training.steps`), its time limit (`training.max_seconds`), the number of
+    `cluster.parameter_servers`, and what TensorBoard shows.
     """
     run_dir = RunDir.open(root)
     with locks.sole_use(root, RUN_DIRECTORY, view.notice):
@@ -129,7 +129,7 @@ def _has_work_left(
 ) -> bool:
     """Return whether a run that is to be resumed has work left.
 
-    If it has, it continues from its newest checkpoint. So the checkpoint is checked here, before config.yaml is
+    A run with work left continues from its newest checkpoint. So that checkpoint is checked here, before config.yaml is
     overwritten and before anything starts. With `is_new_length` it is checked even if the run is complete, because a
     length below the number of updates that have begun is refused. Raises UserError if the run can't continue.
     """
@@ -146,7 +146,7 @@ def _has_work_left(
 def _refuse_if_time_is_over(run_dir: RunDir, config: RunConfig) -> None:
     """Raise UserError if the time limit has ended the run already.
 
-    A run that was interrupted while it was drained or scored is not refused: it goes on with that.
+    A run that was interrupted while it was drained or scored is not refused: it continues the drain or the scoring.
     """
     limit_s = config.training.max_seconds
     try:
@@ -183,9 +183,10 @@ def resolve_data(settings: DataSettings, notify: Notify) -> PackedDataset:
 def complete_config(config: RunConfig, dataset: PackedDataset, notify: Notify = ignore) -> RunConfig:
     """Return `config` with "auto" replaced by the values chosen here, and an absolute data directory.
 
-    Label smoothing is 0 for an objective that has none, unless somebody has set it. The rule of the network's compile()
-    replaces `compiled`. To find it, a process builds a user's own network. `notify` gets what a user should know about it
-    before spending hours on a training. Raises UserError if settings or network do not fit the data set's examples.
+    Label smoothing becomes 0 for an objective without it, unless the user has set it. The optimizer of the network's
+    compile() replaces the rule `compiled`. To find it, a process builds a user's own network. `notify` gets what the user
+    should know about the network before a long training. Raises UserError if settings or network do not fit the
+    examples of the data set.
     """
     if not OBJECTIVES[dataset.spec.objective].smooths_labels and SMOOTHING not in changed(config):
         config = config.with_values({SMOOTHING: 0.0})
@@ -204,7 +205,7 @@ def complete_config(config: RunConfig, dataset: PackedDataset, notify: Notify = 
     facts = network_check.check_network(config, dataset, notify)
     if facts.not_alone:
         notify(
-            f"best/model.keras will need your code: {facts.not_alone}. Give predict and export --code as well "
+            f"best/model.keras will need your code: {facts.not_alone}. Give --code to predict and export as well "
             "(docs/extending.md#layers-of-your-own)"
         )
     config = network_check.with_rule_of_compile(config, facts)
@@ -223,7 +224,7 @@ def slow_line(asked: RunConfig, complete: RunConfig, dataset: PackedDataset) -> 
     """Return a line that says how long the training will take, if this processor lacks bfloat16 instructions.
 
     Return None if float32 was asked for, or if it is not known that the network takes much longer in float32.
-    `complete`: what `complete_config` made of the settings.
+    `asked`: the user's settings. `complete`: what `complete_config` returned for them.
     """
     if asked.model.precision != AUTO or complete.model.precision != "float32":
         return None
@@ -234,13 +235,13 @@ def slow_line(asked: RunConfig, complete: RunConfig, dataset: PackedDataset) -> 
     examples = complete.total_updates(dataset.train_examples) * complete.examples_per_update
     return (
         f"this processor has no bfloat16 instructions: {network.name} trains in float32, on two cores for about "
-        f"{usual.minutes_in_float32 * examples / usual.examples:.0f} minutes; a smaller network shows the same in about three "
+        f"{usual.minutes_in_float32 * examples / usual.examples:.0f} minutes; a smaller network trains in about three "
         f"minutes: {PROGRAM} run --workers 3 --model tutorial_cnn --epochs 3"
     )
 
 
 def _with_rows_of_workers(config: RunConfig, dataset: PackedDataset) -> RunConfig:
-    """Return `config` with rows in `training.sample` instead of files. Raises UserError if they don't fit the data."""
+    """Return `config` with row numbers if `training.sample` names files. Raises UserError if it does not fit the data."""
     text = config.training.sample
     if text == OF_FILES:
         if not dataset.file_rows:

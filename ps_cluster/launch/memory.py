@@ -19,7 +19,7 @@ _MB = 10**6
 SHARED_MB = 100  # the launcher, and the process that tasks are forked from
 SERVING_MB = 160  # each: the chief, a parameter server, the evaluator
 EMPTY_WORKER_MB, MEASURED_BATCH = 130, 128
-UNSHARED_MB = 320  # additional, for a worker that sees a GPU: it is no fork, and shares no import (n = 2, tutorial_cnn)
+UNSHARED_MB = 320  # additional, for a worker that sees a GPU: it is not forked, so it shares no import (n = 2, tutorial_cnn)
 HOLDS_ALL_MB = 70  # additional, for a worker that holds all parameters itself
 
 
@@ -42,7 +42,7 @@ def needed_bytes(config: RunConfig) -> int | None:
 
 
 def expected(configs: Iterable[RunConfig], at_once: int = 1) -> str:
-    """Return in words how much memory `at_once` runs need together. Each counts as the largest of `configs`."""
+    """Return in words how much memory `at_once` runs need together. Each is counted as the largest of `configs`."""
     needed = [needed_bytes(config) for config in configs]
     if not needed or None in needed:
         return "unknown, because a network was not measured"
@@ -55,6 +55,6 @@ def warning(config: RunConfig, room: FreeMemory) -> str | None:
     if needed is None or needed <= room.memory_bytes:
         return None
     return (
-        f"memory: the run takes about {needed / 1e9:.1f} GB and {room}: the system may end processes of it; fewer "
+        f"memory: the run takes about {needed / 1e9:.1f} GB and {room}: the system may kill its processes; fewer "
         "cluster.workers, a smaller training.batch_size_per_worker or --no-evaluator take less"
     )

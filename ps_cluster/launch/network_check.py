@@ -38,7 +38,7 @@ from ps_cluster.system import environment
 from ps_cluster.system.child_process import how_ended
 from ps_cluster.system.lifetime import die_with_launcher
 
-WITHIN_S = 120.0  # each task builds it again, and training has to begin within `RunLimits.startup_s`
+WITHIN_S = 120.0  # each task builds the network again, and training has to begin within `RunLimits.startup_s`
 # The section `optimizer` of a network that was not compiled.
 WITHOUT_COMPILE: dict[str, JsonValue] = {"rule": Adam.name, "learning_rate": Adam.usual_rate, "weight_decay": 0.0}
 
@@ -52,7 +52,7 @@ class NetworkFacts(Row):
       error: why the network can't be trained; None if it can.
       optimizer: the settings of the section `optimizer` that compile() asks for; empty without a compile().
       schedule: the settings of the section `schedule` that this optimizer has; empty if its rate is constant.
-      no_rule: why there are no such settings although the network was compiled.
+      no_rule: why `optimizer` is empty although the network was compiled.
       not_alone: why Keras can't load the best model without the user's code; None if it can.
       reading: how its outputs or the targets are interpreted, in words, if there is a choice.
       metrics: the metrics that are scored besides accuracy, error and loss: name → which values are better, or None if
@@ -69,7 +69,7 @@ class NetworkFacts(Row):
 
 
 def check_network(config: RunConfig, dataset: PackedDataset, notify: Notify = ignore) -> NetworkFacts:
-    """Return the facts about a network that can be trained. A network of this package is not built, and has only `reading`.
+    """Return the facts about a network that can be trained. A network of this package is not built: only `reading` is set.
 
     A network is built at most once in a process, so it costs nothing to ask again. `notify` gets a line before a network
     is built, because TensorFlow is imported for that, which takes some seconds. Raises UserError if the network can't be
@@ -102,7 +102,7 @@ def _key(config: RunConfig, dataset: PackedDataset) -> tuple[str, str]:
 def with_rule_of_compile(config: RunConfig, facts: NetworkFacts) -> RunConfig:
     """Return a configuration in which the optimizer of compile() replaces rule `compiled`, if that rule is chosen.
 
-    The optimizer's schedule replaces a constant rate. Settings of `optimizer` that were set besides the rule stay. The
+    The optimizer's schedule replaces a constant rate. Other settings of `optimizer` that the user has set are kept. The
     usual staleness method of rule `compiled` is replaced by that of the new rule. Raises UserError if compile() asks for
     an optimizer that no rule is equivalent to.
     """
@@ -134,7 +134,7 @@ class Question(Row):
         return cls(config=config.model_dump(mode="json"), dataset=dataset.directory)
 
     def to_json(self) -> str:
-        """Return the question as JSON. `json` also writes file names that are no text, and pydantic refuses them."""
+        """Return the question as JSON. `json` can write file names that are not valid Unicode; pydantic can't."""
         return json.dumps(self.model_dump(mode="json"))
 
     @classmethod

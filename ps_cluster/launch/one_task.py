@@ -86,7 +86,7 @@ def run_one_task(
       config: the configuration, made for a cluster of the size of `topology`.
       root: the run directory. The leader and the evaluator must share it; every other task may have another one.
       task_argv: the command of the task's process, as for `run_local`.
-      port_free_within_s: the longest time, in seconds, until an earlier process of the task has freed its port.
+      port_free_within_s: how many seconds to wait until an earlier process of the task has freed its port.
     """
     _check_cluster(config, topology)
     check_min_workers(options.min_workers, len(topology.cluster.get(WORKER, ())), config.mode_kind)
@@ -99,7 +99,7 @@ def run_one_task(
     _decide_to_resume(options.resume, run_dir, leads=leads)
     _check_port_is_free(topology, task, port_free_within_s)
     guard_port(config.cluster.isolation, topology.port(task), topology.addresses, notify)
-    # Leaders share: a newer one takes over from one that is frozen or can't be reached (runs/leaders.py).
+    # Leaders share the lock: a newer leader takes over from one that is frozen or can't be reached (runs/leaders.py).
     held = root if leads else RunDir(root).workspace(task)
     try:
         with locks.sole_use(held, RUN_DIRECTORY, notify, shared=leads):
@@ -117,7 +117,7 @@ def run_one_task(
 
 @dataclass
 class OneTask:
-    """One task of a cluster on several machines, in a run directory that this process holds.
+    """One task of a cluster on several machines, in a run directory that this process has locked.
 
     Attributes:
       config: a complete configuration, in which values have replaced every "auto".
@@ -146,14 +146,14 @@ class OneTask:
         if self.leads and (failure := failed_for_good(self.run_dir)):
             print_error(failure)
             return FAILED_FOR_GOOD
-        # Bad input must not end a leader that is at work.
+        # Check this before the claim: bad input must not end another leader that is at work.
         if self.leads and _decide_to_resume(self.options.resume, self.run_dir, leads=True):
             newest_checkpoint(self.config, self.run_dir, self.dataset, notify)
         try:
             if self.leads:
                 self.claim = claim(self.run_dir)
                 set_fence(self.claim.check)
-            # Decided again, because until the claim another leader may have saved.
+            # Decide again, because another leader may have saved a state before the claim.
             self.resumes = _decide_to_resume(self.options.resume, self.run_dir, leads=self.leads)
             if self.leads and self.resumes:  # check before config.yaml is overwritten
                 begun = newest_checkpoint(self.config, self.run_dir, self.dataset, ignore)
@@ -181,7 +181,10 @@ class OneTask:
         return code
 
     def _write_files(self) -> None:
-        """Write what the task's process and `health` read. Only the leader writes the run's config.yaml and cluster.json."""
+        """Write the files that the task's process and `health` read.
+
+        Only the leader writes the run's config.yaml and cluster.json.
+        """
         run_dir, task = self.run_dir, self.task
         own = TaskFile(
             type=task.type,
@@ -206,7 +209,7 @@ class OneTask:
         except OSError as error:
             raise UserError(f"run directory '{run_dir.root}' can't be written: {error.strerror}") from error
 
-    # What the loop asks for (`TaskWork`).
+    # The methods that the loop calls (`TaskWork`).
 
     def start(self, least_workers: int | None) -> ChildProcess:
         """Start the process that runs TensorFlow. It writes to this terminal, and ends with this process."""
@@ -236,7 +239,10 @@ class OneTask:
         write_json(self.run_dir.cluster, ClusterFile(tasks=tasks).model_dump())
 
     def write_ending(self, outcome: Outcome, early_stop: EarlyStop | None) -> int:
-        """Write and print what `run` does at its end. Return 0, or FAILED_FOR_GOOD if the proof does not hold."""
+        """Write the summary and print the closing table, as `run` does at its end.
+
+        Return 0, or FAILED_FOR_GOOD if the proof does not hold.
+        """
         # No launcher has counted the restarts, so they are counted from the processes that have done some work.
         (newest,) = with_work(self.run_dir.work, [ProgressRow(phase="starting")])
         kind, leaders = self.config.mode_kind.trainer_type, self.claim.term if self.claim else 0
@@ -260,8 +266,8 @@ class OneTask:
 def failed_for_good(run_dir: RunDir) -> str | None:
     """Return why the training of a run directory can't continue if it is started again, on one line; None if it can.
 
-    A leader that a scheduler starts again would wait for tasks that have ended with the training, and then find that all
-    updates are there.
+    Without this check, a leader that is started again would wait for tasks that have ended with the training, and then find
+    that all updates were applied before.
     """
     ended = None
     with contextlib.suppress(UserError):
@@ -282,7 +288,7 @@ def failed_for_good(run_dir: RunDir) -> str | None:
 
 
 def check_named(config: RunConfig) -> None:
-    """Raise UserError if the configuration leaves to each machine a setting that must be the same on all."""
+    """Raise UserError if a setting that must be the same on all machines is left to each machine ("auto")."""
     for name, value in (("data.dataset", config.data.dataset), ("model.precision", config.model.precision)):
         if value == "auto":
             raise UserError(
@@ -299,12 +305,12 @@ def _decide_to_resume(resume: Resume, run_dir: RunDir, *, leads: bool) -> bool:
     if leads and held and resume == "never":
         raise UserError(
             f"--resume: got 'never', but run directory '{run_dir.root}' holds checkpoints or snapshots: "
-            "choose another, or leave --resume out to continue from them"
+            "choose another folder, or omit --resume to continue from them"
         )
     if leads and not held and resume == "always":
         raise UserError(
             f"--resume: got 'always', but run directory '{run_dir.root}' holds no checkpoint to resume from: "
-            "leave --resume out to begin there"
+            "omit --resume to begin a training there"
         )
     return resume == "always" or (held and resume == "auto")
 
@@ -327,7 +333,10 @@ def _check_cluster(config: RunConfig, topology: ClusterTopology) -> None:
 
 
 def _check_port_is_free(topology: ClusterTopology, task: Task, within_s: float) -> None:
-    """Raise UserError if another program listens at the task's address; TensorFlow needs seconds to find out."""
+    """Raise UserError if another program still has the task's port after `within_s` seconds.
+
+    TensorFlow itself would take seconds to notice.
+    """
     address = topology.address(task)
     if address is None or topology.port(task) is None:
         return

@@ -3,8 +3,8 @@
 Nothing here restarts a process: the command ends with an exit code, and a scheduler then restarts it or not (`NEVER_RETRY`).
 The rules by which `run` restarts tasks are in decisions.py and recovery.py.
 
-Each method of `TaskDecisions` takes an event and returns actions, which one_task_loop.py carries out. There is no process,
-file or clock here. Stages, their limits and the rule for frozen processes are those of a whole run (stages.py).
+Each method of `TaskDecisions` takes an event and returns actions, which one_task_loop.py carries out. Nothing here uses a
+process, a file or a clock. Stages, their limits and the rule for frozen processes are those of a whole run (stages.py).
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from ps_cluster.system.child_process import signal_name
 
 SAY_EVERY_S = 10.0  # between two lines about the same wait
 LATE_WORKERS_S = 60.0  # how long the leader waits for late workers once all other tasks are there
-_NAMED = 3  # tasks that a line names
+_NAMED = 3  # the most tasks that a line names
 
-_DRAINS = "no new steps; a last checkpoint is written when those under way have ended"
+_DRAINS = "no new steps; a last checkpoint is written when the steps under way have ended"
 _CONTINUES = "run the same command again to continue"
 _AGAIN = f"{_CONTINUES} (exit code {RETRY})"
 
@@ -61,7 +61,7 @@ class StartProcess:
 
 @dataclass(frozen=True)
 class PassSignalOn:
-    """Pass the signal that this command has received on to its process, which then drains the training."""
+    """Forward the signal that this command has received to its process, which then drains the training."""
 
     number: int
 
@@ -90,16 +90,16 @@ TaskActions = tuple[TaskAction, ...]
 class TaskDecisions:
     """The rules of one task, and what they remember.
 
-    A leader first waits for the other tasks, then starts its process and keeps its limits. The other tasks start their
+    A leader first waits for the other tasks, then starts its process and enforces the time limits. The other tasks start their
     process at once, and look for the leader from time to time.
 
-    There are two kinds of times. `now_s` passes on every clock, and limits the waits for other tasks. `awake_s` counts
-    only time in which this process ran, and limits what the task's own process does: both may be frozen together.
+    There are two times. `now_s` also passes while this process is frozen, and limits the waits for other tasks. `awake_s`
+    passes only while this process runs, and limits the task's own process, because both may be frozen together.
 
     Attributes:
       leads: whether the task is the leader.
-      others: the addresses of the tasks that a leader waits for, and of the leader for a task that follows it.
-      process_started: whether the task's process was started. A leader has then waited long enough.
+      others: for a leader, the addresses of the tasks that it waits for; for other tasks, the leader's address.
+      process_started: whether the task's process was started. A leader starts it after the wait for the other tasks.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class TaskDecisions:
             self.others = {other: address for other, address in addresses.items() if other != task}
             if task.type == WORKER:  # without a chief its process waits for the other workers
                 limits = replace(limits, startup_s=limits.startup_s + rendezvous.wait_s)
-        else:  # an evaluator does without the leader
+        else:  # an evaluator does not look for the leader
             self.others = {topology.leader: addresses[topology.leader]} if task.type in topology.types else {}
         self.process_started = False
         self._clock = StageClock(limits, now_s=0.0)  # counts from the start of the process
@@ -153,7 +153,7 @@ class TaskDecisions:
     # The user, or a scheduler, asks to stop.
 
     def stop_requested(self, number: int, awake_s: float) -> TaskActions:
-        """This command got a signal that asks it to stop."""
+        """Handle a signal that asks this command to stop."""
         first, self._stop_signal = not self._stop_signal, number
         if self.leads and first and self._clock.stage is RunStage.TRAINING:
             self._clock.enter(RunStage.DRAINING, awake_s)
@@ -169,7 +169,7 @@ class TaskDecisions:
     def tasks_probed(
         self, there: Collection[Task], unknown_hosts: Sequence[str], now_s: float, awake_s: float
     ) -> TaskActions:
-        """A leader that waits has asked all other tasks for an answer.
+        """Handle a probe of all other tasks by a leader that waits. `there`: the tasks that have answered.
 
         `unknown_hosts`: the hosts of the tasks that have not answered, if this machine can't resolve their names.
         """
@@ -192,14 +192,14 @@ class TaskDecisions:
             waiting = WAITING(f"waiting for {names} ({waited_s:.0f} of {limits.wait_s:g} s){why}")
             return self._say(waiting, missing, now_s)
         in_vain = Notice(f"{names} did not answer for {limits.wait_s:g} s{why}")
-        if self._is_complete(self._total_updates):  # it ended before it could tell the others
+        if self._is_complete(self._total_updates):  # an earlier leader completed it, but could not tell all tasks
             return in_vain, *self._complete()
         return in_vain, Notice(TASK_GIVES_UP(f"{self._task} ends; {_AGAIN}")), EndTask(RETRY)
 
     # Another task looks for the leader.
 
     def leader_probed(self, answers: bool, unknown_hosts: Sequence[str], now_s: float) -> TaskActions:
-        """A task that follows has asked the leader for an answer."""
+        """Handle a probe of the leader by a task that follows it. `answers`: whether the leader has answered."""
         ((leader, address),) = self.others.items()
         if answers:
             self._leader_answered, self._waits_since_s = True, now_s
@@ -215,14 +215,14 @@ class TaskDecisions:
             return self._say(line, "away", now_s)
         if not why:
             return self._give_up(f"{leader} ({address}) did not answer for {wait_s:g} s")
-        # It does not hang, so its stacks would tell nothing.
+        # This task's process does not hang, so its stack traces would tell nothing.
         line = TASK_GIVES_UP(f"{self._task} ends: {leader} ({address}) can't be reached{why}; {_AGAIN}")
         return *self._kill(), Notice(line), self._ended(RETRY)
 
     # The process trains, and ends.
 
     def mark_seen(self, mark: EndedMark | None) -> None:
-        """This task has looked for the mark of the end. `mark`: None if there is none, or if it can't be read here."""
+        """Record the mark that training has ended. `mark`: None if there is none, or if it can't be read here."""
         self._mark = mark
 
     def progress_seen(self, row: ProgressRow, awake_s: float) -> TaskActions:
@@ -231,14 +231,14 @@ class TaskDecisions:
         return self._stop_early(awake_s)
 
     def score_seen(self, score: EvaluationRow, awake_s: float) -> TaskActions:
-        """The evaluator scored a checkpoint, now or before this leader was started."""
+        """Record a score of the evaluator, which may be older than this leader."""
         self._early_stopping.see(score)
         return self._stop_early(awake_s)
 
     def _stop_early(self, awake_s: float) -> TaskActions:
         """Drain the training if its patience or time has run out.
 
-        The training then ends for good, as after Ctrl-C: no other leader continues it.
+        No other leader then continues the training, as after Ctrl-C.
         """
         if self._early_stopping.due is None or self._stop_signal or self._clock.stage is not RunStage.TRAINING:
             return ()
@@ -253,12 +253,12 @@ class TaskDecisions:
             return self._give_up(f"its process was frozen for {self._frozen.limit_s:g} s")
         if not self.leads or (what := self._clock.overdue(self._task, awake_s)) is None:
             return ()
-        if self._is_complete(self._total_updates):  # only its last messages to the others take long
+        if self._is_complete(self._total_updates):  # only the leader's last messages to the other tasks take long
             return *self._kill(), *self._training_ended()
         return self._give_up(what)
 
     def process_ended(self, code: int, stop_signal: int) -> TaskActions:
-        """The process ended by itself.
+        """Handle the end of the process, which this command has not killed.
 
         Args:
           code: its exit code, negative if a signal ended it.
@@ -277,7 +277,7 @@ class TaskDecisions:
         return Notice(line), self._ended(128 + number)
 
     def _training_ended(self) -> TaskActions:
-        """Return how the leader ends after its process has said that training is over."""
+        """Return how the leader ends after its process has reported the end of training."""
         mark = self._mark
         if mark is None:
             return Notice(TASK_GIVES_UP(f"{self._task} has ended without a result")), self._ended(FAILED)
@@ -300,7 +300,7 @@ class TaskDecisions:
         return Notice(TASK_ENDED(f"{self._task} has ended: training is completed")), EndTask(0)
 
     def _give_up(self, why: str) -> TaskActions:
-        """Kill a process that may hang; its stacks tell where."""
+        """Kill a process that may hang, after it has written its stack traces, which show where."""
         line = TASK_GIVES_UP(f"{self._task} ends: {why}; {_AGAIN}")
         return WriteStacks((self._task,)), *self._kill(), Notice(line), self._ended(RETRY)
 
@@ -324,10 +324,10 @@ class TaskDecisions:
 
 
 def taken(task: Task, topology: ClusterTopology) -> str:
-    """Return a line on a port that another program has."""
+    """Return an error message about a port that another program has."""
     return (
-        f"{topology.origin.field(task.type)}: '{topology.address(task)}': {task} can't listen there; usually "
-        "another program does: stop that one, or name another port, the same for every task"
+        f"{topology.origin.field(task.type)}: '{topology.address(task)}': {task} can't listen there, usually "
+        "because another program does: stop that program, or name another port, the same for every task"
     )
 
 

@@ -39,9 +39,9 @@ from ps_cluster.system.child_process import ChildProcess
 from ps_cluster.system.probes import working
 from ps_cluster.system.stop_signals import StopRequests
 
-PROBE_INTERVAL_S = 2.0  # between two looks for the leader, or at the mark of the end
-GATHER_INTERVAL_S = 1.0  # between two looks of a waiting leader for the other tasks
-STACKS_S = 0.5  # from the request for a process's stacks until it is killed
+PROBE_INTERVAL_S = 2.0  # between two probes of the leader, or reads of the mark of the end
+GATHER_INTERVAL_S = 1.0  # between two probes of the other tasks by a leader that waits
+STACKS_S = 0.5  # from the request for a process's stack traces until it is killed
 
 
 class TaskWork(Protocol):
@@ -68,7 +68,7 @@ class Surroundings:
 
 
 class TaskLoop:
-    """The loop of one task."""
+    """The event loop of the command `task`."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class TaskLoop:
     def run(self) -> int:
         """Look after the task until it ends. Return the exit code of the command.
 
-        Raises Superseded, after its process was killed, if a newer leader has taken over, and UserError if another
+        Raises Superseded if a newer leader has taken over, after killing the task's process, and UserError if another
         program has the task's port.
         """
         for rows_of_before in (self._progress, self._scores):
@@ -130,7 +130,7 @@ class TaskLoop:
             self._carry_out(self._decisions.time_passed(self._child.is_frozen, self._awake()))
 
     def _check_claim(self) -> None:
-        """End the process if a newer leader has begun: what the process made on the servers is the older leader's."""
+        """Kill the process and raise Superseded if a newer leader has begun: its work on the servers is then void."""
         try:
             with contextlib.suppress(OSError):  # a shared folder that can't be read just now
                 writing.check()
@@ -140,7 +140,7 @@ class TaskLoop:
             raise
 
     def _probe(self) -> None:
-        """Look at the mark of the end, and for the tasks that this one waits for."""
+        """Read the mark that training has ended, and probe the tasks that this task waits for."""
         decisions, waits = self._decisions, self._child is None
         with contextlib.suppress(UserError):  # damaged, or just being written
             decisions.mark_seen(self._read_mark())

@@ -33,7 +33,7 @@ _COLOURS = {"running": "green", "stopped": "yellow", "gone": "dim", "planned": "
 
 @dataclass(frozen=True)
 class TaskView:
-    """A task, as it is shown. One that is no longer a member of the cluster has no address, devices and TF_CONFIG.
+    """A task, as it is shown. A task that is no longer a member of the cluster has no address, device or TF_CONFIG.
 
     Attributes:
       state: "planned" without a run; else "running", "stopped" by SIGSTOP, "gone", or "elsewhere".
@@ -80,7 +80,7 @@ def of_config(config: RunConfig, environment: Mapping[str, str] = os.environ) ->
         _view(topology, task, "planned", None, is_on_gpus(config, topology, task, environment))
         for task in topology.tasks
     )
-    note = f"These ports are free now. A run uses others; `{PROGRAM} task` uses those of TF_CONFIG."
+    note = f"These ports are free now. A run picks other ports; `{PROGRAM} task` uses those of TF_CONFIG."
     return ClusterView(_title("planned cluster", topology, mode), note, _flows(mode), views)
 
 
@@ -111,7 +111,7 @@ def of_run(root: Path) -> ClusterView:
 
 
 def _state(row: TaskRow, cluster: ClusterFile, run_dir: RunDir) -> str:
-    """Return the state of a process; "elsewhere" if it runs on another machine, where nothing is known."""
+    """Return the state of a process; "elsewhere" if it runs on another machine, where it can't be observed."""
     if cluster.launcher is not None and row.pid is not None:
         return state_of(row.pid, run_dir.root)
     with contextlib.suppress(FileNotFoundError, UserError):
@@ -139,9 +139,9 @@ def _view(topology: ClusterTopology, task: Task, state: str, pid: int | None, on
 
 def _title(what: str, topology: ClusterTopology, mode: Mode) -> str:
     numbers = {kind: sum(task.type == kind for task in topology.tasks) for kind in topology.types}
-    # Several ps are "ps" too.
+    # The plural of "ps" is "ps" too.
     counts = ", ".join(f"{count} {kind}{'s' * (count > 1 and kind != 'ps')}" for kind, count in numbers.items())
-    beside = "; beside it the evaluator" if topology.evaluator else ""
+    beside = "; and, outside the cluster, the evaluator" if topology.evaluator else ""
     return f"{what}: mode {mode.name}: {counts}{beside}"
 
 
@@ -149,11 +149,11 @@ def _flows(mode: Mode) -> tuple[Flow, ...]:
     return tuple(flow for flow in mode.cluster.flows if {flow.sender, flow.receiver} <= set(mode.cluster.types))
 
 
-# Show it to a person.
+# Print a cluster.
 
 
 def print_cluster(view: ClusterView, console: Console) -> None:
-    """Print a row for each task, and what it sends to whom."""
+    """Print a table with a row for each task, and what the tasks send to each other."""
     table = plain_table(task=LEFT, state=LEFT, pid=RIGHT, address=LEFT, devices=FOLD)
     for task in view.tasks:
         state, pid = Text(task.state, _COLOURS[task.state]), str(task.pid or NONE)
@@ -166,7 +166,7 @@ def print_cluster(view: ClusterView, console: Console) -> None:
 
 
 def lines_of_tf_config(tasks: Sequence[TaskView]) -> Iterator[str]:
-    """Yield two lines for each member of the cluster: its name, and a shell's command that sets TF_CONFIG."""
+    """Yield two lines for each member of the cluster: its name, and a shell command that sets TF_CONFIG."""
     for task in tasks:
         if task.tf_config is not None:
             yield f"# {task.name}"

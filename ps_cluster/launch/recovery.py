@@ -20,7 +20,7 @@ CLUSTER = "the cluster"
 
 
 class RestartPolicy:
-    """Counts the deaths of a streak, and decides when to start again and when to give up. It does not know what died.
+    """Counts the deaths of a streak, and decides when to start again and when to give up. A `key` names what died.
 
     Here it counts the deaths of a run's tasks, and in tools/fleet.py those of whole runs. `delays_s`: the delays before
     the restarts of a streak. The last one is repeated.
@@ -45,7 +45,7 @@ class RestartPolicy:
         return self._deaths[key]
 
     def end_streak(self, key: Hashable) -> None:
-        """Forget the deaths of `key`: it recovered, or begins anew."""
+        """Forget the deaths of `key`, because it recovered or begins anew."""
         del self._deaths[key]
 
 
@@ -55,14 +55,14 @@ class _Streak:
 
     first: TaskExit
     died: set[Task] = field(default_factory=set)
-    updates: int = 0  # the most that were applied at the last of them
-    started_s: float = 0.0  # when the task starts, or was started, after the last of them
+    updates: int = 0  # the highest number of applied updates at the last death
+    started_s: float = 0.0  # when the task starts, or was started, after the last death
 
 
 class Recovery:
-    """Recovers tasks from death: each by itself, or all together where a death restarts the whole cluster.
+    """Decides how tasks recover from death: each by itself, or all together where a death restarts the whole cluster.
 
-    It decides and restarts nothing: `Decisions.task_died` makes actions of its answers.
+    `Decisions.task_died` turns its answers into actions.
     """
 
     def __init__(self, limits: RunLimits, on_death: OnDeaths):
@@ -72,7 +72,7 @@ class Recovery:
         self._streaks: dict[Hashable, _Streak] = {}
 
     def restarts_all(self, death: TaskExit) -> bool:
-        """Return whether all training tasks start again with this one."""
+        """Return whether this death restarts all training tasks."""
         # A worker whose port is taken needs another address, which the others only learn by a restart.
         return self._on_death[death.task.type].whole_cluster or death.exit_code == PORT_IN_USE
 
@@ -80,7 +80,7 @@ class Recovery:
         """Count a death; return the seconds after which to start again, None to give up.
 
         Args:
-          updates: the highest number of updates that were ever applied. Two deaths of the cluster are of one streak if no
+          updates: the highest number of updates that were ever applied. Two deaths of the cluster belong to one streak if no
             new update came between them, however long that took. For a single task, the time that it lived decides.
           silent_s: the seconds without an update at the end of the task's life; they do not count as life.
         """
@@ -106,7 +106,7 @@ class Recovery:
     def others_died(self, task: Task) -> bool:
         """Return whether, in the streak of the cluster, another task of this type died too.
 
-        Then the fault is not in the machine or memory of this task, and the cluster would do no better without it.
+        Then the machine or memory of this task is not the cause, and giving this task up would not help the cluster.
         """
         streak = self._streaks.get(CLUSTER) if self._on_death[task.type].whole_cluster else None
         return streak is not None and any(other.type == task.type and other != task for other in streak.died)

@@ -14,7 +14,7 @@ from ps_cluster.runs.training_phases import UNDER_WAY
 
 STEPS = 20  # a step that takes this many times its worker's mean step counts as one that never ends
 PAUSE_STEPS = 2  # a pause between two updates of up to this many mean steps is normal
-# The leader writes a row every 0.5 s. A longer gap counts as this long: the leader handed out no steps in it either.
+# The leader writes a row every 0.5 s. A longer gap counts only this long, as the leader hands out no steps in it.
 LONGEST_ROW_S = 1.0
 
 
@@ -24,8 +24,8 @@ class _Worker:
     def __init__(self, pid: int):
         self.pid = pid
         self.updates = 0
-        self.passed_s = 0.0  # without an update while others had some, since its last update or its start
-        self.still_s = 0.0  # with work, since the last update of any worker
+        self.passed_s = 0.0  # time without an update while others had some, since its last update or its start
+        self.still_s = 0.0  # time with work, since the last update of any worker
         self._first_updates = 0
         self._since_s = 0.0  # since its last update, not counting stalls of all workers
         self._working_s = 0.0  # from its first update to its last, not counting such stalls
@@ -61,14 +61,14 @@ class SilenceDetector:
     Time counts against a worker while it has work and others have updates. It has work if it has done part of an open
     dispatch, or if there are at least as many open dispatches as workers. Towards the end and in a drain there are
     fewer, and a worker without one is idle. A stall of all workers does not count, because its cause is a save, a
-    parameter server or the machine. It is recognised by the first update after it, which comes later than is usual for
-    the worker of that update.
+    parameter server or the machine. It is recognised by the first update after the stall, which comes later than is
+    usual for the worker that made it.
 
     If all workers stand still although updates are due, the silent worker is the one that clearly stopped first: the
     others then did what they could without it. In `sync-ps` it is the worker whose gradient is missing. In `bounded` a
-    worker that stands still may be waiting, so it only counts while others progress. Silent workers can't be told apart
-    in `sync`, in `single`, and where late gradients are dropped, which leave no trace. There, and where the last dispatch
-    hangs before its first update, only the run's standstill limit applies.
+    worker that stands still may be waiting, so it only counts while others progress. A silent worker can't be identified
+    in `sync`, in `single`, and where late gradients are dropped, because those leave no trace. There, and
+    where the last dispatch hangs before its first update, only the run's standstill limit applies.
     """
 
     def __init__(self, config: RunConfig, limits: RunLimits, now_s: float):
@@ -128,7 +128,7 @@ class SilenceDetector:
         self._still_s = 0.0
 
     def take_longest_silent(self) -> SilenceRow | None:
-        """Return the worker that is silent for longest past its deadline, and stop following it; None if there is none.
+        """Return the worker that has been silent longest of those past their deadline, and forget it; None if there is none.
 
         Call it only to end this worker's process: the next process of this worker gets a deadline twice as long.
         """
@@ -144,7 +144,7 @@ class SilenceDetector:
     def _silent_s(self, index: int) -> float:
         worker = self._workers[index]
         in_rounds = self._waits is Waits.IN_ROUNDS
-        # In rounds only a worker counts whose gradient is missing while the open round has gradients of others.
+        # In rounds, a worker counts only if its gradient is missing while the open round has gradients of other workers.
         is_missed = self._totals[index] < max(self._totals.values(), default=0)
         if not self._can_tell or (in_rounds and not is_missed):
             return 0.0
@@ -152,7 +152,7 @@ class SilenceDetector:
         return worker.passed_s + self._still_s * stopped_first
 
     def _deadline_s(self, index: int) -> float:
-        """Return how many seconds a worker may be silent. They double each time it was ended as silent."""
+        """Return how many seconds a worker may be silent. They double each time the worker is killed as silent."""
         step_s, limits = self._workers[index].step_s, self._limits_now
         if step_s is None:
             return limits.first_update_s

@@ -1,6 +1,6 @@
 """Define the time limits of a run and the clocks that check them: one for its stage, and one for frozen processes.
 
-The launcher of a whole run (decisions.py) and the command `task` (one_task_decisions.py) keep their limits with these.
+The launcher of a whole run (decisions.py) and the command `task` (one_task_decisions.py) check their limits with these clocks.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ class RunLimits:
     startup_s: float = 180.0  # until training begins
     standstill_s: float = 60.0  # without a new update
     frozen_s: float = 5.0  # a process that is stopped (SIGSTOP) for longer counts as dead
-    # Minimum time without an update, while others have some, for a worker to be silent; more for long steps.
+    # A worker is silent after this time without an update, while others have some; longer if its steps are long.
     silent_s: float = 10.0
     first_update_s: float = 60.0  # until a worker process's first update: it connects and builds its graph before
     kill_s: float = 10.0  # from SIGKILL until a task whose process is still there is given up
     stable_s: float = 20.0  # a worker or evaluator that lived longer than this begins a new streak of deaths
-    # Before the first restart of a streak, the second …; the last for all others. The first one is at once.
+    # Before the first, second, … restart of a streak; the last delay is that of all further restarts.
     restart_delays_s: tuple[float, ...] = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 10.0)
-    drain_s: float = 120.0  # from the first Ctrl-C, or an update after it, to the next one or the end of training
+    drain_s: float = 120.0  # from the first Ctrl-C, or an update after it, to the next update or the end of training
     scoring_s: float = 300.0  # for each checkpoint to be scored, once training is over
     grace_s: float = 5.0  # from SIGTERM to SIGKILL
     port_attempts: int = 5
@@ -54,10 +54,10 @@ class RunStage(Enum):
 
 
 class StageClock:
-    """Measures for how long nothing has moved in the present stage of a run.
+    """Measures for how long a run has made no progress in its present stage.
 
-    An update moves the training and the drain, and a score the scoring. `limits`: the present time limits. They grow
-    with the wait that the leader announces in its rows.
+    Updates are progress in training and in a drain, and scores are progress in scoring. `limits`: the present time limits.
+    They grow with the wait that the leader announces in its rows.
     """
 
     def __init__(self, limits: RunLimits, now_s: float):
@@ -69,7 +69,7 @@ class StageClock:
         self.stage, self._moved_s = stage, now_s
 
     def restart(self, now_s: float) -> None:
-        """Count the limit of the stage from now on: something has moved in it."""
+        """Count the limit of the stage from now on, because there was progress in it."""
         self._moved_s = now_s
 
     @property

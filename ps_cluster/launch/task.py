@@ -1,4 +1,4 @@
-"""The entry of the process of every task: `python -m ps_cluster.launch.task --run-dir DIR --type worker --index 0`.
+"""Run the process of a task: `python -m ps_cluster.launch.task --run-dir DIR --type worker --index 0`.
 
 Its exit code is one of errors.py. If it was asked to stop twice, the exit code is that of the second signal.
 The error is written to `RunDir.error(task)`.
@@ -97,7 +97,7 @@ def main(words: list[str] | None = None, *, trainer: Callable[[TrainingJob], Non
             set_fence(Claim(run_dir.leaders, term).check)
         if alone:
             give_up_lost_connections(config.cluster.lost_after_seconds)
-            # The command `task` has done this too. If it is killed, this process lives a moment longer.
+            # The command `task` has done this too. If the command is killed, this process lives a moment longer.
             guard_port(config.cluster.isolation, topology.port(task), topology.addresses, notify=ignore)
         run_task(config, run_dir, dataset, topology, task, resume=arguments.resume, leading=leading, trainer=trainer)
 
@@ -138,7 +138,7 @@ def leave(code: int) -> NoReturn:
     with contextlib.suppress(OSError):
         sys.stdout.flush()
         sys.stderr.flush()
-    # TensorFlow's threads may keep the interpreter from ending for ever.
+    # Threads of TensorFlow could prevent the interpreter from ever ending.
     os._exit(code)
 
 
@@ -153,7 +153,7 @@ def run_task(
     leading: LeaderStart = LeaderStart(),
     trainer: Callable[[TrainingJob], None] | None = None,
 ) -> None:
-    """Run the body of `task`. With a launcher only the leader and the evaluator ever return."""
+    """Run the body of `task`. With a launcher, this returns only in the leader and the evaluator."""
     on_gpus = is_on_gpus(config, topology, task)
     own = environment.past_proxies(environment.for_tensorflow(os.environ, on_gpus=on_gpus), topology.hosts)
     os.environ.update(own)
@@ -192,7 +192,7 @@ def _drain_on_signal(*, kept: bool) -> Drain:
     """Return an event that the first stop signal sets. The second one ends the process, unless its parent does (`kept`).
 
     A separate thread reads the signals, because Python runs signal handlers in the main thread, which may be inside
-    TensorFlow. Blocking the signals for a `sigwait` does not work: a thread that a library has started before would
+    TensorFlow. Blocking the signals for a `sigwait` does not work: a thread that a library has started earlier would
     take them.
     """
     drain = Drain()
@@ -226,7 +226,7 @@ def _record(error: BaseException, run_dir: RunDir, task: Task) -> int:
             print(logs.chosen().line(ERROR(lines), ERROR_PREFIX), file=sys.stderr)
         else:
             print(logs.chosen().failure(error), file=sys.stderr)
-    if isinstance(error, Superseded):  # the files are the newer leader's
+    if isinstance(error, Superseded):  # the files now belong to the newer leader
         return SUPERSEDED
     message = lines if is_one_line else f"{type(error).__name__}: {lines}"[:MESSAGE_CHARACTERS]
     content = TaskError(

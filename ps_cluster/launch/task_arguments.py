@@ -50,7 +50,7 @@ class TaskArguments:
 
     @classmethod
     def parse(cls, words: Sequence[str] | None = None) -> TaskArguments:
-        """Read what `argv` has written. None: read the command line of this process."""
+        """Parse the words that `argv` returns; None: those of this process's command line."""
         parser = argparse.ArgumentParser(prog="python -m ps_cluster.launch.task")
         parser.add_argument("--run-dir", type=Path, required=True)
         parser.add_argument("--type", required=True)

@@ -10,7 +10,7 @@ from ps_cluster.config.tasks import Task
 from ps_cluster.errors import FailedComputation, LostTask
 from ps_cluster.models.failures import failure_of_computation, reason_of
 
-# Codes of TensorFlow's errors by which the loss of another task shows: cancelled, deadline, aborted, unavailable.
+# Codes of the TensorFlow errors that show the loss of another task: cancelled, deadline, aborted, unavailable.
 _LOST = {1, 4, 10, 14}
 _LOST_TASK = re.compile(r"/job:(ps|worker|chief)/replica:0/task:(\d+)")
 
@@ -39,7 +39,7 @@ def as_loss(error: BaseException) -> BaseException:
 
 
 def is_taken_port(error: BaseException) -> bool:
-    """Return whether a server could not begin because another program has its port."""
+    """Return whether a server could not start because another program has its port."""
     return any(
         _NO_SERVER in str(cause) or getattr(cause, "errno", None) == errno.EADDRINUSE for cause in _causes(error)
     )

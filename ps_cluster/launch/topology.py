@@ -118,7 +118,7 @@ class ClusterTopology:
 
     @property
     def spare(self) -> list[Task]:
-        """The workers that could run and do not."""
+        """The workers that have an address in the cluster but do not run."""
         return [Task(WORKER, index) for index in sorted(self.absent)]
 
     def with_workers(self, *, started: Iterable[Task] = (), stopped: Iterable[Task] = ()) -> ClusterTopology:

@@ -1,4 +1,4 @@
-"""Take addresses `host:port` apart, and check whether this machine knows the host and has the port free."""
+"""Split addresses `host:port`, and check whether this machine can resolve the host and whether its port is free."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """Return the two parts of "host:port". The host is without brackets if it is an IPv6 address."""
+    """Return the two parts of "host:port". An IPv6 host is returned without its brackets."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
 
@@ -15,7 +15,7 @@ def host_and_port(address: str) -> tuple[str, int]:
 def check_is_free(address: str) -> None:
     """Raise OSError if another program listens at the port of `host:port`. TensorFlow would need seconds to notice."""
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as TensorFlow: earlier connections don't matter
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # like TensorFlow: ended connections don't matter
         probe.bind(("", host_and_port(address)[1]))
 
 

@@ -1,4 +1,4 @@
-"""Keep child processes: start each in a new process group, signal it, and stop it with all that it has started."""
+"""Manage child processes: start each in a new process group, signal it, and stop it with all that it has started."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class StartedProcess(Protocol):
 
 
 class StartOptions(TypedDict):
-    """The keywords of `subprocess.Popen` that say how a process is started. Each start gives all of them."""
+    """The keywords of `subprocess.Popen` that say how a process is started. Each call passes all of them."""
 
     cwd: Path | None
     stdin: int
@@ -44,7 +44,7 @@ Started = TypeVar("Started", bound=StartedProcess, covariant=True)
 
 
 class Starter(Protocol[Started]):
-    """Starts a process, as `subprocess.Popen` does. Those of this package are `RunNetwork.popen` and `ForkServer.popen`."""
+    """Starts a process, as `subprocess.Popen` does. Examples are `RunNetwork.popen` and `ForkServer.popen`."""
 
     def __call__(self, argv: list[str], *, env: Mapping[str, str], **options: Unpack[StartOptions]) -> Started: ...
 

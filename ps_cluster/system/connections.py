@@ -1,6 +1,6 @@
 """End connections of this process to machines that have vanished or are silent, which TensorFlow never does by itself.
 
-TensorFlow sets no keepalive. A machine that loses its power or its network closes nothing. So a request to it would
+TensorFlow sets no keepalive. A machine that loses its power or network closes no connection. So a request to it would
 wait for a quarter of an hour, or for ever if the data that was sent to it has already arrived. A process that is paused
 looks alive to the system, so only this process can end a connection to it.
 """

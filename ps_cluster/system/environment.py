@@ -1,4 +1,4 @@
-"""Environment variables of processes that import TensorFlow. They must be set before the import."""
+"""Choose the environment variables of processes that import TensorFlow. They must be set before the import."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ _DEFAULTS = {  # unless the user has set them
 }
 _NO_GRPC_PROXY, _NO_PROXY = "no_grpc_proxy", "no_proxy"
 _FIXED = {
-    "PYTHONUNBUFFERED": "1",  # the last lines of a killed task are in its log
+    "PYTHONUNBUFFERED": "1",  # so that the last lines of a killed task are in its log
     "OMP_NUM_THREADS": "1",  # the tasks share the cores already
     "MALLOC_ARENA_MAX": "2",  # glibc would keep freed memory for each of many threads: 100 MB over all tasks
-    "GRPC_FAIL_FAST": "use_caller",  # a lost ps or worker is an error at once, not a wait
+    "GRPC_FAIL_FAST": "use_caller",  # the loss of a ps or worker raises an error at once, without a wait
     # Keras 3 on TensorFlow, whatever keras.json or other programs of this user choose.
     "KERAS_BACKEND": "tensorflow",
     "KERAS_NNX_ENABLED": "0",
     "TF_USE_LEGACY_KERAS": "0",
-    "TF_DETERMINISTIC_OPS": "0",  # TensorFlow then refuses to read the time, which each row of the ledger has
+    "TF_DETERMINISTIC_OPS": "0",  # with 1, TensorFlow refuses to read the time, which each ledger row has
 }
 _ON_GPUS = {
-    # A task would reserve all memory of its GPU, which others share. A tf.distribute.Server ignores `set_memory_growth`.
+    # Else a task would reserve all memory of a GPU that tasks share. tf.distribute.Server ignores `set_memory_growth`.
     "TF_FORCE_GPU_ALLOW_GROWTH": "true",
 }
-# float32 is float32, unless the user has set it: with the ten bits of TF32 the proof could not compare gradients.
+# No TF32, unless the user has set it: with its ten bits the proof could not compare gradients.
 _ON_GPUS_BY_DEFAULT = {"NVIDIA_TF32_OVERRIDE": "0"}
 _YES = ("1", "true", "True")
 # Variable → the values that tasks can't follow (None: all but the one in `_FIXED`), and the reason.
@@ -50,7 +50,7 @@ _KERAS_FILE = {"backend": "tensorflow", "floatx": "float32", "image_data_format"
 
 
 def for_child(given: Mapping[str, str], *, on_gpus: bool = False) -> dict[str, str]:
-    """Return `given` plus what a process of a run needs to find this package and to end with this one, its launcher."""
+    """Return `given` plus what a process needs to find this package and to end with this process, its launcher."""
     own = {LAUNCHER_PID: str(os.getpid()), LIFE: life_of(os.getpid())}
     return for_tensorflow(finding_this_package(given), on_gpus=on_gpus) | own
 
@@ -66,9 +66,9 @@ def for_tensorflow(
     gpus = _ON_GPUS if on_gpus else {VISIBLE_GPUS: HIDDEN}
     defaults = {**_DEFAULTS, **(_ON_GPUS_BY_DEFAULT if on_gpus else {})}
     allowed = allowed or allowance()
-    if allowed.quota_decides:  # one thread per visible processor would use it up at once, and then all would wait
+    if allowed.quota_decides:  # with a thread per visible processor, the quota is used up early, and all wait
         defaults["TF_NUM_INTRAOP_THREADS"] = str(allowed.threads)
-        defaults["TF_NUM_INTEROP_THREADS"] = str(max(2, allowed.threads))  # with a single one a server never connects
+        defaults["TF_NUM_INTEROP_THREADS"] = str(max(2, allowed.threads))  # with a single thread a server never connects
     return {**defaults, **given, **_FIXED, **gpus}
 
 
@@ -101,7 +101,7 @@ def _chosen_in(file: Path) -> dict[str, str]:
     """Return name → value of the settings in keras.json that decide what a task computes with."""
     try:
         content = json.loads(file.read_bytes())
-    except (OSError, ValueError):  # Keras refuses it, or does without it
+    except (OSError, ValueError):  # Keras refuses the file, or ignores it
         return {}
     return {name: str(content[name]) for name in _KERAS_FILE if name in content} if isinstance(content, dict) else {}
 
@@ -109,7 +109,7 @@ def _chosen_in(file: Path) -> dict[str, str]:
 def past_proxies(given: Mapping[str, str], hosts: Iterable[str]) -> dict[str, str]:
     """Return `given`, changed so that gRPC connects to `hosts` directly even where a proxy is set.
 
-    gRPC sends every connection through the proxy of `http_proxy` or `https_proxy`, those to this machine too. A company's
+    gRPC sends every connection through the proxy of `http_proxy` or `https_proxy`, even to this machine. A company's
     proxy does not know the tasks, so no connection between them would ever be made. Downloads still take the proxy.
     """
     listed = given.get(_NO_GRPC_PROXY, given.get(_NO_PROXY, ""))  # gRPC reads the second one only without the first

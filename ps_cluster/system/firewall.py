@@ -2,7 +2,7 @@
 
 A table with the flag `owner` (Linux 5.12) belongs to the socket that made it: nobody else can change it, and the kernel
 removes it when that socket closes. The library behind the program nft keeps the socket in this process. The program
-itself would be a second process, and the port would be open as soon as that one ends.
+itself would hold the socket in a second process, and the port would be open as soon as that process ends.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def only_through(interface: str, port: int, others: Iterable[tuple[str, int]]) -
 def _nftables(name: str) -> ctypes.CDLL:
     try:
         socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_NETFILTER).close()
-    except OSError as error:  # the library would end the process
+    except OSError as error:  # else the library would end the process
         raise Refused(f"this system has no firewall that can be set: {error.strerror}") from error
     try:
         library = ctypes.CDLL(name)

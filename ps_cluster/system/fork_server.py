@@ -1,7 +1,7 @@
 """Fork tasks from a process that has imported what they need. They start at once and share the memory of the import.
 
 The process has a single thread (OMP_NUM_THREADS=1 keeps numpy from starting others) and starts nothing in TensorFlow, so
-a fork is safe. The launcher's side is forked_tasks.py, the program launch/fork_server_program.py.
+a fork is safe. The launcher's side is in forked_tasks.py, the program in launch/fork_server_program.py.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _fork_for_the_launcher(request: ForkRequest, channel: socket.socket, log: in
             while os.getppid() == between:  # the launcher adopts this process when the one in between ends
                 time.sleep(0.001)
             if not os.read(permission, 1):
-                os._exit(0)  # the launcher does not know this process, and another one gets its address
+                os._exit(0)  # the launcher gave up this fork, and another process gets its address
             os.close(permission)
             _become(request, log)
         os.write(writer, b"%d" % pid)

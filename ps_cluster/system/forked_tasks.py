@@ -84,7 +84,7 @@ class ForkServer:
         self._run_root = run_root
         self._log = log
         self._env = env
-        self._forks: set[int] = set()  # the pids that the server has answered in time
+        self._forks: set[int] = set()  # the pids that the server has sent in time
         self._log_start = 0  # bytes in the log before this server
         self._server: subprocess.Popen[bytes] | None = None
         self._adopted_before = ctypes.c_int()  # whether this process adopted orphans before the block
@@ -107,7 +107,7 @@ class ForkServer:
     def popen(self, argv: list[str], *, env: Mapping[str, str], **options: Unpack[StartOptions]) -> ForkedProcess:
         """Run `python -m module …` in a fork, in a new session, without input. Both outputs go to `stdout`, a file.
 
-        The other `options` ask for just that, so they are not read. Raises OSError if the fork server did not come up or has
+        The other `options` say the same, so they are not read. Raises OSError if the fork server did not come up or has
         ended, and StopHeard if `stops` returns True meanwhile.
         """
         cwd, stdout = options["cwd"], options["stdout"]
@@ -127,7 +127,7 @@ class ForkServer:
             raise OSError(with_log(message, self._log)) from error
 
     def _ask(self, channel: socket.socket, request: ForkRequest, log: int) -> ForkedProcess:
-        """Ask for a fork, which waits on a pipe until its pid is known here. It ends if the pipe closes unwritten."""
+        """Ask for a fork. It waits on a pipe until its pid is known here, and ends if the pipe closes unwritten."""
         permission, grant = os.pipe()
         try:
             with os.fdopen(os.memfd_create("request"), "wb") as file:
@@ -146,7 +146,7 @@ class ForkServer:
         return ForkedProcess(int(answer))
 
     def _answer(self, channel: socket.socket) -> bytes:
-        """Return the server's answer. Wait in short turns, because the clock counts only time in which this process ran."""
+        """Return the server's answer. Wait in short steps, because the clock counts only time in which this process ran."""
         deadline = self._clock() + self._timeout_s
         while True:
             try:
@@ -187,7 +187,7 @@ class ForkServer:
         return ""
 
     def close(self) -> None:
-        """End the server, and the forks whose pids came too late; all other tasks stay."""
+        """End the server, and the forks whose pids came too late; all other tasks keep running."""
         if self._channel is not None:
             self._channel.close()
         if self._server is not None:
@@ -203,6 +203,6 @@ class ForkServer:
         self._channel = self._server = None
 
     def _late_forks(self, group: int) -> list[int]:
-        """Return the children of this process in the server's process group whose pids the server has not answered in time."""
+        """Return the children of this process in the server's process group whose pids the server has not sent in time."""
         children = [child.pid for child in psutil.Process().children()]
         return [pid for pid in children if pid not in self._forks and os.getpgid(pid) == group]

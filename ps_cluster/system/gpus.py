@@ -13,7 +13,7 @@ from pathlib import Path
 
 VISIBLE_GPUS, HIDDEN = "CUDA_VISIBLE_DEVICES", "-1"
 _DRIVER = Path("/proc/driver/nvidia/gpus")  # a folder for each GPU
-_LIST_ARGV = ("nvidia-smi", "-L")  # a line for each GPU, if the driver is not in this kernel (WSL)
+_LIST_ARGV = ("nvidia-smi", "-L")  # prints a line for each GPU; used if the driver is not in this kernel (WSL)
 _LIST_WITHIN_S = 10.0
 
 
@@ -33,7 +33,7 @@ def count_gpus(driver: Path = _DRIVER, list_argv: Sequence[str] = _LIST_ARGV) ->
 def usable_gpus(given: Mapping[str, str], count: Callable[[], int] = count_gpus) -> tuple[str, ...]:
     """Return the GPUs that a process with this environment may use, each as CUDA_VISIBLE_DEVICES names it.
 
-    The list in CUDA_VISIBLE_DEVICES ends, as it does for CUDA, at the first number that no GPU has, such as -1.
+    As in CUDA, the list in CUDA_VISIBLE_DEVICES ends at the first entry that is empty or negative, such as -1.
     """
     if VISIBLE_GPUS not in given:
         return tuple(map(str, range(count())))

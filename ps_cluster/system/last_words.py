@@ -1,4 +1,4 @@
-"""Find in the output of a process why it ended."""
+"""Find the line in the output of a process that says why it ended."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _TAIL_BYTES = 2**16
 _LINE_CHARACTERS = 300
 # Lines that libraries log at level INFO do not say why a process ended.
 _CHATTER = re.compile(r"I\d{4} \d|WARNING: All log messages before absl")
-# The line with which a library ends its process. What follows it are stacks, registers and the names of libraries.
+# The line with which a library ends its process. Stack traces, registers and names of libraries follow it.
 _FATAL = re.compile(r"F\d{4} \d|Fatal Python error|terminate called|.*\bCheck failed: ")
 _TRACEBACK = "Traceback (most recent call last):"
 _EXCEPTION = re.compile(r"[\w.]+(:|$)")

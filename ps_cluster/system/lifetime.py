@@ -25,7 +25,7 @@ def _die_with(parent: str | None) -> None:
     if parent is None:
         return
     die_with_parent()
-    if os.getppid() != int(parent):  # it was gone before the line above
+    if os.getppid() != int(parent):  # the parent had ended before the line above
         os._exit(1)
 
 

@@ -16,7 +16,7 @@ import psutil
 
 _MEMBERSHIP = Path("/proc/self/cgroup")  # the groups of this process, one line each: `number:controllers:path`
 ROOT = Path("/sys/fs/cgroup")
-_NO_LIMIT_BYTES = 1 << 60  # version 1 says so with a number of about 2^63
+_NO_LIMIT_BYTES = 1 << 60  # version 1 means no limit by a number of about 2^63
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Allowance:
     processors: int  # that it may run on
     cpus: float | None = None  # quota: processor seconds a second
     memory_bytes: int | None = None
-    left_bytes: int | None = None  # what is left of `memory_bytes`, because the groups use the rest
+    left_bytes: int | None = None  # the part of `memory_bytes` that the groups do not use
 
     @property
     def threads(self) -> int:
@@ -77,7 +77,7 @@ def allowance(membership: Path = _MEMBERSHIP, root: Path = ROOT) -> Allowance:
 def folders(controller: str, membership: Path, root: Path) -> Iterator[Path]:
     """Yield the folders that may hold limits of `controller`: the group's own and those above it. Some may not exist.
 
-    Inside a container the path of the group may be the one that it has on the host. Then only the mount itself exists.
+    Inside a container the listed path of the group may be its path on the host. Then only the mount itself exists.
     """
     for line in _lines(membership):
         _, names, path = line.split(":", 2)

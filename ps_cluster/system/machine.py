@@ -42,7 +42,7 @@ def describe(cpuinfo: Path = CPUINFO, allowed: Allowance | None = None) -> Machi
 
 
 def processor_of(machine: MachineRow | None) -> str:
-    """Return the processor of a machine with its bfloat16 instructions, which a processor of the same name may lack."""
+    """Return the processor's name and its bfloat16 instructions, which another processor of the same name may lack."""
     if machine is None or machine.processor is None:
         return UNKNOWN
     has = zip(_BFLOAT16_FLAGS, (machine.avx512_bf16, machine.amx_bf16), strict=True)
@@ -64,7 +64,7 @@ def commit_of(code: Path) -> str | None:
 
 
 def flags_of(cpuinfo: Path) -> set[str]:
-    """Return the names of the processor's instructions, as Linux has them; empty if unknown."""
+    """Return the names of the processor's instructions, as Linux names them; empty if unknown."""
     return set(_first(cpuinfo, "flags").split())
 
 

@@ -1,12 +1,12 @@
 """Make and enter network namespaces, in separate programs, because the kernel requires a process with a single thread.
 
     python -I -S namespace.py create CHANNEL RUN_DIR DATA_DIR   sends a new namespace's descriptors through a socket
-    python -I -S namespace.py hosts CHANNEL PLAN                makes a switch and hosts (tools/chaos/hosts.py), sends theirs
+    python -I -S namespace.py hosts CHANNEL PLAN                makes a switch and hosts, and sends their descriptors
     python -I -S namespace.py enter DESCRIPTORS ARGV...         runs ARGV inside, with the same pid and folder
     python -I -S namespace.py loopback up|down                  connects, or cuts, all connections inside
 
 This program uses only the standard library, without `site`: it runs before every task, and no import may start a
-thread. On failure, write one line to stderr and exit with code 1.
+thread. On failure, it writes one line to stderr and ends with exit code 1.
 """
 
 import ctypes
@@ -39,8 +39,8 @@ def create(channel: str, run_dir: str, data_dir: str) -> None:
 def hosts(channel: str, plan: str) -> None:
     """Make a switch and hosts on it; send the descriptors: [user,] net of the switch, and net, mnt of each host.
 
-    `plan` is JSON. "ip": the program's path. "hosts": for each host its "name", its "address" with the size of the
-    network, and "mounts", pairs of a source and the place where the host sees it.
+    `plan` is JSON (tools/chaos/hosts.py). "ip": the program's path. "hosts": for each host its "name", its "address" with
+    the size of the network, and "mounts", pairs of a path outside and the path at which the host sees it.
     """
     import json  # here, not before every task
 
@@ -69,7 +69,7 @@ def enter(descriptors: str, *argv: str) -> None:
     for descriptor in map(int, descriptors.split(",")):
         _call("setns", descriptor, 0)
         os.close(descriptor)
-    os.chdir(folder)  # other mounts begin at the root
+    os.chdir(folder)  # entering a mount namespace moves this process to the root folder
     os.execv(argv[0], argv)
 
 
@@ -82,7 +82,7 @@ def loopback(state: str) -> None:
 
 
 def _unshare(more: int = 0, inner_user: int | None = None) -> tuple[str, ...]:
-    """Make the namespaces and return their kinds. Root needs no user namespace and so keeps its rights to files.
+    """Make the namespaces and return their types. Root needs no user namespace and so keeps its rights to files.
 
     `more`: flags of further namespaces. `inner_user`: the user's id inside, if it differs from the id outside. User 0 may
     start programs that set up a network.
@@ -135,7 +135,7 @@ def _write(path: str, text: str) -> None:
 def _call(name: str, *arguments: int | bytes | None) -> None:
     if getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments):
         code = ctypes.get_errno()
-        # The kernel then says "No space left on device", which has nothing to do with a disk.
+        # At this limit the kernel says "No space left on device", which has nothing to do with a disk.
         said = "the limit in /proc/sys/user is reached" if code == errno.ENOSPC else os.strerror(code)
         raise OSError(code, f"{name}: {said}")
 

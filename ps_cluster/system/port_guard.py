@@ -1,4 +1,4 @@
-"""Report who reaches a task's port, for tasks on several machines, and on request open it on one interface only."""
+"""Report who can reach the port of a task on one of several machines, and if asked, close it to all interfaces but one."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def guard_port(
     notify: Notify,
     keep: Callable[[str], None] = keep_rules,
 ) -> None:
-    """Report who reaches the port of a task. If an interface is named, other interfaces are closed to the port.
+    """Report who can reach the port of a task. If `setting` names an interface, close the port to all other interfaces.
 
-    Raises UserError if the port can't be kept to the interface, or the cluster's addresses are not behind it.
+    Raises UserError if the port can't be limited to the interface, or the cluster's addresses are not behind it.
     """
     if port is None:
         return

@@ -26,11 +26,11 @@ from ps_cluster.runs.logs import PORTS_OPEN
 from ps_cluster.runs.machine_rows import NetworkSummary
 from ps_cluster.system.last_words import last_error_line
 
-REQUIRE, OFF = "require", "off"  # and "auto": where the system allows it
+REQUIRE, OFF = "require", "off"  # the other value, "auto", isolates where the system allows it
 NAMESPACE_ARGV = (sys.executable, "-I", "-S", str(Path(__file__).with_name("namespace.py")))
 
-_NAMESPACE_WITHIN_S = 30.0  # the kernel makes a namespace in milliseconds, but queues behind others that it takes down
-_MOST_DESCRIPTORS = 253  # that the kernel sends at once
+_NAMESPACE_WITHIN_S = 30.0  # the kernel makes a namespace in milliseconds, but first finishes the removal of others
+_MOST_DESCRIPTORS = 253  # the most that the kernel sends at once
 _OPEN = "the ports of this run are open to whoever reaches this machine, and whoever reaches them runs code as you"
 
 
@@ -101,7 +101,10 @@ def network_for(
 
 
 def announce_isolation(setting: str, folder: Path, notify: Notify) -> None:
-    """Report which network the runs in a folder will have: their notices are only in their logs. Raises UserError."""
+    """Report which network the runs in a folder will have. Raises UserError.
+
+    A command that starts several runs calls this, because their own notices are only in their logs.
+    """
     with network_for(setting, folder, folder, notify):
         pass
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 ANSWER_WITHIN_S = 3.0
 _AT_ONCE = 64
 _ASK_EVERY_S = 0.2
-_STATUS = "/tensorflow.WorkerService/GetStatus"  # of every TensorFlow server; an empty message asks for all
+_STATUS = "/tensorflow.WorkerService/GetStatus"  # a method of every TensorFlow server; an empty message asks for all
 
 Key = TypeVar("Key")
 
@@ -33,7 +33,7 @@ def works(address: str) -> bool:
 
 
 def working(addresses: Mapping[Key, str]) -> set[Key]:
-    """Return the keys whose server works. All are asked at once, up to 64 at a time."""
+    """Return the keys whose server works. The servers are asked in parallel, up to 64 at a time."""
     if not addresses:
         return set()
     with ThreadPoolExecutor(min(_AT_ONCE, len(addresses)), thread_name_prefix="reach") as pool:

@@ -1,4 +1,4 @@
-"""Tell which processes belong to a run: a pid in the run's files may have passed to another program by now."""
+"""Tell which processes belong to a run, because a pid in its files may be that of another program by now."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def state_of(pid: int, root: Path, life: str | None = None) -> ProcessState:
 def listens(pid: int, port: int) -> bool:
     """Return whether a process listens at a TCP port in the network of process `pid`, which may be a private one.
 
-    Nothing is sent to the port. Return True if the system does not tell.
+    Nothing is sent to the port. Return True if the system does not show it.
     """
     try:
         tables = [Path(f"/proc/{pid}/net/{name}").read_text() for name in ("tcp", "tcp6")]

@@ -64,7 +64,7 @@ class TaskExit:
         return how_ended(self.exit_code)
 
     def __str__(self) -> str:
-        killed = self.exit_code < 0 and not self.error.time  # then its last line, often progress, is not the reason
+        killed = self.exit_code < 0 and not self.error.time  # then its last line, often a row of progress, is not the reason
         meaning = ", its last line: " if killed and self.last_line else ": "
         last_words = f"{meaning}{self.last_line or 'no output'}"
         return with_log(f"{self.task} (pid {self.pid}) ended with {self.how}{last_words}", self.log)
@@ -106,10 +106,10 @@ class Supervisor:
         exits = []
         for process in self.processes:
             if process.task not in self.ended and (code := process.child.exit_code) is not None:
-                process.child.is_there()  # notes an empty group now, before the group's id can be another's
+                process.child.is_there()  # records an empty group now, before its id can become that of another group
                 exits.append(_exit_of(process, code))
                 self.ended[process.task] = exits[-1].how
-        # A killed task could write no time (0): it comes first, as the likely cause of the others' errors.
+        # A killed task could not write its time (0). It comes first, as the likely cause of the other tasks' errors.
         return sorted(exits, key=lambda task_exit: task_exit.error.time)
 
     def forget(self, task: Task) -> None:

@@ -1,4 +1,4 @@
-"""Run TensorBoard beside a training, for as long as the training takes.
+"""Run TensorBoard during a training, and end it with the training.
 
     python -m ps_cluster.system.tensorboard_server OPTIONS   runs TensorBoard, which ends with its launcher
 
@@ -26,7 +26,7 @@ from ps_cluster.system.lifetime import die_with_launcher
 
 ARGV = (sys.executable, "-m", __name__)
 HOST = "127.0.0.1"
-PATIENCE_S = 60.0  # TensorBoard starts in 3 s, on a machine that trains in 10
+PATIENCE_S = 60.0  # TensorBoard starts in 3 s, or in 10 s while the machine trains
 GRACE_S = 3.0
 _ANSWER_INTERVAL_S = 0.25
 
@@ -91,14 +91,14 @@ class TensorBoardServer:
         deadline = time.monotonic() + self._patience_s
         while not self._over.wait(_ANSWER_INTERVAL_S):
             if (code := child.exit_code) is not None:
-                self._notify(f"TensorBoard ended with {how_ended(code)}; training continues: {self._log}")
+                self._notify(f"TensorBoard ended with {how_ended(code)}; training continues (log: {self._log})")
                 return
             if _answers(port):
                 self._notify(f"TensorBoard: http://{HOST}:{port}/ (until this command ends)")
                 return
             if time.monotonic() > deadline:
                 self._notify(
-                    f"TensorBoard does not answer after {self._patience_s:g} s; training continues: {self._log}"
+                    f"TensorBoard does not answer after {self._patience_s:g} s; training continues (log: {self._log})"
                 )
                 return
 

@@ -229,7 +229,7 @@ STUCK = {
     ),
     "a process that stays stopped is ended": Story(
         [BEGINS, (9, freezes("ps-0")), (14,), (15, died("ps-0", -9))],
-        ["ps-0 has been frozen for 5 s: ending it", "Kill(ps-0)", *taken_back("ps-0")],
+        ["ps-0 has been frozen for 5 s: killing it", "Kill(ps-0)", *taken_back("ps-0")],
     ),
     "a leader that SIGKILL does not end ends the run": Story(
         [BEGINS, (9, freezes("chief-0")), (14,), (24,), (24.1,)],
@@ -356,7 +356,7 @@ SCALING = {
     "the lowest spare indices start": Story(
         [BEGINS, (2, scale_to(4))],
         ["Scale(worker-2, worker-3, )",
-         "AnswerScale(started worker-2, worker-3; now 4 workers, with 0.25 times the learning rate, which suits 2 "
+         "AnswerScale(started worker-2, worker-3; now 4 workers, with 0.25 times the learning rate that suits 2 "
          "workers, False)"],
         FROM_1_TO_4,
     ),
@@ -387,7 +387,7 @@ SCALING = {
         FROM_1_TO_4,
     ),
     "without bounds it is the number of the start and no other": Story(
-        [BEGINS, (2, scale_to(3))], ["AnswerScale(--workers: got 3: this run was started for 2 and no other number of workers"]
+        [BEGINS, (2, scale_to(3))], ["AnswerScale(--workers: got 3: this run was started for exactly 2 workers"]
     ),
     "where a worker takes its own local steps, their rate stays whole": Story(
         [BEGINS, (2, scale_to(3))],

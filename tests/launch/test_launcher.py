@@ -171,7 +171,7 @@ def test_a_run_without_an_evaluator_ends_with_the_chief_and_says_that_it_has_no_
 def test_a_ledger_that_is_not_exact_fails_a_run_that_completed(launch):
     assert launch(chief="completes_with_a_mistake") == 1
     assert launch.errors == [
-        "Error: the proof of this run fails: shard 0: 3 gradients were accepted, but there are 2 rows (all: "
+        "Error: the proof of this run fails: shard 0: 3 gradients were accepted, but there are 2 rows (details: "
         f"{launch.run_dir.summary})"
     ]
     assert launch.summary["outcome"] == "failed" and not launch.summary["proof"]["holds"]
@@ -255,7 +255,7 @@ def test_training_that_stands_still_is_ended_and_started_again(launch):
     launch(
         limits=replace(LIMITS, standstill_s=1.0), chief="completes_second_time"
     )  # a busy machine may stand still again
-    assert "training stands still" in launch.view.notices[0] and "stacks are in the logs" in launch.view.notices[0]
+    assert "training stands still" in launch.view.notices[0] and "stack traces are in the logs" in launch.view.notices[0]
     assert "chief-0" in launch.view.notices[1] and launch.summary["restarts"]["worker-1"] >= 1
 
 

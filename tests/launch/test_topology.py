@@ -53,8 +53,8 @@ def test_one_port_for_two_tasks_of_one_machine_is_refused_with_the_reason(second
     with pytest.raises(UserError) as refused:
         from_tf_config(tf_config({"chief": ["127.0.0.1:5000"], "ps": [second], "worker": ["127.0.0.3:5001"]}, index=0))
     assert str(refused.value) == (
-        f"TF_CONFIG: cluster: '127.0.0.1:5000' and '{second}' have the same port and are the same machine, where "
-        "TensorFlow listens on all addresses: give each of its tasks another port"
+        f"TF_CONFIG: cluster: '127.0.0.1:5000' and '{second}' have the same port on the same machine, where "
+        "TensorFlow listens on all addresses: give each task there a different port"
     )
 
 

@@ -51,14 +51,14 @@ def test_program_that_fails_is_told_with_its_log_and_the_block_goes_on(tmp_path)
     lines = []
     with server(tmp_path, lines, "raise SystemExit(3)"):
         wait_until(lambda: lines)
-    assert lines == [f"TensorBoard ended with exit code 3; training continues: {tmp_path / 'log'}"]
+    assert lines == [f"TensorBoard ended with exit code 3; training continues (log: {tmp_path / 'log'})"]
 
 
 def test_program_that_never_answers_is_told_once_after_the_patience(tmp_path):
     lines = []
     with server(tmp_path, lines, "import time; time.sleep(60)", patience_s=0.3):
         wait_until(lambda: lines)
-    assert lines == [f"TensorBoard does not answer after 0.3 s; training continues: {tmp_path / 'log'}"]
+    assert lines == [f"TensorBoard does not answer after 0.3 s; training continues (log: {tmp_path / 'log'})"]
     assert not of_this_test(tmp_path)
 
 
