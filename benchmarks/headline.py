@@ -105,7 +105,9 @@ def bench(
 
 
 @click.command(cls=OneLineCommand)
-@click.option("--data-dir", type=click.Path(exists=True, path_type=Path, resolve_path=True), help="The folder of CIFAR-10.")
+@click.option(
+    "--data-dir", type=click.Path(exists=True, path_type=Path, resolve_path=True), help="The folder of CIFAR-10."
+)
 @click.option("--seeds", type=Whole(1, 20), default=3, help="How many default runs are measured.")
 @click.option("--rounds", type=Whole(1, 20), default=5, help="How often each ratio is measured.")
 @click.option("--ddp-python", type=click.Path(exists=True, path_type=Path), help="The Python that has PyTorch.")

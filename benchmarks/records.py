@@ -198,7 +198,9 @@ def age() -> None:
         words = ("git", "diff", "--numstat", commit, "HEAD", "--", *TRAINING)
         ended = subprocess.run(words, cwd=IMPORT_FOLDER, capture_output=True, text=True)
         lines = sum(int(count) for line in ended.stdout.splitlines() for count in line.split()[:2] if count.isdigit())
-        changed = "its commit is not in this checkout" if ended.returncode else f"{lines:,} lines of its code changed since"
+        changed = (
+            "its commit is not in this checkout" if ended.returncode else f"{lines:,} lines of its code changed since"
+        )
         print_line(f"{path.stem}: {record.date}, commit {record.commit}: {changed}")
 
 

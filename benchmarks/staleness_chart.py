@@ -229,7 +229,9 @@ def draw(record: Path) -> None:
 
 @click.command(cls=OneLineCommand)
 @click.option("--network", type=click.Choice(list(WORKS)), help="The network to train.")
-@click.option("--data-dir", type=click.Path(exists=True, path_type=Path, resolve_path=True), help="The folder of CIFAR-10.")
+@click.option(
+    "--data-dir", type=click.Path(exists=True, path_type=Path, resolve_path=True), help="The folder of CIFAR-10."
+)
 @click.option("--seeds", type=Whole(2, 100), default=8, help="Number of final runs of each point of the chart.")
 @click.option(
     "--record", type=OUTPUT_FILE, default=RECORDS / "staleness_trials.json", help="Where all trials are kept."

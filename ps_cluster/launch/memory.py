@@ -19,7 +19,8 @@ _MB = 10**6
 SHARED_MB = 100  # the launcher, and the process that tasks are forked from
 SERVING_MB = 160  # each: the chief, a parameter server, the evaluator
 EMPTY_WORKER_MB, MEASURED_BATCH = 130, 128
-UNSHARED_MB = 320  # additional, for a worker that sees a GPU: it is not forked, so it shares no import (n = 2, tutorial_cnn)
+# Additional, for a worker that sees a GPU: it is not forked, so it shares no import (n = 2, tutorial_cnn).
+UNSHARED_MB = 320
 HOLDS_ALL_MB = 70  # additional, for a worker that holds all parameters itself
 
 

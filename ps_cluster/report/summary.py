@@ -179,7 +179,8 @@ def _with_scores(summary: Summary, run_dir: RunDir, config: RunConfig, notify: N
 
 
 def _write(run_dir: RunDir, summary: Summary) -> Summary:
-    content = {"schema": summary.schema_, "outcome": summary.outcome} | summary.model_dump(mode="json")  # the first keys
+    first = {"schema": summary.schema_, "outcome": summary.outcome}
+    content = first | summary.model_dump(mode="json")
     write_json(run_dir.summary, content)
     return summary
 

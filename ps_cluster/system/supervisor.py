@@ -64,7 +64,8 @@ class TaskExit:
         return how_ended(self.exit_code)
 
     def __str__(self) -> str:
-        killed = self.exit_code < 0 and not self.error.time  # then its last line, often a row of progress, is not the reason
+        # The last line of a killed task is often a row of progress, and not the reason.
+        killed = self.exit_code < 0 and not self.error.time
         meaning = ", its last line: " if killed and self.last_line else ": "
         last_words = f"{meaning}{self.last_line or 'no output'}"
         return with_log(f"{self.task} (pid {self.pid}) ended with {self.how}{last_words}", self.log)

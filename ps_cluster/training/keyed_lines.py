@@ -51,5 +51,7 @@ class KeyedLines:
         for index, use in enumerate(self.uses):
             if use.ended >= self._next[index]:
                 self._next[index] = AGAIN_AT * use.ended
-                advice = "give the DynamicEmbedding a larger budget, or reduce its rows with admit_after or expire_after"
+                advice = (
+                    "give the DynamicEmbedding a larger budget, or reduce its rows with admit_after or expire_after"
+                )
                 yield ROWS_END(f"{use.line}: {advice}")

@@ -64,7 +64,7 @@ def check_memory(config: RunConfig, network: FlatNetwork, spec: ExampleSpec, roo
     line = f"model.name: got '{config.model.name}': {need}: {less}"
     if SURE_SHARE * needs > room.memory_bytes:
         raise UserError(line)
-    return f"memory: {line}; the system may end processes of the run"
+    return f"memory: {line}; the system may kill processes of the run"
 
 
 def needed_bytes(config: RunConfig, weights: int, activations: int) -> int:

@@ -102,7 +102,8 @@ class AsynchronousSteps(StepSource):
         again, following, total = self._progress.missing_steps, self._progress.next_step, self._progress.total
         while left := len(again) + total - following:
             size = self._size(self._steps_per_second, left=left / self.workers)
-            if len(again):  # old and new steps are not mixed, because new steps may have to wait until the old ones are done
+            # Old and new steps are not mixed, because new steps may have to wait until the old ones are done.
+            if len(again):
                 step_ids, again = np.split(again, [min(size, len(again))])
             else:
                 step_ids = np.arange(following, self._progress.end_of_dispatch(following, size))

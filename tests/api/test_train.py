@@ -220,7 +220,11 @@ def test_a_run_is_resumed_with_the_network_that_is_given_again_and_its_earlier_r
     [
         (None, {}, "is code, '{run}/code/build-{digest}.pickle:build': give it again, as model=…"),
         (another, {}, "was begun with another network, '{run}/code/build-{digest}.pickle:build': give that one, or"),
-        (build, {"workers": 3}, "workers: a run is resumed with its own settings; only epochs, steps, max_seconds, ps may change"),
+        (
+            build,
+            {"workers": 3},
+            "workers: a run is resumed with its own settings; only epochs, steps, max_seconds, ps may change",
+        ),
         (build, {"epoch": 3}, "epoch: there is no such argument: did you mean 'epochs'"),
     ],
 )

@@ -255,7 +255,9 @@ def test_training_that_stands_still_is_ended_and_started_again(launch):
     launch(
         limits=replace(LIMITS, standstill_s=1.0), chief="completes_second_time"
     )  # a busy machine may stand still again
-    assert "training stands still" in launch.view.notices[0] and "stack traces are in the logs" in launch.view.notices[0]
+    assert (
+        "training stands still" in launch.view.notices[0] and "stack traces are in the logs" in launch.view.notices[0]
+    )
     assert "chief-0" in launch.view.notices[1] and launch.summary["restarts"]["worker-1"] >= 1
 
 

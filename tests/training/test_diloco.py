@@ -417,7 +417,9 @@ def test_a_period_of_fewer_steps_takes_those_alone_and_leaves_the_mean_of_statis
 
 
 def test_settings_that_do_not_fit_are_refused():
-    with pytest.raises(UserError, match=r"mode.momentum_spread: got 0.5: it may be at most 1 / mode.momentum_every, 1 / 3"):
+    with pytest.raises(
+        UserError, match=r"mode.momentum_spread: got 0.5: it may be at most 1 / mode.momentum_every, 1 / 3"
+    ):
         config_of(**{"mode.momentum_spread": 0.5})
     assert config_of(**{"mode.momentum_spread": 0.5, "mode.momentum_every": 2}).mode.momentum_spread == 0.5
 

@@ -122,7 +122,7 @@ class Experiment(ABC):
     bounds: ChaosBounds
     notify: Notify
     stop_requested: Callable[[], bool]
-    evidence: Evidence = field(init=False)  # what is known so far, so that there is a report however the experiment ends
+    evidence: Evidence = field(init=False)  # what is known so far, for the report
 
     def __post_init__(self) -> None:
         self.evidence = Evidence(self.settings)

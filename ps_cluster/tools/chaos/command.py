@@ -92,7 +92,9 @@ from ps_cluster.tools.chaos.verdict import LEAST_UNDISTURBED
     help="Number of undisturbed runs of the same work. Accuracies differ by chance, so the accuracy of the disturbed "
     f"run is judged only with at least {LEAST_UNDISTURBED} undisturbed runs.",
 )
-@option("--run-dir", "root", type=OUTPUT_FOLDER, help="Folder of all runs and chaos.json; default: a new folder in runs/.")
+@option(
+    "--run-dir", "root", type=OUTPUT_FOLDER, help="Folder of all runs and chaos.json; default: a new folder in runs/."
+)
 @click.pass_context
 def chaos(
     context: click.Context, /, root: Path | None, faults: int, minutes: float | None, seed: int, kinds: tuple[str, ...],
@@ -100,7 +102,9 @@ def chaos(
 ) -> int:  # fmt: skip
     """Inject faults into a run, from killed tasks to a full disk, and compare it with undisturbed runs of the same work."""
     if hosts and is_given(context, "undisturbed_runs"):
-        raise UserError("--hosts and --undisturbed-runs: runs on hosts are not compared with undisturbed runs: leave one out")
+        raise UserError(
+            "--hosts and --undisturbed-runs: runs on hosts are not compared with undisturbed runs: leave one out"
+        )
     if minutes and is_given(context, "faults"):
         raise UserError("--faults and --minutes both set the length of the run: give one of them")
     from ps_cluster.tools.chaos.chaos_run import run_chaos

@@ -90,7 +90,9 @@ from ps_cluster.tools.simulate.costs import can_simulate, known_costs
 @option("--latency-us", type=Number(0, 1e9), default=50.0, help="Latency in one direction, in microseconds.")
 @option("--one-machine", is_flag=True, help="Simulate one machine: all processes share its cores and use no network.")
 @option(
-    "--cores", type=Whole(1, 1024), help="Number of cores, with --one-machine or --check; default: those of this machine."
+    "--cores",
+    type=Whole(1, 1024),
+    help="Number of cores, with --one-machine or --check; default: those of this machine.",
 )
 @option(
     "--seed", type=Whole(0, 2**31 - 1), default=0, help="Seed of the simulation. The same seed gives the same numbers."

@@ -141,7 +141,9 @@ class Diloco(OuterMode):
             raise ValueError(f"staleness.method: got '{name}': mode diloco{fragmented} supports {listed(suitable)}")
         every, spread = self.delay_of_momentum(config)
         if spread > 1 / every:
-            raise ValueError(f"mode.momentum_spread: got {spread:g}: it may be at most 1 / mode.momentum_every, 1 / {every}")
+            raise ValueError(
+                f"mode.momentum_spread: got {spread:g}: it may be at most 1 / mode.momentum_every, 1 / {every}"
+            )
 
     def worker_vectors(self, config: RunConfig) -> int:
         # With fragments, a worker also keeps the weights that it has pulled.

@@ -38,7 +38,10 @@ class LayersSettings(SplitSettings):
         ),
     )
     micro_batches: int = Field(
-        default=1, ge=1, le=64, description="Number of parts of a batch, which go through the workers one after the other."
+        default=1,
+        ge=1,
+        le=64,
+        description="Number of parts of a batch, which go through the workers one after the other.",
     )
     soft_placement: bool = Field(
         default=True, description="Use a worker's processor if the worker lacks the device that was asked for."

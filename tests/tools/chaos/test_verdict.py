@@ -92,7 +92,9 @@ def test_an_update_of_synchronous_training_has_a_gradient_of_every_worker():
     both = changed(workers=workers(5, 5), gradients=gradients)
     assert found(both, [both], range(10)) == []
     one_lost = changed(workers=workers(5, 5), gradients=gradients.model_copy(update={"applied": 9}))
-    assert any("9 gradients, not 2 per update; number of updates: 5" in line for line in found(one_lost, [both], range(10)))
+    assert any(
+        "9 gradients, not 2 per update; number of updates: 5" in line for line in found(one_lost, [both], range(10))
+    )
 
 
 @pytest.mark.parametrize(
