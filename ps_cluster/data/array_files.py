@@ -44,8 +44,7 @@ def form_of(path: Path, name: str) -> ArrayForm | None:
 
 
 def open_npz(path: Path) -> Mapping[str, np.ndarray]:
-    """Return the arrays of an .npz file by name. They are memory-mapped, except for compressed arrays,
-    which are read into memory, up to a limit.
+    """Map the arrays of an .npz file, and return them by name. Compressed arrays are read into memory, up to a limit.
 
     Raises Malformed if the file is damaged, is not an .npz file, or is too large.
     """
@@ -103,7 +102,7 @@ def _check_size(name: str, form: ArrayForm, size: int) -> None:
 
 
 def _form(name: str, file: IO[bytes]) -> ArrayForm:
-    """Read the header of an array, up to its first value. Raises Malformed for an array of Python objects."""
+    """Read an array's header, and leave the file positioned at its first value. Raises Malformed for Python objects."""
     start, beginning = file.tell(), io.BytesIO(file.read(_HEADER_BYTES))
     try:
         version = np.lib.format.read_magic(beginning)

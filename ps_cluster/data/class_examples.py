@@ -71,7 +71,7 @@ def with_samples(
 
 
 def image_variation(kind: DataSet[Any], settings: DataSettings, dataset: PackedDataset, seed: int) -> VaryImages | None:
-    """Import TensorFlow and return a function that varies images as training does, or return None if training varies none."""
+    """Return a function that varies images as training does, with TensorFlow; None if training does not vary them."""
     varies_nothing = isinstance(settings, ImageSettings) and settings.augmentation == Augmentation()
     if varies_nothing or (augment := kind.augmentation()) is None:
         return None

@@ -38,7 +38,7 @@ class Described:
 
 
 def describe(dataset: PackedDataset, most_bytes: int = MOST_BYTES) -> list[Described]:
-    """Return statistics of each input, the target and the weight. A field with short rows has statistics of each column.
+    """Return statistics of each input, the target and the weight. A field with short rows has them for each column.
 
     The columns of a table appear under their own names and in their own units, without their missing values.
     """
