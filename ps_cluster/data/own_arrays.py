@@ -245,7 +245,7 @@ def _notes_on_pixels(inputs: Mapping[str, IndexableRows]) -> tuple[str, ...]:
 
 
 def _weights(given: Mapping[str, IndexableRows], split: str, examples: int) -> dict[str, np.ndarray]:
-    """Return name → weights float32 [N] of a split; {} if there are none. They are 1 if only the other split has weights."""
+    """Return name → weights float32 [N] of a split; {} if none are given. If only the other split has some, use 1."""
     if not given:
         return {}
     weights = np.asarray(given[split][:]) if split in given else np.ones(examples)

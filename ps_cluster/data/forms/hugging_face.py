@@ -36,12 +36,12 @@ _SPLITS_FILE = "dataset_dict.json"  # names the splits, which have a folder each
 
 class HuggingFaceImageSettings(PictureSettings):
     target: str | None = Field(
-        default=None, description="The column with the classes. null: the column called label, else labels, else target."
+        default=None, description="The column with the classes. null: the column label, else labels, else target."
     )
 
 
 class HuggingFaceForm(PathForm[OwnSettings]):
-    """A form of a folder that Hugging Face's `save_to_disk` wrote. One form has a column of pictures, the other none."""
+    """A form of a folder that Hugging Face's `save_to_disk` wrote. One has a column of pictures, the other none."""
 
     def recognises(self, path: Path) -> bool:
         is_one = any(os.path.isfile(path / name) for name in (_SPLITS_FILE, "state.json"))
@@ -193,7 +193,7 @@ def _read_split(folder: Path) -> _SplitRows:
 
 
 def _path_inside(folder: Path, name: str) -> Path:
-    """Return the path of a file or folder that a file in `folder` names. Raises Malformed unless it is directly in `folder`."""
+    """Return the path of the file or folder `name` in `folder`. Raises Malformed if `name` leads elsewhere."""
     if name != os.path.basename(name) or name in ("", ".", ".."):
         raise Malformed(f"it names '{name:.100}', which is not in its folder")
     return folder / name
