@@ -104,7 +104,7 @@ class _Transfer:
         return self.file.seek(0, os.SEEK_END)
 
     def attempt(self) -> None:
-        """Download the rest. If this fails, raises _Interrupted if another attempt may succeed, else DownloadError."""
+        """Download the rest. On failure, raises _Interrupted if another attempt may succeed, else DownloadError."""
         try:
             request = urllib.request.Request(self.url, headers={"User-Agent": "ps_cluster"})
             if self.size:

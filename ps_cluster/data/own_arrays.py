@@ -190,7 +190,7 @@ def _check_lengths(inputs: Mapping[str, Mapping[str, Sized]], what: str, found: 
 
 
 def _inputs(name: str, value: object) -> dict[str, IndexableRows]:
-    """Return the inputs in a form that can be packed. An unnamed one is called "image" or "x"."""
+    """Return the inputs in a form that can be packed. An unnamed input is called "image" or "x"."""
     if not isinstance(value, Mapping):
         rows = _checked_rows(name, value)
         shape = rows.shape[1:]
@@ -245,7 +245,7 @@ def _notes_on_pixels(inputs: Mapping[str, IndexableRows]) -> tuple[str, ...]:
 
 
 def _weights(given: Mapping[str, IndexableRows], split: str, examples: int) -> dict[str, np.ndarray]:
-    """Return name → weights float32 [N] of a split; {} if none are given. If only the other split has some, use 1."""
+    """Return name → weights float32 [N] of a split; {} if none are given. Use 1 if only the other split has weights."""
     if not given:
         return {}
     weights = np.asarray(given[split][:]) if split in given else np.ones(examples)

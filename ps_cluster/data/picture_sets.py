@@ -40,7 +40,7 @@ class PictureSettings(OwnImageSettings):
         default=None,
         description=(
             "Size of the images, e.g. 64 or 48x64 (height x width). Pictures are resized to cover this size, "
-            "and cut to it. null: the size that all pictures have."
+            "and cropped to it. null: the size that all pictures have."
         ),
     )
     skip_bad: bool = Field(default=False, description="Skip pictures that can't be read, and name them.")

@@ -124,7 +124,7 @@ def _check_operations(content: bytes) -> None:
         if number >= MOST_OPERATIONS:
             raise Malformed(f"it has more than {MOST_OPERATIONS:,} operations")
         if operation.name in ("PUT", "BINPUT", "LONG_BINPUT") and not 0 <= (argument or 0) < MOST_OPERATIONS:
-            raise Malformed("it uses an index of the memo that is larger than data needs")
+            raise Malformed("it uses an index of the memo that is too large for plain data")
         if operation.name == "FRAME" and (argument or 0) > len(content):
             raise Malformed("it has a frame that is longer than the whole pickle")
         if operation.name.startswith(("TUPLE", "FROZENSET")):

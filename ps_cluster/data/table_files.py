@@ -74,7 +74,7 @@ class PiecewiseTable(ABC):
 
     @abstractmethod
     def place(self, column: str, value: str) -> str:
-        """Return where a column has this text first, for messages, e.g. "line 34 of 'cars.csv'"."""
+        """Return where a column first has this text, for messages, e.g. "line 34 of 'cars.csv'"."""
 
     @abstractmethod
     def batches(self, columns: Sequence[str]) -> Iterator[RecordBatch]:

@@ -44,7 +44,9 @@ class TableSettings(OwnDataSettings):
     target: str | None = Field(default=None, description="The column to predict.")
     categorical: Names = Field(
         default=(),
-        description="Columns of categories that are numbers, such as postal codes, or have many different texts.",
+        description=(
+            "Columns to treat as categories although they hold numbers, such as postal codes, or many different texts."
+        ),
     )
     text: Names = Field(
         default=(), description="Columns of free text. Networks get all of them as strings, in one input called texts."

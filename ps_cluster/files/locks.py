@@ -154,7 +154,7 @@ def sharing_new(folder: Path) -> Iterator[None]:
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Remove a folder that no process shares. If the file system has no locks, this is unknown, and it stays."""
+    """Remove a folder that no process shares. If the file system has no locks, nothing shows this, and it stays."""
     without_locks: list[str] = []
     with contextlib.suppress(OSError):  # it is gone
         if (descriptor := _locked(folder / _USED, 0, warn=without_locks.append)) is not None:

@@ -126,7 +126,7 @@ _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+:/")
 
 
 def refuse_address(path: str) -> None:
-    """Raise Malformed for an address of a remote store, such as gs://bucket/runs, which as a path is a local folder."""
+    """Raise Malformed for a remote store's address, such as gs://bucket/runs. As a path it would be a local folder."""
     if _ADDRESS.match(path):
         raise Malformed(
             "is the address of a remote store, but only folders of this machine are read and written: mount it (e.g. "
@@ -186,7 +186,7 @@ def first_error(error: ValidationError, origin: str, known: str = "", names: Ite
         return f"{origin}: '{field}' is missing{more}"
     reason = first["msg"].removeprefix("Value error, ")
     if first["type"] in ("model_type", "dict_type"):
-        reason = "names with values are needed"
+        reason = "a mapping of names to values is needed"
     elif not field:  # settings that don't fit together: the reason names each
         return f"{origin}: {reason}"
     if first["type"] == "literal_error" and isinstance(first["input"], str):

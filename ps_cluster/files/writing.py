@@ -113,7 +113,7 @@ def path_beside(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def folder_beside(path: Path) -> Iterator[Path]:
-    """Yield a new folder. Rename it to `path`, which must be missing or empty, after the block, or remove it after an error."""
+    """Yield a new folder. After the block, rename it to `path`, which is missing or empty; after an error, remove it."""
     path = path.absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary_name(path)
@@ -162,7 +162,7 @@ def open_to_write(path: Path, flags: int, mode: int = 0o644) -> int:
         descriptor = os.open(path, flags | _SAFELY, mode)
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise PermissionError(errno.EPERM, "it is a link, and files are never written through one", str(path)) from error
+            raise PermissionError(errno.EPERM, "it is a link, which is never written through", str(path)) from error
         raise
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Read and write YAML within limits, without features that expand short files, and with values that are read as they look.
+"""Read and write YAML within limits. Features that expand short files are refused, and values are read as they look.
 
 Values follow YAML 1.2's core schema (https://yaml.org/spec/1.2.2/#103-core-schema) in decimal: `1e-3` is a number;
 `off` and `2024-01-01` are text. A value that other YAML versions read as a different number, such as `010`, is refused.
@@ -66,7 +66,7 @@ def parse_yaml(text: bytes | str) -> Any:
         raise Malformed(f"has more than {MOST_BYTES:,} bytes")
     try:
         text = text.decode("utf-8") if isinstance(text, bytes) else text
-        # PyYAML reads what libyaml refuses: PyYAML has better messages, and accepts names that are not UTF-8 ("\uDCFF").
+        # PyYAML reads what libyaml refuses: it has better messages, and accepts names that are not UTF-8 ("\uDCFF").
         with contextlib.suppress(yaml.YAMLError):
             return _parsed(text, _LIBYAML)
         return _parsed(text, yaml.SafeLoader)

@@ -41,7 +41,7 @@ class HuggingFaceImageSettings(PictureSettings):
 
 
 class HuggingFaceForm(PathForm[OwnSettings]):
-    """A form of a folder that Hugging Face's `save_to_disk` wrote. One has a column of pictures, the other none."""
+    """A folder that Hugging Face's `save_to_disk` wrote. The two forms differ in whether a column has pictures."""
 
     def recognises(self, path: Path) -> bool:
         is_one = any(os.path.isfile(path / name) for name in (_SPLITS_FILE, "state.json"))

@@ -56,7 +56,7 @@ class ImageFolder(PictureForm):
         found = [file for name in folders_in(inner) for file in files_in(inner / name)]
         unknown = sorted({Path(name).suffix.lower() for name in found} & _OTHER_PICTURES)
         return (
-            f"has pictures in {', '.join(unknown)}, which are not read: convert them to .png or .jpg" if unknown else ""
+            f"has {', '.join(unknown)} pictures, which are not read: convert them to .png or .jpg" if unknown else ""
         )
 
     def read(self, source: Path | None, settings: PictureSettings) -> Contents:
@@ -101,7 +101,7 @@ class _ClassFolders:
         self._files = {name: list(files_below(folder / name)) for name in self.classes}
 
     def check_classes(self) -> None:
-        """Raise Malformed if a folder is not that of a class, or has no picture."""
+        """Raise Malformed if a folder does not stand for a class, or has no picture."""
         if self.classes and all(is_split(name) for name in self.classes):
             if TRAIN in self.classes:
                 raise Malformed(

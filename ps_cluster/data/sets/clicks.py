@@ -1,5 +1,4 @@
-"""Generate clicks like those that recommenders learn from, with many keys, of which few are frequent, and known
-probabilities.
+"""Generate clicks like those that recommenders learn from. Few of the many keys are frequent; probabilities are known.
 
 An example has 26 categorical columns and 13 numbers, as Criteo's data has. The keys of each column follow Zipf's law,
 and key 0 is the most frequent one. The probability of a click is a logistic function of hidden effects: each key has
