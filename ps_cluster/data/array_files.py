@@ -1,4 +1,4 @@
-"""Open users' .npy and .npz files. Arrays are mapped, not read, where that is possible. No code in a file is run."""
+"""Open users' .npy and .npz files. Arrays are memory-mapped where possible. Code in a file is never run."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def form_of(path: Path, name: str) -> ArrayForm | None:
 
 
 def open_npz(path: Path) -> Mapping[str, np.ndarray]:
-    """Return the arrays of an .npz file by name. They are mapped, but compressed ones are read into memory, up to a limit.
+    """Map the arrays of an .npz file, and return them by name. Compressed arrays are read into memory, up to a limit.
 
-    Raises Malformed if the file is damaged, of another kind, or too large.
+    Raises Malformed if the file is damaged, is not an .npz file, or is too large.
     """
     try:
         with open_regular(path) as file, zipfile.ZipFile(file) as archive:
@@ -61,7 +61,7 @@ def open_npz(path: Path) -> Mapping[str, np.ndarray]:
                 )
             return {info.filename.removesuffix(".npy"): _member(path, file, archive, info) for info in infos}
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, struct.error) as error:
-        raise Malformed(f"is no .npz file, or damaged ({one_line(str(error), 200)})") from error
+        raise Malformed(f"is not an .npz file, or is damaged ({one_line(str(error), 200)})") from error
 
 
 def open_npy(path: Path) -> np.ndarray:
@@ -81,7 +81,7 @@ def _member(path: Path, file: BinaryIO, archive: zipfile.ZipFile, info: zipfile.
     with archive.open(info) as member:
         found = _form(name, member)
         content = bytearray()
-        while piece := member.read(_PIECE_BYTES):  # read at once, the array would be in memory twice
+        while piece := member.read(_PIECE_BYTES):  # a single read would hold the array in memory twice
             content += piece
     _check_size(name, found, len(content))
     return np.ndarray(found.shape, found.dtype, content, order=found.order)
@@ -102,14 +102,14 @@ def _check_size(name: str, form: ArrayForm, size: int) -> None:
 
 
 def _form(name: str, file: IO[bytes]) -> ArrayForm:
-    """Read the header of an array, and leave the file at its first value. Raises Malformed for an array of Python objects."""
+    """Read an array's header, and leave the file positioned at its first value. Raises Malformed for Python objects."""
     start, beginning = file.tell(), io.BytesIO(file.read(_HEADER_BYTES))
     try:
         version = np.lib.format.read_magic(beginning)
         read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
         shape, column_order, dtype = read(beginning)
     except (ValueError, KeyError, TypeError, EOFError, RecursionError, MemoryError, SyntaxError) as error:
-        raise Malformed(f"{name} is no array that numpy.save has written") from error
+        raise Malformed(f"{name} is not an array that numpy.save has written") from error
     if dtype.hasobject:
         raise Malformed(f"{name} holds Python objects, which could run code: save plain arrays of numbers")
     if min(shape, default=0) < 0:

@@ -1,4 +1,4 @@
-"""Import pyarrow when it is first used, and describe the parts of it that this package uses, since it has no types."""
+"""Import pyarrow on first use, and declare types for the parts that this package uses, since pyarrow declares none."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Schema(Protocol):
 
 
 class Scalar(Protocol):
-    """A value of a column: `pyarrow.Scalar`. As an object of Python it may be a number, a text, a mapping, or None."""
+    """A value of a column: `pyarrow.Scalar`. As a Python object, it is a number, a string, a mapping or None."""
 
     def as_py(self) -> Any: ...
 

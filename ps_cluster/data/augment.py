@@ -1,6 +1,7 @@
 """Vary a batch of training images at random: a pure function of (seed, step, image, epoch).
 
-TensorFlow graph code, for use inside a `tf.function` on a worker: vectorised, with separate draws for each image.
+This is TensorFlow graph code for use inside a `tf.function` on a worker. It is vectorised, and draws random numbers
+separately for each image.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ps_cluster.data.batches import Batch
 
 
 class Stream(IntEnum):
-    """Streams of random numbers, one per transformation, so that none changes another's draws."""
+    """The streams of random numbers. Each transformation has its own, so that none changes the draws of another."""
 
     CROP = 0
     FLIP = 1
@@ -46,8 +47,8 @@ def augment(
 def augment_images(field: ArrayField, images: tf.Tensor, batch: Batch, settings: Augmentation) -> tf.Tensor:
     """Crop and flip images, vary their hue, saturation, brightness and contrast, then cut out a square, in this order.
 
-    `images`: uint8 [B, H, W, C], B static. `field`: has their shape and mean colour. The result has pixels 0..255: uint8,
-    or float32 without rounding if their colours vary.
+    `images`: uint8 [B, H, W, C], B static. `field`: the field of the images, with their shape and mean colour. The
+    result has pixels 0..255: uint8, or unrounded float32 if the settings vary colours.
     """
     batch_size = images.shape[0]
     draw = partial(_uniform, batch.seed, batch.step)
@@ -111,9 +112,9 @@ def alternating_flips(ids: tf.Tensor, epochs: tf.Tensor, *, seed: int) -> tf.Ten
 def crop_and_flip(images: tf.Tensor, shifts: tf.Tensor, mirrored: tf.Tensor) -> tf.Tensor:
     """Shift each image, filling its borders by reflection (the outermost pixels are not repeated), then mirror some.
 
-    The result is that of `tf.pad(..., "REFLECT")`, crop and `tf.image.flip_left_right`, by a single gather of pixels.
-    `images`: [B, H, W, C]. `shifts`: int32 [2, B], the offset of each crop in rows (down) and columns (right), which is smaller
-    than the image. `mirrored`: bool [B].
+    A single gather of pixels gives the result of `tf.pad(..., "REFLECT")`, a crop and `tf.image.flip_left_right`.
+    `images`: [B, H, W, C]. `shifts`: int32 [2, B], the offsets of each crop in rows (down) and columns (right). They
+    are smaller than the sides of the image. `mirrored`: bool [B].
     """
     batch_size, height, width, channels = images.shape
     line = tf.range(width)
@@ -139,9 +140,10 @@ def adjust_hue_and_saturation(images: tf.Tensor, turns: tf.Tensor, factors: tf.T
 
 
 def adjust_brightness(images: tf.Tensor, changes: tf.Tensor) -> tf.Tensor:
-    """Add to all pixels of each image its own fraction of the range of pixels, float32 [B].
+    """Change the brightness of each image by adding the same number to all of its pixels.
 
-    `images`: float32 [B, H, W, C], pixels 0..255; the result is clipped to this range.
+    `images`: float32 [B, H, W, C], pixels 0..255. `changes`: float32 [B], fractions of this range.
+    The result is clipped to this range.
     """
     return tf.clip_by_value(images + 255 * changes[:, tf.newaxis, tf.newaxis, tf.newaxis], 0, 255)
 
@@ -166,7 +168,7 @@ def cut_out(images: tf.Tensor, centres: tf.Tensor, side: int, colour: Sequence[f
       images: uint8 or float32 [B, H, W, C], pixels 0..255.
       centres: int32 [2, B], row and column; an even square reaches one pixel further up and left than down and right.
       side: the side of the square, in pixels.
-      colour: a value for each channel; the training images' mean, which normalisation maps to 0.
+      colour: a value for each channel: the mean of the training images, which normalisation maps to 0.
     """
     height, width, channels = images.shape[1:]
 
@@ -176,7 +178,7 @@ def cut_out(images: tf.Tensor, centres: tf.Tensor, side: int, colour: Sequence[f
 
     rows, columns = covered(height, centres[0]), covered(width, centres[1])
     inside = tf.reshape(rows[:, :, tf.newaxis] & columns[:, tf.newaxis, :], [-1])
-    # Gather from the pixels plus one pixel of the mean colour: half the time of tf.where with a broadcast mask.
+    # Gather from the pixels and one more pixel of the mean colour. tf.where with a broadcast mask takes twice as long.
     pixels = tf.reshape(images, [-1, channels])
     count = tf.shape(pixels)[0]
     sources = tf.where(inside, count, tf.range(count))
@@ -192,7 +194,7 @@ def _reflected(positions: tf.Tensor, side: int) -> tf.Tensor:
 def _uniform(
     seed: int, step: tf.Tensor, stream: Stream, shape: list[int], low: float, high: float, dtype: tf.DType = tf.float32
 ) -> tf.Tensor:
-    """Return draws in [low, high) from one stream of a step; `low` if the two are equal."""
+    """Return draws in [low, high) from one stream of a step; `low` if `low` equals `high`."""
     step_seed = tf.stack([tf.constant(seed, tf.int64), step])
     return tf.random.stateless_uniform(shape, tf.random.fold_in(step_seed, int(stream)), low, high, dtype)
 

@@ -1,6 +1,6 @@
 """Compute the batch of a step id: a pure function of (seed, step), so every worker computes the same batch.
 
-TensorFlow graph code, for use inside a `tf.function` on a worker.
+This is TensorFlow graph code for use inside a `tf.function` on a worker.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from ps_cluster.config.samples import Sample, Stretch
 from ps_cluster.data.packed import fields_of, file_name, targets_in
 from ps_cluster.private_names import keep_from_folding
 
-# `tf.random.experimental.index_shuffle` fixes 4 rounds, and then the orders of two epochs correlate (measured over
-# 50,000 examples: up to 0.76, and beyond 4 sigma for each of 4,560 pairs). 16 rounds, which take 6 us, make
-# them look independent.
+# `tf.random.experimental.index_shuffle` always uses 4 rounds, after which the orders of two epochs correlate (measured
+# over 50,000 examples: up to 0.76, and beyond 4 sigma for each of 4,560 pairs). With 16 rounds, which take 6 us, the
+# orders look independent.
 _SHUFFLE_ROUNDS = 16
-CHECKSUM_MASK = 2**52 - 1  # a row of the ledger is float64, which holds whole numbers up to here
+CHECKSUM_MASK = 2**52 - 1  # a row of the ledger is float64, which is exact for whole numbers up to this one
 CHECKSUM_FACTOR = 31
-_SAMPLE_KEY = 0x5A3D  # part of the key of samples, so that no sample has the order of an epoch
+_SAMPLE_KEY = 0x5A3D  # mixed into the shuffle key of samples, so that no sample has the order of an epoch
 
 
 @dataclass(frozen=True)
@@ -47,14 +47,15 @@ def batch_of(
     """Return the examples that step `step` trains on.
 
     Steps walk through positions 0, 1, 2, ..., `batch_size` at a time. An epoch has one position for
-    each example (of the sample, if there is one), and an order of its own. A batch may span epochs.
+    each example (of the sample, if there is one), and each epoch has its own order. A batch may span epochs.
 
     Args:
       step: int64 [], from 0.
       examples: the number of examples in the training set.
-      seed: 0 <= seed < 2**63; another seed gives other orders.
-      sample: the part of the training set that is seen; None for all.
-      number: the number of the step among the steps that walk through the same sample, int64 []; None: `step`.
+      seed: 0 <= seed < 2**63; different seeds give different orders.
+      sample: the part of the training set to train on; None for all of it.
+      number: the index of the step among the steps that walk through the same sample, int64 [], from 0; None if it is
+        `step`.
     """
     seen = examples if sample is None else sample.size(examples)
     position = (step if number is None else number) * batch_size + tf.range(batch_size, dtype=tf.int64)
@@ -74,9 +75,9 @@ def ids_of_sample(sample: Sample | Stretch, positions: tf.Tensor, examples: int)
 def _key(seed: int, number: tf.Tensor) -> tf.Tensor:
     """Mix a seed and a number (int64 [...]) into a key of the shuffle, int64 [..., 3].
 
-    The shuffle uses only the low bits of each word: 8 of them up to 65,536 examples. Without mixing, seeds 0 and 256 give the
-    same order, and so do epochs 0 and 256. The function is SplitMix64 (Steele, Lea, Flood 2014, "Fast splittable pseudorandom
-    number generators", OOPSLA).
+    The shuffle uses only the low bits of each word: 8 bits for up to 65,536 examples. Without mixing, seeds 0 and 256
+    give the same order, and so do epochs 0 and 256. The function is SplitMix64 (Steele, Lea, Flood 2014, "Fast
+    splittable pseudorandom number generators", OOPSLA).
     """
     state = splitmix64(splitmix64(tf.constant(seed, tf.uint64)) + tf.cast(number, tf.uint64))
     words = [splitmix64(state + tf.constant(place, tf.uint64)) for place in range(3)]
@@ -92,8 +93,8 @@ def splitmix64(bits: tf.Tensor) -> tf.Tensor:
 
 
 def _shuffled(index: tf.Tensor, key: tf.Tensor, count: int | tf.Tensor) -> tf.Tensor:
-    """Return where a random order of 0 .. count − 1 puts each index, int64 [B]. `key`: int64 [3] or [B, 3]."""
-    # The raw op: the public wrapper accepts only one key for all indices. Both use only the low 32 bits of each word.
+    """Return what a random permutation of 0 .. count − 1 maps each index to, int64 [B]. `key`: int64 [3] or [B, 3]."""
+    # The public wrapper accepts only one key for all indices. It and this op use only the low 32 bits of each word.
     return tf.raw_ops.RandomIndexShuffle(
         index=index, seed=key, max_index=tf.cast(count - 1, tf.int64), rounds=_SHUFFLE_ROUNDS
     )
@@ -106,7 +107,7 @@ def checksum_of(ids: tf.Tensor) -> tf.Tensor:
 
 
 def joined_checksum(before: tf.Tensor, of_batch: tf.Tensor) -> tf.Tensor:
-    """Return the checksum of a period, int64 [], extended by one batch. It is 0 before the first batch."""
+    """Return the checksum of a period after one more batch, int64 []. It is 0 before the first batch."""
     return tf.bitwise.bitwise_and(CHECKSUM_FACTOR * before + of_batch, CHECKSUM_MASK)
 
 
@@ -114,8 +115,8 @@ class BatchRows(NamedTuple):
     """The rows of a batch as they were packed."""
 
     inputs: dict[str, tf.Tensor]  # name → [B, ...]
-    target: tf.Tensor | dict[str, tf.Tensor]  # [B, ...]; of several targets, name of the array → [B, ...]
-    weight: tf.Tensor | None  # float [B]; None if all examples count alike
+    target: tf.Tensor | dict[str, tf.Tensor]  # [B, ...]; for several targets, name of the array → [B, ...]
+    weight: tf.Tensor | None  # float [B]; None if all examples count equally
 
 
 def packed_examples(batch: Batch, spec: ExampleSpec, examples: int) -> dict[str, tf.Tensor]:
@@ -127,23 +128,23 @@ def packed_examples(batch: Batch, spec: ExampleSpec, examples: int) -> dict[str,
 
 
 def as_batch(packed: Mapping[str, tf.Tensor], spec: ExampleSpec) -> BatchRows:
-    """Return the examples of a batch by what they are for. `packed`: as from `packed_examples`."""
+    """Divide the arrays of a batch into inputs, target and weight. `packed`: the result of `packed_examples`."""
     inputs = {name: packed[name] for name in spec.inputs}
     return BatchRows(inputs, targets_in(packed, spec), packed.get(WEIGHT))
 
 
 def map_rows(path: str, field: ArrayField, examples: int) -> tf.Tensor:
-    """Map a file of a packed data set, raw rows in C order, read-only: return [examples, *field.shape].
+    """Map a file of a packed data set read-only, and return its rows [examples, *field.shape], stored raw in C order.
 
-    All processes of a machine share one copy of it, in the page cache. `tf.gather` reads only the rows that it is asked
-    for. A relative path is resolved by the process that executes the graph. Every call of the graph maps the file again,
-    so it must stay in place and must never be shortened in place (SIGBUS). The graph raises NotFoundError if the file is
-    missing, and InternalError if it is shorter than `examples` demand.
+    All processes of a machine share one copy of the file, in the page cache. `tf.gather` reads only the rows that it
+    needs. A relative path is resolved by the process that executes the graph. Every call of the graph maps the file
+    again, so the file must stay in place and must never be truncated (SIGBUS). The graph raises NotFoundError if the
+    file is missing, and InternalError if it has fewer rows than `examples`.
     """
     shape = (examples, *field.shape)
     mapped = tf.raw_ops.ImmutableConst(dtype=field.dtype, shape=shape, memory_region_name=str(path))
     if not tf.executing_eagerly():
         # Without this, constant folding evaluates the node in the first call of a function and deep-copies the whole
-        # file, only to find it too large for a constant. The process keeps these 150 MB.
+        # file, only to find it too large for a constant. The process never frees this copy (150 MB).
         keep_from_folding(mapped)
     return mapped

@@ -1,4 +1,4 @@
-"""Locate the cache of packed data sets, name its folders, and list the folders in which archives are looked for."""
+"""Locate the cache of packed data sets, name its folders, and list the folders to search for archives."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def default_cache_dir() -> Path:
 
 
 def archive_folders(cache_dir: Path) -> tuple[Path, ...]:
-    """Return the folders in which archives are looked for, best first."""
+    """Return the folders to search for archives, best first."""
     return cache_dir, keras_home(os.environ) / "datasets"
 
 
 def packed_folder(cache_dir: Path) -> Path:
-    """Return the folder of packed copies. Other formats have other folders, so other versions keep their copies."""
+    """Return the folder of packed copies. Each format has its own folder, so other versions keep their copies."""
     return cache_dir / f"packed-{packed.FORMAT}"
 
 

@@ -17,7 +17,7 @@ from ps_cluster.data.packed import PackedDataset
 _AT_ONCE = 16  # images that are varied together, because large images take much memory as float32
 
 VaryImages = Callable[[np.ndarray, int], np.ndarray]
-"""(ids int64 [B] of training examples, epoch) → their images as they are varied in this epoch, [B, H, W, C]."""
+"""A function: (ids int64 [B] of training examples, epoch) → their images as varied in this epoch, [B, H, W, C]."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class VariedImage:
 
 @dataclass(frozen=True)
 class ExampleGroup:
-    """A class, a label or a range of the target."""
+    """A group of examples: those of a class, a label or a range of the target."""
 
     name: str
     train_ids: np.ndarray  # int64 [M], the indices of its training examples
-    test_examples: int  # the number of them
+    test_examples: int  # the number of its test examples
     samples: tuple[VariedImage, ...] = ()  # some of its training examples, once they have been drawn
 
     @property
@@ -43,7 +43,7 @@ class ExampleGroup:
 
 
 def groups_of(dataset: PackedDataset) -> list[ExampleGroup]:
-    """Return the classes, labels or ranges of the target, without samples."""
+    """Return a group for each class, label or range of the target, without samples."""
     objective, spec = OBJECTIVES[dataset.spec.objective], dataset.spec
     train, test = (objective.groups(dataset.target(split), spec) for split in ("train", "test"))
     return [ExampleGroup(name, ids, len(of_test)) for (name, ids), (_, of_test) in zip(train, test)]
@@ -71,7 +71,7 @@ def with_samples(
 
 
 def image_variation(kind: DataSet[Any], settings: DataSettings, dataset: PackedDataset, seed: int) -> VaryImages | None:
-    """Return how training varies images; None if it takes them as they are. Imports TensorFlow if it varies them."""
+    """Return a function that varies images as training does, with TensorFlow; None if training does not vary them."""
     varies_nothing = isinstance(settings, ImageSettings) and settings.augmentation == Augmentation()
     if varies_nothing or (augment := kind.augmentation()) is None:
         return None
@@ -85,7 +85,7 @@ def image_variation(kind: DataSet[Any], settings: DataSettings, dataset: PackedD
         parts = []
         for start in range(0, len(ids), _AT_ONCE):
             part = ids[start : start + _AT_ONCE]
-            step = tf.constant(epoch * len(ids) + start, tf.int64)  # each part has another step, and so other draws
+            step = tf.constant(epoch * len(ids) + start, tf.int64)  # each part has its own step, and so its own draws
             batch = Batch(seed, step, tf.constant(part, tf.int64), tf.fill([len(part)], tf.cast(epoch, tf.int64)))
             images = tf.constant(_images(dataset, part))
             parts.append(augment({name: images}, batch, dataset.spec, settings)[name].numpy())

@@ -15,10 +15,10 @@ from ps_cluster.data.packed import PackedDataset, PackedSplit, fields_of, pieces
 from ps_cluster.data.text_rows import texts_of
 from ps_cluster.files.values import number_text
 
-MOST_BYTES = 2**30  # that are read of a field; of a larger field, evenly spaced parts are read
+MOST_BYTES = 2**30  # the most to read of a field; of a larger field, evenly spaced parts are read
 _PIECE_BYTES = 2**22
-_MOST_VALUES = 4  # that are shown of one example
-_MOST_CHARACTERS = 48  # that are shown of a text
+_MOST_VALUES = 4  # the most to show of one example
+_MOST_CHARACTERS = 48  # the most to show of a text
 _MOST_COLUMNS = 100  # a field with more columns is described as a whole
 
 
@@ -29,7 +29,7 @@ class Described:
     name: str
     dtype: str
     shape: tuple[int, ...]
-    low: float | None  # of the values, or of the numbers of characters of texts; None if no value is finite
+    low: float | None  # of the values, or of the lengths of texts in characters; None if no value is finite
     mean: float | None
     std: float | None
     high: float | None
@@ -38,9 +38,9 @@ class Described:
 
 
 def describe(dataset: PackedDataset, most_bytes: int = MOST_BYTES) -> list[Described]:
-    """Return statistics of each input, the target and the weight; of short rows, of each column.
+    """Return statistics of each input, the target and the weight. A field with short rows has them for each column.
 
-    Columns of a table are described by their names, in their units. Their missing values do not count.
+    The columns of a table appear under their own names and in their own units, without their missing values.
     """
     found: list[Described] = []
     encoded = _encoded_columns(dataset)
@@ -76,7 +76,7 @@ def _described(columns: Sequence[_Column], field: ArrayField, rows: np.ndarray, 
         missing = read * math.prod(field.shape) - count
         if column.missing is not None:
             missing = column.missing
-            if count and not column.values:  # the means that fill the gaps would make the deviation too small
+            if count and not column.values:  # the means in place of missing values would make the deviation too small
                 middle = column.mean
                 width = column.std if highest != lowest else 0.0
         name = f"{column.name} (code, of {len(column.values)})" if column.values else column.name
@@ -130,12 +130,12 @@ class _Column:
     mean: float = 0.0
     std: float = 1.0
     values: tuple[str, ...] = ()
-    missing: int | None = None  # how many training rows of the table have no value in it; None if the data are no table
+    missing: int | None = None  # how many training rows have no value in it; None if the data is not a table
 
     def text(self, value: float) -> str:
         """Return an encoded value as it was in the table.
 
-        In a column with missing values, the mean is shown as a missing value, because it took the place of these.
+        In a column with missing values, the mean is shown as a missing value, because missing values became the mean.
         """
         if self.values:
             return self.values[int(value) - 1] if value else "missing or unknown" if self.missing else "unknown"

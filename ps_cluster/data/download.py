@@ -1,4 +1,4 @@
-"""Download one file over HTTP: resumed, retried, verified, and in bounded time."""
+"""Download one file over HTTP in bounded time: resume and retry the transfer, and verify the file."""
 
 import contextlib
 import hashlib
@@ -23,7 +23,7 @@ from ps_cluster.files.values import reason
 from ps_cluster.files.writing import open_to_write
 
 OnBytes = Callable[[int, int | None], None]
-"""Called with the number of bytes so far, and with the total, or None if the server does not tell it."""
+"""A function that gets the number of bytes so far, and the total, which is None if the server does not report it."""
 
 _BLOCK_BYTES = 2**18
 _BACKOFF_S = (1.0, 2.0, 4.0, 8.0)
@@ -39,7 +39,7 @@ class Patience(NamedTuple):
 
     timeout_s: float = 30.0  # the longest silence of the server during the transfer
     connect_timeout_s: float = 30.0  # the longest wait for the answer to a request, including name resolution
-    attempts: int = 5  # how many attempts in a row may bring no new bytes
+    attempts: int = 5  # the download fails after this many attempts in a row without new bytes
     deadline_s: float = 7200.0  # the longest duration of all attempts together
 
 
@@ -58,7 +58,7 @@ def download(
     some seconds between attempts (1, 2, 4, then 8).
 
     Raises DownloadError if the server does not answer or refuses, or the transfer is interrupted too often, is too slow,
-    or brings another file. Raises OSError if `destination` can't be written.
+    or delivers a different file. Raises OSError if `destination` can't be written.
     """
     destination.parent.mkdir(parents=True, exist_ok=True)
     part = destination.with_name(destination.name + ".part")
@@ -70,7 +70,7 @@ def download(
                 transfer.attempt()
                 break
             except _Interrupted as error:
-                # Only more bytes than ever before count as progress. Else this could start over without end.
+                # Only more bytes than ever before count as progress. Otherwise this could start over forever.
                 failures = 1 if transfer.size > most else failures + 1
                 most = max(most, transfer.size)
                 if failures >= patience.attempts:
@@ -104,7 +104,7 @@ class _Transfer:
         return self.file.seek(0, os.SEEK_END)
 
     def attempt(self) -> None:
-        """Download the rest. Raises _Interrupted if another attempt may succeed, and DownloadError if it would fail too."""
+        """Download the rest. On failure, raises _Interrupted if another attempt may succeed, else DownloadError."""
         try:
             request = urllib.request.Request(self.url, headers={"User-Agent": "ps_cluster"})
             if self.size:
@@ -121,7 +121,7 @@ class _Transfer:
             self._receive(response)
 
     def _refused(self, error: urllib.error.HTTPError) -> None:
-        """Raise an error for a refused request, as `attempt` does. Return if it only means that no byte is missing."""
+        """Raise an error for a refused request, as `attempt` does. Return if the file is already complete."""
         if error.code == 416 and _whole_size(error.headers) == self.size:
             return
         if error.code == 416:
@@ -193,7 +193,7 @@ def _whole_size(headers: Message) -> int | None:
 
 @contextlib.contextmanager
 def _locked(part: Path) -> Iterator[io.BufferedRandom]:
-    """Open and lock the partial file, because two writers would spoil it."""
+    """Open and lock the partial file, because two writers would corrupt it."""
     try:
         lock = Lock(part.with_name(f"{part.name}.lock"), f"download '{part}'")
     except InUse as error:

@@ -10,18 +10,18 @@ from pathlib import Path
 from ps_cluster.files.values import one_line
 
 _LEFT_BY_PROGRAMS = frozenset({"__MACOSX", "__pycache__"})
-_MOST_ENDINGS = 5  # that a note names
+_MOST_ENDINGS = 5  # the most that a note names
 
 
 def folders_in(folder: Path) -> list[str]:
-    """Return the sorted names of the folders in a folder, without hidden ones and names that begin with "__"."""
+    """Return the sorted names of the folders in a folder, except hidden folders and names that begin with "__"."""
     return sorted(
         entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith((".", "__"))
     )
 
 
 def files_in(folder: Path) -> list[str]:
-    """Return the sorted names of the files in a folder, without hidden ones."""
+    """Return the sorted names of the files in a folder, except hidden files."""
     return sorted(entry.name for entry in os.scandir(folder) if entry.is_file() and not entry.name.startswith("."))
 
 
@@ -41,7 +41,7 @@ def files_below(folder: Path, left_out: frozenset[str] = _LEFT_BY_PROGRAMS) -> I
 
 
 def not_read(paths: Sequence[Path], root: Path, why: str) -> tuple[str, ...]:
-    """Return one line about files below `root` that are not read for the reason `why`; none if there are no files."""
+    """Return a line about files below `root` that are not read, with the reason `why`; () if there are none."""
     if not paths:
         return ()
     return (f"not read ({why}): {endings_of(paths)}, such as '{one_line(str(paths[0].relative_to(root)), 200)}'",)

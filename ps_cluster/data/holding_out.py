@@ -1,4 +1,4 @@
-"""Choose the examples that are held out to test on if users bring none."""
+"""Choose the examples that are held out to test on if users bring no test examples."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class HeldOut(NamedTuple):
 def hold_out(targets: Targets, share: float) -> HeldOut | None:
     """Choose examples at random, always by the same seed; return None if there are test targets already.
 
-    In a classification, the same share of each class is held out. Raises Malformed if there are too few examples.
+    For a classification, the same share of each class is held out. Raises Malformed if there are too few examples.
     """
     if targets.test is not None:
         return None
@@ -62,7 +62,7 @@ def contents_of(
     """Return the contents of a data set from its inputs, weights (name → [N, ...]) and targets.
 
     Args:
-      held_out: what `hold_out` returned. The rows of its two parts are made from those of `train` when they are packed.
+      held_out: what `hold_out` returned. The rows of both parts are selected from those of `train` during packing.
       output: the name of the output that predicts `targets`, if there are other outputs.
       others: name of another output → its targets.
     """
@@ -80,7 +80,7 @@ def contents_of(
 
 
 def _held_out_of_each_class(share: float, order: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Return ids in random order: a share of each class, which leaves at least one example of it to train on."""
+    """Return the ids to hold out, in random order: a share of each class, but never all examples of a class."""
     by_class = order[np.argsort(labels[order], kind="stable")]
     counts = np.bincount(labels)
     wanted = _counts_to_hold_out(share, counts)
@@ -92,9 +92,9 @@ def _held_out_of_each_class(share: float, order: np.ndarray, labels: np.ndarray)
 
 
 def _counts_to_hold_out(share: float, counts: np.ndarray) -> np.ndarray:
-    """Return how many of each class to hold out: its share rounded down, or one more.
+    """Return how many examples of each class to hold out: its share rounded down, or one more.
 
-    Those that lost most by the rounding get one more, until together they have the share of all examples.
+    The classes that lost most by the rounding get one more, until the sum is the share of all examples.
     """
     most, exact = np.maximum(counts - 1, 0), share * counts
     wanted: np.ndarray = np.minimum(most, exact.astype(int))

@@ -1,6 +1,7 @@
 """List the data sets that this machine has: packed copies in the cache, and archives that can be packed.
 
-The names of packed data sets come from their manifests, which may come from anybody, so no code that they name is run.
+The names of packed data sets come from their manifests, which may come from anybody, so code that such a name refers to
+is never run.
 """
 
 from __future__ import annotations
@@ -49,10 +50,10 @@ class Copy:
 
 @dataclass(frozen=True)
 class Entry:
-    """A data set of the package, or one of a user that was packed on this machine."""
+    """A data set of the package, or a user's data set that was packed on this machine."""
 
     name: str
-    title: str  # its name in sentences
+    title: str  # its name for use in sentences
     generated: bool
     copies: tuple[Copy, ...]  # newest first
     archives: tuple[Path, ...] = ()  # files and folders that were found and can be packed
@@ -97,7 +98,7 @@ def open_copy(directory: Path, *, whole: bool = False) -> Copy:
 
 
 def copies_named(names: Sequence[str], found: Sequence[Copy], cache_dir: Path) -> list[Copy]:
-    """Return the copies that a user names by the data set or by the folder. Raises UserError if there is none of a name."""
+    """Return the copies that a user names by their data set or folder. Raises UserError if a name matches no copy."""
     chosen: list[Copy] = []
     for name in names:
         mine = [copy for copy in found if name == copy.directory.name or _has_name(copy, name)]
@@ -112,7 +113,7 @@ def copies_named(names: Sequence[str], found: Sequence[Copy], cache_dir: Path) -
 
 
 def _has_name(copy: Copy, name: str) -> bool:
-    """Return whether a copy has this name, as it stands or as a path, which may not exist any more."""
+    """Return whether a copy has this name, taken literally or as a path, which need not exist any more."""
     path = os.path.abspath(os.path.expanduser(name))
     return copy.name in (name, user_code.absolute(name, Path.cwd())) or copy.name.partition(":")[2] == path
 

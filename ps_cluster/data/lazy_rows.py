@@ -22,7 +22,7 @@ class IndexableRows(Rows, Protocol):
 
 
 class LazyRows(ABC):
-    """Rows [N, ...] of a dtype and shape."""
+    """Rows [N, ...] of a fixed dtype and shape, made when they are read."""
 
     def __init__(self, dtype: np.dtype, shape: tuple[int, ...]):
         self.dtype, self.shape = dtype, shape
@@ -59,11 +59,11 @@ class ChangedRows(LazyRows):
 
 
 class StreamedRows(LazyRows):
-    """Rows that can only be read from the first to the last. To read an earlier row, it starts again from the first."""
+    """Rows that can only be read from the first to the last. Reading an earlier row starts again from the first."""
 
     _pieces: Iterator[np.ndarray]  # the pieces that have not been read yet
     _piece: np.ndarray  # the piece that was read last
-    _first: int  # the index of its first row
+    _first: int  # the index of the first row of `_piece`
 
     def __init__(self, dtype: str, shape: tuple[int, ...], read: Callable[[], Iterator[np.ndarray]]):
         """Create the rows. `read` returns all rows [N, ...] from the first to the last, in pieces of any length."""

@@ -17,7 +17,7 @@ from ps_cluster.config.objectives import ArrayField
 from ps_cluster.files.reading import open_regular
 from ps_cluster.files.values import Malformed, one_line
 
-_MOST_BYTES = 4096  # that are read of a line
+_MOST_BYTES = 4096  # that are read of a line at once
 _LINES_AT_ONCE = 2**16
 
 
@@ -28,7 +28,7 @@ def is_compressed(file: Path) -> bool:
 
 @contextmanager
 def opened(file: Path) -> Iterator[BinaryIO | gzip.GzipFile]:
-    """Open a file, which is decompressed if its name ends in .gz. Raises Malformed if its compression is damaged."""
+    """Open a file, and decompress it if its name ends in .gz. Raises Malformed if its compression is damaged."""
     try:
         with open_regular(file) as packed, gzip.open(packed) if is_compressed(file) else packed as content:
             yield content
@@ -46,10 +46,11 @@ def lines_of(file: Path) -> Iterator[bytes]:
 def arrays_of_lines(
     file: Path, fields: Mapping[str, ArrayField], parse: Callable[[bytes], Sequence[object]], *, heading: bool = False
 ) -> dict[str, np.ndarray]:
-    """Return the rows of each field, [lines, ...], mapped from temporary files, which vanish when no array uses them.
+    """Return the rows of each field, [lines, ...], mapped from temporary files that vanish when no array uses them.
 
-    `parse` returns a value for each field from a line. It raises ValueError, with a short reason, for a bad line. `heading`:
-    whether the first line names the columns. Raises Malformed, with its number, for a bad line, and if there are no lines.
+    `parse` returns a value for each field from a line, and raises ValueError, with a short reason, for a bad line.
+    `heading`: whether the first line names the columns. Raises Malformed if a line is bad (with the line's number), or
+    if there are no lines.
     """
     files = {name: tempfile.TemporaryFile() for name in fields}  # noqa: SIM115  # mapped arrays outlive this function
     parsed, count = _parsed(file, parse, heading), 0

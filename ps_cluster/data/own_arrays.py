@@ -1,4 +1,4 @@
-"""Turn arrays of users into the contents of a data set: from a function, an .npz file or .npy files."""
+"""Turn users' arrays, from a function, an .npz file or .npy files, into the contents of a data set."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REQUIRED = ("x_train", "y_train")
 NAMES = (*REQUIRED, "x_test", "y_test", "weight_train", "weight_test")
 _DTYPES = get_args(DType)
 OUTPUT_NAME = r"[a-z][a-z0-9_]{0,39}"  # it is part of the name of a file
-_SAMPLED_EXAMPLES = 100  # that are looked at to recognise numbers as pixels
+_SAMPLED_EXAMPLES = 100  # that are examined to recognise numbers as pixels
 
 
 def as_contents(found: object, settings: DataSettings) -> Contents:
@@ -73,7 +73,7 @@ def as_contents(found: object, settings: DataSettings) -> Contents:
 
 
 def is_image(dtype: np.dtype | str, shape: tuple[int, ...]) -> bool:
-    """Return whether rows of this form are images: uint8 of [height, width], with 1 or 3 channels."""
+    """Return whether rows of this dtype and shape are images: uint8 of [height, width] or [height, width, 1 or 3]."""
     return ArrayField(str(dtype), shape if len(shape) == 3 else (*shape, 1)).is_image
 
 
@@ -92,7 +92,7 @@ def _arrays_by_name(found: object) -> Mapping[str, object]:
 
 
 def _by_split(given: Mapping[str, object], what: str, read: Callable[[str, object], T]) -> dict[str, T]:
-    """Return split → what `read` makes of the name and value of e.g. y_train, for the splits that are given."""
+    """Return split → the result of `read` for the name and value of e.g. y_train, for each split that is given."""
     names = {split: f"{what}_{split}" for split in SPLITS}
     return {split: read(name, given[name]) for split, name in names.items() if name in given}
 
@@ -116,7 +116,7 @@ def _checked_rows(name: str, value: object) -> IndexableRows:
 
 def _as_array(name: str, value: object) -> np.ndarray:
     is_text = isinstance(value, list | tuple) and value and isinstance(value[0], str)
-    try:  # texts as objects, because numpy's own texts all take the width of the longest one
+    try:  # texts as objects, because each of numpy's own texts takes as much memory as the longest
         return np.asarray(value, object if is_text else None)
     except Exception as error:  # whatever the value's own class raises
         why = one_line(f"{type(error).__name__}: {error}", 200)
@@ -126,7 +126,7 @@ def _as_array(name: str, value: object) -> np.ndarray:
 
 
 def _by_output(name: str, value: object) -> dict[str, IndexableRows]:
-    """Return name of an output → its targets, from a mapping or a tuple of arrays. For an array, the name is ""."""
+    """Return name of an output → its targets, from a mapping or a tuple of arrays. A single array has the name ""."""
     if isinstance(value, tuple) and len(value) > 1 and all(getattr(one, "shape", None) for one in value):
         value = {output_by_place(place): one for place, one in enumerate(value)}
     if not isinstance(value, Mapping):
@@ -140,7 +140,7 @@ def _by_output(name: str, value: object) -> dict[str, IndexableRows]:
 
 
 def _arrays_of_one_length(name: str, what: str, value: Mapping[str, object]) -> dict[str, IndexableRows]:
-    """Return the arrays of a mapping. `what`: what each of them is, for messages."""
+    """Return the arrays of a mapping, which must be equally long. `what`: the noun for one of them in messages."""
     if not value:
         raise Malformed(f"{name} has no {what}")
     found = {key: _checked_rows(f"{name}['{key}']", one) for key, one in value.items()}
@@ -160,7 +160,7 @@ def _targets(outputs: Mapping[str, Mapping[str, IndexableRows]], name: str, obje
 
 
 def _without_objects(targets: np.ndarray) -> np.ndarray:
-    """Return texts of Python, such as a column of pandas has, as texts of numpy. Other targets stay as they are."""
+    """Return Python's texts, such as those in a column of pandas, as numpy's texts. Other targets do not change."""
     is_text = targets.dtype.kind == "O" and targets.size and all(isinstance(one, str) for one in targets.flat)
     return targets.astype(str) if is_text else targets
 
@@ -180,7 +180,7 @@ def _with_texts(inputs: Mapping[str, Mapping[str, IndexableRows]]) -> dict[str, 
 
 
 def _check_lengths(inputs: Mapping[str, Mapping[str, Sized]], what: str, found: Mapping[str, Sized]) -> None:
-    """Raise Malformed if a split of `found` has no inputs, or another number of rows than they have."""
+    """Raise Malformed if a split of `found` has no inputs, or has a different number of rows than its inputs."""
     for split, rows in found.items():
         if split not in inputs:
             raise Malformed(f"there is {what}_{split}, but x_{split} is missing")
@@ -190,7 +190,7 @@ def _check_lengths(inputs: Mapping[str, Mapping[str, Sized]], what: str, found: 
 
 
 def _inputs(name: str, value: object) -> dict[str, IndexableRows]:
-    """Return the inputs in a form that can be packed. A single one is called "image" or "x"; others keep their names."""
+    """Return the inputs in a form that can be packed. An unnamed input is called "image" or "x"."""
     if not isinstance(value, Mapping):
         rows = _checked_rows(name, value)
         shape = rows.shape[1:]
@@ -208,7 +208,7 @@ def _inputs(name: str, value: object) -> dict[str, IndexableRows]:
 
 
 def _packable(name: str, rows: IndexableRows) -> IndexableRows:
-    """Return rows in a dtype that can be packed, in the byte order of this machine, with an axis for values.
+    """Return rows in a dtype that can be packed, in the byte order of this machine. Single numbers get an axis.
 
     Texts stay as they are, because `_with_texts` turns them into numbers.
     """
@@ -245,7 +245,7 @@ def _notes_on_pixels(inputs: Mapping[str, IndexableRows]) -> tuple[str, ...]:
 
 
 def _weights(given: Mapping[str, IndexableRows], split: str, examples: int) -> dict[str, np.ndarray]:
-    """Return the weights float32 [N] of a split by name, if any are given. If only the other split has them, they are 1."""
+    """Return name → weights float32 [N] of a split; {} if none are given. Use 1 if only the other split has weights."""
     if not given:
         return {}
     weights = np.asarray(given[split][:]) if split in given else np.ones(examples)

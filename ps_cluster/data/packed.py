@@ -1,4 +1,4 @@
-"""Open a packed data set: a folder of raw files that every process maps. A folder is complete, or it is not there."""
+"""Open a packed data set: a folder of raw files that every process maps. A folder is either complete or missing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PackedSplit = Literal["train", "validation", "test"]
 """The examples to train on, the training examples that are held out, or the test examples."""
 
 T = TypeVar("T")
-_PIECE_BYTES = 2**26  # that are written or checked together
+_PIECE_BYTES = 2**26  # that are written or checked at once
 SPEC_TYPE = TypeAdapter(ExampleSpec)
 _SPEC_FIELDS = {one.name for one in fields(ExampleSpec)}  # the manifest has them under the same names
 
@@ -41,7 +41,7 @@ class Unusable(UserError):
 
     def __init__(self, directory: Path, why: str):
         super().__init__(
-            f"dataset: '{directory}' is no usable packed data set ({why}); delete that folder and run again"
+            f"dataset: '{directory}' is not a usable packed data set ({why}); delete that folder and run again"
         )
         self.why = why
 
@@ -57,14 +57,14 @@ class PackedDataset:
     train_examples: int  # without those that are held out
     test_examples: int
     source: str = ""  # the archive or folder that it was packed from, if there is one
-    validation_examples: int = 0  # how many training examples, the last ones that were packed, are held out
+    validation_examples: int = 0  # how many training examples are held out: the last ones that were packed
     notes: tuple[str, ...] = ()  # lines for a person to read, e.g. what was held out to test on
     checksum: str = ""  # the SHA-256 of the checksums of all files; "" if it is not known
     # How many training examples, including those held out, come from each of several files; () if that is not known.
     file_rows: tuple[int, ...] = ()
 
     def holding_out(self, validation_examples: int) -> PackedDataset:
-        """Return the same data set with this many training examples held out, on which a model can be chosen.
+        """Return the same data set with this many training examples held out for choosing a model.
 
         Raises UserError if nothing would be left to train on, or if the part that is held out lacks classes.
         """
@@ -144,7 +144,7 @@ def read_manifest(directory: Path) -> Manifest:
 def load_packed(directory: Path, *, check_targets: bool = True) -> PackedDataset:
     """Open a packed folder without reading its inputs. `check_targets`: whether to read and check targets and weights.
 
-    Raises Unusable if the manifest is missing or malformed, a file's size differs from it, or a target is impossible.
+    Raises Unusable if the manifest is missing or malformed, a file's size differs from it, or a target is invalid.
     """
     directory = Path(os.path.realpath(directory))
     try:
@@ -177,14 +177,14 @@ def write_pointer(file: Path, dataset: PackedDataset) -> None:
 
 
 def write_form(folder: Path, dataset: PackedDataset) -> None:
-    """Copy the description of the examples to `folder`, without examples: inputs, names of classes, the encoding of a table."""
+    """Copy only the description of the examples to `folder`: inputs, names of classes, and the encoding of a table."""
     for name in (MANIFEST, ENCODING):
         if (dataset.directory / name).is_file():
             write_whole(folder / name, (dataset.directory / name).read_bytes())
 
 
 def load_form(folder: Path) -> PackedDataset:
-    """Open what `write_form` has written: it describes the examples of a data set, but does not contain them.
+    """Open what `write_form` has written: a description of the examples of a data set, without the examples.
 
     Raises FileNotFoundError if there is none in `folder`, and UserError if it is damaged.
     """
@@ -256,7 +256,7 @@ def check_values(spec: ExampleSpec, split: str, rows: Mapping[str, Rows]) -> Non
 
 
 def pieces(rows: Rows, most_bytes: int = _PIECE_BYTES) -> Iterator[np.ndarray]:
-    """Yield consecutive pieces of the rows, of at most `most_bytes` each. All rows may be larger than the memory."""
+    """Yield consecutive pieces of the rows, of at most `most_bytes` each. All rows together may exceed the memory."""
     row_bytes = np.dtype(rows.dtype).itemsize * math.prod(rows.shape[1:])
     at_once = max(1, most_bytes // max(1, row_bytes))
     for start in range(0, len(rows), at_once):

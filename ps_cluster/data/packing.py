@@ -1,4 +1,4 @@
-"""Pack a data set: write all files beside the folder, and move them into place once they are complete."""
+"""Pack a data set: write all files into a temporary folder, and rename it once it is complete."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def write_packed(
         check_contents(contents)
         manifest = _manifest_of(name, kind, contents, source)
         directory.parent.mkdir(parents=True, exist_ok=True)
-        for left_over in directory.parent.glob(".*.*.tmp"):  # of killed processes
+        for left_over in directory.parent.glob(".*.*.tmp"):  # from killed processes
             locks.remove_abandoned(left_over)
         wanted, free = sum(manifest.bytes.values()), free_bytes(directory.parent)
         if wanted > free:
@@ -163,7 +163,7 @@ def _write_files(directory: Path, contents: Contents, manifest: Manifest, progre
 
 
 def checked_pieces(what: str, rows: Rows) -> Iterator[np.ndarray]:
-    """Yield rows in pieces, and read each row once. Raises Malformed if one can't be read, or is not finite."""
+    """Yield rows in pieces, and read each row once. Raises Malformed if a row can't be read, or is not finite."""
     at = 0
     try:
         for piece in packed.pieces(rows):
@@ -203,7 +203,7 @@ def _move_into_place(temporary: Path, directory: Path) -> PackedDataset:
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
-        # The folder is now ours, that of a faster process, or a damaged one that was there before.
+        # The folder is now the new one, that of a faster process, or a damaged one from before.
         try:
             return load_packed(directory)
         except UserError:
@@ -217,7 +217,7 @@ _PROGRESS_INTERVAL_S = 5.0
 
 
 class PackingProgress:
-    """Notifies of the share that has been written, at most every five seconds."""
+    """Sends notices of the share of bytes that has been written, at most every five seconds."""
 
     def __init__(self, name: str, total_bytes: int, notify: Notify, clock: Callable[[], float] = time.monotonic):
         self._name, self._total, self._notify, self._clock = name, total_bytes, notify, clock

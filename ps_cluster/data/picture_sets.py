@@ -24,7 +24,7 @@ def _sides(text: str) -> str:
     match = re.fullmatch(r"([0-9]{1,5})(?:x([0-9]{1,5}))?", text)
     sides = [int(side) for side in match.groups(match[1])] if match else []
     if not sides or not all(1 <= side <= _LONGEST_SIDE for side in sides):
-        raise ValueError(f"give height x width, such as 48x64, or one number, of 1 to {_LONGEST_SIDE:,}")
+        raise ValueError(f"give height x width, such as 48x64, or one number; each side is from 1 to {_LONGEST_SIDE:,}")
     return "x".join(map(str, sides))
 
 
@@ -39,8 +39,8 @@ class PictureSettings(OwnImageSettings):
     image_size: ImageSize | None = Field(
         default=None,
         description=(
-            "Size of the images, e.g. 64 or 48x64 (height x width). Pictures are resized to cover it, and the rest is "
-            "cut off. null: the size that all pictures have."
+            "Size of the images, e.g. 64 or 48x64 (height x width). Pictures are resized to cover this size, "
+            "and cropped to it. null: the size that all pictures have."
         ),
     )
     skip_bad: bool = Field(default=False, description="Skip pictures that can't be read, and name them.")
@@ -59,15 +59,16 @@ def contents_of_pictures(
 ) -> Contents:
     """Return the contents of a data set of pictures. `splits`: "train" and perhaps "test" → pictures.
 
-    Raises Malformed if a picture can't be read, sizes differ, or the classes, whose names are by label, can't be learned.
+    `classes`: the name of each label. Raises Malformed if a picture can't be read, sizes differ, or the classes can't
+    be learned.
     """
     if settings.objective not in ("auto", "classification"):
         raise Malformed(
-            f"data.objective={settings.objective}: pictures have classes, which need classification: leave it out; for "
-            "other targets give arrays (x_train, y_train)"
+            f"data.objective={settings.objective}: pictures have classes, which need classification: leave the "
+            "setting out; for other targets give arrays (x_train, y_train)"
         )
-    # A folder has one class after the other, but the last training examples may be held out to choose a model on
-    # (`evaluation.validation_examples`). So the examples are shuffled.
+    # The examples are shuffled because a folder has one class after the other, and the last training examples may be
+    # held out to choose a model (`evaluation.validation_examples`).
     order = np.random.default_rng(0).permutation(len(splits["train"]))
     mixed = {**splits, "train": [splits["train"][i] for i in order]}
     sound, found, notes = _split_readable(mixed, settings.skip_bad)

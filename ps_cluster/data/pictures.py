@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 T = TypeVar("T")
-ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")  # of the names of files
+ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")  # of names of picture files
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF")
 _GREY_MODES = ("1", "L", "LA", "I", "I;16", "I;16B", "I;16L")
 _SIDEWAYS = (5, 6, 7, 8)  # values of EXIF's orientation that swap height and width
@@ -102,7 +102,7 @@ def unreadable_message(name: str, why: str) -> str:
 def common_size(found: Sequence[PictureInfo], wanted: tuple[int, int] | None) -> Size:
     """Return the shape of the images: the size that is wanted or that all pictures have, in RGB unless all are grey.
 
-    `wanted`: height and width. Raises Malformed if no size is wanted, and the pictures have several.
+    `wanted`: height and width. Raises Malformed if no size is wanted, and the sizes of the pictures differ.
     """
     sizes = Counter(one.size for one in found)
     if wanted is None and len(sizes) > 1:
@@ -116,14 +116,14 @@ def common_size(found: Sequence[PictureInfo], wanted: tuple[int, int] | None) ->
 
 
 def decode_picture(picture: Picture, size: Size) -> np.ndarray:
-    """Return a picture as an image, uint8 [H, W, C]: turned as EXIF says, resized to cover the size, and cut to it."""
+    """Return a picture as an image, uint8 [H, W, C]: rotated as EXIF says, resized to cover `size`, and cropped."""
     from PIL import Image, ImageOps
 
     mode = "RGB" if size.channels == 3 else "L"
     with picture.open() as file, _open_image(file) as image:
         image.draft(mode, (2 * max(size[:2]),) * 2)  # lets a JPEG be decoded at a smaller scale
         shown: Image.Image = ImageOps.exif_transpose(image)
-        if shown.mode.startswith("I"):  # 16 bits: `convert` would cut values off at 255
+        if shown.mode.startswith("I"):  # 16 bits: `convert` would clip values at 255
             shown = Image.fromarray((np.asarray(shown) >> 8).clip(0, 255).astype(np.uint8))
         plain = shown.convert(mode)
         wanted = (size.width, size.height)
@@ -132,7 +132,7 @@ def decode_picture(picture: Picture, size: Size) -> np.ndarray:
 
 
 def _open_image(file: BinaryIO) -> Image:
-    """Open a picture of a known format without decoding it. Raises Malformed for too many pixels, or pixels in fractions."""
+    """Open a picture of a known format without decoding it. Raises Malformed for too many, or fractional, pixels."""
     from PIL import Image
 
     warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # reported as an error below
@@ -146,7 +146,7 @@ def _open_image(file: BinaryIO) -> Image:
 
 
 def _in_threads(work: Callable[[Picture], T], pictures: Sequence[Picture]) -> Iterator[T]:
-    """Yield the result for each picture, in their order. Only some of the results are in memory at once."""
+    """Yield the result of `work` for each picture, in order. Only some of the results are in memory at once."""
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for start in range(0, len(pictures), _AT_ONCE):
             yield from pool.map(work, pictures[start : start + _AT_ONCE])

@@ -33,7 +33,7 @@ class PickledArray:
     def to_numpy(self) -> np.ndarray:
         """Return the array, read-only. It may have any shape.
 
-        Raises ValueError if its values are no integers, or its bytes don't fit the shape.
+        Raises ValueError if its values are not integers, or its bytes don't fit the shape.
         """
         try:
             _, shape, dtype, column_order, content = self._state or ()
@@ -55,7 +55,7 @@ class _PickledDtype:
 
     def to_numpy(self) -> np.dtype:
         if not _WHOLE_NUMBERS.fullmatch(self._code) or self._byte_order not in ("<", ">", "=", "|"):
-            raise ValueError(f"an array of type {self._code!r} is not read: it needs whole numbers")
+            raise ValueError(f"an array of type {self._code!r} can't be read: only whole numbers can")
         return np.dtype(self._byte_order + self._code)
 
 
@@ -81,15 +81,15 @@ class _PlainUnpickler(pickle.Unpickler):
         self._bytes_left = len(content)
 
     def _encode(self, text: str, encoding: str) -> bytes:
-        """Return the bytes that Python 3 has written as text for Python 2.
+        """Return bytes that Python 3 has pickled as text, so that Python 2 can read them.
 
-        A pickle can use one text many times, so more bytes in all than the pickle itself has are refused.
+        A pickle can use one text many times, so this refuses to return more bytes in total than the pickle has.
         """
         if encoding != "latin1":
             raise ValueError(f"bytes are read only in the encoding latin1, not in {encoding!r}")
         self._bytes_left -= len(text)
         if self._bytes_left < 0:
-            raise Malformed("it asks for more bytes than it has itself")
+            raise Malformed("it unpacks to more bytes than it has itself")
         return text.encode("latin1")
 
     def find_class(self, module: str, name: str) -> object:
@@ -124,9 +124,9 @@ def _check_operations(content: bytes) -> None:
         if number >= MOST_OPERATIONS:
             raise Malformed(f"it has more than {MOST_OPERATIONS:,} operations")
         if operation.name in ("PUT", "BINPUT", "LONG_BINPUT") and not 0 <= (argument or 0) < MOST_OPERATIONS:
-            raise Malformed("it uses a place in the memo that no data needs")
+            raise Malformed("it uses an index of the memo that is too large for plain data")
         if operation.name == "FRAME" and (argument or 0) > len(content):
-            raise Malformed("it has a frame that is longer than itself")
+            raise Malformed("it has a frame that is longer than the whole pickle")
         if operation.name.startswith(("TUPLE", "FROZENSET")):
             tuples += 1
             if tuples > MOST_TUPLES:

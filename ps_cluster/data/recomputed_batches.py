@@ -1,4 +1,4 @@
-"""Recompute which examples each step trains on. The rows of the ledger are compared with the result.
+"""Recompute which examples each step trains on, so that the rows of the ledger can be compared with the result.
 
 The workers' graphs compute the same in `data/batches.py`. This module shares with them TensorFlow's shuffle, the rule that
 divides the examples among workers (`WorkerParts`), and the two constants of the checksum. Everything else is computed
@@ -45,7 +45,7 @@ class RecomputedBatches:
         """Return the examples of some batches, int64 [...].
 
         Args:
-          batches: their numbers. The first batch of a step has the number step id x batches per step.
+          batches: the numbers of the batches. The first batch of a step has the number step id x batches per step.
           worker: the index of the worker that trains on them, which matters only if each worker has a part of the examples.
         """
         config, numbers = self._config, batches
@@ -108,7 +108,7 @@ def _mixed(bits: np.ndarray) -> np.ndarray:
 
 
 def _shuffled(index: np.ndarray, keys: np.ndarray, count: int) -> np.ndarray:
-    """Return where a random order of 0 .. count - 1 puts each index, in the shape of `index`, int64."""
+    """Return what a random permutation of 0 .. count - 1 maps each index to, int64 in the shape of `index`."""
     if not index.size:  # the operation refuses an empty input
         return index
     shuffled = tf.raw_ops.RandomIndexShuffle(

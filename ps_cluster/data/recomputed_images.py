@@ -1,7 +1,7 @@
-"""Recompute how the images of a batch are varied, one by one, with numpy and TensorFlow's functions for single images.
+"""Recompute the variations of a batch's images, one image at a time, with numpy and TensorFlow's functions for images.
 
-The workers' graphs do the same in `data/augment.py`, for all images of a batch at once. Both share only the random
-draws.
+The workers' graphs do the same in `data/augment.py`, for all images of a batch at once. The two modules share only the
+random draws.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from ps_cluster.notices import Notify
 
 _OWN_DATA_HINT = "for data of your own, set dataset to a path or to code (docs/extending.md#your-own-data)"
 _CACHE_NAME = "cache (PS_CLUSTER_CACHE)"
-# `auto` has to start at once without a network. A user who names CIFAR-10 prefers to wait.
+# `auto` must start without delay if there is no network. A user who names CIFAR-10 prefers to wait.
 _PATIENCE_OF_AUTO = Patience(connect_timeout_s=5.0, attempts=1)
 
 
@@ -43,10 +43,10 @@ def resolve(
 ) -> PackedDataset:
     """Return the packed copy of a data set. If there is none, the data set is packed first.
 
-    A data set that `settings.dataset` names is never replaced by another. `auto` stands for the first of several that
-    is on this machine (a packed copy is enough) or can be downloaded, and a notice says so if that is the generated
-    set. `settings.data_dir` is the user's copy: the archive, the folder inside it, a folder with one of these, or a
-    packed folder. `notify` gets one line for each step.
+    A data set that `settings.dataset` names is never replaced by another. `auto` stands for the first of several
+    data sets that is on this machine (a packed copy is enough) or can be downloaded. If that is the generated set, a
+    notice says so. `settings.data_dir` is the user's copy: the archive, the folder inside it, a folder with one of
+    these, or a packed folder. `notify` gets one line for each step.
 
     Raises UserError if `data_dir` has nothing usable (also for `auto`), the data set can't be found or read, or the
     cache can't be written.
@@ -86,7 +86,7 @@ def resolve_for_run(
     notify: Notify,
     progress: OnBytes = lambda done_bytes, total_bytes: None,
 ) -> PackedDataset:
-    """Return the packed copy that the file `pointer` named when the run began, if it is sound; else that of `resolve`."""
+    """Return the packed copy that the run's file `pointer` names, if it is sound; else the result of `resolve`."""
     if pointer.is_file():
         try:
             found = packed.load_pointed(pointer)
@@ -258,7 +258,7 @@ def _read_contents(kind: DataSet[Any], settings: DataSettings, source: Path | No
             raise
         why = one_line(f"{type(error).__name__}: {error}", 500)
         raise UserError(f"dataset: '{kind.name}' can't be read: {why}") from error
-    if reference := user_code.parse(kind.name):  # its objective may be in a file in the same folder
+    if reference := user_code.parse(kind.name):  # its objective may be in a file of the same folder
         objective = user_code.absolute(contents.spec.objective, reference.file.parent)
         contents = replace(contents, spec=replace(contents.spec, objective=objective))
     return contents

@@ -27,7 +27,7 @@ class SplitNames(NamedTuple):
     train: str
     test: str | None = None  # the split to test on, if there is one
     unused: tuple[str, ...] = ()  # further splits that could be tested on
-    others: tuple[str, ...] = ()  # names that are not those of a split
+    others: tuple[str, ...] = ()  # names that are not names of splits
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -41,7 +41,7 @@ class SplitNames(NamedTuple):
 
 
 def splits_in(names: Iterable[str]) -> SplitNames | None:
-    """Return which of the names are those of splits; None if none is the name of a split to train on."""
+    """Return the names of splits among `names`; None if no name is that of a split to train on."""
     there = sorted(names, key=lambda name: (name != name.lower(), name))  # train before Train
     trains, tests = (
         [name for wanted in usual for name in there if name.lower() == wanted] for usual in (_TRAIN_NAMES, _TEST_NAMES)

@@ -36,7 +36,7 @@ class Encoding:
         self.content = content
         self.numbers = [column.name for column in content.numbers]
         self.categories = [column.name for column in content.categories]
-        # The values of each column of categories. The code of a value is its place, counted from 1.
+        # The values of each column of categories. The code of a value is its position, counted from 1.
         self._values = [pyarrow.array(column.values, pyarrow.string()) for column in content.categories]
         self.texts = content.texts
         self._mean = np.array([column.mean for column in content.numbers])
@@ -65,7 +65,7 @@ class Encoding:
     def encoded(self, table: PiecewiseTable) -> Iterator[dict[str, np.ndarray]]:
         """Yield the inputs of all rows of another table, in pieces.
 
-        Raises Malformed if a column is missing, has times where the training had numbers, or numbers where it had times.
+        Raises Malformed if a column is missing, or has times where the training had numbers or vice versa.
         """
         columns = [*self.numbers, *self.categories, *self.texts]
         if missing := [name for name in columns if name not in table.columns]:
@@ -109,9 +109,10 @@ class Encoding:
 
 
 def learn_encoding(table: PiecewiseTable, kept: np.ndarray | None, roles: Roles) -> Encoding:
-    """Return the encoding of a table, learned in one pass over its training rows: those in `kept`, bool [N], or all.
+    """Return the encoding of a table, learned in one pass over its training rows.
 
-    Raises Malformed if a column has infinite values, or too many categories.
+    `kept`: which rows these are, bool [N]; None for all. Raises Malformed if a column has infinite values, or too many
+    categories.
     """
     numbers, categories = roles.numbers, roles.categories
     seen: list[set[str]] = [set() for _ in categories]

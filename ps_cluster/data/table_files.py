@@ -28,7 +28,7 @@ def widened(kind: DataType) -> DataType:
 
 
 def _value_type(kind: DataType) -> DataType:
-    """Return the type of the values of a column: text of any kind, and a column without values, are strings."""
+    """Return the type of a column's values. It is a string for all types of text, and for a column without values."""
     if kinds.is_dictionary(kind):
         return _value_type(kind.value_type)
     texts = (kinds.is_null, kinds.is_large_string, kinds.is_string_view)
@@ -49,11 +49,11 @@ def are_numbers(*found: DataType) -> bool:
 
 MOST_COLUMNS = 30_000  # pyarrow takes 10 kB for each
 _FIRST_LINE_BYTES = 2**22
-_DECIMALS_BYTES = 2**16  # that are searched for numbers with a decimal comma
+_DECIMALS_BYTES = 2**16  # at the beginning, which are searched for numbers with a decimal comma
 _BEFORE, _BEHIND = rb'(?:^|(?<=[;\t\n"]))[-+]?', rb'(?=[;\t\r\n"]|$)'
 _DECIMAL_COMMA, _DECIMAL_POINT = (re.compile(_BEFORE + rb"(\d+" + mark + rb"\d+)" + _BEHIND) for mark in (b",", rb"\."))
 _THOUSANDS = re.compile(rb"\d{1,3},\d{3}")
-_BLOCK_BYTES = 2**24  # of a CSV file that are read together; the types of columns are guessed from the first block
+_BLOCK_BYTES = 2**24  # of a CSV file that are read at once; the types of columns are guessed from the first block
 BATCH_ROWS = 2**16
 
 
@@ -69,12 +69,12 @@ class PiecewiseTable(ABC):
 
     @property
     def parts(self) -> Sequence[PiecewiseTable]:
-        """The tables that it consists of; the table itself if it is a single one."""
+        """The tables that this table consists of: only itself if it is a single table."""
         return (self,)
 
     @abstractmethod
     def place(self, column: str, value: str) -> str:
-        """Return the first place at which a column has this text, for messages, e.g. "line 34 of 'cars.csv'"."""
+        """Return where a column first has this text, for messages, e.g. "line 34 of 'cars.csv'"."""
 
     @abstractmethod
     def batches(self, columns: Sequence[str]) -> Iterator[RecordBatch]:
@@ -110,7 +110,7 @@ class CsvTable(PiecewiseTable):
         with self._open(types) as reader:
             found = reader.schema
         if len(set(found.names)) < len(found.names):
-            raise Malformed(f"'{path.name}' has two columns of one name: {one_line(', '.join(found.names), 300)}")
+            raise Malformed(f"'{path.name}' has two columns of the same name: {one_line(', '.join(found.names), 300)}")
         self.untyped = frozenset(field.name for field in found if field.type == pyarrow.null())
         # A later row may have a text where the first rows have nothing.
         plain = {pyarrow.null(): pyarrow.string()}
@@ -175,7 +175,7 @@ def wrong_value_message(column: str, kind: str, value: str, place: str, advice: 
 
 
 def _has_decimal_commas(lines: bytes) -> bool:
-    """Return whether numbers in these lines have decimal commas and none has a point. 1,234 alone may be a thousand."""
+    """Return whether these lines have numbers with a decimal comma and none with a point. 1,234 alone is no proof."""
     found = _DECIMAL_COMMA.findall(lines)
     return not all(map(_THOUSANDS.fullmatch, found)) and not _DECIMAL_POINT.search(lines)
 
@@ -238,7 +238,7 @@ class JoinedTables(PiecewiseTable):
             if different := sorted(set(part.columns) ^ set(self.columns)):
                 raise Malformed(
                     f"{parts[0].what} and {part.what} are not parts of one table: only one of them has the column "
-                    f"'{one_line(different[0], 100)}'; give only the file to train on, or call it train, the other test"
+                    f"'{one_line(different[0], 100)}'; give only the file to train on, or name one train and one test"
                 )
 
     @property
@@ -293,10 +293,10 @@ def ending_of(path: Path) -> str:
 
 
 def open_tables(files: Mapping[str, Sequence[Path]], text: Sequence[str]) -> dict[str, PiecewiseTable]:
-    """Return split → table, for files by split. A column has the same type in all tables: that of the
-    first table in which it has a value.
+    """Open the files of each split as one table, and return split → table. `files`: split → files.
 
-    `text`: columns that are read as text, even if they look like numbers.
+    A column has the same type in all tables: that of the first table in which it has a value. `text`: columns that are
+    read as text, even if they look like numbers.
     """
     types: dict[str, DataType] = {name: pyarrow.string() for name in text}
     tables: dict[str, PiecewiseTable] = {}
@@ -310,7 +310,7 @@ def open_tables(files: Mapping[str, Sequence[Path]], text: Sequence[str]) -> dic
 
 
 def _open_parts(files: Sequence[Path], types: dict[str, DataType], text: Sequence[str]) -> list[PiecewiseTable]:
-    """Open the files of one table. `types`: the types that are known already. Those of other columns are added to it."""
+    """Open the files of one table. `types`: the types that are known already; those of other columns are added."""
     opened: list[PiecewiseTable] = []
     for file in files:
         table = _open(file, types)
@@ -329,7 +329,7 @@ def _open_parts(files: Sequence[Path], types: dict[str, DataType], text: Sequenc
 def _check_alike(first: PiecewiseTable, later: PiecewiseTable, text: Sequence[str]) -> None:
     """Raise Malformed if a column is text in the first file of a table, and a later file declares another type for it.
 
-    For separate tables, e.g. one to test on, this is no error: numbers may be names.
+    In separate tables, e.g. those to train and to test on, this is no error, because numbers may be names.
     """
     for name, kind in later.declared.items():
         before = first.declared.get(name, kind)
@@ -338,7 +338,7 @@ def _check_alike(first: PiecewiseTable, later: PiecewiseTable, text: Sequence[st
 
 
 def _other_type_message(column: str, what: str, kind: DataType, before: DataType) -> str:
-    return f"the column '{column}' of {what} is {kind}, but {before} in the table before it: save both as one type"
+    return f"the column '{column}' of {what} is {kind}, but {before} in the table before it: save both as the same type"
 
 
 def _open(file: Path, types: Types) -> PiecewiseTable:

@@ -32,10 +32,10 @@ from ps_cluster.files.values import Malformed, is_decimal, one_line
 _NUMBERS_FOR_EACH_TEXT = 10  # a column with at least this many distinct numbers for each distinct text holds numbers
 _MISSING_MARKS = frozenset({"?", "na", "n/a", "-", "null", "."})  # marks of a missing value, in lower case
 _FEWEST_ROWS = 20  # in shorter tables, a column without repeats need not be an identifier
-_ROWS_LOOKED_AT = 2**20  # to find columns without repeats, because all their values are kept in memory
-_MOST_TEXTS = 100  # up to so many different texts are categories, even if few of them are repeated
+_ROWS_LOOKED_AT = 2**20  # to find columns without repeats; limited because all their values are kept in memory
+_MOST_TEXTS = 100  # up to this many different texts are categories, even if few of them are repeated
 
-Names = Annotated[tuple[str, ...], Field(strict=False)]  # YAML has a list
+Names = Annotated[tuple[str, ...], Field(strict=False)]  # YAML gives a list
 
 
 class TableSettings(OwnDataSettings):
@@ -44,7 +44,9 @@ class TableSettings(OwnDataSettings):
     target: str | None = Field(default=None, description="The column to predict.")
     categorical: Names = Field(
         default=(),
-        description="Columns whose numbers are names, such as postal codes, and columns with many different texts.",
+        description=(
+            "Columns to treat as categories although they hold numbers, such as postal codes, or many different texts."
+        ),
     )
     text: Names = Field(
         default=(), description="Columns of free text. Networks get all of them as strings, in one input called texts."
@@ -88,7 +90,7 @@ def contents_of_tables(tables: Mapping[str, PiecewiseTable], settings: TableSett
 
 
 def _kept_rows(rows_of_parts: Sequence[int], kept: np.ndarray | None) -> tuple[int, ...]:
-    """Return how many of the `kept` rows, bool [N] or None for all, each of several files has; () for a single file."""
+    """Return the number of kept rows in each file; () for a single file. `kept`: bool [N]; None for all rows."""
     if len(rows_of_parts) == 1:
         return ()
     if kept is None:
@@ -111,7 +113,7 @@ def _identifier_notes(table: PiecewiseTable, roles: Roles, settings: TableSettin
 
 
 def columns_without_repeats(table: PiecewiseTable, names: Sequence[str]) -> list[str]:
-    """Return the columns that have no value twice and none missing, in the first rows. A short table has no such columns."""
+    """Return the columns that have a value in each of the first rows, and no value twice; [] for a short table."""
     parts: dict[str, list[Column]] = {name: [] for name in names}
     rows = 0
     for batch in table.batches(names) if names else ():
@@ -131,10 +133,10 @@ def columns_without_repeats(table: PiecewiseTable, names: Sequence[str]) -> list
 def _check_not_numbers(
     table: PiecewiseTable, name: str, texts: Iterable[str], rows: int, settings: TableSettings
 ) -> None:
-    """Raise Malformed for a column of text that seems to hold numbers, with marks of missing values or a typing error.
+    """Raise Malformed for a column of text that seems to hold numbers, and marks of missing values or a typing error.
 
     Any other column that mixes numbers and texts holds categories, such as codes with one code that is called "other".
-    `texts`: the different values of the column, in this number of rows.
+    `texts`: the different values of the column. `rows`: its number of rows.
     """
     if name in settings.categorical or not table.guesses_types:
         return
@@ -149,7 +151,7 @@ def _check_not_numbers(
 
 
 def _check_free_text(encoding: Encoding, rows: int, settings: TableSettings) -> None:
-    """Raise Malformed for columns whose texts are hardly repeated: as categories they tell nothing about other rows."""
+    """Raise Malformed for columns whose texts hardly repeat, because such categories say nothing about other rows."""
     different = {column.name: len(column.values) for column in encoding.content.categories}
     free = [name for name, texts in different.items() if texts > max(_MOST_TEXTS, rows / 2)]
     if free := [name for name in free if name not in settings.categorical]:
@@ -164,7 +166,7 @@ def _check_free_text(encoding: Encoding, rows: int, settings: TableSettings) -> 
 def _choose_roles(columns: Types, settings: TableSettings) -> Roles:
     known = one_line(", ".join(columns), 600)
     if settings.target is None:
-        raise Malformed(f"data.target is missing: name the column to predict by --target: {known}")
+        raise Malformed(f"data.target is missing: set --target to one of these columns: {known}")
     named = {
         "target": (settings.target,),
         "weight": (settings.weight,) if settings.weight else (),
@@ -217,7 +219,7 @@ def _check_same_columns(tables: Mapping[str, PiecewiseTable], roles: Roles) -> N
 
 
 def _whole_column(table: PiecewiseTable, name: str, *, is_text: bool) -> np.ndarray:
-    """Return a column of a table as text, "" where it is missing, or as float64."""
+    """Return a column of a table: as text, with "" for a missing value, or as float64, with NaN."""
     columns = (batch.column(name) for batch in table.batches([name]))
     if is_text:
         return np.concatenate([np.empty(0, str), *(as_texts(column).astype(str) for column in columns)])

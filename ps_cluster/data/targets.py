@@ -10,7 +10,7 @@ import numpy as np
 from ps_cluster.config.datasets import MOST_CLASSES
 from ps_cluster.files.values import Malformed, one_line
 
-MOST_CLASSES_WITH_GAPS = 100  # up to so many different whole numbers are taken for classes, even with gaps between them
+MOST_CLASSES_WITH_GAPS = 100  # up to this many different whole numbers are read as classes, even with gaps between them
 
 
 class Targets(NamedTuple):
@@ -73,13 +73,13 @@ def _guess_objective(train: np.ndarray) -> str:
 def _classification_targets(train: np.ndarray, test: np.ndarray | None) -> Targets:
     if train.dtype.kind in "US":
         return classes_by_name(_as_text(train), None if test is None else _as_text(test))
-    places = train.shape[1] if _is_one_hot(train) else 0  # rows have a place for a class without examples too
+    places = train.shape[1] if _is_one_hot(train) else 0  # one-hot rows have a column even for a class without examples
     train, test = _as_whole_numbers(train, "training"), None if test is None else _as_whole_numbers(test, "test")
     found = np.unique(train)
     if 1 < len(found) < places:
         empty = np.setdiff1d(np.arange(places), found)[0]
         raise Malformed(
-            f"no training example is of class {empty}, of 0 to {places - 1}: remove its column from the one-hot rows"
+            f"no training example has class {empty} of the classes 0 to {places - 1}: remove its one-hot column"
         )
     first, last = int(found[0]), int(found[-1])
     if len(found) > MOST_CLASSES_WITH_GAPS and last - first >= len(found):
@@ -120,7 +120,7 @@ def _is_one_hot(targets: np.ndarray) -> bool:
 
 
 def is_binary(targets: np.ndarray) -> bool:
-    """Return whether targets [N] consist of 0 and 1, and have both. They are then labels, whatever their dtype."""
+    """Return whether targets [N] contain both 0 and 1, and nothing else. They are then labels, whatever their dtype."""
     return bool(np.isin(targets, (0, 1)).all() and targets.any() and not targets.all())
 
 

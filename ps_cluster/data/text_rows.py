@@ -19,7 +19,7 @@ _AT_ONCE = 2**12  # texts that are read together
 class Width(NamedTuple):
     """The length and the dtype in which all texts fit when they are packed."""
 
-    characters: int  # of the longest text
+    characters: int  # the length of the longest text
     code: str  # a dtype that holds the highest code point of all texts
 
 
@@ -35,7 +35,7 @@ class TextRows(LazyRows):
 
 
 def is_text(rows: Rows) -> bool:
-    """Return whether rows are texts, of numpy or of Python. Only the first row is looked at."""
+    """Return whether rows are texts of numpy or of Python. This looks only at the first row."""
     if rows.dtype.kind == "O":  # a tensor of texts has this dtype too, and its texts are bytes
         return isinstance(next(iter(np.asarray(rows[:1]).flat), None), str | bytes)
     return rows.dtype.kind in "UST"
@@ -48,9 +48,10 @@ def text_field(codes: ArrayField) -> ArrayField:
 
 
 def width_of(name: str, pieces: Iterable[np.ndarray]) -> Width:
-    """Return the width that is enough for every text. `name`: what messages call the texts, which come in pieces [n, ...].
+    """Return the width that is enough for every text.
 
-    Raises Malformed if a value is no text, or a text is too long.
+    `name`: the name of the texts, for messages. `pieces`: the texts, in pieces [n, ...]. Raises Malformed if a value is
+    no text, or a text is too long.
     """
     longest, highest, first = 1, 0, 0
     for texts in pieces:

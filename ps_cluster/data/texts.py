@@ -21,7 +21,7 @@ from ps_cluster.files.values import Malformed
 INPUT = "text"
 RECIPE: Mapping[str, Any] = {"model": {"name": "byte_lm"}}
 """The recipe of a data set of text."""
-SEPARATOR = b"\0"  # after each file, so that a network learns where one ends
+SEPARATOR = b"\0"  # follows each file, so that a network learns where a file ends
 
 
 class TextSettings(DataSettings):
@@ -39,7 +39,7 @@ class TextFile(NamedTuple):
 
 
 def read_texts(folder: Path, paths: Sequence[Path]) -> list[TextFile]:
-    """Return the files with their contents, without empty ones. `folder`: the folder that all of them are in."""
+    """Return the files with their contents, except for empty files. `folder`: the folder that contains all of them."""
     texts = []
     for path in paths:
         with open_regular(path) as file:
@@ -50,9 +50,9 @@ def read_texts(folder: Path, paths: Sequence[Path]) -> list[TextFile]:
 def contents_of_texts(texts: Sequence[TextFile], settings: TextSettings, notes: tuple[str, ...] = ()) -> Contents:
     """Return windows of texts: inputs and targets uint8 [N, window], where each target is the byte after its input.
 
-    Whole files are held out, chosen by a hash of their names, so that a file stays in its split when others come or go.
-    If that can't come near the share, e.g. with a single large file, the end of the whole text is held out. Raises
-    Malformed if there is too little text for a window in each split.
+    Whole files are held out, chosen by a hash of their names, so that a file stays in its split when others are added
+    or removed. If whole files can't come near the share, e.g. with a single large file, the end of the whole text is
+    held out. Raises Malformed if there is too little text for a window in each split.
     """
     test = _files_to_hold_out(texts, settings.held_out)
     if test:

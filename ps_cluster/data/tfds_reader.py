@@ -22,7 +22,7 @@ from ps_cluster.system.lifetime import die_with_launcher
 
 
 def copy_pictures(folder: Path, output: Path) -> None:
-    """Write the files. Raises Malformed if the data set has no pictures with labels."""
+    """Write the files into `output`. Raises Malformed if the data set in `folder` has no pictures with labels."""
     import tensorflow_datasets as tfds
 
     builder = tfds.builder_from_directory(str(folder))
@@ -58,7 +58,7 @@ def _copy_split(examples: Iterator[tuple[bytes, int]], split: str, output: Path)
 
 
 def _named(features: Any, kind: type) -> str | None:
-    """Return the name of the first feature of a kind; None if there is none."""
+    """Return the name of the first feature of the type `kind`; None if there is none."""
     return next((name for name, feature in features.items() if isinstance(feature, kind)), None)
 
 

@@ -1,4 +1,4 @@
-"""Read and write files that another program or user may have changed: bounded, strict, whole. No TensorFlow.
+"""Read and write files that another program or user may have changed: strictly, within limits, and only as a whole.
 
-Nothing here knows about runs.
+These modules do not import TensorFlow, and know nothing about runs.
 """

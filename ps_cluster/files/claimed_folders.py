@@ -1,4 +1,4 @@
-"""Claim a folder for one piece of work, by a file with its plan. Only a command with the same plan continues there."""
+"""Claim a folder for one piece of work by a file that holds its plan. Only a command with this plan may continue."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ps_cluster.files.writing import write_whole
 
 
 def check_unclaimed(output: Path, plan: str, noun: str, besides: str = LOCK) -> None:
-    """Raise UserError if a folder holds something, but no plan.
+    """Raise UserError if a folder is not empty, but has no plan.
 
     `plan`: the name of the plan's file. `noun`: the kind of work, e.g. "comparison". `besides`: the name of a file that
     may be in the folder already.
     """
     if not (output / plan).is_file() and not is_empty(output, besides=besides):
-        raise UserError(f"--output: '{output}' is not empty and holds no {noun}: choose another")
+        raise UserError(f"--output: '{output}' is not empty and holds no {noun}: choose another folder")
 
 
 def claim(output: Path, plan: str, content: str, noun: str, *, besides: str = LOCK) -> None:
@@ -30,7 +30,7 @@ def claim(output: Path, plan: str, content: str, noun: str, *, besides: str = LO
         if file.is_file():
             untrusted.refuse_foreign(file)
             if file.read_bytes() != content.encode():
-                raise UserError(f"--output: '{output}' holds another {noun}: choose another, or remove it")
+                raise UserError(f"--output: '{output}' holds another {noun}: choose another folder, or remove it")
         check_unclaimed(output, plan, noun, besides)
         write_whole(file, content)
     except OSError as error:

@@ -16,8 +16,8 @@ from ps_cluster.files.values import Malformed, first_error
 from ps_cluster.files.writing import open_to_write
 from ps_cluster.notices import Notify, ignore
 
-LOOK_BYTES = 2**22  # read at once, so the longest possible row; the row of 1,000 workers has 100,000 bytes
-_END_BYTES = 2**16  # holds the last row of all but the largest clusters
+LOOK_BYTES = 2**22  # read at once, so no row may be longer; the row of 1,000 workers has 100,000 bytes
+_END_BYTES = 2**16  # enough for the last row of all but the largest clusters
 
 
 def append_row(path: Path, row: BaseModel) -> None:
@@ -54,8 +54,8 @@ def last_row(path: Path, model: type[Model]) -> Model | None:
 def some_rows(path: Path, model: type[Model], most: int) -> list[Model]:
     """Return at most `most` rows, evenly spaced over the lines of a file, and the last row.
 
-    Parsing is what takes time, so a run of a day takes about as long as a run of a minute. Lines that are no rows are left
-    out; a file that may not be read has none.
+    Most of the time goes into parsing, so the file of a day takes about as long as that of a minute. Lines that are not
+    rows are skipped, and a file that can't be read has no rows.
     """
     parser = RowTail(path, model)
     try:
@@ -87,7 +87,7 @@ class RowTail(Generic[Model]):
         self._model = model
 
     def skip(self, up_to_last: int = 0) -> None:
-        """Skip what is there now, except for the last `up_to_last` bytes. The rest of a line that was cut is no row."""
+        """Skip the present content except its last `up_to_last` bytes. A line that is cut there is no row."""
         with contextlib.suppress(OSError):
             self.offset = max(0, self._path.stat().st_size - up_to_last)
 

@@ -1,9 +1,9 @@
-"""Allow one command at a time in a folder, by a locked file that names its holder.
+"""Allow one command at a time in a folder, by locking a file that names the holder of the lock.
 
 The kernel holds the lock (flock). It ends with the process, however that ends, so no stale lock is left. Programs that
-the process starts do not inherit it. A command that only checks whether a lock is taken holds it for a moment, so whoever
-takes a lock keeps trying for longer than that. Containers that share a folder share the lock; whether machines do depends
-on the file system. On a file system without locks a notice says so, and the work continues.
+the process starts do not inherit it. A command that only checks whether a lock is taken holds it for a moment, so a
+command that takes a lock retries for longer than that. Containers that share a folder share the lock; whether machines
+do depends on the file system. On a file system without locks a notice says so, and the work continues.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from ps_cluster.files.writing import open_to_write
 from ps_cluster.notices import Notify, ignore
 
 LOCK = ".lock"
-_USED = ".used"  # in a folder that processes share
+_USED = ".used"  # the locked file of a folder that processes share
 _MODE = 0o600  # whoever may read a file may lock it
 SHARERS_END_WITHIN_S = 10.0  # seconds from SIGKILL to the end of a process that the kernel delays
 
 _MOST_BYTES = 2**16
 _MOST_CHARACTERS = 300  # of the holder's command line
 _RETRY_S = 0.05
-_CHECK_TAKES_S = 0.5  # the longest that a process holds a lock only to check it
+_CHECK_TAKES_S = 0.5  # the longest time that a process holds a lock only to check it
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 
 
@@ -54,7 +54,7 @@ class Lock:
         """
 
         def warn(reason: str) -> None:
-            notify(f"{what} can't be locked here ({reason}): see to it that no other command writes there")
+            notify(f"{what} can't be locked here ({reason}): make sure that no other command writes there")
 
         self._path = path.absolute()  # because a task changes its working directory
         descriptor = _locked(path, _CHECK_TAKES_S, fcntl.LOCK_SH if shared else fcntl.LOCK_EX, warn)
@@ -70,7 +70,7 @@ class Lock:
             os.pwrite(self._descriptor, holder.encode(), 0)
 
     def release(self) -> None:
-        """Remove the file while it is still locked, so that no process reads the name of a former holder.
+        """Release the lock. The file is removed first, so that no process reads the name of a former holder.
 
         The file stays if other processes share the lock.
         """
@@ -93,7 +93,7 @@ def sole_use(folder: Path, what: str, notify: Notify, *, shared: bool = False) -
         untrusted.refuse_foreign_symlinks(folder, what)
         folder.mkdir(parents=True, exist_ok=True)
         untrusted.check_folder(folder, what, notify)  # now, because another user may just have made the folder
-        os.scandir(folder).close()  # raises if the folder is unreadable: then nobody can tell whether it is empty
+        os.scandir(folder).close()  # raises if the folder is unreadable: then it is unknown whether it is empty
         lock = Lock(folder / LOCK, f"{what} '{folder}'", notify, shared=shared)
     except (NotADirectoryError, FileExistsError) as error:
         raise UserError(f"{what} '{folder}' can't be made: a file is in the way") from error
@@ -125,13 +125,13 @@ def is_held(path: Path) -> bool:
 
 
 def share(path: Path) -> None:
-    """Share the lock `path`, or a folder, until this process ends. If the system refuses, no process waits for that."""
+    """Share the lock or folder `path` until this process ends. If the system refuses, no process waits for this one."""
     with contextlib.suppress(OSError):
         _locked(path / _USED if path.is_dir() else path, _CHECK_TAKES_S, fcntl.LOCK_SH)
 
 
 def wait_for_sharers(path: Path, what: str, within_s: float = SHARERS_END_WITHIN_S) -> None:
-    """Return when no process shares `path` any more. Raises UserError if one still does after `within_s` seconds."""
+    """Wait until no process shares `path` any more. Raises UserError if one still does after `within_s` seconds."""
     if (descriptor := _locked(path, within_s)) is None:
         raise UserError(
             f"{what}: processes of an earlier run are still running after {within_s:g} s: end them, or try again"
@@ -145,7 +145,7 @@ def sharing_new(folder: Path) -> Iterator[None]:
     descriptor = None
     while descriptor is None:
         folder.mkdir(exist_ok=True)
-        with contextlib.suppress(FileNotFoundError):  # another process took it for abandoned before it was locked
+        with contextlib.suppress(FileNotFoundError):  # another process removed it as abandoned before it was locked
             descriptor = _locked(folder / _USED, _CHECK_TAKES_S, fcntl.LOCK_SH)
     try:
         yield
@@ -154,7 +154,7 @@ def sharing_new(folder: Path) -> Iterator[None]:
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Remove a folder that no process shares. It stays if the file system has no locks to tell that."""
+    """Remove a folder that no process shares. If the file system has no locks, nothing shows this, and it stays."""
     without_locks: list[str] = []
     with contextlib.suppress(OSError):  # it is gone
         if (descriptor := _locked(folder / _USED, 0, warn=without_locks.append)) is not None:
@@ -223,7 +223,7 @@ def _locked(
 def _is_taken(descriptor: int) -> bool:
     """Return whether other processes hold or share the lock; False also in a file system without locks.
 
-    If it is False, this descriptor holds the lock from now on, where there are locks.
+    If the result is False and the file system has locks, this descriptor holds the lock from now on.
     """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def is_pattern(path: Path) -> bool:
-    """Return whether a path is a pattern of names. The name of an existing file, such as `a[1].csv`, is not."""
+    """Return whether a path is a pattern of names. The name of an existing file, such as `a[1].csv`, is no pattern."""
     return glob.has_magic(str(path)) and not os.path.lexists(path)
 
 
@@ -19,5 +19,5 @@ def matches(pattern: Path) -> list[Path]:
 
 
 def folder_of(pattern: Path) -> Path:
-    """Return the folder that all matches of a pattern are in."""
+    """Return the lowest folder that contains all matches of a pattern."""
     return next(folder for folder in pattern.parents if not glob.has_magic(str(folder)))

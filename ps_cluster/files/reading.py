@@ -40,7 +40,7 @@ def read_bytes(path: Path, most_bytes: int) -> bytes:
 
 
 def most_memory(size_bytes: int) -> int:
-    """Return how much memory reading files of this size may take: 1 GiB, and 20 bytes for each byte of a file."""
+    """Return how much memory reading files of this size may take: 1 GiB plus 20 bytes for each byte in the files."""
     return 2**30 + 20 * size_bytes
 
 

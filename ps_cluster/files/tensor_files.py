@@ -1,8 +1,8 @@
 """Write numpy arrays and a JSON header into one file, and read such a file from an untrusted source.
 
-The format is safetensors (https://huggingface.co/docs/safetensors): a JSON table of names, dtypes, shapes and places, then
-the arrays. The library `safetensors` checks that they cover the file. This module maps each array
-instead of copying it into memory.
+The format is safetensors (https://huggingface.co/docs/safetensors): a JSON table of names, dtypes, shapes and offsets,
+then the arrays. The library `safetensors` checks that the arrays cover the file. This module maps each array instead of
+copying it into memory.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _DTYPES = {code: np.dtype(name) for code, name in {
     "BOOL": "bool", "U8": "uint8", "I32": "int32", "I64": "int64", "F32": "float32", "F64": "float64",
 }.items()}  # fmt: skip
 _CODES = {dtype: code for code, dtype in _DTYPES.items()}
-_HEADER, _CHECKSUMS = "header", "crc32"  # the texts in addition to the arrays
-_LENGTH = struct.Struct("<Q")  # of the table; begins the file
+_HEADER, _CHECKSUMS = "header", "crc32"  # the names of the texts that are stored beside the arrays
+_LENGTH = struct.Struct("<Q")  # the length of the table, at the beginning of the file
 _CHUNK_BYTES = 2**20
 _LARGEST_CRC = 2**32 - 1
 
 
 class Checksums(BaseModel):
-    """CRC-32 of the header's text and of each array: of its dtype and shape, then of its values."""
+    """CRC-32 of the header's text, and of each array. That of an array covers its dtype and shape, then its values."""
 
     header: int
     arrays: dict[str, int]
@@ -45,7 +45,7 @@ class Checksums(BaseModel):
 
 @dataclass(frozen=True)
 class Pieces:
-    """An array that is read while it is written, because the whole array may be too large for the memory.
+    """An array that is read in pieces while it is written to a file, because the memory may be too small for the whole.
 
     `read` returns its values in their order, as arrays of `dtype` of any length.
     """
@@ -56,7 +56,7 @@ class Pieces:
 
     @classmethod
     def of(cls, array: np.ndarray) -> Pieces:
-        """Return an array as its only piece."""
+        """Return an array in a single piece."""
         return cls(array.shape, array.dtype, lambda: iter([np.ascontiguousarray(array)]))
 
     @property
@@ -65,12 +65,12 @@ class Pieces:
 
 
 def write_tensors(file: IO[bytes], header: BaseModel, arrays: Mapping[str, np.ndarray | Pieces]) -> None:
-    """Write a header and arrays into an empty file that can seek, for `open_tensors`.
+    """Write a header and arrays into an empty, seekable file, which `open_tensors` can open.
 
     Each array is written piece by piece while it is read. The checksums belong into the table at the beginning, but are
     known only at the end, so the table is written last. The library `safetensors` is not used for this: it could only
     write to a path, or make a second copy of all arrays in memory. Raises ValueError if an array has a dtype that these
-    files never contain, or its pieces have another length.
+    files never contain, or its pieces have a different length in total.
     """
     contents = {name: array if isinstance(array, Pieces) else Pieces.of(array) for name, array in arrays.items()}
     text, table, checksums, begin = header.model_dump_json(), {}, {}, 0
@@ -109,7 +109,7 @@ def _write_pieces(file: IO[bytes], name: str, array: Pieces) -> int:
 def open_tensors(path: Path, model: type[Model]) -> tuple[Model, Mapping[str, np.ndarray]]:
     """Return the header, as `model`, and read-only views of the arrays by name, in the order in which they lie.
 
-    They use no memory except the system's cache of the file. Each byte is read once, for its checksum. Raises OSError,
+    The views use no memory except the system's page cache. Each byte is read once, for its checksum. Raises OSError,
     or Malformed if the file has another format, is cut short or damaged, or its header does not fit `model`.
     """
     with open_regular(path) as file:
@@ -139,7 +139,10 @@ def open_tensors(path: Path, model: type[Model]) -> tuple[Model, Mapping[str, np
 
 
 def checksum_of(path: Path) -> int:
-    """Return the CRC-32 of the table of a file that `open_tensors` can open. It stands for the file's whole content."""
+    """Return the CRC-32 of the table of a file that `open_tensors` can open.
+
+    It identifies the whole content, because the table contains the checksums of the header and of all arrays.
+    """
     with open_regular(path) as file:
         return crc32(file.read(_LENGTH.unpack(file.read(_LENGTH.size))[0]))
 
@@ -169,8 +172,9 @@ def _parsed(words: Mapping[str, str], name: str, model: type[Model]) -> Model:
 
 
 def _check_array(file: BinaryIO, name: str, begin: int, end: int, checksum: int, checksums: Checksums) -> None:
-    """Check the checksum of an array by reading the file. If the disk fails, this raises an error. An access to mapped
-    memory would kill the process.
+    """Check the checksum of an array by reading the file.
+
+    If the disk fails, reading raises an error, but an access to mapped memory would kill the process.
     """
     file.seek(begin)
     while begin < end and (chunk := file.read(min(_CHUNK_BYTES, end - begin))):

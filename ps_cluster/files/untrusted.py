@@ -20,7 +20,7 @@ from ps_cluster.notices import Notify
 
 @contextlib.contextmanager
 def writing_alone() -> Iterator[None]:
-    """Create files inside the block that only this user may write to, as the command line does for every command."""
+    """Let only this user write to files that are created in the block, as the command line does for every command."""
     before = os.umask(0o022)
     os.umask(before | 0o022)
     try:
@@ -35,7 +35,7 @@ def unknown_owners(
     """Return the user id that this user namespace shows for all users that it does not know; empty outside a namespace.
 
     A task in the private network of its run is in a user namespace, where root's files have this id. The launcher is in
-    none, and has checked the run directory before it starts a task.
+    no such namespace, and has checked the run directory before it starts a task.
     """
     try:
         whole = uid_map.read_text().split() == ["0", "0", str(2**32 - 1)]
@@ -52,7 +52,7 @@ class Foreign(UserError):
 
 
 def check_folder(folder: Path, what: str, notify: Notify) -> None:
-    """Refuse a folder of another user, and warn where everybody may write. A missing folder has only its path checked.
+    """Refuse a folder of another user, and warn where everybody may write. Check only the path of a missing folder.
 
     `what`: the kind of folder, for the message, e.g. "run directory". Raises Foreign also if the path leads through
     another user's link.
@@ -73,7 +73,7 @@ def check_folder(folder: Path, what: str, notify: Notify) -> None:
 
 
 def refuse_foreign_symlinks(folder: Path, what: str) -> None:
-    """Raise Foreign if the path to a folder leads through another user's link. Call it before anything is made there."""
+    """Raise Foreign if the path to a folder leads through another user's link. Call this before writing there."""
     for link in _links(folder.absolute(), set()):
         owner = os.lstat(link).st_uid
         if not _is_trusted(owner):
@@ -89,7 +89,7 @@ def is_foreign(path: Path) -> bool:
 
 
 def _is_trusted(owner: int) -> bool:
-    """Return whether the files of a user are trusted: those of root, and of the user of this process."""
+    """Return whether the files of a user are trusted: root, the user of this process, or one of `unknown_owners`."""
     return owner in (0, os.geteuid()) or owner in _UNKNOWN
 
 
@@ -102,7 +102,7 @@ def refuse_foreign(path: Path) -> None:
 
 
 def name_of(user: int) -> str:
-    """Return e.g. `user alice (uid 1000)`."""
+    """Return the name of a user for messages, e.g. `user alice (uid 1000)`."""
     try:
         return f"user {pwd.getpwuid(user).pw_name} (uid {user})"
     except KeyError:

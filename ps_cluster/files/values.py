@@ -27,7 +27,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 class Malformed(ValueError):
-    """Content that is damaged, too large, or of the wrong kind. The message is one clause without the file's name."""
+    """Content that is damaged, too large, or of the wrong type. The message is one clause without the file's name."""
 
 
 # Read numbers in plain notation only: ASCII digits, a sign, a point, an exponent.
@@ -126,10 +126,10 @@ _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+:/")
 
 
 def refuse_address(path: str) -> None:
-    """Raise Malformed for the address of a store elsewhere, such as gs://bucket/runs; as a path it would be a folder here."""
+    """Raise Malformed for a remote store's address, such as gs://bucket/runs. As a path it would be a local folder."""
     if _ADDRESS.match(path):
         raise Malformed(
-            "is the address of a store elsewhere, and only folders of this machine are read and written: mount it (e.g. "
+            "is the address of a remote store, but only folders of this machine are read and written: mount it (e.g. "
             "gcsfuse, s3fs), or copy the files"
         )
 
@@ -156,13 +156,13 @@ LARGE, VERY_LARGE = 1e4, 1e12
 
 
 def number_text(value: float) -> str:
-    """Return a number with four digits; a large one whole, "22,460" and not "2.246e+04"."""
+    """Return a number with four digits. A large number is written in full, as "22,460" instead of "2.246e+04"."""
     return f"{value:,.0f}" if LARGE <= abs(value) < VERY_LARGE else f"{value:.4g}"
 
 
 # Report in one line what a model found wrong with its input.
 
-MOST_ERRORS = 10_000  # most errors looked at; each takes 1 KB
+MOST_ERRORS = 10_000  # the most errors that are looked at; each takes 1 KB
 
 _short = reprlib.Repr()
 _short.maxlevel, _short.maxstring, _short.maxother = 2, 80, 80
@@ -179,14 +179,14 @@ def first_error(error: ValidationError, origin: str, known: str = "", names: Ite
     field = ".".join(str(part) for part in first["loc"])
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     if first["type"] == "extra_forbidden":
-        hints = [did_you_mean(field, names).strip(), f"{known} lists all that there are" if known else ""]
+        hints = [did_you_mean(field, names).strip(), f"{known} lists all keys" if known else ""]
         hint_text = " ".join(hint for hint in hints if hint)
         return f"{origin}: unknown key '{field}'{f'; {hint_text}' if hint_text else ''}{more}"
     if first["type"] == "missing":
         return f"{origin}: '{field}' is missing{more}"
     reason = first["msg"].removeprefix("Value error, ")
     if first["type"] in ("model_type", "dict_type"):
-        reason = "names with values are needed"
+        reason = "a mapping of names to values is needed"
     elif not field:  # settings that don't fit together: the reason names each
         return f"{origin}: {reason}"
     if first["type"] == "literal_error" and isinstance(first["input"], str):

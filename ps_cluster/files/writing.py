@@ -29,7 +29,7 @@ _fence: Callable[[], None] | None = None
 
 
 def set_fence(fence: Callable[[], None] | None) -> None:
-    """Call `fence` before each rename and removal from now on; it raises if nothing may be changed any more.
+    """Call `fence` before each rename and removal from now on; it raises if this process may not change files any more.
 
     None removes the fence.
     """
@@ -113,7 +113,7 @@ def path_beside(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def folder_beside(path: Path) -> Iterator[Path]:
-    """Yield a new folder. After the block it is renamed to `path`, which must be missing or empty; after an error, removed."""
+    """Yield a new folder. After the block, rename it to `path`, which is missing or empty; after an error, remove it."""
     path = path.absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary_name(path)
@@ -137,7 +137,7 @@ def remove(path: Path) -> None:
 
 
 def remove_leftovers(directory: Path, pattern: str) -> None:
-    """Remove the temporary files of killed writers whose final names fit `pattern`."""
+    """Remove the temporary files of killed writers whose final names match `pattern`."""
     for leftover in directory.glob(f".{pattern}.*.tmp"):
         with contextlib.suppress(OSError):  # its writer holds the lock, or it is gone
             descriptor = os.open(leftover, os.O_WRONLY | _SAFELY)
@@ -162,7 +162,7 @@ def open_to_write(path: Path, flags: int, mode: int = 0o644) -> int:
         descriptor = os.open(path, flags | _SAFELY, mode)
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise PermissionError(errno.EPERM, "it is a link, and nothing is written through one", str(path)) from error
+            raise PermissionError(errno.EPERM, "it is a link, which is never written through", str(path)) from error
         raise
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)

@@ -1,7 +1,7 @@
-"""Read and write YAML: bounded, without features that expand short files, and with values that are what they look like.
+"""Read and write YAML within limits. Features that expand short files are refused, and values are read as they look.
 
 Values follow YAML 1.2's core schema (https://yaml.org/spec/1.2.2/#103-core-schema) in decimal: `1e-3` is a number;
-`off` and `2024-01-01` are text. What other YAML versions read as another number, such as `010`, is refused.
+`off` and `2024-01-01` are text. A value that other YAML versions read as a different number, such as `010`, is refused.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def parse_yaml(text: bytes | str) -> Any:
         raise Malformed(f"has more than {MOST_BYTES:,} bytes")
     try:
         text = text.decode("utf-8") if isinstance(text, bytes) else text
-        # PyYAML reads what libyaml refuses: it has the better message, and accepts names that are not UTF-8 ("\uDCFF").
+        # PyYAML reads what libyaml refuses: it has better messages, and accepts names that are not UTF-8 ("\uDCFF").
         with contextlib.suppress(yaml.YAMLError):
             return _parsed(text, _LIBYAML)
         return _parsed(text, yaml.SafeLoader)
@@ -117,7 +117,7 @@ def _value(event: Event, events: Events, levels: int) -> Any:
     if isinstance(event, yaml.AliasEvent) or event.anchor:
         raise _at(event, "anchors and aliases (&, *) are not read: write the value itself")
     if event.tag:
-        raise _at(event, "tags (!) are not read: leave it out")
+        raise _at(event, "tags (!) are not read: leave the tag out")
     if isinstance(event, yaml.ScalarEvent):
         return _scalar(event)
     if not levels:
@@ -172,7 +172,7 @@ def _plain(text: str) -> Any:
 
 
 def _at(event: Event, problem: str) -> Malformed:
-    return Malformed(f"can't be taken: line {event.start_mark.line + 1}: {problem}")
+    return Malformed(f"can't be used: line {event.start_mark.line + 1}: {problem}")
 
 
 def _reason(error: Exception) -> str:

@@ -30,7 +30,7 @@ def test_criteos_lines_are_recognised_and_the_last_ones_are_held_out(tmp_path, n
     dataset, told = packed(save_criteo(tmp_path / name, lines), rows=50, held_out=0.2)
     assert dataset.name.startswith("criteo:") and dataset.kind == "real"
     assert (dataset.train_examples, dataset.test_examples) == (16, 4)
-    assert "held out the last 4 of 20 lines for testing, because the lines are in the order of time" in told
+    assert "held out the last 4 of 20 lines for testing, because the lines are in chronological order" in told
     assert dataset.inputs("test")["numbers"][:, 0] == pytest.approx(np.log1p([16, 17, 18, 19]), rel=1e-6)
     assert dataset.target("train").tolist() == [0, 1] * 8
     categories = dataset.spec.inputs["categories"]

@@ -115,7 +115,7 @@ def test_a_path_that_can_not_be_data_is_told_with_all_forms(tmp_path, text, told
         (["a.csv.zip"], "a.csv.zip", "is a .csv.zip file: compress the table by gzip, as .csv.gz, or unpack it"),
         (["a.jpg"], "a.jpg", "is one picture: put the pictures of each class into a folder of its own"),
         (["p/1.jpg", "p/2.jpg"], "p", "has pictures outside the folders of classes: put the pictures of each class"),
-        (["p/cat/1.HEIC", "p/dog/2.avif"], "p", "has pictures in .avif, .heic, which are not read: convert them to"),
+        (["p/cat/1.HEIC", "p/dog/2.avif"], "p", "has .avif, .heic pictures, which are not read: convert them to"),
         (["p/year=2023/a.parquet"], "p", "has tables in its folder 'year=2023': give that folder"),
     ],
 )

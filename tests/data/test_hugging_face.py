@@ -63,7 +63,7 @@ def test_the_names_of_classes_may_be_the_letters_of_a_text(tmp_path):
 def test_a_label_without_a_name_is_reported(tmp_path, labels, unnamed):
     rows = pa.record_batch({"x": [1.0, 2.0] * 5, "label": labels * 5})
     line = refused(save_hugging_face(tmp_path / "a", {"label": {"_type": "ClassLabel", "names": ["u"]}}, rows))
-    assert f"the column 'label' contains the label '{unnamed}', but names only the labels 0 to 0" in line
+    assert f"the column 'label' contains the label '{unnamed}', but has names only for the labels 0 to 0" in line
 
 
 def test_a_column_of_pictures_that_is_not_there_is_told(tmp_path):

@@ -166,7 +166,7 @@ def npy(array: np.ndarray) -> bytes:
 def test_a_damaged_archive_is_told_in_one_line_and_runs_nothing(tmp_path, members, told):
     assert told in refusal_of("mnist", zipped(tmp_path / "mnist.npz", **members))
     (tmp_path / "mnist.npz").write_bytes(b"<html>")
-    assert "is no .npz file" in refusal_of("mnist", tmp_path / "mnist.npz")
+    assert "is not an .npz file" in refusal_of("mnist", tmp_path / "mnist.npz")
 
 
 def test_all_files_of_a_data_set_are_downloaded_then_packed_and_removed(four_files, tmp_path, monkeypatch):

@@ -201,8 +201,8 @@ def header(shape, dtype="<f8"):
 @pytest.mark.parametrize(
     ("make", "told"),
     [
-        (lambda path: path.write_bytes(b"no zip"), "is no .npz file, or damaged"),
-        (npz_with(b"nothing"), "x_train.npy is no array that numpy.save has written"),
+        (lambda path: path.write_bytes(b"no zip"), "is not an .npz file, or is damaged"),
+        (npz_with(b"nothing"), "x_train.npy is not an array that numpy.save has written"),
         (npz_with(header((2, 2)) + b"short"), "ends after 5 of 32 bytes"),
         (npz_with(header((2**40,)) + b"x", zipfile.ZIP_DEFLATED), "x_train.npy ends after 1 of 8,796,093,022,208 bytes"),
         (npz_with(header((1,), "|O") + b"x" * 8), "x_train.npy holds Python objects, which could run code"),

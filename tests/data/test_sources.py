@@ -193,7 +193,7 @@ def test_broken_data_dir_is_an_error(resolve, tmp_path, dataset):
     message = failure(resolve, dataset, tmp_path)
     assert message.startswith(f"data_dir: '{tmp_path}/cifar-10-python.tar.gz' is not CIFAR-10")
     (tmp_path / "dataset.json").write_text("{}")
-    assert "no usable packed data set" in failure(resolve, dataset, tmp_path)
+    assert "is not a usable packed data set" in failure(resolve, dataset, tmp_path)
 
 
 def test_data_dir_beside_synthetic_is_a_contradiction(resolve, tmp_path):

@@ -176,7 +176,7 @@ def test_classes_that_float64_does_not_tell_apart_are_refused_unless_they_are_na
 @pytest.mark.parametrize(
     ("train", "test", "settings", "told"),
     [
-        (TRAIN, TEST, {}, "data.target is missing: name the column to predict by --target: size, city, rooms, price"),
+        (TRAIN, TEST, {}, "data.target is missing: set --target to one of these columns: size, city, rooms, price"),
         (TRAIN, TEST, {"target": "cost"}, "data.target: there is no column 'cost' among size, city, rooms, price"),
         (TRAIN, TEST, {"target": "price", "weight": "w"}, "data.weight: there is no column 'w'"),
         (TRAIN, TEST, {"target": "price", "leave_out": ["id"]}, "data.leave_out: there is no column 'id'"),
@@ -187,7 +187,7 @@ def test_classes_that_float64_does_not_tell_apart_are_refused_unless_they_are_na
         ("a,b\n1,x\n2,y\n", None, {"target": "b", "objective": "regression"}, "a regression takes numbers"),
         ("a,b\n1,x\n2,y\n", "a,b\n1,z\n", {"target": "b"}, "the test targets have the class 'z'"),
         ("a,b\n", None, {"target": "b"}, "the train table has no rows"),
-        ("a,a\n1,2\n", None, {"target": "a"}, "has two columns of one name"),
+        ("a,a\n1,2\n", None, {"target": "a"}, "has two columns of the same name"),
         ("a,b\n1,2\n1,2,3\n", None, {"target": "a"}, "can't be read: CSV parse error"),
         ("a,b\n1.5,inf\n2,inf\n3,inf\n4,5\n", None, {"target": "a"}, "the column 'b' has infinite or too large values"),
         (TRAIN, TEST.replace("101", "inf"), {"target": "price"}, "the column 'size' has infinite or too large values"),

@@ -85,7 +85,7 @@ def test_a_folder_is_read_by_patterns_and_hidden_files_are_not(tmp_path):
 
 def test_files_of_a_folder_that_are_not_read_are_told(tmp_path):
     told = packed(folder_of_texts(tmp_path / "texts"), window=8)[1]
-    assert "not read (not called *.txt or *.md; data.files names others): 1 .py, such as 'deep/four.py'" in told
+    assert "not read (not called *.txt or *.md; to read others, set data.files): 1 .py, such as 'deep/four.py'" in told
 
 
 def test_pages_of_text_with_pictures_in_deeper_folders_are_text(tmp_path):

@@ -98,7 +98,7 @@ def test_what_json_does_not_have_is_refused(text, says):
         ('{"rows": [{"step": true}]}', "rows.0.step: got True: Input should be a valid integer"),
         ('{"rows": [{"step": 1.0}]}', "rows.0.step: got 1.0: Input should be a valid integer"),
         ('{"rows": [{"step": 1, "stop": 2}]}', "unknown key 'rows.0.stop'"),
-        ('{"rows": [3]}', "rows.0: got 3: names with values are needed"),
+        ('{"rows": [3]}', "rows.0: got 3: a mapping of names to values is needed"),
         ("{}", "'rows' is missing"),
     ],
 )

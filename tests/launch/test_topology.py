@@ -114,7 +114,7 @@ def test_keys_that_operators_add_are_ignored():
     [
         (None, "not set"),
         ("{", "not JSON"),
-        ("[]", "TF_CONFIG: got []: names with values are needed"),
+        ("[]", "TF_CONFIG: got []: a mapping of names to values is needed"),
         (
             '{"cluster": {}, "task": {"type": "chief", "index": 0}}',
             "cluster: got nothing; a cluster has either chief, ps and worker, or chief and worker, or only worker",

@@ -1,4 +1,4 @@
-"""Read the form `criteo`: clicks as Criteo published them, for Kaggle's contest of 2014 and as a terabyte of logs."""
+"""Read the form `criteo`: clicks in the format of Criteo's data for Kaggle's 2014 contest and its terabyte of logs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MISSING = 0  # the key of an empty column; hashed keys count from 1
 
 
 class CriteoSettings(DataSettings):
-    """Settings of clicks in the form of Criteo."""
+    """Settings of clicks in Criteo's format."""
 
     rows: int = Field(
         default=100_000,
@@ -45,7 +45,7 @@ def number_of(value: bytes) -> float:
 class Criteo(PathForm[CriteoSettings]):
     """Lines of a label, 13 whole numbers and 26 hexadecimal values, separated by tabs. There is no heading.
 
-    The published lines are in the order of time, so the last ones are held out to test on.
+    The published lines are in chronological order, so the last ones are held out to test on.
     """
 
     name = "criteo"
@@ -74,7 +74,7 @@ class Criteo(PathForm[CriteoSettings]):
             {name: rows[part] for name, rows in arrays.items()} for part in (slice(-tested), slice(-tested, None))
         )
         note = (
-            f"held out the last {tested:,} of {lines:,} lines for testing, because the lines are in the order of time"
+            f"held out the last {tested:,} of {lines:,} lines for testing, because the lines are in chronological order"
         )
         return Contents(spec, {"train": train, "test": test}, notes=(note,))
 

@@ -1,7 +1,7 @@
 """Read the forms `hugging_face` and `hugging_face_images`: a folder that `save_to_disk` of `datasets` has written.
 
 The folder holds Arrow streams, which are mapped here. The library is not used to read them, because it would open any
-path that they name.
+path that the folder's files name.
 """
 
 from __future__ import annotations
@@ -35,11 +35,13 @@ _SPLITS_FILE = "dataset_dict.json"  # names the splits, which have a folder each
 
 
 class HuggingFaceImageSettings(PictureSettings):
-    target: str | None = Field(default=None, description="The column with the classes; null: the column label.")
+    target: str | None = Field(
+        default=None, description="The column with the classes. null: the column label, else labels, else target."
+    )
 
 
 class HuggingFaceForm(PathForm[OwnSettings]):
-    """A form of a folder that Hugging Face's `save_to_disk` wrote: one form takes a column of pictures, the other the rest."""
+    """A folder that Hugging Face's `save_to_disk` wrote. The two forms differ in whether a column has pictures."""
 
     def recognises(self, path: Path) -> bool:
         is_one = any(os.path.isfile(path / name) for name in (_SPLITS_FILE, "state.json"))
@@ -52,7 +54,7 @@ class HuggingFace(HuggingFaceForm[TableSettings]):
     Settings = TableSettings
 
     def read(self, source: Path | None, settings: TableSettings) -> Contents:
-        """Return the columns of numbers and of names as a table."""
+        """Return the contents of the folder, read as a table of numbers and names."""
         found = _open_splits(self.path, settings.target)
         names = found.rows["train"].names(found.target)
         objective = "classification" if names and settings.objective == "auto" else settings.objective
@@ -67,8 +69,8 @@ class HuggingFace(HuggingFaceForm[TableSettings]):
             name_of = {str(label): name for label, name in enumerate(names)}
             if unnamed := [label for label in spec.classes if label not in name_of]:
                 raise Malformed(
-                    f"the column '{found.target}' contains the label '{unnamed[0]}', but names only the labels 0 to "
-                    f"{len(names) - 1}: correct the names or the labels"
+                    f"the column '{found.target}' contains the label '{unnamed[0]}', but has names only for the "
+                    f"labels 0 to {len(names) - 1}: correct the names or the labels"
                 )
             spec = replace(spec, classes=tuple(name_of[label] for label in spec.classes))
         return replace(contents, spec=spec, notes=(*found.notes, *contents.notes))
@@ -76,12 +78,12 @@ class HuggingFace(HuggingFaceForm[TableSettings]):
 
 class HuggingFaceImages(HuggingFaceForm[HuggingFaceImageSettings], ImageDataSet[HuggingFaceImageSettings]):
     name = "hugging_face_images"
-    looks_for = "such a folder with a column of pictures"
+    looks_for = "the same folder as for hugging_face, if it has a column of pictures"
     Settings = HuggingFaceImageSettings
     recipe = ImageDataSet.recipe
 
     def read(self, source: Path | None, settings: HuggingFaceImageSettings) -> Contents:
-        """Return the pictures."""
+        """Return the contents of the folder: pictures and their classes."""
         found = _open_splits(self.path, settings.target)
         train, target = found.rows["train"], found.target or "label"
         if target not in train.types:
@@ -143,7 +145,7 @@ class _SplitRows:
 
     def names(self, column: str | None) -> list[str] | None:
         """Return the names of the classes of a column; None if the library does not know them."""
-        names = self.features.get(column or "", {}).get("names")  # a text names a class by each of its letters
+        names = self.features.get(column or "", {}).get("names")  # if this is a text, each of its letters names a class
         return [str(name) for name in names] if isinstance(names, list | str) else None
 
 
@@ -184,23 +186,23 @@ def _read_split(folder: Path) -> _SplitRows:
                 raise Malformed(f"'{one.filename}' is empty")
             content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             table = pyarrow.ipc.open_stream(pyarrow.py_buffer(content)).read_all()
-            table.validate(full=True)  # offsets that lead out of the file would be followed
+            table.validate(full=True)  # otherwise offsets that point outside the file would be followed
             tables.append(table)
     with arrow_errors("it"):
         return _SplitRows(features, pyarrow.concat_tables(tables))
 
 
 def _path_inside(folder: Path, name: str) -> Path:
-    """Return the path of a file or folder that a file in `folder` names. Raises Malformed if it is not directly in there."""
+    """Return the path of the file or folder `name` in `folder`. Raises Malformed if `name` leads elsewhere."""
     if name != os.path.basename(name) or name in ("", ".", ".."):
         raise Malformed(f"it names '{name:.100}', which is not in its folder")
     return folder / name
 
 
 def _count_unlabelled(rows: _SplitRows, target: str | None) -> int:
-    """Return how many rows have no label, which is None or -1.
+    """Return how many rows have no label, which means that their label is None or -1.
 
-    In a column without names of classes, -1 is a number like the others, unless all labels are missing or -1.
+    In a column without names of classes, -1 is an ordinary label, unless all labels are None or -1.
     """
     if target is None or target not in rows.types:
         return 0

@@ -1,4 +1,4 @@
-"""Read the form `image_folder`: a folder with pictures for each class."""
+"""Read the form `image_folder`: a folder that has a folder of pictures for each class."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ps_cluster.files.reading import open_regular
 from ps_cluster.files.values import Malformed, one_line
 
 _OTHER_PICTURES = {".avif", ".heic", ".heif", ".jp2", ".jxl", ".nef", ".ppm", ".pgm", ".raw", ".svg"}
-_MOST_FILES_SEARCHED = 1_000  # files in sub-folders of classes, to recognise the form
+_MOST_FILES_SEARCHED = 1_000  # files in sub-folders of classes that are looked at to recognise the form
 
 
 class ImageFolder(PictureForm):
@@ -56,7 +56,7 @@ class ImageFolder(PictureForm):
         found = [file for name in folders_in(inner) for file in files_in(inner / name)]
         unknown = sorted({Path(name).suffix.lower() for name in found} & _OTHER_PICTURES)
         return (
-            f"has pictures in {', '.join(unknown)}, which are not read: convert them to .png or .jpg" if unknown else ""
+            f"has {', '.join(unknown)} pictures, which are not read: convert them to .png or .jpg" if unknown else ""
         )
 
     def read(self, source: Path | None, settings: PictureSettings) -> Contents:
@@ -91,7 +91,7 @@ def _split_folders(path: Path) -> SplitNames:
 class _ClassFolders:
     """The folders of a split, one for each class.
 
-    A picture in a sub-folder belongs to the class around it, as in Keras's `image_dataset_from_directory`.
+    A picture in a sub-folder belongs to the class whose folder it is in, as in Keras's `image_dataset_from_directory`.
     """
 
     def __init__(self, root: Path, folder: Path):
@@ -101,7 +101,7 @@ class _ClassFolders:
         self._files = {name: list(files_below(folder / name)) for name in self.classes}
 
     def check_classes(self) -> None:
-        """Raise Malformed for folders that are not those of classes, or that have no picture."""
+        """Raise Malformed if a folder does not stand for a class, or has no picture."""
         if self.classes and all(is_split(name) for name in self.classes):
             if TRAIN in self.classes:
                 raise Malformed(

@@ -1,4 +1,4 @@
-"""Read the form `movielens`: ratings of films as GroupLens publishes them, from 100K to 20M and later sets."""
+"""Read the form `movielens`: ratings of films as GroupLens publishes them, in MovieLens 100K to 20M and later sets."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from ps_cluster.data.forms import PathForm
 from ps_cluster.data.line_files import arrays_of_lines, lines_of
 from ps_cluster.files.values import Malformed
 
-# Larger identifiers are refused: the table of users or films needs a row for each number up to them.
+# Larger identifiers are refused, because the table of users or films needs a row for each number up to the largest one.
 _MOST_KEYS = 10_000_000
 
 
 class _Published(NamedTuple):
-    """A published form of ratings."""
+    """A published file format of ratings."""
 
     separator: bytes
-    first_line: re.Pattern[bytes]  # fits the first line
-    heading: bool = False  # whether that is a heading
+    first_line: re.Pattern[bytes]  # matches the first line
+    heading: bool = False  # whether the first line is a heading
 
 
 _FORMS = {
@@ -51,8 +51,8 @@ class MovieLensSettings(DataSettings):
 class MovieLens(PathForm[MovieLensSettings]):
     """Ratings of films: users and films are keys, and the rating is the number to predict.
 
-    A key is the identifier as it is published, so that you can ask for predictions by it. The tables therefore have a
-    row for each number up to the largest identifier. A rating is held out to test on if the CRC-32 of its line is
+    A key is the published identifier, so that you can ask for predictions by that identifier. The tables therefore have
+    a row for each number up to the largest identifier. A rating is held out to test on if the CRC-32 of its line is
     small, so that it stays in its split when other ratings are added.
     """
 

@@ -23,7 +23,7 @@ class TableForm(PathForm[TableSettings]):
     version = 4
     looks_for = (
         "a .csv, .tsv or .parquet file whose first line names the columns (.csv.gz too), a folder with train.csv and test.csv, "
-        "or a folder, or a pattern such as 'data/*.parquet', of the parts of one table"
+        "or a folder or pattern, such as 'data/*.parquet', whose files are the parts of one table"
     )
     takes_patterns = True
     endings = tuple(TABLES)
@@ -66,16 +66,17 @@ _ADVICE = {
     "unpack it, and give the folder": (".zip", ".tar", ".tar.gz", ".tgz", ".7z"),
     "unpack it": (".gz", ".bz2", ".xz", ".zst"),
 }
-"""Advice about files that this form can't read → the endings of their names. The first ending that fits decides."""
+"""Advice about files that this form can't read → the endings of their names. The first matching ending decides."""
 
 # Names that programs give to the files of a split: train.csv, train-00000-of-00002.parquet, test_1.csv.gz.
 _PART_NAME = re.compile(r"([A-Za-z]+)(?:[-_.]?\d.*)?")
 
 
 def _table_files(folder: Path) -> dict[str, list[Path]]:
-    """Return name of a split → its tables, in a folder and its folders of splits. A table of no split has its own name.
+    """Return name of a split → its tables, for a folder and its folders of splits.
 
-    Files whose names begin with "_" are skipped: some programs write notes about the other files into them.
+    A table that belongs to no split is listed under its own name. Files whose names begin with "_" are skipped,
+    because some programs write notes about the other files into them.
     """
     found: dict[str, list[Path]] = {}
     for split, file in _files_and_splits(folder):
@@ -85,19 +86,19 @@ def _table_files(folder: Path) -> dict[str, list[Path]]:
 
 
 def _other_files(folder: Path) -> list[Path]:
-    """Return the files that are no tables, in a folder and in its folders of splits."""
+    """Return the files that are not tables, in a folder and in its folders of splits."""
     return [file for _, file in _files_and_splits(folder) if not ending_of(file)]
 
 
 def _files_and_splits(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the files of a folder, after "", and those of its folders of splits, each after the name of its split."""
+    """Yield (split, file) for all files in a folder, whose split is "", and in its folders of splits."""
     yield from (("", folder / name) for name in files_in(folder) if not name.startswith("_"))
     for split in filter(is_split, folders_in(folder)):
         yield from ((split, file) for _, file in _files_and_splits(folder / split))
 
 
 def _by_split(files: Sequence[Path]) -> dict[str, list[Path]]:
-    """Return name of a split, from the names of files and their folders → tables. A table of no split has its path."""
+    """Return name of a split → its tables, by names of files and folders. A table of no split is listed by its path."""
     found: dict[str, list[Path]] = {}
     for file in files:
         if not file.name.startswith("_") and ending_of(file):
@@ -115,9 +116,9 @@ def _split_of(name: str) -> str:
 def _files_of_splits(
     found: Mapping[str, list[Path]], others: Sequence[Path], folder: Path
 ) -> tuple[dict[str, list[Path]], tuple[str, ...]]:
-    """Return split → files, and lines about files that are not used. `found` is as from `_table_files`.
+    """Return split → files, and lines about files that are not used. `found`: the result of `_table_files`.
 
-    Raises Malformed if there are no tables, or tables to test on and none to train on.
+    Raises Malformed if there are no tables, or there are tables to test on but none to train on.
     """
     if not found:
         raise Malformed(f"it has no tables, that is, no files whose names end in {', '.join(TABLES)}")

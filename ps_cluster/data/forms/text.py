@@ -54,7 +54,7 @@ class TextForm(PathForm[OwnTextSettings]):
                 f"no file in it is called {' or '.join(settings.files)}: set data.files to the names of its files"
             )
         contents = texts.contents_of_texts(texts.read_texts(self.path, paths), settings)
-        left = not_read(others, self.path, f"not called {' or '.join(settings.files)}; data.files names others")
+        left = not_read(others, self.path, f"not called {' or '.join(settings.files)}; to read others, set data.files")
         return replace(contents, notes=(*contents.notes, *left))
 
 

@@ -33,7 +33,7 @@ READER = tfds_reader.__name__
 
 class Tfds(PictureForm):
     name = "tfds"
-    looks_for = "the folder of a version of a data set of TensorFlow Datasets, with dataset_info.json"
+    looks_for = "the folder of one version of a data set from TensorFlow Datasets, with dataset_info.json"
 
     def recognises(self, path: Path) -> bool:
         return os.path.isfile(path / "dataset_info.json") and os.path.isfile(path / "features.json")
@@ -62,7 +62,7 @@ class _CopiedPictures:
         place = Path(self._folder.name)
         done = subprocess.run(
             [sys.executable, "-m", READER, str(path), str(place)],
-            env=for_child(os.environ) | {TEMPORARY: str(place)},  # it ends with this process
+            env=for_child(os.environ) | {TEMPORARY: str(place)},  # so that the child ends with this process
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

@@ -1,6 +1,6 @@
 """Define the data set `auto`.
 
-The other data sets of the package have a module each, or share one if they are read alike.
+Each other data set of the package has its own module, or shares one with data sets that are read in the same way.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from ps_cluster.config.datasets import ImageDataSet, ImageSettings
 
 
 class Auto(ImageDataSet[ImageSettings]):
-    """CIFAR-10 if it is available, else the generated set, with a notice that nobody can miss."""
+    """CIFAR-10 if it is available, else the generated set, with a prominent notice."""
 
     name = "auto"
     candidates_of = ("cifar10", "synthetic")

@@ -1,8 +1,7 @@
 """Read CIFAR-10 and CIFAR-100: photographs of 32x32 pixels (Krizhevsky 2009, Learning Multiple Layers of Features).
 
-People have them as the official archive for Python, or as the folder inside it. Their batches are pickles. The
-structure of the contents is checked (files, shapes, labels, counts) and not their checksum, because sound copies differ
-in their bytes.
+Users have either the official archive for Python or the folder inside it. The batches are pickles. The structure of the
+contents is checked (files, shapes, labels, counts), but no checksum, because sound copies differ in their bytes.
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ class Cifar(ImageDataSet[ImageSettings]):
     """A data set in the form of CIFAR."""
 
     folder = ""  # the name of the folder in the archive
-    batches: tuple[BatchFile, ...] = ()  # the files of images in it, in order
-    names_file = ""  # the file with the names of the classes in it
+    batches: tuple[BatchFile, ...] = ()  # the files of images in that folder, in order
+    names_file = ""  # the file in that folder with the names of the classes
     labels_key, names_key = "labels", "label_names"  # the keys of labels and names in the pickles
     spec: ExampleSpec  # the form of the examples. Its names of classes are used if a copy has no names
 
@@ -93,8 +92,8 @@ class Cifar10(Cifar):
     folder = "cifar-10-batches-py"
     archive = "cifar-10-python.tar.gz"
     wanted = f"{archive}, the folder {folder}"
-    # As in Keras (datasets/cifar10.py, 3.15) and in torchvision (prototype/datasets/_builtin/cifar.py, 0b02d42); the size as
-    # both print it when they download.
+    # As in Keras (datasets/cifar10.py, 3.15) and in torchvision (prototype/datasets/_builtin/cifar.py, 0b02d42). Both
+    # print this size when they download.
     downloads = (
         Download(
             f"https://www.cs.toronto.edu/~kriz/{archive}",
@@ -111,7 +110,7 @@ class Cifar10(Cifar):
 
 
 def _numbered(count: int) -> ExampleSpec:
-    """Return the form of the examples, for a copy without the names of its classes."""
+    """Return the form of the examples with numbers as names of the classes, for copies without names."""
     return ExampleSpec(
         {"image": ArrayField("uint8", (32, 32, 3))}, ArrayField("uint8", ()), classes=tuple(map(str, range(count)))
     )
@@ -125,8 +124,8 @@ class Cifar100(Cifar):
     folder = "cifar-100-python"
     archive = "cifar-100-python.tar.gz"
     wanted = f"{archive}, the folder {folder}"
-    # As in Keras (datasets/cifar100.py, 3.15) and in torchvision (prototype/datasets/_builtin/cifar.py, 0b02d42); the size as
-    # both print it when they download.
+    # As in Keras (datasets/cifar100.py, 3.15) and in torchvision (prototype/datasets/_builtin/cifar.py, 0b02d42). Both
+    # print this size when they download.
     downloads = (
         Download(
             f"https://www.cs.toronto.edu/~kriz/{archive}",
@@ -219,7 +218,7 @@ def _tar_members(stream: _BoundedStream, wanted: Collection[str]) -> Iterator[tu
 
 
 class _BoundedStream:
-    """A stream that raises if it yields more bytes than a sound archive has."""
+    """A stream that raises an error if it yields more bytes than a sound archive has."""
 
     def __init__(self, stream: BinaryIO | gzip.GzipFile):
         self._stream = stream

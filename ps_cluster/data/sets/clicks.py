@@ -1,4 +1,4 @@
-"""Generate clicks like those that recommenders learn from: many keys, few of them frequent, and a known probability.
+"""Generate clicks like those that recommenders learn from. Few of the many keys are frequent; probabilities are known.
 
 An example has 26 categorical columns and 13 numbers, as Criteo's data has. The keys of each column follow Zipf's law,
 and key 0 is the most frequent one. The probability of a click is a logistic function of hidden effects: each key has
@@ -22,10 +22,10 @@ NUMBERS = 13
 PAIRS = ((0, 1), (2, 3), (4, 5))  # the columns that interact
 CLASSES = ("no click", "click")
 
-_PARTS = 2  # the length of the hidden vector that a key has in each pair of its column
-# The standard deviations of the logit that come from all keys together, from all pairs, and from all numbers.
+_PARTS = 2  # the length of a key's hidden vector for each pair that contains its column
+# The standard deviations that all keys together, all pairs and all numbers contribute to the logit.
 _KEYS_DEVIATION, _PAIRS_DEVIATION, _NUMBERS_DEVIATION = 1.3, 0.6, 0.9
-_BIAS = -1.5  # the logit of an example without effects: about a quarter of the examples are clicks
+_BIAS = -1.5  # the logit of an example without effects, so that about a quarter of the examples are clicks
 
 
 class ClickSettings(DataSettings):
@@ -50,7 +50,7 @@ def zipf_keys(rng: np.random.Generator, count: int, rows: int, exponent: float) 
     The draw is exact: it inverts the cumulative probabilities of all keys.
     """
     cumulative = np.cumsum(np.arange(1, rows + 1, dtype=np.float64) ** -exponent)
-    # A uniform number is below 1, so its product is below the last sum, and the place found is below `rows`.
+    # A uniform number is below 1, so its product is below the last sum, and the index found is below `rows`.
     keys: np.ndarray = np.searchsorted(cumulative, rng.random(count) * cumulative[-1], side="right").astype(np.int32)
     return keys
 

@@ -64,7 +64,7 @@ class MnistForm(ImageDataSet[ImageSettings]):
 
 
 def idx_file(folder: Path, split: str, what: str, dimensions: int) -> Path | None:
-    """Return the IDX file of a split, under any of the names it is published by; None if there is none."""
+    """Return the IDX file of a split, under any of the names under which it is published; None if there is none."""
     stem = f"{IDX_BEGINNING[split]}-{what}"
     names = (f"{stem}-idx{dimensions}-ubyte", f"{stem}.idx{dimensions}-ubyte")
     files = (folder / f"{name}{end}" for name in names for end in (".gz", ""))
@@ -104,8 +104,8 @@ class Mnist(MnistForm):
     title = "MNIST"
     archive = "mnist.npz"
     wanted = "mnist.npz, or a folder with the four files train-images-idx3-ubyte(.gz) and so on"
-    # As in Keras (datasets/mnist.py, 3.15) and in stagedml/pylightnix (docs/demos/MNIST.py); the size as Keras
-    # prints it when it downloads.
+    # As in Keras (datasets/mnist.py, 3.15) and in stagedml/pylightnix (docs/demos/MNIST.py). Keras prints this
+    # size when it downloads.
     downloads = (
         Download(f"{_KERAS}/mnist.npz", "731c5ac602752760c8e48fbffcf8c3b850d9dc2a2aedcf2cc48468fc17b673d1", 11_490_434),
     )

@@ -12,13 +12,13 @@ from ps_cluster.config.datasets import Contents, DataSet
 from ps_cluster.data import texts
 from ps_cluster.data.folders import files_below
 
-# Folders in that of the standard library that are not part of it, and its tests, which are more than half of it and
-# unlike other programs.
+# Folders inside the standard library's folder that do not belong to the library, and the library's tests, which are
+# more than half of it and unlike other programs.
 _LEFT_OUT = frozenset({"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"})
 
 
 class PythonSource(DataSet[texts.TextSettings]):
-    """The source of the standard library of the Python that runs this, without its tests."""
+    """The source of the running Python's standard library, without its tests."""
 
     name = "python_source"
     title = "the source of Python's standard library"
@@ -31,7 +31,7 @@ class PythonSource(DataSet[texts.TextSettings]):
         return texts.contents_of_texts(files, settings, (note,))
 
     def own_settings(self, settings: texts.TextSettings) -> dict[str, Any]:
-        """Return the settings with a hash of the names and sizes of files, which differs for another Python."""
+        """Return the settings with a hash of the library's file names and sizes: another Python has other files."""
         folder, paths = _library_files()
         listed = "".join(f"{path.relative_to(folder)}\0{path.stat().st_size}\n" for path in paths)
         return super().own_settings(settings) | {"library": hashlib.sha256(listed.encode()).hexdigest()}

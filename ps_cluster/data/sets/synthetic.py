@@ -7,8 +7,8 @@ every pixel is the same for all classes: only relations between pixels tell them
 The shape is a blend of two: its outline is where a weighted mean of the distances to both classes' outlines is 0. The
 class with the larger weight is the label. The smaller weight is uniform from `LEAST_OF_ANOTHER` to one half, so classes
 meet without a gap, and the error of a network measures how finely it tells them apart. There is always something left
-to learn, so the scores show it if training goes wrong. No label is wrong, so an accuracy of 100 % would be possible if
-clutter and noise never hid a shape. The default run ends near 90 %. A linear model of the pixels stays below 20 %.
+to learn, so the scores show when training goes wrong. No label is wrong, so an accuracy of 100 % would be possible if
+clutter and noise never hid a shape. The default run reaches about 90 %. A linear model of the pixels stays below 20 %.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TRAIN_EXAMPLES = 20_000
 TEST_EXAMPLES = 4_000
 
 # The least weight of the other class in a blend. At the largest weight, 0.5, nothing tells which of the two is the
-# label. A larger least weight puts more images close to that. So this number sets how hard the data set is.
+# label. A larger least weight puts more images close to that point, so this number sets how hard the data set is.
 LEAST_OF_ANOTHER = 0.2
 
 _SIDE = 32
@@ -111,7 +111,7 @@ def _shape_coverage(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 def blended_distance(
     labels: np.ndarray, others: np.ndarray, part: np.ndarray, u: np.ndarray, v: np.ndarray
 ) -> np.ndarray:
-    """Return the distance to an outline between those of two classes. `part`: the weight of `others`, float32 [B, 1, 1]."""
+    """Return the distance to the outline of a blend of classes. `part`: the weight of `others`, float32 [B, 1, 1]."""
     distance: np.ndarray = (1 - part) * distance_outside(labels, u, v) + part * distance_outside(others, u, v)
     return distance
 

@@ -98,7 +98,7 @@ def test_what_is_no_finished_run_is_refused_in_one_line(tmp_path):
         tmp_path / "nowhere": "is not there",
         tmp_path / "empty": "is not a run: it holds no config.yaml",
         unfinished.root: "holds no finished run: it has no summary.json",
-        broken.root: "summary.json': got \\[\\]: names with values are needed",
+        broken.root: "summary.json': got \\[\\]: a mapping of names to values is needed",
         foreign.root: "updates.csv': has other columns: step,colour",
         write_run(tmp_path / "stopped", Fake({}, outcome="stopped")): "its outcome is 'stopped'",
         write_run(tmp_path / "unscored", Fake({}, scores=())): "none of its checkpoints was scored",
