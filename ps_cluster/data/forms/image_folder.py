@@ -55,9 +55,7 @@ class ImageFolder(PictureForm):
             return f"has pictures outside the folders of classes: {advice} '{inner / 'cat'}'"
         found = [file for name in folders_in(inner) for file in files_in(inner / name)]
         unknown = sorted({Path(name).suffix.lower() for name in found} & _OTHER_PICTURES)
-        return (
-            f"has {', '.join(unknown)} pictures, which are not read: convert them to .png or .jpg" if unknown else ""
-        )
+        return f"has {', '.join(unknown)} pictures, which are not read: convert them to .png or .jpg" if unknown else ""
 
     def read(self, source: Path | None, settings: PictureSettings) -> Contents:
         splits = _split_folders(self.path)
