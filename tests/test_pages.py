@@ -51,7 +51,7 @@ def test_the_page_says_what_to_do_about_every_warning_and_error():
 
 
 def test_the_pages_have_the_limits_of_the_code():
-    assert f"training has not begun | after {RunLimits().startup_s:.0f} s" in TROUBLESHOOTING
+    assert f"if training has not begun | After {RunLimits().startup_s:.0f} s" in TROUBLESHOOTING
     assert f"a pickle {MOST_OPERATIONS:,} operations" in ARCHITECTURE
 
 

@@ -156,8 +156,8 @@ def npy(array: np.ndarray) -> bytes:
     ("members", "told"),
     [
         ({}, "it lacks x_train"),
-        ({"x_train": bytes(10**8)}, "x_train.npy is no array"),
-        ({"x_train": b"no array"}, "x_train.npy is no array"),
+        ({"x_train": bytes(10**8)}, "x_train.npy is not an array"),
+        ({"x_train": b"no array"}, "x_train.npy is not an array"),
         ({"x_train": npy(np.zeros((10, 28, 28), np.uint8))}, "x_train is uint8 [10, 28, 28]"),
         ({"x_train": npy(np.array([print], object))}, "holds Python objects"),
     ],

@@ -31,7 +31,7 @@ def test_what_is_read_is_what_was_written(file):
 @pytest.mark.parametrize(
     ("arrays", "classes", "says"),
     [
-        ({"target": np.zeros(3, np.int32), "confidence": np.zeros(2, np.float32)}, (), "not of 2 examples"),
+        ({"target": np.zeros(3, np.int32), "confidence": np.zeros(2, np.float32)}, (), "do not have 2 examples"),
         ({"target": np.zeros(0, np.int32)}, (), "examples"),
         (ARRAYS, ("\x1b[2J",), "classes"),
         (ARRAYS | {"../up": np.zeros(3)}, (), "arrays"),

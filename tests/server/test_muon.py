@@ -178,7 +178,7 @@ def test_a_frozen_matrix_keeps_its_norm():
 
 
 def test_a_fixed_norm_is_refused_with_a_method_that_would_take_it_for_a_step():
-    with pytest.raises(UserError, match="optimizer.fixed_norm_every: got 1: staleness method gap_aware would take"):
+    with pytest.raises(UserError, match="optimizer.fixed_norm_every: got 1: staleness method gap_aware would treat"):
         build_config(
             overrides={"optimizer.rule": "muon", "optimizer.fixed_norm_every": 1, "staleness.method": "gap_aware"}
         )
