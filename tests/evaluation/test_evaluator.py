@@ -384,7 +384,7 @@ def test_what_is_awaited_is_said_within_a_second_and_the_wait_is_bounded(tmp_pat
 
 def test_waiting_and_not_waiting_at_once_is_refused(tmp_path):
     done = CliRunner().invoke(main, ["evaluate", "--checkpoint-dir", str(tmp_path), "--once", "--wait-seconds", "3"])
-    assert_one_line(done.exit_code, done.stderr, ["--wait-seconds: --once waits"])
+    assert_one_line(done.exit_code, done.stderr, ["--wait-seconds: --once does not wait"])
 
 
 def test_the_time_in_which_the_evaluator_itself_is_stopped_is_no_silence(tmp_path, run_dir):

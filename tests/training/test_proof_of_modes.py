@@ -129,7 +129,7 @@ def test_what_the_shards_write_is_proved(trained, tmp_path):
 
 MUTANTS = {
     "a row is missing": (Trained.without_a_row, "rows"),
-    "a row is there twice": (Trained.with_a_row_twice, "a row already"),
+    "a row is there twice": (Trained.with_a_row_twice, "already had a row"),
     "rows are swapped": (Trained.with_rows_swapped, "version"),
     "a step that nobody handed out": (lambda run, at: run.put(at, -1, "step", 777), "step 777|steps that were never"),
     "staleness below 0": (lambda run, at: run.put(at, 2, "staleness", -1), "has staleness -1"),
