@@ -51,8 +51,8 @@ def _bar(state: RunState, seconds: float) -> Table:
     for _ in range(3):
         grid.add_column(no_wrap=True)
     grid.columns[1].ratio = 1
-    bar = ProgressBar(total=state.total, completed=state.applied, pulse=state.row is None, animation_time=seconds)
-    after = f"{state.applied:,}/{state.total:,}  {state.applied / state.total:4.0%}  {clock_text(seconds)}"
+    bar = ProgressBar(total=1.0, completed=state.share_done, pulse=state.row is None, animation_time=seconds)
+    after = f"{state.done}  {state.share_done:4.0%}  {clock_text(seconds)}"
     grid.add_row(Text(state.phase, "bold cyan"), bar, Text(" · ".join((after, *state.time_left))))
     return grid
 

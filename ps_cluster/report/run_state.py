@@ -74,6 +74,22 @@ class RunState:
         return self.row.applied if self.row else 0
 
     @property
+    def share_done(self) -> float:
+        """The share of the training that is done: of the updates or, if this is more, of the time limit."""
+        return max(self.applied / self.total, self._share_of_time)
+
+    @property
+    def done(self) -> str:
+        """The number of updates so far, of how many, unless the time limit comes first."""
+        is_timed = self._share_of_time > self.applied / self.total
+        return f"{self.applied:,}" if is_timed else f"{self.applied:,}/{self.total:,}"
+
+    @property
+    def _share_of_time(self) -> float:
+        limit = self.config.training.max_seconds
+        return 0.0 if self.row is None or limit is None else min(1.0, max(0.0, self.row.train_seconds) / limit)
+
+    @property
     def seconds_left(self) -> float | None:
         """Seconds left at the newest speed, or until the time limit; None while no speed is known."""
         if self.row is None or not self.row.examples_per_second:
@@ -154,7 +170,7 @@ class RunState:
     @property
     def progress_line(self) -> str:
         """The newest row of progress as a line for logs."""
-        done = f"{self.applied:,}/{self.total:,} updates ({self.applied / self.total:.0%})"
+        done = f"{self.done} updates ({self.share_done:.0%})"
         return " · ".join((self.phase, done, *self.measures, *self.time_left))
 
 

@@ -279,6 +279,7 @@ def test_time_left_counts_the_images_of_an_update_in_its_mode(mode, images_per_u
     limited = in_mode(mode, **{"training.max_seconds": 50.0})
     limited.row = row(400, examples=400 * 200, examples_per_second=128.0, train_seconds=49.5)
     assert limited.seconds_left == 0.5
+    assert limited.progress_line.startswith("training · 400 updates (99%) · ")
 
 
 def test_time_left_counts_that_later_images_are_larger():
