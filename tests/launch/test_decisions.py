@@ -247,6 +247,11 @@ STUCK = {
          "RestartFromSnapshot(worker-2", "without worker-2", "RestartTraining(False)"],
         {"workers": 3},
     ),
+    "a run whose workers are all still there after SIGKILL ends": Story(
+        [BEGINS, (9, freezes("worker-0"), freezes("worker-1")), (14,), (24.1,)],
+        ["frozen", "Kill(worker-0)", "frozen", "Kill(worker-1)",
+         "failed, 1: worker-0 and worker-1 are still there 10 s after SIGKILL"],
+    ),
     "rounds end where a worker can not be ended": Story(
         [BEGINS, (9, freezes("worker-1")), (14,), (24.1,)],
         ["frozen", "Kill(worker-1)", "failed, 1: worker-1 (pid 103) is still there"],
@@ -470,6 +475,15 @@ STORIES = PATIENCE | STARTING | DEATHS | STUCK | STOPPING | SCORING | SCALING
 @pytest.mark.parametrize("story", STORIES.values(), ids=STORIES)
 def test_the_actions_of_a_run(story):
     story.check()
+
+
+def test_a_request_to_stop_ends_the_run_at_once_before_training_and_if_it_is_the_second():
+    told = ScriptedRun()
+    assert told.decisions.stops_at_once(1) and not told.decisions.stops_at_once(0)
+    told.look(*BEGINS)
+    assert told.decisions.stops_at_once(2) and not told.decisions.stops_at_once(1)
+    told.look(2, ctrl_c)
+    assert told.decisions.stops_at_once(1)
 
 
 def test_only_a_run_whose_patience_or_time_has_run_out_says_that_it_was_stopped_early():
