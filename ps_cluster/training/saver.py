@@ -57,7 +57,7 @@ MOST_WAITING_BYTES = 2_000_000_000
 EVEN_STATE_EVERY_S, LONGEST_REST_S = 60.0, 10.0
 # A save that takes long is reported at this interval, for at most ten minutes, so that it does not count as a standstill.
 SAVE_TOLD_EVERY_S, SAVE_TOLD_AT_MOST = 10.0, 60
-AGAIN_AFTER_S = 5.0  # the time until a checkpoint of whole epochs that the disk has refused is tried again
+AGAIN_AFTER_S = 5.0  # the pause before a checkpoint of whole epochs is tried again after the disk has refused it
 
 
 def begun_with(config: RunConfig, before: Sequence[LeaderStretch]) -> int:
@@ -176,7 +176,7 @@ class Saver:
             self._save(directory)
         except (checkpoints.CheckpointNotWritten, checkpoints.CheckpointError, JournalNotWritten) as error:
             self._saved[directory] = self._refused_at = self._clock()
-            self._progress.held_at = None  # the next checkpoint that is written holds training again
+            self._progress.held_at = None  # training is held again only after the next checkpoint is written
             self._notify(DISK_REFUSES(f"training continues, but: {error}"))
 
     def _hold(self) -> None:
@@ -331,7 +331,7 @@ class Saver:
             self._hold()
 
     def _looking_for_divergence(self, weights: Pieces) -> Pieces:
-        """Return the same pieces, but let reading them set `diverged` if a weight is NaN or infinite."""
+        """Return the same pieces. Reading them sets `diverged` if a weight is NaN or infinite."""
 
         def read() -> Iterator[np.ndarray]:
             for piece in weights.read():
