@@ -35,8 +35,8 @@ from ps_cluster.training.run_progress import RunProgress
 SNAPSHOTS_KEPT = 2
 # With embedding tables, a snapshot holds only the rows that have changed since the last full snapshot, if these are at most
 # this share of all weights. The next snapshot is full if all partial snapshots since the last full one would together be larger
-# than that one. So the snapshots that are kept, with those on which they build and the one that is being written, are at most
-# three times as large as a full snapshot.
+# than that one. So all snapshots on the disk (those that are kept, those on which they build, and the one that is being
+# written) are together at most three times as large as a full snapshot.
 MOST_CHANGED = 0.5
 ALL = 10**9
 # Bounds of the checkpoint interval "auto". Scoring a checkpoint of the largest network here takes 5 s of a core, which is 4 %
@@ -118,7 +118,7 @@ class Saver:
         self._reported_at = -1  # the number of updates applied at the last save that took long
         self._resting_at = 0  # the number of updates applied at the last look during a rest
         self._full: FullState | None = None  # the full snapshot since which the servers note the rows that change
-        self._built_on_full = 0.0  # the size of all snapshots that build on the full one, as a share of its size
+        self._built_on_full = 0.0  # the size of all snapshots that build on the full one, as a share of the full one's size
         self.last_seconds: float | None = None
         self.diverged = False
         self.problem = ""

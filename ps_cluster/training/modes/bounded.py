@@ -202,7 +202,7 @@ class BoundedShard(WaitingShard):
             return after([self.changed.notify_all()], outcome)
 
     def _fits(self, worker: tf.Tensor, version: tf.Tensor) -> tf.Tensor:
-        """Return whether all other workers under way could push, in pull order, within the bound once the shard has `version`."""
+        """Return whether all other workers under way could push, in pull order, within the bound from `version` on."""
         pulled = tf.sort(self._pulled_by_others(worker))
         under_way = tf.boolean_mask(pulled, pulled != _NOT_UNDER_WAY)
         staleness = version + tf.range(tf.size(under_way, tf.int64)) - under_way
