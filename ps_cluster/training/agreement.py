@@ -1,4 +1,4 @@
-"""Compare what has to be the same in all tasks of a run on several machines, or in a resumed run and its checkpoint.
+"""Compare the facts that must be equal in all tasks of a run on several machines, or in a resumed run and its checkpoint.
 
 This module does not import TensorFlow, so differences are found early: tasks find them before the first step, and a resumed
 run finds them before it starts or writes anything. (A task's version of TensorFlow is read from the installed package.)
@@ -85,7 +85,7 @@ class CompatibilityFingerprint(Row):
         return self.model_dump_json()
 
     def difference(self, other: CompatibilityFingerprint, at: str, here: str = "here") -> str | None:
-        """Return one line with the first name that differs and both values; None if nothing differs.
+        """Return one line with the first name whose values differ, and with both values; None if nothing differs.
 
         Args:
           at: the task of the other fingerprint, e.g. "worker-1".

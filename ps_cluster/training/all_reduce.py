@@ -54,7 +54,7 @@ CONTINUE, STOP, CONTINUE_LATER = 0.0, 1.0, 2.0
 _RECEIVED = "received.safetensors"
 _LEAVE_WITHIN_S = 20.0  # less than the time after which a task counts as standing still
 _WORD_BYTES = 8
-_LOOKS = 10  # number of looks of a `RoundWatch` within its limit
+_LOOKS = 10  # how many times a `RoundWatch` checks the time within its limit
 
 RunUpdates: TypeAlias = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
@@ -205,7 +205,7 @@ def _connect(
 def all_reduce_function(
     strategy: tf.distribute.Strategy, store: ParameterStore, compute: Compute, config: RunConfig
 ) -> RunUpdates:
-    """Return the graph of some updates: (count int32 [], this worker's request float64 []) → float64 [1 + workers].
+    """Return the graph that runs some updates: (count int32 [], this worker's request float64 []) → float64 [1 + workers].
 
     The first element of the result is the sum of all workers' requests. The other elements are a digest of each
     worker's weights after the updates.
@@ -232,12 +232,12 @@ def all_reduce_function(
         return [*mean(result.gradient), *mean(result.fresh)]
 
     def update(who: tf.Tensor) -> tf.Tensor:
-        """Apply one update; return this worker's row of the update. `who`: int64 [2], as by `WorkerIdentity.both`."""
+        """Apply one update; return this worker's row of the update. `who`: int64 [2], see `WorkerIdentity.both`."""
         identity = WorkerIdentity(who[0], who[1])
         asked = tf.timestamp()
         with tf.control_dependencies([asked]):
             answer = replica.read_message(replica.pull(identity.worker))
-        pulled = Pulled(answer.weights, answer.statistics, answer.numbers[:1])  # the version, of a single shard
+        pulled = Pulled(answer.weights, answer.statistics, answer.numbers[:1])  # the version of the only shard
         step_id = pulled.versions[0] * workers + identity.worker
         result, row, _ = computation(step_id, pulled, identity, NOT_SCHEDULED, asked, asked)
         with tf.control_dependencies([row]):

@@ -64,7 +64,7 @@ def build(
     """
     network, start = make_network(config, dataset, own_device, devices, free)
     start = replace(start, leader_prefix=leader_prefix)
-    # Workers that take local steps hold all matrices themselves, so the servers may cut through them.
+    # Workers that take local steps hold every matrix as a whole, so a matrix may be cut into parts on several servers.
     on_servers = replace(start, matrices=()) if config.mode_kind.promise.takes_local_steps else start
     arrangement = arrangement_of(network, len(devices), on_servers.matrices) if network.tables else None
     store = make_store(config, dataset, network, devices, on_servers.split(len(devices)), arrangement)

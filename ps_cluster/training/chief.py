@@ -1,4 +1,4 @@
-"""Run the chief's loop, which hands out step ids and follows them in the ledger. In mode single it also computes."""
+"""Run the chief's loop: hand out step ids and follow them in the ledger. In mode single, the chief also computes."""
 
 from __future__ import annotations
 
@@ -77,7 +77,8 @@ def train(job: TrainingJob, build: Build = build) -> None:
 class BackgroundPoller:
     """Looks at the servers in a separate thread, so that a look that saves a checkpoint does not delay the dispatching.
 
-    Use it as a context manager. A block that ends without an error waits for the current look, and raises its error.
+    Use it as a context manager. If the block ends without an error, it waits for the current look, and
+    raises the error of that look.
     """
 
     def __init__(self) -> None:
@@ -145,7 +146,7 @@ class _LateWorker(NamedTuple):
     """A worker that delays a round."""
 
     round: int
-    since_s: float  # on the chief's clock, when this was first seen, or when the worker was last asked to start again
+    since_s: float  # the chief's clock when the delay was first seen, or when the worker was last asked to start again
 
 
 class Chief:
@@ -204,7 +205,7 @@ class Chief:
         return min(POLL_S, max(least_s, self._session.saver.seconds_to_checkpoint))
 
     def _look(self, phase: Phase) -> bool:
-        """Begin a look at the ledger, or continue to wait for one that takes long.
+        """Begin a look at the ledger, or continue to wait for a look that takes long.
 
         Returns whether all work was done before the look, and no more work will be handed out. Raises the look's error,
         or the error of a worker.

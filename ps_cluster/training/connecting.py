@@ -37,7 +37,7 @@ TELL_WITHIN_S = 10.0
 class TaskAdmission:
     """Compares the fingerprint of a new task, sends it the leader's term, and frees what earlier leaders left in it.
 
-    Under a launcher, it admits every task without doing this.
+    Under a launcher, it admits every task without these steps.
     """
 
     leading: LeaderStart

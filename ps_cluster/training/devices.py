@@ -34,7 +34,7 @@ def device_name(task: Task, device: str = CPU) -> str:
 
 
 def processor_beside(device: str) -> str:
-    """Return the full name of the processor in the same task as `device`, which is a full name too."""
+    """Return the full name of the processor in the task of `device`. `device`: the full name of a device."""
     return f"{device.rpartition('/device:')[0]}/device:{CPU}"
 
 

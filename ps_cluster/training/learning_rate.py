@@ -59,7 +59,7 @@ def expected_rates(config: RunConfig, total_steps: int) -> Callable[[np.ndarray]
 
 
 def text_of_rules(config: RunConfig, total_steps: int) -> str:
-    """Return a text of the settings that decide a step's learning rate and staleness bound, so that it can be compared."""
+    """Return the settings that decide a step's learning rate and staleness bound, as a text that can be compared."""
     code = user_code.parse(config.schedule.kind)
     digest = hashlib.sha256(code.file.read_bytes()).hexdigest() if code and code.file.is_file() else ""
     settings = config.schedule.model_dump(mode="json"), digest, config.optimizer.learning_rate

@@ -125,7 +125,7 @@ class Membership:
     def _take_in_again(self, worker: int) -> None:
         """Wait until the worker takes part again, or until `stop` is called."""
         if self._over.is_set():
-            time.sleep(_RETRY_S)  # the worker's thread still tries the remaining dispatches; this slows it down
+            time.sleep(_RETRY_S)  # the worker's thread still tries the remaining dispatches; this pause slows it down
         while not self._over.is_set():
             address = self._addresses[worker]
             if self._reach({worker: address}) and self._try_to_take_in(worker):

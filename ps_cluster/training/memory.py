@@ -25,12 +25,13 @@ from ps_cluster.system.limits import FreeMemory
 # The number of copies of all weights in float32 that a task holds at its peak: docs/results.md, "What breaks first".
 # The copies of a worker include messages to and from it that are in the memory of the parameter servers.
 WORKER_COPIES, SERVER_COPIES, LEADER_COPIES, EVALUATOR_COPIES = 6, 8, 9, 4
-# The number of copies of embedding tables at the peak (docs/tables.md, "Sizes"): of the tables and their slots on all
-# servers together, during a snapshot; of the tables alone in the leader, when it begins; and of the tables alone in the
-# evaluator, while it recomputes an update.
+# The number of copies of embedding tables at the peak (docs/tables.md, "Sizes"). All servers together hold copies of the
+# tables and their slots during a snapshot. The leader holds copies of the tables alone when the leader begins, and the
+# evaluator holds copies of the tables alone while it recomputes an update.
 SERVER_TABLE_COPIES, LEADER_TABLE_COPIES, EVALUATOR_TABLE_COPIES = 2.1, 2.0, 8.6
-# The package's networks make a worker grow by 0.35 to 1.2 times the floats of a forward pass; networks with some 100 MB of
-# floats or more, by at least 0.6. A training is refused only if even this share of its estimate does not fit.
+# The package's networks make a worker grow by 0.35 to 1.2 times the floats of a forward pass. If the floats take some
+# 100 MB or more, the worker grows by at least 0.6 times the floats. A training is refused only if even this share of its
+# estimate does not fit.
 SURE_SHARE = 0.7
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"  # a file with a different content on each machine
 # Operations whose results take no new memory.
@@ -89,7 +90,7 @@ def table_bytes(config: RunConfig, numbers: int, keys: int = 0) -> int:
 
     Args:
       numbers: the number of weights in all tables.
-      keys: the number of int64 values in which tables of keys record where the row of a key is.
+      keys: the number of int64 values that tables of keys use to record the row of each key.
     """
     of_keys = round((SERVER_TABLE_COPIES + LEADER_TABLE_COPIES) * 8 * keys)
     others = LEADER_TABLE_COPIES
@@ -112,7 +113,7 @@ class Machine(NamedTuple):
 
 
 class TableMemoryLimit:
-    """Adds up the embedding tables of a network while it is built, and refuses a table before it takes memory."""
+    """Adds up the sizes of embedding tables while a network is built, and refuses a table before it takes memory."""
 
     def __init__(self, config: RunConfig, room: FreeMemory | None, machines: Callable[[], Sequence[Machine]]):
         """Start with no tables.
@@ -166,7 +167,7 @@ def machines_of(devices: Sequence[str]) -> list[Machine]:
 
 
 def kept_for_workers(config: RunConfig) -> int:
-    """Return how many vectors of all weights the shards keep for workers: for the mode, staleness method and old versions."""
+    """Return how many vectors of all weights the shards keep for the mode, for the staleness method and as old versions."""
     kind, method, delay = *_kinds(config), config.mode_kind.delay(config)
     of_mode = (kind.vectors_per_worker + kind.slots_per_worker) * config.training_workers
     of_method = (method.vectors_per_worker + method.slots_per_worker) * config.most_workers

@@ -34,7 +34,7 @@ class Reporter:
         self._run_dir = run_dir
         self._progress = progress
         self._tensorboard: TrainingWriter | None = None
-        self._staleness = progress.staleness  # as of the last histogram, or of a resume
+        self._staleness = progress.staleness  # the counts at the last histogram, or at a resume
         self._next_staleness_s = 0.0
         self._next_s = 0.0
         self._written = 0

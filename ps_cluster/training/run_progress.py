@@ -41,7 +41,7 @@ from ps_cluster.training.dispatch_tracker import OpenDispatches
 
 RATE_WINDOW_S = 10.0
 FIRST_UPDATE_S = 600.0
-GAPS = 9  # measurements of each worker; their median is its pace, so a few pauses do not count
+GAPS = 9  # the number of measurements kept for each worker; their median is its pace, so a few pauses do not count
 SUMMED = ("loss", "learning_rate", "staleness", "metric", "examples")
 
 
@@ -177,7 +177,7 @@ class RunProgress:
         return missing if len(missing) < self._steps_per_update else []
 
     def update(self, ledgers: Ledgers) -> None:
-        """Add the rows and counters that a look at the ledgers has read. Their times have to be those of `unsettled`.
+        """Add the rows and counters that a look at the ledgers has read. `ledgers`: the result of `unsettled`.
 
         Raises:
           RunFailed: rows are missing. (The proof finds steps that were accepted twice.)

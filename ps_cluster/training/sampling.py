@@ -1,4 +1,4 @@
-"""Choose a few updates, let the servers keep their inputs and results, and write both to files for the evaluator."""
+"""Let the servers keep the inputs and results of a few updates, and write both to files for the evaluator."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from ps_cluster.training.run_progress import RunProgress
 MOST_SHARE = 0.01
 ENOUGH_OF_A_WORKER = 2
 SELDOM = 512
-GIVEN_UP_AFTER = 4_096  # after this many further updates, an incomplete sample will never be complete
+GIVEN_UP_AFTER = 4_096  # an incomplete sample is given up after this many further updates
 
 
 @dataclass
@@ -42,7 +42,7 @@ class _Armed:
     """A place in which the parameter servers will keep the inputs and results of an update."""
 
     place: int  # the number of the place
-    first: int  # the update to sample; if `worker` is set, the first update that may be the worker's next one
+    first: int  # the update to sample; if `worker` is set, the first that may be the worker's next update
     worker: int  # the worker whose next update is sampled; ANY_WORKER to sample the update `first`
     rows: list[dict[int, np.void]]  # for each shard, step → row of the update
 

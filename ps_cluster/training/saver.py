@@ -35,8 +35,8 @@ from ps_cluster.training.run_progress import RunProgress
 SNAPSHOTS_KEPT = 2
 # With embedding tables, a snapshot holds only the rows that have changed since the last full snapshot, if these are at most
 # this share of all weights. The next snapshot is full if all partial snapshots since the last full one would together be larger
-# than that one. So the snapshots that are kept, with those on which they build and the one that is being written, are at most
-# three times as large as a full snapshot.
+# than that one. So all snapshots on the disk (those that are kept, those on which they build, and the one that is being
+# written) are together at most three times as large as a full snapshot.
 MOST_CHANGED = 0.5
 ALL = 10**9
 # Bounds of the checkpoint interval "auto". Scoring a checkpoint of the largest network here takes 5 s of a core, which is 4 %
@@ -57,7 +57,7 @@ MOST_WAITING_BYTES = 2_000_000_000
 EVEN_STATE_EVERY_S, LONGEST_REST_S = 60.0, 10.0
 # A save that takes long is reported at this interval, for at most ten minutes, so that it does not count as a standstill.
 SAVE_TOLD_EVERY_S, SAVE_TOLD_AT_MOST = 10.0, 60
-AGAIN_AFTER_S = 5.0  # the time until a checkpoint of whole epochs that the disk has refused is tried again
+AGAIN_AFTER_S = 5.0  # the pause before a checkpoint of whole epochs is tried again after the disk has refused it
 
 
 def begun_with(config: RunConfig, before: Sequence[LeaderStretch]) -> int:
@@ -118,7 +118,7 @@ class Saver:
         self._reported_at = -1  # the number of updates applied at the last save that took long
         self._resting_at = 0  # the number of updates applied at the last look during a rest
         self._full: FullState | None = None  # the full snapshot since which the servers note the rows that change
-        self._built_on_full = 0.0  # the size of all snapshots that build on the full one, as a share of its size
+        self._built_on_full = 0.0  # the size of all snapshots that build on the full one, as a share of the full one's size
         self.last_seconds: float | None = None
         self.diverged = False
         self.problem = ""
@@ -176,7 +176,7 @@ class Saver:
             self._save(directory)
         except (checkpoints.CheckpointNotWritten, checkpoints.CheckpointError, JournalNotWritten) as error:
             self._saved[directory] = self._refused_at = self._clock()
-            self._progress.held_at = None  # the next checkpoint that is written holds training again
+            self._progress.held_at = None  # training is held again only after the next checkpoint is written
             self._notify(DISK_REFUSES(f"training continues, but: {error}"))
 
     def _hold(self) -> None:
@@ -331,7 +331,7 @@ class Saver:
             self._hold()
 
     def _looking_for_divergence(self, weights: Pieces) -> Pieces:
-        """Return the same pieces, but let reading them set `diverged` if a weight is NaN or infinite."""
+        """Return the same pieces. Reading them sets `diverged` if a weight is NaN or infinite."""
 
         def read() -> Iterator[np.ndarray]:
             for piece in weights.read():

@@ -109,7 +109,7 @@ class FairLock:
         self._next, self._held = threading.Lock(), threading.Lock()
 
     def __enter__(self) -> None:
-        with self._next:  # a thread that waits for the lock keeps others from asking for it
+        with self._next:  # a thread that waits for the lock keeps the other thread from asking for it
             self._held.acquire()
 
     def __exit__(self, *error: object) -> None:

@@ -109,7 +109,7 @@ class Compute(ABC):
         return NO_ROWS
 
     def settle(self, step: tf.Tensor, outcomes: tf.Tensor) -> list[tf.Tensor]:
-        """Keep the state after the computation of `step` (int64 []) if a shard applied its push; else restore it.
+        """Keep the state after the computation of `step` (int64 []) if a shard applied its push; else undo the changes.
 
         Returns tensors to depend on. By default there is no state. `outcomes`: as for `Settle` (worker_state.py).
         """

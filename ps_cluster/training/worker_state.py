@@ -1,6 +1,6 @@
 """Keep a worker's local state from one push to the next.
 
-With local steps, this is the state of the worker's optimizer; with compressed pushes, the remainder that they left out.
+With local steps, this is the state of the worker's optimizer; with compressed pushes, the remainder that the pushes left out.
 A push may be refused (the shard already has its step) or dropped (it came too late). So the state changes only once the
 outcome of the push is known:
 
@@ -261,7 +261,7 @@ class ErrorFeedback:
 
     rounded: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]  # as `ParameterStore.rounded`
     lengths: Sequence[int]  # the number of weights in each shard to which pushes go; their sum is n
-    seed: int  # of random rounding
+    seed: int  # the seed of random rounding
     files: Sequence[str] = ()  # the files of the `WorkerState`
     name: str = field(kw_only=True)  # the name of the `WorkerState`
 

@@ -23,7 +23,7 @@ DEFAULT_MAX_STALENESS = 3  # used if no bound is set
 # A worker that has sent nothing for longer than this, and for longer than an update takes, counts as dead, and other workers
 # stop waiting for it. If it pushes after all, its gradient is checked like any other.
 LEASE_S = 20.0
-_NOT_UNDER_WAY = -1  # instead of the pulled version, for a worker without a step under way
+_NOT_UNDER_WAY = -1  # stands for the pulled version of a worker without a step under way
 
 
 class BoundedSettings(ModeSettings):
@@ -202,7 +202,7 @@ class BoundedShard(WaitingShard):
             return after([self.changed.notify_all()], outcome)
 
     def _fits(self, worker: tf.Tensor, version: tf.Tensor) -> tf.Tensor:
-        """Return whether the other workers under way, oldest pull first, could all push within the bound from `version` on."""
+        """Return whether all other workers under way could push, in pull order, within the bound from `version` on."""
         pulled = tf.sort(self._pulled_by_others(worker))
         under_way = tf.boolean_mask(pulled, pulled != _NOT_UNDER_WAY)
         staleness = version + tf.range(tf.size(under_way, tf.int64)) - under_way

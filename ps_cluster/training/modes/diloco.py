@@ -120,7 +120,7 @@ class Diloco(OuterMode):
         return fragments_graph(store, compute, config)
 
     def delay_of_momentum(self, config: RunConfig) -> tuple[int, float]:
-        """Return N and c. With a method that gathers pushes, N counts the changes of the weights."""
+        """Return N and c of `DelayedNesterov`. If a method gathers pushes, N counts the changes of the weights."""
         settings = DilocoSettings.of(config)
         gathers = METHODS[config.staleness.method].gathers
         return settings.momentum_every or (1 if gathers else config.cluster.workers), settings.momentum_spread

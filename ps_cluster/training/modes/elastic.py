@@ -1,7 +1,7 @@
 """Mode elastic: each worker trains separate weights; from time to time, these weights and the centre are moved closer.
 
 Zhang, Choromanska, LeCun 2015, "Deep learning with elastic averaging SGD" (arXiv:1412.6651), algorithm 1 (asynchronous
-EASGD). The paper's text was not available; this follows the authors' code (github.com/sixin-zh/mpiT,
+EASGD). The paper's text was not available; this module follows the authors' code (github.com/sixin-zh/mpiT,
 asyncsgd/optim-eamsgd.lua), and its moving rate is beta / workers (mlaunch.lua). Worker i with weights x_i repeats, with
 the centre c, the moving rate a and the period k:
 
@@ -131,7 +131,7 @@ class LocalSteps(Compute):
         """Take all steps of one period. Instead of a gradient, return the distance by which the steps moved the weights.
 
         Args:
-          weights: [2, n], the worker's x_i, and x (its weights before the exchange), at which the first gradient is computed.
+          weights: [2, n], the worker's x_i, and x, which is x_i before the exchange. The first gradient is computed at x.
           limits, rows: not used.
         """
         own, before = tf.unstack(weights)

@@ -1,7 +1,7 @@
 """The outer step of modes diloco and sync-diloco: Nesterov's momentum, applied to the distance that a period has moved.
 
 The synchronous form is by Douillard et al. 2023, "DiLoCo: Distributed Low-Communication Training of Language Models"
-(arXiv:2311.08105), algorithm 1; the asynchronous form by Liu et al. 2024, "Asynchronous Local-SGD Training for Language
+(arXiv:2311.08105), algorithm 1; the asynchronous form is by Liu et al. 2024, "Asynchronous Local-SGD Training for Language
 Modeling" (arXiv:2401.09135), algorithm 3. From the pulled weights θ, a worker takes H steps of the run's optimizer (the inner
 optimizer) to θ_w, and pushes the outer gradient g = θ - θ_w. The server applies Nesterov's momentum to g. A push belongs to a
 step id with H batches, and is applied exactly once.

@@ -48,7 +48,7 @@ class SplitNetwork(DefaultMode):
 
     Settings = SplitSettings
     promise = Promise(is_stale=False)
-    # A gradient is computed in parts, so no worker knows the norm of the whole.
+    # A gradient is computed in parts, so no worker knows the norm of the whole gradient.
     unused_settings = frozenset({"staleness", "cluster.straggler", "optimizer.global_clip_norm"})
 
     @abstractmethod

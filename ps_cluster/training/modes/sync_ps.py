@@ -26,7 +26,7 @@ from ps_cluster.training.step import Compute, WorkerIdentity
 from ps_cluster.training.step_source import StepSource
 from ps_cluster.training.worker import DispatchGraph, TimedComputation
 
-_NOT_YET = -1  # instead of the version at which a worker is admitted
+_NOT_YET = -1  # the result of an attempt that does not admit the worker, instead of a version
 
 
 class SyncPsSettings(ModeSettings):
@@ -142,7 +142,7 @@ class RoundShard(WaitingShard):
 
 
 class Rounds(StepSource):
-    """Hands out rounds, with one dispatch for each worker. If a worker gets two of these, the second finds no work left."""
+    """Hands out rounds, with one dispatch for each worker. If a worker gets two of them, the second does nothing."""
 
     def hand_out(self) -> Iterator[bool]:
         begin, total = self._progress.applied, self._progress.total
@@ -182,7 +182,7 @@ class SyncPs(DefaultMode):
         shard = store.only(RoundShard)
 
         def pull(identity: WorkerIdentity, end: tf.Tensor, needed: Needed = ()) -> list[Any]:
-            """Wait for the next round and pull, all on the ps, so that the answer to a push is the next parameters.
+            """Wait for the next round and pull, all on the ps, so that the answer to a push holds the next parameters.
 
             With embedding tables, the worker has to know the version before it pulls, so that it can ask for the rows of
             its step.

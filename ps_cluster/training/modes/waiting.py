@@ -42,7 +42,7 @@ class WaitingShard(ParameterShard):
         return self.changed.notify_all()
 
 
-_NOWHERE = -1  # instead of a queue's number, for a graph that is in no queue
+_NOWHERE = -1  # stands for a queue's number if a graph is in no queue
 
 
 class GraphCondition:
