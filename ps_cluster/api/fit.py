@@ -197,7 +197,7 @@ def _settings_of(
 
 
 def _predicts_numbers(model: keras.Model, train: Examples) -> bool:
-    """Return whether the loss shows that integer targets are values to predict, not classes."""
+    """Return whether the loss shows that numeric targets are values to predict, not classes."""
     names = set(map(name_in_compile, keras.tree.flatten(given_to_compile(model).losses)))
     if isinstance(train.y, Mapping) or not names <= set(_OF_NUMBERS):
         return False

@@ -127,7 +127,7 @@ class ForkServer:
             raise OSError(with_log(message, self._log)) from error
 
     def _ask(self, channel: socket.socket, request: ForkRequest, log: int) -> ForkedProcess:
-        """Ask for a fork. The fork waits until this process writes into a pipe, and ends if the pipe is closed before."""
+        """Ask for a fork, which waits until this process writes into a pipe, and ends if the pipe is closed before."""
         permission, grant = os.pipe()
         try:
             with os.fdopen(os.memfd_create("request"), "wb") as file:
