@@ -11,7 +11,7 @@ from typing import Any
 import cloudpickle
 
 _CLASS_ID = re.compile("[0-9a-f]{32}")  # a random name that cloudpickle gives to a class
-_PLACES = ("__firstlineno__", "__static_attributes__")  # of a class: its line in the file, and an unordered set
+_PLACES = ("__firstlineno__", "__static_attributes__")  # attributes of a class: its line number, and an unordered set
 
 
 def described(function: Any) -> bytes:
@@ -38,7 +38,7 @@ class _Describer(cloudpickle.Pickler):
 
     def reducer_override(self, value: Any) -> Any:
         reduced = super().reducer_override(value)
-        if not isinstance(value, type) or not isinstance(reduced, tuple) or len(reduced) < 4:  # named, not described
+        if not isinstance(value, type) or not isinstance(reduced, tuple) or len(reduced) < 4:  # pickled without changes
             return reduced
         make, arguments, (attributes, slots), *rest = reduced
         known = tuple(one for one in arguments if not (isinstance(one, str) and _CLASS_ID.fullmatch(one)))

@@ -147,7 +147,7 @@ def fit(
             raise UserError("batch_size: x is a stream, which has batches of its own: leave batch_size out")
         size = batch_size or data.batch_size or BATCH_SIZE
         passes = 1.0  # the number of passes over the training examples in an epoch
-        if steps_per_epoch is not None and data.batch_size is None:  # only these steps of a stream were read
+        if steps_per_epoch is not None and data.batch_size is None:  # arrays; a stream was read only for these steps
             passes = steps_per_epoch * size / len(data.train)
             values = {"training.steps": steps_per_epoch * (epochs - initial_epoch), **values}
         values = with_epochs_scored(
@@ -197,7 +197,7 @@ def _settings_of(
 
 
 def _predicts_numbers(model: keras.Model, train: Examples) -> bool:
-    """Return whether the loss shows that whole numbers as targets are values to predict, not classes."""
+    """Return whether the loss shows that numeric targets are values to predict, not classes."""
     names = set(map(name_in_compile, keras.tree.flatten(given_to_compile(model).losses)))
     if isinstance(train.y, Mapping) or not names <= set(_OF_NUMBERS):
         return False

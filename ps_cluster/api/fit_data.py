@@ -38,7 +38,7 @@ class Examples:
         return len(next(iter(self.x.values())) if isinstance(self.x, dict) else self.x)
 
     def part(self, begin: int, end: int | None) -> Examples:
-        """Return the examples from `begin` to before `end`."""
+        """Return the examples from `begin` up to, but not including, `end`."""
         rows = slice(begin, end)
         x, y = keras.tree.map_structure(lambda array: array[rows], (self.x, self.y))
         return Examples(x, y, None if self.weight is None else self.weight[rows])
@@ -54,7 +54,7 @@ class FitData:
 
     @property
     def arrays(self) -> dict[str, Arrays]:
-        """The arrays by the names that `ps_cluster.train` takes."""
+        """The arrays under the names that `ps_cluster.train` takes."""
         test = self.train.part(0, USED_WITHOUT_VALIDATION) if self.validation is None else self.validation
         found = {
             "x_train": self.train.x, "y_train": self.train.y, "weight_train": self.train.weight,
@@ -210,7 +210,7 @@ def _weight(weight: object) -> np.ndarray | None:
 
 
 def evaluate(model: keras.Model, examples: Examples) -> dict[str, float]:
-    """Return the loss and the metrics of a model, by Keras's names, as `Model.evaluate` measures them."""
+    """Return the loss and the metrics of a model, under Keras's names, as `Model.evaluate` measures them."""
     # Keras takes strings only as tensors.
     x = keras.tree.map_structure(lambda one: tf.constant(one) if one.dtype.kind in "OSU" else one, examples.x)
     found = model.evaluate(x, examples.y, verbose=0, return_dict=True)

@@ -225,7 +225,7 @@ class CallbackCaller:
         self.last_logs = {**self._logs_of_fit(epoch.logs), **self._extra_logs()}
         with _reported(f"on_epoch_end of epoch {number + 1}"):
             for callback in self._callbacks.callbacks:
-                if isinstance(callback, keras.callbacks.TerminateOnNaN):  # it acts only in this method
+                if isinstance(callback, keras.callbacks.TerminateOnNaN):  # it acts only in `on_batch_end`
                     callback.on_batch_end(number, self.last_logs)
             self._callbacks.on_epoch_end(number, self.last_logs)
             if not self._model.stop_training and number + 1 < self._epochs:
@@ -233,7 +233,7 @@ class CallbackCaller:
         return bool(self._model.stop_training)
 
     def _logs_of_fit(self, logs: Mapping[str, float]) -> dict[str, float]:
-        """Return logs under the names that `Model.fit` gives them: those of the loss and of the compiled metrics."""
+        """Return the logs of the loss and of the compiled metrics, under the names that `Model.fit` gives them."""
         unnamed = {"accuracy", "error"} - self._metrics  # metrics of the run that compile() did not name
         found = {name: value for name, value in logs.items() if name.removeprefix("val_") not in unnamed}
         if "accuracy" in logs:

@@ -85,7 +85,7 @@ class RunOptions(FitOptions, total=False):
 
 
 def values_of(options: Mapping[str, object], settings: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return dotted key → value of settings. Keyword arguments take precedence over `settings`, as on the command line.
+    """Return settings as dotted key → value. Keyword arguments take precedence over `settings`, as on the command line.
 
     Args:
       options: keyword → value; None counts as not given.

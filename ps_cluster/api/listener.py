@@ -67,7 +67,7 @@ class Listener:
         rows, on_progress = self._progress
         if on_progress:
             # Rows before the first update have no values, and a run that is stopped then has trained nothing. Rows that
-            # are written during a save repeat the row before.
+            # are written during a save repeat the previous row.
             found += [
                 (row.time, partial(on_progress, row))
                 for row in with_work(self._work, rows.new_rows())

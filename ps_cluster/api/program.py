@@ -51,7 +51,7 @@ def run_program(
 ) -> None:
     """Run a command in a child process until it has ended, and raise the error that its exit code stands for.
 
-    The arguments are those of `Program` and of its methods `attend` and `check`, which say what is raised.
+    The arguments are those of `Program` and of its methods `attend` and `check`. Their docstrings list the errors.
     """
     with Program(argv, say, environment=environment) as program:
         program.attend(look)

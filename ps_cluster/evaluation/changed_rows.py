@@ -36,7 +36,7 @@ class TablePlace:
     width: int
 
     def values(self, checkpoint: Checkpoint) -> np.ndarray:
-        """Return the rows in a checkpoint, float32 [rows, width]. Raises UserError if its network is smaller."""
+        """Return a checkpoint's rows, float32 [rows, width]. Raises UserError if the checkpoint has fewer weights."""
         found = checkpoint.arrays["weights"][self.begin : self.begin + self.rows * self.width]
         if len(found) < self.rows * self.width:
             raise UserError(
@@ -97,7 +97,7 @@ def _two_checkpoints(folder: Path, since: int) -> tuple[Checkpoint, Checkpoint]:
 
 
 def table_places(config: RunConfig, dataset: PackedDataset) -> Sequence[TablePlace]:
-    """Build the network of a run, and return the places of the tables whose rows are pulled and pushed."""
+    """Build the network of a run, and return the positions of the tables whose rows are pulled and pushed."""
     import_tensorflow()
     from ps_cluster.models.build import build
     from ps_cluster.models.finding_tables import find_tables
@@ -118,7 +118,7 @@ def table_places(config: RunConfig, dataset: PackedDataset) -> Sequence[TablePla
 
 
 def changed_rows(place: TablePlace, before: Checkpoint, after: Checkpoint) -> tuple[np.ndarray, np.ndarray]:
-    """Return the numbers of a table's rows that differ, int64 [n], and their values in `after`, float32 [n, width]."""
+    """Return the indices of a table's rows that differ, int64 [n], and their values in `after`, float32 [n, width]."""
     values = place.values(after)
     ids = np.flatnonzero((place.values(before) != values).any(axis=1))
     return ids, values[ids]

@@ -167,7 +167,7 @@ class _Evaluator:
         return row is not None
 
     def _folder_has_changed(self) -> bool:
-        """Look at the directory again, because its type is known only once it exists. Return whether it changed."""
+        """Look again at the directory, whose type is known only once it exists. Return whether the type changed."""
         folder = CheckpointFolder.of(self._directory)
         if folder == self._folder:
             return False
@@ -300,7 +300,7 @@ class _Evaluator:
             self._score(checkpoint, augmented=True)
 
     def _refresh_summary(self) -> None:
-        """Update the summary of a finished run after an evaluation by hand."""
+        """Update the summary of a finished run after a manual evaluation."""
         if self._folder.run_dir.summary.is_file() and self._records.acquire():
             with locks.in_turn(self._folder.run_dir.summary_lock):
                 refresh_evaluation(self._folder.run_dir, self._notify)

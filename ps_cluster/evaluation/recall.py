@@ -23,7 +23,7 @@ def recall_at(
     Krichene and Rendle 2020, "On Sampled Metrics for Item Recommendation", KDD: Recall(R)@k is the share of the
     relevant items R whose rank is at most k. Following their advice, all items are ranked, not a sample of them, except
     those that the user is known to have. The rank of an item is the number of ranked items, including itself, whose
-    score is not lower. So if a network gives all of more than k items the same score, it finds none of them,
+    score is not lower. So if a network gives more than k items the same score, none of these items is found,
     whatever their order. The users are those with a held-out item that is not known, and each counts once. If there are
     more than `MOST_PAIRS` pairs of such a user and an item, only some of these users are taken, spread evenly by their
     keys.
@@ -55,7 +55,7 @@ def recall_at(
 
 
 def _has(pairs: np.ndarray, users: np.ndarray, items: np.ndarray) -> np.ndarray:
-    """Return bool [U, I]: whether each user and each item are a pair in `pairs`, which are sorted by user."""
+    """Return bool [U, I]: whether the pair of a user and an item is in `pairs`, which are sorted by user."""
     found = np.zeros((len(users), len(items)), bool)
     first, end = np.searchsorted(pairs[:, 0], [users[0], users[-1] + 1])
     some = pairs[first:end]

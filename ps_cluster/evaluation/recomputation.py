@@ -51,7 +51,7 @@ TIMES_ROUNDING = 3.0
 # optimizer that divides by the size of the gradient, small differences grow from step to step. So only the rough
 # direction can be compared.
 PERIOD_TOLERANCE = {"float32": 0.05, "bfloat16": 1.0}
-# The largest relative error of fresh statistics, of a step and of a period.
+# The largest relative error of fresh statistics: first that of a step, then that of a period of local steps.
 STATISTICS_TOLERANCE = {"float32": 0.001, "bfloat16": 0.02}
 PERIOD_STATISTICS_TOLERANCE = {"float32": 0.02, "bfloat16": 0.5}
 STEP_TOLERANCE = 1e-3  # relative to the length of an update's step; TensorFlow's kernels compute in float32
@@ -161,7 +161,7 @@ class Recomputation:
 
     @cached_property
     def _rounding_steps(self) -> RecomputedSteps:
-        """Like `_steps`, but in the precision of the run, to measure how much rounding changes the gradient."""
+        """The same as `_steps`, in the precision of the run, to measure how much rounding changes the gradient."""
         return self._steps_in(self._config.model.precision)
 
     def _steps_in(self, precision: str) -> RecomputedSteps:
@@ -189,8 +189,8 @@ class Recomputation:
             in_bfloat16 = self._at_positions(sample, np.mean([one.gradient for one in rounded], axis=0))
             tolerance = max(tolerance, TIMES_ROUNDING * _norm(np.concatenate(in_bfloat16) - expected))
         problem = f"its gradient is not the one that is computed again: {_difference_text(received, expected)}"
-        # With lossy compression the received vector is the gradient, plus what was left out before, minus what this
-        # push leaves out.
+        # With lossy compression the received vector is the gradient, plus what earlier pushes left out, minus
+        # what this push leaves out.
         remainders = float(np.mean([one.remainders for one in gradients]))
         findings.note("gradient", error, tolerance + remainders + _ALWAYS_ALLOWED, problem)
         fresh = np.mean([one.fresh for one in found], axis=0)

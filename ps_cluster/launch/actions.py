@@ -67,7 +67,7 @@ class RestartFromSnapshot:
 
 @dataclass(frozen=True)
 class GiveUp:
-    """Give up a task: never restart a worker, or leave out a ps from the next `RestartTraining` on."""
+    """Give up a task: a worker is never restarted; a ps is excluded from the next `RestartTraining` on."""
 
     task: Task
 

@@ -196,7 +196,7 @@ class Decisions:
         return requests > 1 or (requests == 1 and (self._stop_requested or not self._trained))
 
     def stop_requested(self, exit_code: int, now_s: float) -> Actions:
-        """Record that a signal of the user asks to stop. `exit_code`: that of a program which this signal kills."""
+        """Record that a signal of the user asks to stop. `exit_code`: the code of a program that this signal kills."""
         again, self._stop_requested = self._stop_requested, True
         if again or not self._trained:
             when = f"while {self._stage.value}" if self._trained else "before training began"
@@ -396,7 +396,7 @@ def _why_not_scaled(config: RunConfig, workers: int) -> str | None:
 
 
 def _rate_of(config: RunConfig, workers: int) -> str:
-    """Return the end of a line that says how far more workers lower the learning rate; empty if they do not lower it."""
+    """Return the end of a line that says how additional workers lower the learning rate; empty if they do not."""
     begun = config.training_workers
     if not config.mode_kind.lowers_rate or workers <= begun:
         return ""

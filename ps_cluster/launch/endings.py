@@ -1,4 +1,4 @@
-"""Write and print the ending of a run, on one machine or on several."""
+"""Write the summary and print the closing table when a run ends, on one machine or on several."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def training_result(run_dir: RunDir) -> TrainingResult | None:
 
 
 def early_stopping_of(run_dir: RunDir, config: RunConfig) -> EarlyStopping:
-    """Return the early stopping of a new session. It knows at which update the previous session ended cleanly."""
+    """Return the early-stopping rule of a new session. It knows at which update the previous session ended cleanly."""
     before = training_result(run_dir)
     return EarlyStopping(config, before.updates.applied if before else -1)
 

@@ -73,7 +73,7 @@ class EventLoop:
         self._ending: EndRun | None = None
 
     def until_the_end(self) -> EndRun:
-        """Start the cluster; return the ending once all work is done. The caller stops the processes that still run."""
+        """Start the cluster; return the `EndRun` once all work is done. The caller stops the remaining processes."""
         for rows_of_before in (self._progress, self._evaluation, self._recomputed):
             rows_of_before.skip()
         for score in read_rows(self._run_dir.evaluation, EvaluationRow):

@@ -67,7 +67,7 @@ def run_local(
       task_argv: the command that runs one task, to which the task's options are added. `python -m MODULE` is run in a
         fork of a process that has imported TensorFlow.
     Raises:
-      UserError: a private network is required and can't be had, or a task found that the user's input was bad.
+      UserError: a private network is required but impossible here, or a task found that the user's input was bad.
       RunFailed: the summary can't be written.
     """
     began = time.monotonic() if began is None else began
@@ -129,7 +129,7 @@ def run_local(
         )
         proof_code = write_ending(config, run_dir, ended, view.notice)
     except RunFailed:
-        _exit_code(ending, left)  # first reports what went wrong in the run
+        _exit_code(ending, left)  # report first what went wrong in the run
         raise
     return _exit_code(ending, left) or proof_code
 

@@ -85,7 +85,7 @@ class LocalCluster:
         self._start(tasks)
 
     def give_up(self, task: Task) -> None:
-        """Give up a task: never restart a worker, or leave out a parameter server from the next `restart_training` on.
+        """Give up a task: a worker is never restarted; a ps is excluded from the next `restart_training` on.
 
         If a worker is given up, the others keep their index, address, cores and logs. If a parameter server is given up,
         config.yaml has one fewer, and the others get new indices, because each gets its shard from the snapshot.

@@ -71,7 +71,7 @@ class EndTask:
     """End the command.
 
     Attributes:
-      outcome: the outcome with which the leader first writes the ending of the run. None: it does not write one.
+      outcome: the run's outcome, which a leader writes into the summary before it ends. None: it writes no summary.
       early_stop: why the training was stopped early, if its patience or time has run out.
       proof_decides: whether the proof's exit code replaces `exit_code` if the proof of the run does not hold.
     """
@@ -130,7 +130,7 @@ class TaskDecisions:
         self._clock = StageClock(limits, now_s=0.0)  # counts from the start of the process
         self._frozen = FrozenProcesses(limits.frozen_s)
         self._mark: EndedMark | None = None
-        self._stop_signal = 0  # the last one
+        self._stop_signal = 0  # the last stop signal
         self._waits_since_s = 0.0
         self._late_since_s: float | None = None  # since when only workers are missing
         self._leader_answered = False
@@ -300,7 +300,7 @@ class TaskDecisions:
         return Notice(TASK_ENDED(f"{self._task} has ended: training is completed")), EndTask(0)
 
     def _give_up(self, why: str) -> TaskActions:
-        """Kill a process that may hang, after it has written its stack traces, which show where."""
+        """Kill a process that may hang, after it has written its stack traces, which show where it hangs."""
         line = TASK_GIVES_UP(f"{self._task} ends: {why}; {_AGAIN}")
         return WriteStacks((self._task,)), *self._kill(), Notice(line), self._ended(RETRY)
 
@@ -308,9 +308,9 @@ class TaskDecisions:
         return (Kill(self._task),) if self.process_started else ()
 
     def _ended(self, exit_code: int) -> EndTask:
-        """Return the end of a task whose training has not ended.
+        """Return the action that ends a task before its training has ended.
 
-        A leader also writes the ending of the run, unless it has changed nothing in the run.
+        A leader also writes the summary, unless it has changed nothing in the run.
         """
         writes = self.leads and self.process_started and exit_code not in (BAD_INPUT, SUPERSEDED)
         return EndTask(exit_code, ("stopped" if self._stop_signal else "failed") if writes else None)

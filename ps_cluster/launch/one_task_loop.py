@@ -51,7 +51,7 @@ class TaskWork(Protocol):
         """Start the process that runs TensorFlow. `least_workers`: how many workers a leader begins with; None: all."""
 
     def write_ending(self, outcome: Outcome, early_stop: EarlyStop | None) -> int:
-        """Write the ending of the run, once. Return 0, or FAILED_FOR_GOOD if the proof does not hold."""
+        """Write the summary and the closing table, once. Return 0, or FAILED_FOR_GOOD if the proof does not hold."""
 
     def write_workers(self, pids: Mapping[int, int]) -> None:
         """Write the pids of the workers, by index, whenever they have changed. Raises OSError."""

@@ -1,8 +1,8 @@
 """Decide after a death which tasks start again, when, and when to give up.
 
-What follows from the death of a worker, a parameter server, the chief or the evaluator stands in the mode's table,
-`Mode.cluster.on_death` (`ON_DEATH` in config/tasks.py, unless the mode has another table). This module counts
-the deaths: those that follow each other without a recovery between them are a streak.
+The mode's table `Mode.cluster.on_death` defines what follows from the death of a worker, a parameter server, the chief
+or the evaluator (`ON_DEATH` in config/tasks.py, unless the mode has another table). This module counts the deaths.
+Deaths without a recovery between them form a streak.
 """
 
 from __future__ import annotations

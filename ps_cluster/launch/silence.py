@@ -90,7 +90,7 @@ class SilenceDetector:
     def see(self, row: ProgressRow, pids: Mapping[int, int], now_s: float) -> None:
         """Read a row of progress. `pids`: index → pid of the current worker processes."""
         seconds, self._seen_s = min(now_s - self._seen_s, LONGEST_ROW_S), now_s
-        if row.phase == "saving":  # it repeats the row before
+        if row.phase == "saving":  # it repeats the previous row
             return
         self._limits_now = self._limits.for_waits_of(row.longest_wait_seconds)
         if row.phase not in UNDER_WAY:
@@ -152,7 +152,7 @@ class SilenceDetector:
         return worker.passed_s + self._still_s * stopped_first
 
     def _deadline_s(self, index: int) -> float:
-        """Return how many seconds a worker may be silent. They double each time the worker is killed as silent."""
+        """Return how many seconds a worker may be silent. This time doubles whenever the worker is killed as silent."""
         step_s, limits = self._workers[index].step_s, self._limits_now
         if step_s is None:
             return limits.first_update_s

@@ -24,7 +24,7 @@ class RunLimits:
     frozen_s: float = 5.0  # a process that is stopped (SIGSTOP) for longer counts as dead
     # A worker is silent after this time without an update, while others have some; longer if its steps are long.
     silent_s: float = 10.0
-    first_update_s: float = 60.0  # until a worker process's first update: it connects and builds its graph before
+    first_update_s: float = 60.0  # for a worker process to connect, build its graph and make its first update
     kill_s: float = 10.0  # from SIGKILL until a task whose process is still there is given up
     stable_s: float = 20.0  # a worker or evaluator that lived longer than this begins a new streak of deaths
     # Before the first, second, … restart of a streak; the last delay is that of all further restarts.
@@ -69,7 +69,7 @@ class StageClock:
         self.stage, self._moved_s = stage, now_s
 
     def restart(self, now_s: float) -> None:
-        """Count the limit of the stage from now on, because there was progress in it."""
+        """Restart the time limit of the stage, because there was progress in it."""
         self._moved_s = now_s
 
     @property

@@ -38,7 +38,7 @@ class ClusterTopology:
     """The tasks of a cluster and their addresses. The evaluator is not a member of the cluster and has no address.
 
     TensorFlow waits for every member of the cluster spec, and an evaluator never answers (tensorflow#46169). A worker
-    may be absent: its address is in the cluster spec, but its process has not started yet, or has ended for good.
+    may be absent: its address is in the cluster spec, but its process has not started yet, or has ended permanently.
     """
 
     # type ("chief", "ps", "worker"; only those present) → "host:port" by index
@@ -109,7 +109,7 @@ class ClusterTopology:
         return Task(leader_type(self.cluster), 0)
 
     def computes_gradients(self, task: Task) -> bool:
-        """Return whether `task` needs the training images: a worker does, and a chief without workers."""
+        """Return whether `task` needs the training examples: a worker does, and a chief without workers."""
         return task.type == (WORKER if WORKER in self.cluster else CHIEF)
 
     @property

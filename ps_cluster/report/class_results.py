@@ -54,7 +54,7 @@ class Confusion:
 
 
 class ClassResults(Analysis):
-    """Predictions of one class for each example."""
+    """Analyses predictions of one class for each example."""
 
     heading, worst = "Classes", "classes with the lowest accuracy"
     table_columns = ("class", "accuracy", "right", "tested", "precision")

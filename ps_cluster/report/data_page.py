@@ -17,8 +17,8 @@ from ps_cluster.report.pictures import as_source
 from ps_cluster.system.environment import prepare_for_tensorflow
 
 MOST_GROUPS = 100  # the largest number of classes on the page
-FEW_GROUPS = 20  # up to this number, each group has two samples; if there are more groups, each has one
-VARIATIONS = 5  # the variations of each sample
+FEW_GROUPS = 20  # up to this number of groups, each has two samples; if there are more, each has one
+VARIATIONS = 5  # the number of variations of each sample
 
 
 def write_data_page(dataset: PackedDataset, settings: DataSettings, output: Path | None, seed: int) -> Path:

@@ -25,8 +25,8 @@ from ps_cluster.runs.result_rows import (
 BARS = "▁▂▃▄▅▆▇█"
 HISTOGRAM_COLUMNS = 24
 MOST_SETTINGS, MOST_OF_A_VALUE = 8, 48  # the most settings that are shown, and the most characters of a value
-MOST_EPOCHS = 6  # epochs without a score that are listed
-MOST_CHANGES = 3  # changes of the number of workers that are listed
+MOST_EPOCHS = 6  # the most epochs without a score that are listed
+MOST_CHANGES = 3  # the most changes of the number of workers that are listed
 AS_USUAL_POINTS = 1.0  # accuracies that differ by less, in percentage points, are reported as equal
 _IN_OTHER_ROWS = {"model.name", "model.precision", "mode.name", "training.seed", "data.dataset"}
 _COLOURS = {"completed": "bold green", "stopped": "bold yellow"} | dict.fromkeys((*BROKEN, "failed"), "bold red")

@@ -13,7 +13,7 @@ from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
 from ps_cluster.runs.result_rows import EvaluationSummary
 
-FEWEST_ERRORS = 10  # fewer test examples are too few for a mean error to mean anything
+FEWEST_ERRORS = 10  # with fewer test examples, a mean error is not meaningful
 
 
 class Guess(NamedTuple):

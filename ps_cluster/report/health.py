@@ -27,7 +27,7 @@ from ps_cluster.system.run_processes import ProcessState, age_seconds
 Probe = Literal["live", "ready"]
 _FIRST_WORDS: Mapping[Probe, str] = {"live": "alive", "ready": "ready"}
 """Probe → the first words of its answer."""
-_CLOCK_TOLERANCE_S = 1.0  # the most that the clocks of process starts and of rows may differ
+_CLOCK_TOLERANCE_S = 1.0  # the largest difference to expect between the clock of process starts and that of rows
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,12 @@ class Point(NamedTuple):
 
 
 def trained_points(rows: Iterable[ProgressRow], measure: Measure) -> list[Point]:
-    """Return the points of a measure on training examples."""
+    """Return the points of the curve of a measure, e.g. the loss, on training examples."""
     values = ((row, row.measured(measure)) for row in rows)
     return [Point(row.train_seconds, row.examples, value) for row, value in values if value is not None]
 
 
 def scored_points(rows: Iterable[ScoreRow], measure: Measure, examples: Split) -> list[Point]:
-    """Return the points of a measure on test examples, or on held-out training examples."""
+    """Return the points of the curve of a measure on test examples, or on held-out training examples."""
     values = ((row, row.measured(measure, examples)) for row in rows)
     return [Point(row.train_seconds, row.examples, value) for row, value in values if value is not None]

@@ -76,7 +76,7 @@ class _ScoredRun:
 
     @property
     def _best_texts(self) -> dict[str, MetricText | None]:
-        """Split by which the best model can be chosen, the preferred split first → the best model's metric on it."""
+        """Split → the best model's metric on it, for the splits by which it can be chosen, the preferred one first."""
         score = self.summary.evaluation
         return {
             "validation": metric_text(score.best_validation_accuracy, score.best_validation_error),
@@ -142,7 +142,7 @@ class _ScoredRun:
         }
 
     def workers(self) -> Iterator[list[str]]:
-        """Yield the cells of each worker: its index, updates, share of all updates, examples, and restarts."""
+        """Yield the cells of each worker's row: its index, updates, share of all updates, examples, and restarts."""
         every = sum(worker.updates for worker in self.summary.workers)
         for worker in self.summary.workers:
             share = percent(share_of(worker.updates, every))

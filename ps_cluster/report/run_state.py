@@ -80,7 +80,7 @@ class RunState:
 
     @property
     def done(self) -> str:
-        """The number of updates so far, of how many, unless the time limit comes first."""
+        """The number of updates so far and, unless the time limit comes first, of all updates, e.g. "800/1,200"."""
         is_timed = self._share_of_time > self.applied / self.total
         return f"{self.applied:,}" if is_timed else f"{self.applied:,}/{self.total:,}"
 
@@ -103,7 +103,7 @@ class RunState:
 
     @property
     def few_updates(self) -> str | None:
-        """Advice about epochs with very few updates; None if they have enough."""
+        """Advice about epochs with very few updates; None if the epochs have enough updates."""
         return self.config.few_updates(self.dataset.train_examples)
 
     def score(self, row: EvaluationRow) -> None:

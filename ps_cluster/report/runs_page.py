@@ -33,7 +33,7 @@ MOST_RUNS = 1000  # the most runs that a browser shows well
 MOST_SETTINGS = 300  # the most differing settings on the page; a config.yaml may have any number of unknown keys
 MOST_PROBLEMS = 5  # the most problems that the page lists
 REWRITE_S, LONGEST_S = 5.0, 60.0
-BUSY_SHARE = 0.1  # the largest share of the time for reading, which takes a core from the training
+BUSY_SHARE = 0.1  # the largest share of the time spent on reading, because reading takes a core from the training
 IDLE_LOOKS = 3  # more than one, because a comparison or a sweep starts a run some seconds after the end of the last run
 
 FILTERS = ("outcome", "mode", "data", "network")

@@ -45,7 +45,7 @@ from ps_cluster.runs.run_dir import RunDir
 # the last chief.
 SCHEMA = 2
 
-MOST_EPOCHS_LISTED = 10_000  # the most without a score: `checkpoints.every_epochs` may ask for very many scores
+MOST_EPOCHS_LISTED = 10_000  # no later epochs are listed: `checkpoints.every_epochs` may ask for very many scores
 
 
 Restarts = Mapping[Task, int]

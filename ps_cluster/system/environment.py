@@ -66,7 +66,7 @@ def for_tensorflow(
     gpus = _ON_GPUS if on_gpus else {VISIBLE_GPUS: HIDDEN}
     defaults = {**_DEFAULTS, **(_ON_GPUS_BY_DEFAULT if on_gpus else {})}
     allowed = allowed or allowance()
-    if allowed.quota_decides:  # with a thread per visible processor, the quota is used up early, and all wait
+    if allowed.quota_decides:  # with a thread per visible processor, the quota is used up early, and all threads wait
         defaults["TF_NUM_INTRAOP_THREADS"] = str(allowed.threads)
         # With a single thread, a server never connects.
         defaults["TF_NUM_INTEROP_THREADS"] = str(max(2, allowed.threads))
@@ -113,6 +113,6 @@ def past_proxies(given: Mapping[str, str], hosts: Iterable[str]) -> dict[str, st
     gRPC sends every connection through the proxy of `http_proxy` or `https_proxy`, even to this machine. A company's
     proxy does not know the tasks, so no connection between them would ever be made. Downloads still take the proxy.
     """
-    listed = given.get(_NO_GRPC_PROXY, given.get(_NO_PROXY, ""))  # gRPC reads the second one only without the first
+    listed = given.get(_NO_GRPC_PROXY, given.get(_NO_PROXY, ""))  # gRPC reads the second one only if the first is unset
     names = (*(name.strip() for name in listed.split(",")), *hosts)
     return {**given, _NO_GRPC_PROXY: ",".join(dict.fromkeys(filter(None, names)))}

@@ -50,7 +50,7 @@ def serve(channel: socket.socket, import_tasks: Callable[[], None]) -> None:
     """Fork a task for every message until the launcher closes the channel; answer with the task's pid."""
     gc.disable()  # everything that is imported stays, so collecting garbage meanwhile would only take time
     import_tasks()
-    getproctitle()  # finds where the title is stored; forks can't, once their environment has changed
+    getproctitle()  # finds where the title is stored; forks can't find it once their environment has changed
     gc.collect()
     gc.freeze()  # else a garbage collection writes to every shared page, which copies it
     gc.enable()

@@ -21,7 +21,7 @@ from ps_cluster.system.child_process import Starter, StartOptions
 from ps_cluster.system.fork_server import ANSWER_BYTES, ASK, ForkRequest
 from ps_cluster.system.last_words import last_words
 
-FIRST_ANSWER_TIMEOUT_S = 120.0  # it comes after the import of TensorFlow
+FIRST_ANSWER_TIMEOUT_S = 120.0  # the first answer comes after the import of TensorFlow
 ANSWERS_WITHIN_S = 10.0  # a fork takes milliseconds
 _CHANNEL_POLL_S = 0.5
 KILLED_WITHIN_S = 5.0
@@ -107,7 +107,7 @@ class ForkServer:
     def popen(self, argv: list[str], *, env: Mapping[str, str], **options: Unpack[StartOptions]) -> ForkedProcess:
         """Run `python -m module …` in a fork, in a new session, without input. Both outputs go to `stdout`, a file.
 
-        The other `options` say the same, so they are not read. Raises OSError if the fork server did not come up or has
+        The other `options` ask for the same and are ignored. Raises OSError if the fork server did not come up or has
         ended, and StopHeard if `stops` returns True meanwhile.
         """
         cwd, stdout = options["cwd"], options["stdout"]
@@ -127,7 +127,7 @@ class ForkServer:
             raise OSError(with_log(message, self._log)) from error
 
     def _ask(self, channel: socket.socket, request: ForkRequest, log: int) -> ForkedProcess:
-        """Ask for a fork. It waits on a pipe until its pid is known here, and ends if the pipe closes unwritten."""
+        """Ask for a fork, which waits until this process writes into a pipe, and ends if the pipe is closed before."""
         permission, grant = os.pipe()
         try:
             with os.fdopen(os.memfd_create("request"), "wb") as file:

@@ -21,7 +21,7 @@ _NO_LIMIT_BYTES = 1 << 60  # version 1 means no limit by a number of about 2^63
 
 @dataclass(frozen=True)
 class Allowance:
-    """The share of a machine that a process may use; None without a limit."""
+    """The share of a machine that a process may use. A field is None if there is no limit."""
 
     processors: int  # that it may run on
     cpus: float | None = None  # quota: processor seconds a second

@@ -42,7 +42,7 @@ def hosts(channel: str, plan: str) -> None:
     `plan` is JSON (tools/chaos/hosts.py). "ip": the program's path. "hosts": for each host its "name", its "address" with
     the size of the network, and "mounts", pairs of a path outside and the path at which the host sees it.
     """
-    import json  # here, not before every task
+    import json  # imported only here, because this program runs before every task
 
     planned = json.loads(plan)
     kinds = _unshare(_CLONE_NEWNS, inner_user=0)
@@ -113,7 +113,7 @@ def _send(channel: str, descriptors: list[int]) -> None:
 
 def _ip(program: str, *commands: str) -> None:
     """Run commands of the program `ip` here."""
-    import subprocess  # here, not before every task
+    import subprocess  # imported only here, because this program runs before every task
 
     ended = subprocess.run(
         (program, "-batch", "-"), input="\n".join(commands), capture_output=True, text=True, timeout=20

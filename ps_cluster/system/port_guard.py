@@ -60,7 +60,7 @@ def who_reaches(ports: str, setting: str) -> str:
 
 
 def _behind(interface: str, members: Mapping[Task, str]) -> Iterator[tuple[str, int]]:
-    """Yield address and port of each member of the cluster. Raises UserError for one that is not behind `interface`."""
+    """Yield address and port of each cluster member. Raises UserError for a member that is not behind `interface`."""
     here = psutil.net_if_addrs()
     if interface not in here:
         raise _wrong(
@@ -86,7 +86,7 @@ def _behind(interface: str, members: Mapping[Task, str]) -> Iterator[tuple[str, 
 
 
 def _source(family: int, number: str) -> str | None:
-    """Return the address from which this machine would connect to `number`, None if there is no way. Sends nothing."""
+    """Return the address from which this machine would connect to `number`; None without a route. Sends nothing."""
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((number, 1))

@@ -30,7 +30,7 @@ REQUIRE, OFF = "require", "off"  # the other value, "auto", isolates where the s
 NAMESPACE_ARGV = (sys.executable, "-I", "-S", str(Path(__file__).with_name("namespace.py")))
 
 _NAMESPACE_WITHIN_S = 30.0  # the kernel makes a namespace in milliseconds, but first finishes the removal of others
-_MOST_DESCRIPTORS = 253  # the most that the kernel sends at once
+_MOST_DESCRIPTORS = 253  # the most descriptors that the kernel sends at once
 _OPEN = "the ports of this run are open to whoever reaches this machine, and whoever reaches them runs code as you"
 
 
@@ -73,7 +73,7 @@ class RunNetwork:
     def popen(
         self, argv: list[str], *, pass_fds: tuple[int, ...] = (), **options: Unpack[PopenOptions]
     ) -> subprocess.Popen[bytes]:
-        """Start a process in this network, and otherwise do as `subprocess.Popen`."""
+        """Start a process in this network, and otherwise act like `subprocess.Popen`."""
         return subprocess.Popen(self.inside(tuple(argv)), pass_fds=(*pass_fds, *self.descriptors), **options)
 
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 ANSWER_WITHIN_S = 3.0
 _AT_ONCE = 64
 _ASK_EVERY_S = 0.2
-_STATUS = "/tensorflow.WorkerService/GetStatus"  # a method of every TensorFlow server; an empty message asks for all
+_STATUS = "/tensorflow.WorkerService/GetStatus"  # a method of every TensorFlow server; its request may be empty
 
 Key = TypeVar("Key")
 

@@ -37,7 +37,7 @@ class Drain(threading.Event):
 
 
 class StopRequests:
-    """Counts the stop signals inside the `with` block, in place of their earlier handlers."""
+    """Replaces the handlers of the stop signals inside its `with` block, and counts these signals."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -66,5 +66,5 @@ class StopRequests:
 
     @property
     def exit_code(self) -> int:
-        """The code that shells report for a process ended by this signal: 130 Ctrl-C, 143 SIGTERM, 129 SIGHUP."""
+        """The code that shells report for a process ended by the last signal: 130 Ctrl-C, 143 SIGTERM, 129 SIGHUP."""
         return 128 + self.last_signal

@@ -48,7 +48,7 @@ class TensorBoardServer:
         patience_s: float = PATIENCE_S,
         pick_port: Callable[[], int] = portpicker.pick_unused_port,
     ):
-        """Create a server that starts with the block.
+        """Create a server that starts when its `with` block is entered.
 
         Args:
           logdir: the folder to show; it need not exist yet.

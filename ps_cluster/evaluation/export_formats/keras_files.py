@@ -47,7 +47,7 @@ class KerasFile(ExportFormat):
 
 
 class KerasH5(KerasFile):
-    """The .h5 format. It stores only layers, and a table's encoding has other operations, e.g. to select a column."""
+    """The .h5 format. It stores only layers, but a table's encoding also needs operations, e.g. to select a column."""
 
     name = "h5"
     title = "Keras's older file"
