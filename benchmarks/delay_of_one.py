@@ -40,7 +40,7 @@ COLUMNS = {
 
 
 def costs(study: Study) -> dict[str, list[float]]:
-    """Return rule → by how many bits per byte the delay worsens the score, for each seed that all arms have, in order.
+    """Return rule → how many bits per byte the delay costs, for each seed that all arms have, in ascending order.
 
     Raises:
       UserError: fewer than two seeds have a score in all arms.

@@ -92,7 +92,7 @@ def write_ratings(ratings: pyarrow.Table, path: Path) -> None:
     csv.write_csv(ratings, path, csv.WriteOptions(include_header=False, delimiter="\t"))
 
 
-# Persia publishes the AUC on the 16,281 test rows of Adult's own split. The wheel has the rows of both splits, mixed.
+# Persia publishes the AUC on the 16,281 test rows of Adult's original split. The wheel mixes training and test rows.
 PROGRAMS = {
     "movielens": Program(
         "MovieLens100k_data", write_ratings, "ml-100k/u.data", "two_tower", 5, {"rmse": "", "recall@10": ""},

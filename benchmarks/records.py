@@ -41,7 +41,7 @@ TRAINING = tuple(f"ps_cluster/{name}" for name in ("data", "models", "server", "
 _TABLE = re.compile(r"(<!-- (records|figures): ([\w ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 Value = str | float | list[float] | None
-"""What a cell shows: a text, one number, or the numbers of all measurements."""
+"""The content of a cell: a text, one number, or the numbers of all measurements."""
 
 
 class Column(BaseModel):
@@ -80,7 +80,7 @@ def half_interval(values: Sequence[float]) -> float:
 
 
 class Record(BaseModel):
-    """What one command measured, with every single value.
+    """The results of one command, with every single measured value.
 
     Attributes:
       commit: the code that was measured.

@@ -50,12 +50,12 @@ class Rule:
     """An update rule with its staleness method.
 
     Attributes:
-      method: "" for no method.
+      method: the name of the staleness method; "" for no method.
       momentum_key: the name of the setting that holds the momentum.
       settings: further settings of the rule.
       momenta: the momenta to choose from. A rule without momentum has ().
-      alone: the name of the rule that this rule equals if no gradient is stale; "" if there is no such rule. The point of
-        the chart that both share is trained once.
+      alone: the name of the rule that this rule equals if no gradient is stale; "" if there is no such rule. Both
+        rules then share a point of the chart, which is trained once.
     """
 
     name: str

@@ -153,7 +153,7 @@ def main(
 
 
 def row_of(found: Mapping[tuple[int, int], list[Measurement]], size: int, servers: int, width: int) -> dict[str, Any]:
-    """Return the row of a record for tables of `size` rows each, compared with runs of the same round."""
+    """Return the row of a record for tables of `size` rows each. Each run is compared with the runs of the same round."""
     runs = found[size, servers]
     smallest = found[min(one for one, _ in found if one > HARDLY_ANY), servers]
     gb = [(run.training_bytes - empty.training_bytes) / 1e9 for run, empty in zip(runs, found[HARDLY_ANY, servers])]

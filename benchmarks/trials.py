@@ -130,7 +130,7 @@ class Difference:
     values: tuple[float, ...]
 
     def p_value(self) -> float:
-        """Return the probability of a mean at least as far from 0 by chance (two-sided, Student's t for pairs)."""
+        """Return the probability that chance moves a mean at least this far from 0 (two-sided, Student's t for pairs)."""
         import_tensorflow()
         import tensorflow as tf  # of the installed libraries, only TensorFlow has this distribution
 

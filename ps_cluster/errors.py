@@ -9,7 +9,7 @@ FAILED = 1  # the machine or a child process failed, or there is a bug
 BAD_INPUT = 2  # the same command would fail again
 SUPERSEDED = 3  # another process has taken over this task
 FAILED_FOR_GOOD = 4  # the training diverged, or the proof of its updates failed: the same command would fail again
-# EX_TEMPFAIL of sysexits.h: the same command continues the run, e.g. after a task without a launcher lost another one.
+# EX_TEMPFAIL of sysexits.h: the same command continues the run, e.g. after a task without a launcher has lost another task.
 RETRY = 75
 PORT_IN_USE = 98  # EADDRINUSE: the task needs another port
 INTERRUPTED = 130  # by Ctrl-C
@@ -62,7 +62,7 @@ class TrainingFailed(RunFailed):
 
     Attributes:
       task: the task that failed, e.g. "worker-0"; None if no task failed.
-      reason: why, in one line.
+      reason: the cause, in one line.
       log: the log with the details.
     """
 

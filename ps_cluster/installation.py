@@ -12,7 +12,7 @@ from importlib import metadata, util
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
-_INSTALLED_CONFIGS = _PACKAGE / "configs"  # the build puts them there; a checkout has them at its top
+_INSTALLED_CONFIGS = _PACKAGE / "configs"  # where the build puts them; in a checkout they are in its top folder
 _INSTALLED = _INSTALLED_CONFIGS.is_dir()
 
 IMPORT_FOLDER = _PACKAGE.parent  # the checkout, or site-packages

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # TensorFlow's cluster of parameter servers. Its public classes can only wait for all workers together.
 
 CLOSURE_ERRORS = (cluster_coordinator.ClosureInputError, cluster_coordinator.ClosureAbortedError)
-"""The errors of a dispatch that fails because of another one. TensorFlow's coordinator raises both, and exports neither."""
+"""The errors of a dispatch that fails because another one failed. TensorFlow's coordinator raises them, but exports neither."""
 
 
 def is_worker_failure(error: Exception) -> bool:
@@ -137,7 +137,7 @@ def limit_silence(limit_ms: int, workers: int) -> None:
 def variable_of_process(name: str, shape: Sequence[int], dtype: tf.DType) -> tf.Variable:
     """Return a variable, for use in a graph, that stands for the variable `name` of the process that runs the graph.
 
-    It may have no value yet. A public `tf.Variable` belongs to the process that builds the graph.
+    The variable of that process may have no value yet. A public `tf.Variable` belongs to the process that builds the graph.
     """
     handle = tf.raw_ops.VarHandleOp(dtype=dtype, shape=shape, shared_name=name)
     return resource_variable_ops.BaseResourceVariable(
@@ -259,7 +259,7 @@ def copy_compiled(model: keras.Model, to: keras.Model) -> None:
 
 
 def losses_of(compiled: KerasLosses) -> list[OutputLoss]:
-    """Return the loss of each output that has one. `compiled` must be built."""
+    """Return the loss of each output that has a loss. `compiled` must be built."""
     return compiled._flat_losses
 
 

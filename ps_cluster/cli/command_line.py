@@ -272,14 +272,14 @@ class _PlainDigits(click.ParamType[Any]):
 
 
 class Whole(_PlainDigits, click.IntRange):
-    """A parameter type: a whole number in plain digits; click also takes `1_000`, `010` and full-width digits."""
+    """A parameter type: a whole number in plain digits. Click alone would also accept `1_000`, `010` and full-width digits."""
 
     name = "integer"
     read = staticmethod(whole)
 
 
 class Number(_PlainDigits, click.FloatRange):
-    """A parameter type: a finite number in plain digits; click would accept "nan" in every range."""
+    """A parameter type: a finite number in plain digits. Click alone would accept "nan" in every range."""
 
     name = "number"
     read = staticmethod(decimal)
@@ -375,7 +375,7 @@ def examples(*commands: str) -> str:
 
 
 def write_json_to(file: Path, content: Json) -> bool:
-    """Write content to a file of `PRINTED_FILE`. Return whether it was standard output."""
+    """Write content to the file that an option of type `PRINTED_FILE` names. Return whether this was standard output."""
     if file == STDOUT:
         print(json.dumps(content, indent=1))
         return True
@@ -384,7 +384,7 @@ def write_json_to(file: Path, content: Json) -> bool:
 
 
 def write_text_to(file: Path, content: str) -> None:
-    """Write lines to a file of `PRINTED_FILE`."""
+    """Write lines to the file that an option of type `PRINTED_FILE` names, or to standard output."""
     if file == STDOUT:
         print(content, end="")
     else:

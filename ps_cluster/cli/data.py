@@ -32,7 +32,7 @@ from ps_cluster.report.terminal import make_console, print_line
 if TYPE_CHECKING:
     from ps_cluster.data.packed import PackedDataset
 
-_OPTIONS = ("--data-dir", "--target", "--image-size", "--skip-bad/--no-skip-bad")  # decide what is read
+_OPTIONS = ("--data-dir", "--target", "--image-size", "--skip-bad/--no-skip-bad")  # these choose the data
 
 _data_set = click.argument("name", type=NameOf(DATASETS), metavar="NAME")
 

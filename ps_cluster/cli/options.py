@@ -221,7 +221,7 @@ class GivenSettings:
     """The settings that the user has given to a command.
 
     Attributes:
-      file: the file of --config; None: there is none.
+      file: the file of --config; None without this option.
       assignments: the texts of --set.
       values: dotted key → value, of the command's options for individual settings (`CONFIG_OPTIONS`).
     """
@@ -292,7 +292,7 @@ def config_layers(command: Body) -> Body:
     return add(set_option(command))
 
 
-# The options for settings of commands that write `task` commands. `task` has a different --min-workers, and can't be scaled.
+# The options for settings, in commands that write `task` commands. `task` has another --min-workers, and can't be scaled.
 OPTIONS_OF_TASKS = tuple(name for name in CONFIG_OPTIONS if name not in ("--min-workers", "--max-workers"))
 
 

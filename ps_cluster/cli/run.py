@@ -35,7 +35,7 @@ from ps_cluster.installation import PROGRAM
 from ps_cluster.report.terminal import print_line
 
 GRADIENTS = "evaluation.gradients"  # shown in TensorBoard
-# What --resume can change.
+# The settings that --resume can change.
 CHANGEABLE = ("training.epochs", "training.steps", "training.max_seconds", "cluster.parameter_servers", ISOLATION_KEY)
 
 

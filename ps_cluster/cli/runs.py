@@ -38,7 +38,7 @@ from ps_cluster.runs.run_dir import RUN_DIRECTORY, RunDir
 if TYPE_CHECKING:
     from ps_cluster.report.health import Probe
 
-# Remove run directories, but nothing that is not a run, is in use, or belongs to another user.
+# Remove run directories. A folder that is not a run, is in use, or belongs to another user is refused.
 
 
 def check_removable(root: Path) -> RunDir:

@@ -141,7 +141,7 @@ class Fleet:
             options = ("--run-dir", str(job.root), "--config", str(job.settings))
         threads = max(1, allowance().threads // self._at_once)  # otherwise each run would use all processors
         given = {"TF_NUM_INTRAOP_THREADS": str(threads), **without_variables(os.environ), CALLER_PID: str(os.getpid())}
-        error = job.root.with_name(f"{job.root.name}.error")  # `run` writes its reason into its log instead
+        error = job.root.with_name(f"{job.root.name}.error")  # `run` writes why it failed into its log, not here
         spec = TaskSpec(job.task, (*self._command, *options), finding_this_package(given), Path.cwd(), job.log, error)
         self._supervisor.start(spec)
 

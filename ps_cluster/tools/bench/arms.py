@@ -58,7 +58,8 @@ class BenchArm:
     def config(self, case: RunConfig) -> RunConfig:
         """Return the settings of this arm for `case`. All arms train on equally many examples.
 
-        If the arm's values have `training.steps`, that number is used. A case without a number of updates gets none.
+        If the arm's values have `training.steps`, that number is used. If `case` has no number of updates, the result has
+        none, either.
         """
         mode = str(self.values.get("mode.name", case.mode.name))
         changed = case.with_values(switched_off(mode) | dict(self.values))
@@ -134,7 +135,7 @@ def with_straggler(chosen: list[BenchArm], straggler: str, workers: int) -> list
     if not any(arm.can_be_slow for arm in chosen):
         able = " or ".join(arm.name for arm in ARMS.values() if arm.can_be_slow)
         raise UserError(f"--straggler: got '{straggler}': --arms has to name {able}")
-    # If no worker waits for slow ones, 1 - lost / workers of the rate is left: 2.2 / 3 if one of three is 5x slower.
+    # If no worker waits for slow ones, the arm keeps 1 - lost / workers of its rate: 2.2 / 3 if one of three is 5x slower.
     lost = sum(1 - 1 / one.factor for one in slow)
     found = []
     for arm in chosen:
@@ -147,7 +148,7 @@ def with_straggler(chosen: list[BenchArm], straggler: str, workers: int) -> list
 
 
 def with_torch(arm: BenchArm, python: Path | None) -> BenchArm:
-    """Return an arm with the Python that runs it. Raises UserError if there is none, or if it has no PyTorch."""
+    """Return an arm with the Python that runs it. Raises UserError if `python` is None or has no PyTorch."""
     needs = f"{arm.name} needs --ddp-python, a Python that has torch, numpy, pydantic and PyYAML"
     if python is None:
         raise UserError(f"--arms: {needs}")

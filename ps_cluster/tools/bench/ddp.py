@@ -43,7 +43,7 @@ KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
 
 
 class DdpConfig(BaseModel):
-    """The settings that all workloads share, with their places in the config.yaml of a run.
+    """The settings that every workload has. Their aliases are their keys in the config.yaml of a run.
 
     `RunConfig` can't be used here, because the environment of PyTorch lacks packages that it imports.
     """
@@ -71,7 +71,7 @@ class ImageConfig(DdpConfig):
 
 
 class Work(NamedTuple):
-    """What a process trains: a network, its update rule, the loss of a batch (a scalar), and batches without end."""
+    """The work of a process: a network, its update rule, a function for the loss of a batch (a scalar), and endless batches."""
 
     network: nn.Module
     optimizer: torch.optim.Optimizer
@@ -147,9 +147,9 @@ def image_work(dataset: PackedDataset, config: ImageConfig, rank: int, processes
 
 
 def batches(dataset: PackedDataset, config: ImageConfig, rank: int, processes: int) -> Iterator[Batch]:
-    """Yield batches without end, from the share of `rank` in each epoch: images of `normalised`, and int64 labels.
+    """Yield endless batches from the share of `rank` in each epoch: images as `normalised` returns them, and int64 labels.
 
-    As in `ps_cluster/data`, a batch is one gather of pixels.
+    As in `ps_cluster/data`, one gather takes all pixels of a batch.
 
     Args:
       dataset: has at least `processes` batches.
@@ -166,9 +166,9 @@ def batches(dataset: PackedDataset, config: ImageConfig, rank: int, processes: i
 
 
 def ids_of_batches(examples: int, config: DdpConfig, rank: int, processes: int) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield the epoch and the example numbers, int64 [B], of each batch of the share of `rank`, without end.
+    """Yield, without end, the epoch and the example numbers, int64 [B], of each batch in the share of `rank`.
 
-    B is the batch size per worker. `examples`: their number, enough for at least `processes` batches.
+    B is the batch size per worker. `examples`: the number of examples, enough for at least `processes` batches.
     """
     size = config.batch_size_per_worker
     for epoch in count():

@@ -87,7 +87,7 @@ class EmptyStep(Compute):
 
 
 def build_with(length: int) -> Build:
-    """Return a function like `building.build`. Instead of a network's weights it has `length` weights that stay 0."""
+    """Return a function like `building.build` for `length` weights that stay 0, instead of the weights of a network."""
 
     def build(
         config: RunConfig,

@@ -91,7 +91,7 @@ class _Epoch(keras.callbacks.Callback):
 
 
 def fit(root: Path) -> float:
-    """Train a run directory by `keras.Model.fit`, and return the examples per second."""
+    """Train the network of a run directory by `keras.Model.fit`, and return the examples per second."""
     run_dir = RunDir.open(root)
     config, dataset = load_config(run_dir.config), load_pointed(run_dir.dataset)
     os.chdir(dataset.directory)

@@ -81,15 +81,15 @@ class Column(NamedTuple):
 
 
 def first_of(arms: Sequence[BenchArm]) -> BenchArm:
-    """Return the arm that the others are compared with: the cluster if it is measured, else the first."""
+    """Return the arm that the other arms are compared with: the cluster if it is measured, else the first."""
     return next((arm for arm in arms if arm.name == CLUSTER.name), arms[0])
 
 
 def figures(arms: Sequence[BenchArm], rates: Rates) -> dict[str, Spread]:
-    """Return the spreads of all figures over the rounds: rates, the first arm's ratio to each arm, and what slowed arms keep.
+    """Return each figure's spread over the rounds: rates, the first arm's ratios to other arms, and what slowed arms keep.
 
-    What a slowed arm keeps is its rate with slow workers divided by its rate without. A second figure divides this by the
-    ideal share.
+    A slowed arm keeps a share of its rate: its rate with slow workers divided by its rate without them. A second figure
+    divides this share by the ideal share.
     """
     found, first = {name: list(values) for name, values in rates.items()}, first_of(arms)
     for arm in arms:

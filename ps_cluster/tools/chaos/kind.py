@@ -67,7 +67,7 @@ class Scene:
         self.wait_for(lambda: self.now() >= until, seconds + 1, "time stood still")
 
     def worker_back(self, worker: Task, pid: int) -> Sign:
-        """Return the sign that a new process of `worker` takes part: neither `pid` nor a process before it."""
+        """Return a sign of recovery: a process of `worker` takes part that is neither `pid` nor an earlier process."""
         known = worker_pids(self.last_row, worker.index) if self.last_row else set()
         return WorkerBack(worker, known | {pid})
 
@@ -118,7 +118,7 @@ class FaultKind(Named, ABC):
         return False
 
     def environment(self, folder: Path) -> Mapping[str, str]:
-        """Write into `folder` what a run needs from its start, and return the run's further environment variables."""
+        """Write the files that a run needs from its start into `folder`. Return additional environment variables for it."""
         return {}
 
     def why_not(self, run: Run) -> str | None:

@@ -52,7 +52,7 @@ class LaunchedRun:
         self.files = RunDir(Path(os.path.realpath(root)))
         self.tools = tools  # the folder with the files that faults need
         self.resumes = 0
-        self.restarts: Counter[str] = Counter()  # of each task, by launchers that have ended
+        self.restarts: Counter[str] = Counter()  # how often each task was restarted by launchers that have ended
         self._output = output
         own = {OF_RUN: str(self.files.root), **environment}
         self._environment = finding_this_package(without_variables(os.environ) | own)

@@ -20,7 +20,7 @@ _CLONE_NEWNS, _MS_REC, _MS_PRIVATE = 0x20000, 0x4000, 0x40000
 
 
 class NotAllowed(Exception):
-    """This system allows no hosts or no such fault, or a system program failed. The message is one line."""
+    """This system does not allow hosts or a certain fault, or a system program failed. The message is one line."""
 
 
 def program(name: str) -> str:

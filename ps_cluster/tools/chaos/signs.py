@@ -97,13 +97,13 @@ class Condition(Sign):
 
 
 def new_file(folder: Path, pattern: str) -> Sign:
-    """Return the sign that `folder` has got a new file whose name matches `pattern`."""
+    """Return a sign of recovery: `folder` has a new file whose name matches `pattern`."""
     known = set(folder.glob(pattern))
     return Condition(f"no new file in '{folder}'", lambda _: bool(set(folder.glob(pattern)) - known))
 
 
 def new_process(task: Task, old_pid: int) -> Sign:
-    """Return the sign that `task` runs in a process other than `old_pid`."""
+    """Return a sign of recovery: `task` runs in a process other than `old_pid`."""
     return Condition(f"no new process of {task}", lambda running: running.get(task, old_pid) != old_pid)
 
 

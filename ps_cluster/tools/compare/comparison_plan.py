@@ -90,7 +90,7 @@ class Comparison(BaseModel):
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One training run of a comparison. `name`: its folder. `scaled`: the comparison multiplied its learning rate."""
+    """One training run of a comparison. `name`: its folder. `scaled`: whether the comparison multiplied its learning rate."""
 
     name: str
     config: RunConfig
@@ -158,7 +158,7 @@ def read_plan(folder: Path) -> WrittenPlan:
 
 
 def planned_runs(comparison: Comparison) -> list[PlannedRun]:
-    """Return all runs: seeds outermost, then stragglers, batches and arms.
+    """Return all runs, grouped by seed, then by straggler, by batch and by arm.
 
     A mode gets no run with a straggler that it can't have (a single process has only worker 0). Shared settings that a
     mode does not use are left out of its runs.
@@ -269,7 +269,7 @@ def _planned_run(comparison: Comparison, arm: PlannedArm, batch: Batch, straggle
     scaled = comparison.learning_rate == "linear" and not is_own and times != 1 and rate is not None
     if scaled:
         config = config.with_values({"optimizer.learning_rate": rate * times})
-    # The kind of equal batch is not part of the name: where both kinds give the same batch (sync), one run serves both.
+    # `batch` is not part of the name: if both values give the same batch size (sync), one run serves both.
     own = (f"{key.rpartition('.')[2]}={value}" for key, value in arm.set.items())
     labels = (arm.mode, *own, f"batch={config.training.batch_size_per_worker}", straggler)
     name = "-".join(re.sub(r"[^\w.=+]+", "_", label) for label in labels)

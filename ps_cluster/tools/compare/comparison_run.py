@@ -80,7 +80,7 @@ def train_all(
 
 
 def _with_compiled_optimizer(comparison: Comparison, runs: Sequence[PlannedRun], dataset: PackedDataset) -> Comparison:
-    """Return the comparison with the optimizer with which the network was compiled, if all arms use that one.
+    """Return the comparison with the optimizer with which the network was compiled, if all arms use this optimizer.
 
     The plan scales learning rates from arm to arm, so it has to know them. If the runs leave the staleness method to this
     optimizer, the comparison gets that method too.

@@ -27,7 +27,7 @@ def column_after(metric: Metric, seconds: float) -> str:
 
 
 def numbers(metric: Metric, target: float | None, times: Sequence[float] = ()) -> Mapping[str, Read]:
-    """Return, for each number, a function that reads it from a run. Accuracies and shares are from 0 to 1.
+    """Return the name of each number → a function that reads the number from a run. Accuracies and shares are from 0 to 1.
 
     `times`: the seconds of training after which the metric is compared too.
     """

@@ -23,7 +23,7 @@ class Metric:
       least: the smallest possible value.
       examples: "test", or "validation" for held-out training examples.
       scale: the factor from a value to the number that is shown.
-      unit: the unit of shown numbers, e.g. "%"; "" for the unit of the target, which has no name.
+      unit: the unit of shown numbers, e.g. "%"; "" for a number without a unit, or in the units of the targets.
       spec: the format of shown numbers.
       difference_spec: the format of a difference or a standard deviation of shown numbers.
       target_form: how you write a target, for a message.
@@ -46,7 +46,7 @@ class Metric:
 
     @property
     def column(self) -> str:
-        """The name of the column with a run's last score in tables of numbers, and of a score in summary.json."""
+        """The name of a score in summary.json, and in tables of numbers the name of the column with a run's last score."""
         return f"{self.examples}_{self.noun}"
 
     @property

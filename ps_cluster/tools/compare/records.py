@@ -19,7 +19,7 @@ from ps_cluster.runs.result_rows import BROKEN, ScoreRow, Summary, TimeLimitReac
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.tools.compare.metric import Metric, metric_of
 
-TIME_TOLERANCE = 0.02  # the last update may come this share of the time limit before the limit
+TIME_TOLERANCE = 0.02  # a share of the time limit: the last update may come this much before the limit
 LONGEST_GAP = 0.5  # between two scores that are interpolated, as a share of the training's examples
 
 
@@ -54,7 +54,7 @@ class Reached:
 
 @dataclass(frozen=True)
 class Record:
-    """A finished run. Shares and accuracies are from 0 to 1. What a mode does not record is None or empty.
+    """A finished run. Shares and accuracies are from 0 to 1. Values that a mode does not record are None or empty.
 
     Attributes:
       best: the best metric of a checkpoint whose loss is finite.

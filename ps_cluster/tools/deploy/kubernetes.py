@@ -65,7 +65,7 @@ KINDS = {
     for kind in (
         # Replaces only the failed pod of a worker or an evaluator; if a chief or a parameter server fails, all pods restart.
         WorkloadKind("jobset", "JobSet"),
-        # Creates such a JobSet, which gets the name of the TrainJob.
+        # Creates a JobSet that behaves like the one above, and has the name of the TrainJob.
         WorkloadKind("trainjob", "Kubeflow Trainer v2"),
         # Replaces only the failed pod; the tasks find each other again. If Kubernetes stops restarting the leader, the user
         # has to delete the remaining objects.

@@ -14,7 +14,7 @@ from ps_cluster.launch.stages import RunLimits
 _GRACE_S = 30  # time for a worker to hand back its steps, or for any task to end
 
 Value = TypeVar("Value", str, int)
-OfType = tuple[str | None, Value]  # the type of a role, or None for all; a value
+OfType = tuple[str | None, Value]  # the type of a role, or None for all roles; the value for it
 
 
 @dataclass(frozen=True)

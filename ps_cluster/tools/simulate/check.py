@@ -23,7 +23,7 @@ class PredictedAndMeasured:
 
     @property
     def error(self) -> float | None:
-        """Error relative to the measured value; None where that is 0."""
+        """The error relative to the measured value; None if the measured value is 0."""
         return self.predicted / self.measured - 1 if self.measured else None
 
 

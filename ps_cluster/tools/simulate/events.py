@@ -41,7 +41,7 @@ class Events:
 class Core:
     """One core. All its jobs progress at the same rate: egalitarian processor sharing.
 
-    `_share` is the time of CPU that a job would have had if it had been on the core since the beginning. A job ends when
+    `_share` is the CPU time that a job would have had if it had been on the core since the beginning. A job ends when
     `_share` reaches its value at the job's start plus the job's seconds.
     """
 
@@ -96,7 +96,7 @@ class Core:
 
 
 class Cores:
-    """Cores of one machine under a fair scheduler: no core is idle while two threads share another one.
+    """Cores of one machine under a fair scheduler: no core is idle while two threads share another core.
 
     A thread starts on the core with the fewest threads. An idle core takes a thread from the core with the most threads.
     """
@@ -106,7 +106,7 @@ class Cores:
         self._all = tuple(self._idle)
 
     def run(self, seconds: float, then: Action, threads: float = 1.0) -> None:
-        """Run threads of `seconds` CPU seconds each, then call `then()`. With 1.5 threads, the second gets half as much."""
+        """Run threads of `seconds` CPU seconds each, then call `then()`. If `threads` is 1.5, the second gets half as many."""
         left = math.ceil(threads)
 
         def ended() -> None:

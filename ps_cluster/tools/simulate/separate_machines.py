@@ -25,7 +25,7 @@ class SeparateMachines(SimulatedTraining):
         self._latency = network.latency_seconds
         self._shard_seconds = network.seconds(costs.wire_bytes / servers)
         self._all_seconds = network.seconds(costs.wire_bytes)
-        # For how many seconds a worker's link is still receiving when the i-th shard begins to arrive.
+        # [i]: the seconds for which a worker's link is still busy with shards when the i-th shard begins to arrive.
         self._still_to_come = self._shard_seconds * np.arange(servers, 0, -1)
         self._processors_free = np.zeros(servers)
         self._links_out_free = np.zeros(servers)

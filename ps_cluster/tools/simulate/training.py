@@ -111,7 +111,7 @@ class SimulatedTraining(ABC):
         """Call `read` on every parameter server, compute, call `compute_and_wait` and push."""
 
     def read(self, worker: int, server: int | slice) -> None:
-        """Serve a pull: record each shard's version for the worker, unless its last push was answered with it."""
+        """Serve a pull: record each shard's version for the worker, unless the answer to its last push had the shard."""
         if self._in_rounds or worker in self._asks:
             self._pulled[worker, server] = self._versions[server]
 

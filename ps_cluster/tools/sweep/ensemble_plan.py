@@ -26,7 +26,7 @@ from ps_cluster.tools.sweep.sweep_plan import mode_of
 FOLDER = "members"  # the folder of the members' run directories
 MEMBERS, MOST_MEMBERS = 4, 32
 
-# Name → `training.sample` of the member `index` of `count`.
+# Name of a split → `training.sample` of member number `index` of `count` members.
 SPLITS = {"all": "all", "shards": "shard:{index}/{count}", "bootstrap": "bootstrap:{index}"}
 
 
@@ -67,7 +67,7 @@ def read_ensemble(
     """
     from_file = flat(settings_of_file(file)) if file else {}
     given = joined([from_file, flat(of_options(overrides).settings)])
-    settings = to_jsonable_python({"mode.name": "single", **given})  # a path as text
+    settings = to_jsonable_python({"mode.name": "single", **given})  # paths become texts
     if models and "model.name" in settings:
         raise UserError(f"--models: model.name is also set to '{settings['model.name']}': leave one of them out")
     for key in ("training.seed", "training.sample"):

@@ -55,7 +55,7 @@ class Range:
 
     @property
     def values(self) -> tuple[float, float]:
-        """Its two ends, which are checked before the first trial."""
+        """The two ends of the range, which are checked before the first trial."""
         return self.low, self.high
 
     @property
@@ -116,7 +116,7 @@ class Space:
             yield {key: json.dumps(value) for key, value in zip(self.axes, combination)}
 
     def samples(self) -> Iterator[Values]:
-        """Yield combinations to check before the first trial: each value of a setting, with the first values of the others."""
+        """Yield combinations to check before the first trial: each value of a setting, with the first value of all others."""
         first: dict[str, object] = {key: axis.values[0] for key, axis in self.axes.items()}
         yield first
         for key, axis in self.axes.items():

@@ -72,7 +72,7 @@ def read_sweep(file: Path | None, changes: dict[str, Any], overrides: dict[str, 
     from_file = trust_names(nested(sweep.settings), file.absolute().parent) if file else {}
     alone = {} if "mode.name" in sweep.vary else {"mode.name": "single"}
     given_here = flat(of_options(overrides).settings)
-    settings = to_jsonable_python(joined([alone, flat(from_file), given_here]))  # a path as text
+    settings = to_jsonable_python(joined([alone, flat(from_file), given_here]))  # paths become texts
     return sweep.model_copy(update={"settings": settings})
 
 

@@ -21,7 +21,7 @@ RATE, DELAY_MS, LOSS = "16mbit", 20.0, 0.01
 
 
 class HostVanishes(FaultKind):
-    """A host vanishes without sending a packet. The others continue. Later, a new host gets its name and address."""
+    """A host vanishes without sending a packet. The other workers continue. Later, a new host has the same name and address."""
 
     name = "host vanishes"
     launched, hosted = False, True
