@@ -1,4 +1,4 @@
-"""Read the form `criteo`: clicks in the format of Criteo's data for Kaggle's 2014 contest and its terabyte of logs."""
+"""Read the form `criteo`: clicks in the format that Criteo used for Kaggle's contest (2014) and a terabyte of logs."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ _PART_NAME = re.compile(r"([A-Za-z]+)(?:[-_.]?\d.*)?")
 
 
 def _table_files(folder: Path) -> dict[str, list[Path]]:
-    """Return name of a split → its tables, for a folder and its folders of splits.
+    """Return the tables in a folder and in its folders of splits: name of a split → its tables.
 
     A table that belongs to no split is listed under its own name. Files whose names begin with "_" are skipped,
     because some programs write notes about the other files into them.
@@ -98,7 +98,7 @@ def _files_and_splits(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _by_split(files: Sequence[Path]) -> dict[str, list[Path]]:
-    """Return name of a split → its tables, by names of files and folders. A table of no split is listed by its path."""
+    """Group tables by split (name → tables), according to their paths. A table of no split is listed under its path."""
     found: dict[str, list[Path]] = {}
     for file in files:
         if not file.name.startswith("_") and ending_of(file):
