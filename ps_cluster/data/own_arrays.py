@@ -140,7 +140,7 @@ def _by_output(name: str, value: object) -> dict[str, IndexableRows]:
 
 
 def _arrays_of_one_length(name: str, what: str, value: Mapping[str, object]) -> dict[str, IndexableRows]:
-    """Return the arrays of a mapping, which must be equally long. `what`: the noun for one of them in messages."""
+    """Return the arrays of a mapping, which must be equally long. `what`: the noun for an array in messages."""
     if not value:
         raise Malformed(f"{name} has no {what}")
     found = {key: _checked_rows(f"{name}['{key}']", one) for key, one in value.items()}

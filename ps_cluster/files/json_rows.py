@@ -87,7 +87,7 @@ class RowTail(Generic[Model]):
         self._model = model
 
     def skip(self, up_to_last: int = 0) -> None:
-        """Skip the present content except its last `up_to_last` bytes. A line that is cut there is no row."""
+        """Skip the present content except its last `up_to_last` bytes. The rest of a line that this cuts is not a row."""
         with contextlib.suppress(OSError):
             self.offset = max(0, self._path.stat().st_size - up_to_last)
 

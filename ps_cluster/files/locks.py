@@ -65,7 +65,7 @@ class Lock:
         holder = (
             f"'{command}' (pid {os.getpid()}, since {time.strftime('%Y-%m-%d %H:%M:%S')} on {socket.gethostname()})"
         )
-        with contextlib.suppress(OSError):  # on a full disk the lock holds without a name
+        with contextlib.suppress(OSError):  # on a full disk, the lock works without the holder's name
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, holder.encode(), 0)
 

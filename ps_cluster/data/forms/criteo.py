@@ -43,7 +43,7 @@ def number_of(value: bytes) -> float:
 
 
 class Criteo(PathForm[CriteoSettings]):
-    """Lines of a label, 13 whole numbers and 26 hexadecimal values, separated by tabs. There is no heading.
+    """Lines that hold a label, 13 whole numbers and 26 hexadecimal values, separated by tabs. There is no heading.
 
     The published lines are in chronological order, so the last ones are held out to test on.
     """

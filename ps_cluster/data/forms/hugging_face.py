@@ -59,7 +59,7 @@ class HuggingFace(HuggingFaceForm[TableSettings]):
         names = found.rows["train"].names(found.target)
         objective = "classification" if names and settings.objective == "auto" else settings.objective
         tables: dict[str, ArrowTable] = {}
-        for split, rows in found.rows.items():  # the first is "train"
+        for split, rows in found.rows.items():  # the first split is "train"
             wanted = tables["train"].columns if tables else {}
             tables[split] = ArrowTable(rows.types, wanted, f"the split '{split}'", rows.batches)
         chosen = settings.model_copy(update={"target": found.target, "objective": objective})
