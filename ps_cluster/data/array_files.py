@@ -19,7 +19,7 @@ from ps_cluster.files.values import Malformed, one_line
 MOST_MEMBERS = 1000
 _PIECE_BYTES = 2**20
 _HEADER_BYTES = 10_000
-_LOCAL = struct.Struct("<26x2H")  # ends with the lengths of a member's name and of its extra field
+_LOCAL = struct.Struct("<26x2H")  # a member's local header, which ends with the lengths of its name and extra field
 
 
 class ArrayForm(NamedTuple):

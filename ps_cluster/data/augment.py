@@ -20,7 +20,7 @@ from ps_cluster.data.batches import Batch
 
 
 class Stream(IntEnum):
-    """The streams of random numbers. Each transformation has its own, so that none changes the draws of another."""
+    """The streams of random numbers, one for each transformation, so that none changes the numbers that another draws."""
 
     CROP = 0
     FLIP = 1
@@ -83,7 +83,7 @@ def augment_images(field: ArrayField, images: tf.Tensor, batch: Batch, settings:
 def resized(
     inputs: Mapping[str, tf.Tensor], spec: ExampleSpec, scales: Sequence[ImageScale], progress: tf.Tensor
 ) -> dict[str, tf.Tensor]:
-    """Return the inputs of a batch with its images scaled down by `scales`. A new pixel is the mean over its area.
+    """Return the inputs of a batch with its images scaled down by `scales`. Each new pixel is the mean of its area.
 
     This is progressive resizing, as in the entries of fast.ai to DAWNBench (2018). `inputs`: name → float32 [B, ...]; an
     image is [B, H, W, C] and becomes [B, h, w, C], h and w not static. `progress`: float32 [], the share of the steps
@@ -100,10 +100,10 @@ def resized(
 
 
 def alternating_flips(ids: tf.Tensor, epochs: tf.Tensor, *, seed: int) -> tf.Tensor:
-    """Return which images to mirror, bool [B]: in epoch 0 a random half, then each image every second epoch.
+    """Return which images to mirror, bool [B]: a random half in epoch 0, from then on each image in every second epoch.
 
     Two consecutive epochs thus show each image both ways (Jordan 2024, arXiv:2404.00498, section 3.6). A keyed hash of
-    the image's id decides its first epoch, so no state is needed. `ids`, `epochs`: int64 [B].
+    the image's id decides whether epoch 0 mirrors it, so no state is needed. `ids`, `epochs`: int64 [B].
     """
     parity = tf.strings.to_hash_bucket_strong(tf.strings.as_string(ids), 2, key=[seed, int(Stream.FLIP)])
     return tf.equal((parity + epochs) % 2, 1)
@@ -162,7 +162,7 @@ def adjust_contrast(images: tf.Tensor, factors: tf.Tensor) -> tf.Tensor:
 
 
 def cut_out(images: tf.Tensor, centres: tf.Tensor, side: int, colour: Sequence[float]) -> tf.Tensor:
-    """Fill a square of each image with a colour. It may reach beyond the edge (DeVries & Taylor 2017, arXiv:1708.04552).
+    """Fill a square of each image with a colour. The square may cross the edge (DeVries & Taylor 2017, arXiv:1708.04552).
 
     Args:
       images: uint8 or float32 [B, H, W, C], pixels 0..255.
@@ -178,7 +178,7 @@ def cut_out(images: tf.Tensor, centres: tf.Tensor, side: int, colour: Sequence[f
 
     rows, columns = covered(height, centres[0]), covered(width, centres[1])
     inside = tf.reshape(rows[:, :, tf.newaxis] & columns[:, tf.newaxis, :], [-1])
-    # Gather from the pixels and one more pixel of the mean colour. tf.where with a broadcast mask takes twice as long.
+    # Append a pixel of `colour`, and gather from all pixels. tf.where with a broadcast mask takes twice as long.
     pixels = tf.reshape(images, [-1, channels])
     count = tf.shape(pixels)[0]
     sources = tf.where(inside, count, tf.range(count))
@@ -194,7 +194,7 @@ def _reflected(positions: tf.Tensor, side: int) -> tf.Tensor:
 def _uniform(
     seed: int, step: tf.Tensor, stream: Stream, shape: list[int], low: float, high: float, dtype: tf.DType = tf.float32
 ) -> tf.Tensor:
-    """Return draws in [low, high) from one stream of a step; `low` if `low` equals `high`."""
+    """Return random numbers in [low, high) from one stream of a step, or `low` if `low` equals `high`."""
     step_seed = tf.stack([tf.constant(seed, tf.int64), step])
     return tf.random.stateless_uniform(shape, tf.random.fold_in(step_seed, int(stream)), low, high, dtype)
 

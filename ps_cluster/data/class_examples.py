@@ -14,7 +14,7 @@ from ps_cluster.config.datasets import DataSet, DataSettings, ImageSettings
 from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.data.packed import PackedDataset
 
-_AT_ONCE = 16  # images that are varied together, because large images take much memory as float32
+_AT_ONCE = 16  # images that are varied together: only a few, because large images take much memory as float32
 
 VaryImages = Callable[[np.ndarray, int], np.ndarray]
 """A function: (ids int64 [B] of training examples, epoch) → their images as varied in this epoch, [B, H, W, C]."""

@@ -15,10 +15,10 @@ from ps_cluster.data.packed import PackedDataset, PackedSplit, fields_of, pieces
 from ps_cluster.data.text_rows import texts_of
 from ps_cluster.files.values import number_text
 
-MOST_BYTES = 2**30  # the most to read of a field; of a larger field, evenly spaced parts are read
+MOST_BYTES = 2**30  # at most this many bytes of a field are read; of a larger field, evenly spaced parts
 _PIECE_BYTES = 2**22
-_MOST_VALUES = 4  # the most to show of one example
-_MOST_CHARACTERS = 48  # the most to show of a text
+_MOST_VALUES = 4  # an example is shown with at most this many values
+_MOST_CHARACTERS = 48  # a text is shown with at most this many characters
 _MOST_COLUMNS = 100  # a field with more columns is described as a whole
 
 
@@ -38,7 +38,7 @@ class Described:
 
 
 def describe(dataset: PackedDataset, most_bytes: int = MOST_BYTES) -> list[Described]:
-    """Return statistics of each input, the target and the weight. A field with short rows has them for each column.
+    """Return statistics of each input, the target and the weight. If a field has short rows, return them by column.
 
     The columns of a table appear under their own names and in their own units, without their missing values.
     """
@@ -76,7 +76,7 @@ def _described(columns: Sequence[_Column], field: ArrayField, rows: np.ndarray, 
         missing = read * math.prod(field.shape) - count
         if column.missing is not None:
             missing = column.missing
-            if count and not column.values:  # the means in place of missing values would make the deviation too small
+            if count and not column.values:  # rows with the mean in place of missing values deviate too little
                 middle = column.mean
                 width = column.std if highest != lowest else 0.0
         name = f"{column.name} (code, of {len(column.values)})" if column.values else column.name
@@ -124,7 +124,7 @@ def _first_values(row: np.ndarray) -> str:
 
 @dataclass(frozen=True)
 class _Column:
-    """A column. In a table it was encoded as (value - mean) / std, or as codes of `values`, from 1."""
+    """A column. A table's column was encoded as (value - mean) / std, or as codes (from 1) of `values`."""
 
     name: str
     mean: float = 0.0

@@ -70,7 +70,7 @@ def download(
                 transfer.attempt()
                 break
             except _Interrupted as error:
-                # Only more bytes than ever before count as progress. Otherwise this could start over forever.
+                # Only more bytes than ever before count as progress. Otherwise the transfer could start over forever.
                 failures = 1 if transfer.size > most else failures + 1
                 most = max(most, transfer.size)
                 if failures >= patience.attempts:

@@ -10,7 +10,7 @@ from pathlib import Path
 from ps_cluster.files.values import one_line
 
 _LEFT_BY_PROGRAMS = frozenset({"__MACOSX", "__pycache__"})
-_MOST_ENDINGS = 5  # the most that a note names
+_MOST_ENDINGS = 5  # a note names at most this many endings
 
 
 def folders_in(folder: Path) -> list[str]:

@@ -34,7 +34,7 @@ class Copy:
 
     @property
     def name(self) -> str:
-        """The name of the data set; for a damaged copy, the part of the folder's name that was made from that name."""
+        """The name of the data set. If the copy is damaged, the name is the beginning of the folder's name."""
         return self.dataset.name if self.dataset else self.directory.name.partition(".")[0]
 
     @property
@@ -98,7 +98,7 @@ def open_copy(directory: Path, *, whole: bool = False) -> Copy:
 
 
 def copies_named(names: Sequence[str], found: Sequence[Copy], cache_dir: Path) -> list[Copy]:
-    """Return the copies that a user names by their data set or folder. Raises UserError if a name matches no copy."""
+    """Return the copies whose data set or folder has one of the `names`. Raises UserError if a name matches no copy."""
     chosen: list[Copy] = []
     for name in names:
         mine = [copy for copy in found if name == copy.directory.name or _has_name(copy, name)]

@@ -17,7 +17,7 @@ from ps_cluster.config.objectives import ArrayField
 from ps_cluster.files.reading import open_regular
 from ps_cluster.files.values import Malformed, one_line
 
-_MOST_BYTES = 4096  # that are read of a line at once
+_MOST_BYTES = 4096  # at most this many bytes of a line are read at once
 _LINES_AT_ONCE = 2**16
 
 

@@ -16,13 +16,13 @@ _VALUES_AT_ONCE = 2**19  # as float64 they are up to eight times as large
 class Moments:
     """The mean and standard deviation at each position in a row, over all rows so far.
 
-    The sums are those of the differences from the first row. With sums of the values themselves, the difference between
-    the mean of squares and the square of the mean would lose precision if the values are far from 0.
+    The class adds up the differences from the first row. With sums of the values themselves, the difference between the
+    mean of squares and the square of the mean would lose precision for values far from 0.
     """
 
     def __init__(self) -> None:
         self._origin: np.ndarray | None = None
-        # For each position in a row: the number of values, the sum of their differences, and that of the squares.
+        # For each position in a row: the number of values, the sum of their differences, and the sum of the squares.
         self.count, self._total, self._squares = (np.zeros(()) for _ in range(3))
 
     def add(self, rows: np.ndarray, counted: np.ndarray | None = None) -> None:

@@ -23,7 +23,7 @@ REQUIRED = ("x_train", "y_train")
 NAMES = (*REQUIRED, "x_test", "y_test", "weight_train", "weight_test")
 _DTYPES = get_args(DType)
 OUTPUT_NAME = r"[a-z][a-z0-9_]{0,39}"  # it is part of the name of a file
-_SAMPLED_EXAMPLES = 100  # that are examined to recognise numbers as pixels
+_SAMPLED_EXAMPLES = 100  # how many examples are examined to recognise numbers as pixels
 
 
 def as_contents(found: object, settings: DataSettings) -> Contents:
@@ -92,7 +92,7 @@ def _arrays_by_name(found: object) -> Mapping[str, object]:
 
 
 def _by_split(given: Mapping[str, object], what: str, read: Callable[[str, object], T]) -> dict[str, T]:
-    """Return split → the result of `read` for the name and value of e.g. y_train, for each split that is given."""
+    """Call `read` with the name and value of each array that is given, e.g. y_train. Return split → result."""
     names = {split: f"{what}_{split}" for split in SPLITS}
     return {split: read(name, given[name]) for split, name in names.items() if name in given}
 
@@ -116,7 +116,7 @@ def _checked_rows(name: str, value: object) -> IndexableRows:
 
 def _as_array(name: str, value: object) -> np.ndarray:
     is_text = isinstance(value, list | tuple) and value and isinstance(value[0], str)
-    try:  # texts as objects, because each of numpy's own texts takes as much memory as the longest
+    try:  # texts become objects, because each of numpy's own texts takes as much memory as the longest
         return np.asarray(value, object if is_text else None)
     except Exception as error:  # whatever the value's own class raises
         why = one_line(f"{type(error).__name__}: {error}", 200)
@@ -140,7 +140,7 @@ def _by_output(name: str, value: object) -> dict[str, IndexableRows]:
 
 
 def _arrays_of_one_length(name: str, what: str, value: Mapping[str, object]) -> dict[str, IndexableRows]:
-    """Return the arrays of a mapping, which must be equally long. `what`: the noun for one of them in messages."""
+    """Return the arrays of a mapping, which must be equally long. `what`: the noun for an array in messages."""
     if not value:
         raise Malformed(f"{name} has no {what}")
     found = {key: _checked_rows(f"{name}['{key}']", one) for key, one in value.items()}
@@ -245,7 +245,7 @@ def _notes_on_pixels(inputs: Mapping[str, IndexableRows]) -> tuple[str, ...]:
 
 
 def _weights(given: Mapping[str, IndexableRows], split: str, examples: int) -> dict[str, np.ndarray]:
-    """Return name → weights float32 [N] of a split; {} if none are given. Use 1 if only the other split has weights."""
+    """Return name → weights float32 [N] of a split: ones if only the other split has weights, {} if neither has any."""
     if not given:
         return {}
     weights = np.asarray(given[split][:]) if split in given else np.ones(examples)

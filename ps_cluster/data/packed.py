@@ -31,7 +31,7 @@ PackedSplit = Literal["train", "validation", "test"]
 """The examples to train on, the training examples that are held out, or the test examples."""
 
 T = TypeVar("T")
-_PIECE_BYTES = 2**26  # that are written or checked at once
+_PIECE_BYTES = 2**26  # at most this many bytes are written or checked at once
 SPEC_TYPE = TypeAdapter(ExampleSpec)
 _SPEC_FIELDS = {one.name for one in fields(ExampleSpec)}  # the manifest has them under the same names
 
@@ -121,7 +121,7 @@ class PackedDataset:
 
 
 def file_name(split: str, name: str, field: ArrayField) -> str:
-    """Return the name of the file with a field of a split ("train" or "test"): raw rows in C order."""
+    """Return the name of the file with a field of a split ("train" or "test"). The file holds raw rows in C order."""
     return f"{split}_{name}.{field.packed.dtype}"
 
 
@@ -144,7 +144,7 @@ def read_manifest(directory: Path) -> Manifest:
 def load_packed(directory: Path, *, check_targets: bool = True) -> PackedDataset:
     """Open a packed folder without reading its inputs. `check_targets`: whether to read and check targets and weights.
 
-    Raises Unusable if the manifest is missing or malformed, a file's size differs from it, or a target is invalid.
+    Raises Unusable if the manifest is missing or malformed, a file has the wrong size, or a target is invalid.
     """
     directory = Path(os.path.realpath(directory))
     try:

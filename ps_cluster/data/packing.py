@@ -203,7 +203,7 @@ def _move_into_place(temporary: Path, directory: Path) -> PackedDataset:
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
-        # The folder is now the new one, that of a faster process, or a damaged one from before.
+        # `directory` is now the new folder, the folder of a faster process, or an older, damaged folder.
         try:
             return load_packed(directory)
         except UserError:

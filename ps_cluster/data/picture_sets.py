@@ -17,7 +17,7 @@ from ps_cluster.data.targets import Targets, label_dtype
 from ps_cluster.files.values import Malformed
 
 _LONGEST_SIDE = 10_000  # pixels
-_MOST_NAMED = 5  # skipped pictures that a note names
+_MOST_NAMED = 5  # a note names at most this many skipped pictures
 
 
 def _sides(text: str) -> str:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 T = TypeVar("T")
-ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")  # of names of picture files
+ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")  # the endings of names of picture files
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF")
 _GREY_MODES = ("1", "L", "LA", "I", "I;16", "I;16B", "I;16L")
 _SIDEWAYS = (5, 6, 7, 8)  # values of EXIF's orientation that swap height and width
@@ -100,7 +100,7 @@ def unreadable_message(name: str, why: str) -> str:
 
 
 def common_size(found: Sequence[PictureInfo], wanted: tuple[int, int] | None) -> Size:
-    """Return the shape of the images: the size that is wanted or that all pictures have, in RGB unless all are grey.
+    """Return the shape of the images: the wanted size, else that of all pictures; in RGB unless all are grey.
 
     `wanted`: height and width. Raises Malformed if no size is wanted, and the sizes of the pictures differ.
     """
@@ -132,7 +132,7 @@ def decode_picture(picture: Picture, size: Size) -> np.ndarray:
 
 
 def _open_image(file: BinaryIO) -> Image:
-    """Open a picture of a known format without decoding it. Raises Malformed for too many, or fractional, pixels."""
+    """Open a picture of a known format without decoding it. Raises Malformed for too many or for fractional pixels."""
     from PIL import Image
 
     warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # reported as an error below

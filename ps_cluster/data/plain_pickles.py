@@ -16,7 +16,7 @@ import numpy as np
 
 from ps_cluster.files.values import Malformed
 
-MOST_OPERATIONS = 500_000  # a batch of CIFAR-10 has 30,108, the training images of CIFAR-100 some 250,000
+MOST_OPERATIONS = 500_000  # a batch of CIFAR-10 has 30,108, and the training file of CIFAR-100 has about 250,000
 MOST_TUPLES = 1000  # a batch has 5; hashing deeply nested tuples would overflow the stack
 
 _WHOLE_NUMBERS = re.compile(r"[iu][1248]")

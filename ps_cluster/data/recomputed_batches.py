@@ -42,10 +42,10 @@ class RecomputedBatches:
         self._by_worker = isinstance(config.sample, WorkerParts)
 
     def of_batches(self, batches: np.ndarray, worker: int) -> ExampleIds:
-        """Return the examples of some batches, int64 [...].
+        """Return the examples of some batches.
 
         Args:
-          batches: the numbers of the batches. The first batch of a step has the number step id x batches per step.
+          batches: their numbers, int64 [...]. The first batch of a step has the number step id x batches per step.
           worker: the index of the worker that trains on them, which matters only if each worker has a part of the examples.
         """
         config, numbers = self._config, batches

@@ -258,7 +258,7 @@ def _read_contents(kind: DataSet[Any], settings: DataSettings, source: Path | No
             raise
         why = one_line(f"{type(error).__name__}: {error}", 500)
         raise UserError(f"dataset: '{kind.name}' can't be read: {why}") from error
-    if reference := user_code.parse(kind.name):  # its objective may be in a file of the same folder
+    if reference := user_code.parse(kind.name):  # the objective may be in a file in the folder of the user's code
         objective = user_code.absolute(contents.spec.objective, reference.file.parent)
         contents = replace(contents, spec=replace(contents.spec, objective=objective))
     return contents

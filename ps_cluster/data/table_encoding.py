@@ -111,8 +111,8 @@ class Encoding:
 def learn_encoding(table: PiecewiseTable, kept: np.ndarray | None, roles: Roles) -> Encoding:
     """Return the encoding of a table, learned in one pass over its training rows.
 
-    `kept`: which rows these are, bool [N]; None for all. Raises Malformed if a column has infinite values, or too many
-    categories.
+    `kept`: which rows are training rows, bool [N]; None for all. Raises Malformed if a column has infinite values, or
+    too many categories.
     """
     numbers, categories = roles.numbers, roles.categories
     seen: list[set[str]] = [set() for _ in categories]

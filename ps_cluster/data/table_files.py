@@ -49,11 +49,11 @@ def are_numbers(*found: DataType) -> bool:
 
 MOST_COLUMNS = 30_000  # pyarrow takes 10 kB for each
 _FIRST_LINE_BYTES = 2**22
-_DECIMALS_BYTES = 2**16  # at the beginning, which are searched for numbers with a decimal comma
+_DECIMALS_BYTES = 2**16  # bytes after the first line that are searched for numbers with a decimal comma
 _BEFORE, _BEHIND = rb'(?:^|(?<=[;\t\n"]))[-+]?', rb'(?=[;\t\r\n"]|$)'
 _DECIMAL_COMMA, _DECIMAL_POINT = (re.compile(_BEFORE + rb"(\d+" + mark + rb"\d+)" + _BEHIND) for mark in (b",", rb"\."))
 _THOUSANDS = re.compile(rb"\d{1,3},\d{3}")
-_BLOCK_BYTES = 2**24  # of a CSV file that are read at once; the types of columns are guessed from the first block
+_BLOCK_BYTES = 2**24  # bytes of a CSV file that are read at once; the types of columns are guessed from the first block
 BATCH_ROWS = 2**16
 
 
@@ -65,7 +65,7 @@ class PiecewiseTable(ABC):
     declared: Types = MappingProxyType({})  # name → type, as the file itself declares it; empty if it declares none
     untyped: frozenset[str]  # the columns whose type is not known, because all values that were looked at are missing
     guesses_types = False  # whether types are guessed from values, because the file does not declare them
-    has_decimal_commas = False  # whether its numbers have them. Its columns are then separated by semicolons or tabs
+    has_decimal_commas = False  # whether its numbers have decimal commas. Columns are then separated by semicolons or tabs
 
     @property
     def parts(self) -> Sequence[PiecewiseTable]:

@@ -32,7 +32,7 @@ from ps_cluster.files.values import Malformed, is_decimal, one_line
 _NUMBERS_FOR_EACH_TEXT = 10  # a column with at least this many distinct numbers for each distinct text holds numbers
 _MISSING_MARKS = frozenset({"?", "na", "n/a", "-", "null", "."})  # marks of a missing value, in lower case
 _FEWEST_ROWS = 20  # in shorter tables, a column without repeats need not be an identifier
-_ROWS_LOOKED_AT = 2**20  # to find columns without repeats; limited because all their values are kept in memory
+_ROWS_LOOKED_AT = 2**20  # the rows that are searched for repeats; limited because all their values are kept in memory
 _MOST_TEXTS = 100  # up to this many different texts are categories, even if few of them are repeated
 
 Names = Annotated[tuple[str, ...], Field(strict=False)]  # YAML gives a list
@@ -133,9 +133,9 @@ def columns_without_repeats(table: PiecewiseTable, names: Sequence[str]) -> list
 def _check_not_numbers(
     table: PiecewiseTable, name: str, texts: Iterable[str], rows: int, settings: TableSettings
 ) -> None:
-    """Raise Malformed for a column of text that seems to hold numbers, and marks of missing values or a typing error.
+    """Raise Malformed for a text column that seems to hold numbers, but also a typing error or marks of missing values.
 
-    Any other column that mixes numbers and texts holds categories, such as codes with one code that is called "other".
+    Any other column that mixes numbers and texts holds categories, such as numeric codes and a code "other".
     `texts`: the different values of the column. `rows`: its number of rows.
     """
     if name in settings.categorical or not table.guesses_types:

@@ -72,7 +72,7 @@ def width_of(name: str, pieces: Iterable[np.ndarray]) -> Width:
 
 
 def codes_of(texts: np.ndarray, characters: int | None = None) -> np.ndarray:
-    """Return the code points of texts [...], uint32 [..., characters], by default as many as the longest text has."""
+    """Return the code points of texts [...], uint32 [..., characters]; by default, as many as the longest text has."""
     if texts.dtype.kind == "S":
         texts = np.char.decode(texts, "utf-8", "replace")
     elif texts.dtype.kind == "O" and any(isinstance(text, bytes) for text in texts.flat):
@@ -90,12 +90,12 @@ def texts_of(codes: np.ndarray) -> np.ndarray:
 
 
 def network_inputs(rows: Mapping[str, tf.Tensor], spec: ExampleSpec) -> dict[str, tf.Tensor]:
-    """Return packed inputs of any kind, name → [B, ...], as networks take them. See `network_input`."""
+    """Convert packed inputs of any type, name → [B, ...], to the form that networks take. See `network_input`."""
     return {name: network_input(one, spec.inputs[name]) for name, one in rows.items()}
 
 
 def network_input(rows: tf.Tensor, field: ArrayField) -> tf.Tensor:
-    """Return the packed rows [B, ...] of one input, of any kind, as networks take them.
+    """Convert the packed rows [B, ...] of one input, of any type, to the form that networks take.
 
     Texts become strings, unless they are strings already. Other rows are cast: pixels to float32, all others to
     `field.dtype`.

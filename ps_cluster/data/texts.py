@@ -51,7 +51,7 @@ def contents_of_texts(texts: Sequence[TextFile], settings: TextSettings, notes: 
     """Return windows of texts: inputs and targets uint8 [N, window], where each target is the byte after its input.
 
     Whole files are held out, chosen by a hash of their names, so that a file stays in its split when others are added
-    or removed. If whole files can't come near the share, e.g. with a single large file, the end of the whole text is
+    or removed. If no choice of files comes near the share, e.g. with a single large file, the end of the whole text is
     held out. Raises Malformed if there is too little text for a window in each split.
     """
     test = _files_to_hold_out(texts, settings.held_out)
@@ -80,7 +80,7 @@ def contents_of_texts(texts: Sequence[TextFile], settings: TextSettings, notes: 
 
 
 def _files_to_hold_out(texts: Sequence[TextFile], share: float) -> set[str]:
-    """Return the names of files that have half to twice this share of all bytes; none if no such files are found."""
+    """Return names of files that together have half to twice this share of all bytes; none if no such files are found."""
     wanted, taken, chosen = share * sum(len(text.content) for text in texts), 0, set()
     in_order = sorted(texts, key=lambda text: hashlib.sha256(text.name.encode(errors="surrogateescape")).digest())
     for text in in_order:

@@ -15,7 +15,7 @@ from ps_cluster.files.values import Malformed, decimal, first_error, whole
 
 MOST_BYTES = 24 * 2**20
 # The largest number of commas, colons and brackets. A value of two bytes takes up to 100 bytes in memory, and 400 more if
-# it is an error. The summary of a month with a score per minute stays below it.
+# it is an error. The summary of a month with a score per minute stays below this limit.
 MOST_PARTS = 600_000
 
 Json = dict[str, Any]

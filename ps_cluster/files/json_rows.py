@@ -1,4 +1,4 @@
-"""Append rows to a file, one JSON object a line, and read them while the file grows. Lines that are no rows are skipped."""
+"""Append rows, one JSON object per line, to a file, and read them while it grows. Lines that are no rows are skipped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ps_cluster.files.values import Malformed, first_error
 from ps_cluster.files.writing import open_to_write
 from ps_cluster.notices import Notify, ignore
 
-LOOK_BYTES = 2**22  # read at once, so no row may be longer; the row of 1,000 workers has 100,000 bytes
+LOOK_BYTES = 2**22  # bytes that are read at once, so no row may be longer; the row of 1,000 workers has 100,000 bytes
 _END_BYTES = 2**16  # enough for the last row of all but the largest clusters
 
 
@@ -54,8 +54,8 @@ def last_row(path: Path, model: type[Model]) -> Model | None:
 def some_rows(path: Path, model: type[Model], most: int) -> list[Model]:
     """Return at most `most` rows, evenly spaced over the lines of a file, and the last row.
 
-    Most of the time goes into parsing, so the file of a day takes about as long as that of a minute. Lines that are not
-    rows are skipped, and a file that can't be read has no rows.
+    Parsing takes most of the time, so a file with the rows of a day takes about as long as a file with those of a
+    minute. Lines that are not rows are skipped, and a file that can't be read has no rows.
     """
     parser = RowTail(path, model)
     try:
@@ -87,7 +87,7 @@ class RowTail(Generic[Model]):
         self._model = model
 
     def skip(self, up_to_last: int = 0) -> None:
-        """Skip the present content except its last `up_to_last` bytes. A line that is cut there is no row."""
+        """Skip the present content except its last `up_to_last` bytes. The rest of a line that this cuts is not a row."""
         with contextlib.suppress(OSError):
             self.offset = max(0, self._path.stat().st_size - up_to_last)
 
@@ -96,7 +96,7 @@ class RowTail(Generic[Model]):
         return [row for line in self.new_lines() if (row := self.row(line)) is not None]
 
     def new_lines(self) -> list[bytes]:
-        """Return the new complete lines within the next LOOK_BYTES bytes, for `row`."""
+        """Return the new complete lines within the next LOOK_BYTES bytes. `row` parses such a line."""
         content = self._next_bytes()
         lines, end, _ = content.rpartition(b"\n")
         if end:

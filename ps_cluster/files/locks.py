@@ -1,9 +1,9 @@
 """Allow one command at a time in a folder, by locking a file that names the holder of the lock.
 
-The kernel holds the lock (flock). It ends with the process, however that ends, so no stale lock is left. Programs that
-the process starts do not inherit it. A command that only checks whether a lock is taken holds it for a moment, so a
-command that takes a lock retries for longer than that. Containers that share a folder share the lock; whether machines
-do depends on the file system. On a file system without locks a notice says so, and the work continues.
+The kernel holds the lock (flock), and releases it when the process ends or is killed, so no stale lock is left.
+Programs that the process starts do not inherit it. A command that only checks whether a lock is taken holds it for a
+moment, so a command that takes a lock retries for longer than that. Containers that share a folder share the lock;
+whether machines do depends on the file system. On a file system without locks a notice says so, and the work continues.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ps_cluster.notices import Notify, ignore
 LOCK = ".lock"
 _USED = ".used"  # the locked file of a folder that processes share
 _MODE = 0o600  # whoever may read a file may lock it
-SHARERS_END_WITHIN_S = 10.0  # seconds from SIGKILL to the end of a process that the kernel delays
+SHARERS_END_WITHIN_S = 10.0  # the longest time from SIGKILL to the end of a process that the kernel delays
 
 _MOST_BYTES = 2**16
 _MOST_CHARACTERS = 300  # of the holder's command line
@@ -65,7 +65,7 @@ class Lock:
         holder = (
             f"'{command}' (pid {os.getpid()}, since {time.strftime('%Y-%m-%d %H:%M:%S')} on {socket.gethostname()})"
         )
-        with contextlib.suppress(OSError):  # on a full disk the lock holds without a name
+        with contextlib.suppress(OSError):  # on a full disk, the lock works without the holder's name
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, holder.encode(), 0)
 
@@ -119,7 +119,7 @@ def is_held(path: Path) -> bool:
     except OSError:
         return False
     try:
-        return _is_taken(descriptor)  # whoever takes the lock just now tries again
+        return _is_taken(descriptor)  # a process that tries to take the lock at this moment retries
     finally:
         os.close(descriptor)
 
@@ -154,7 +154,7 @@ def sharing_new(folder: Path) -> Iterator[None]:
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Remove a folder that no process shares. If the file system has no locks, nothing shows this, and it stays."""
+    """Remove a folder if no process shares it. Without locks in the file system that is unknown, so it stays."""
     without_locks: list[str] = []
     with contextlib.suppress(OSError):  # it is gone
         if (descriptor := _locked(folder / _USED, 0, warn=without_locks.append)) is not None:
@@ -195,7 +195,7 @@ def _locked(
 ) -> int | None:
     """Return a descriptor of the locked file; None if other processes hold the lock for longer than `within_s`.
 
-    The file is created if it is missing. The last holder may remove it after it was opened here: then it is opened again.
+    The file is created if it is missing. If its last holder removes it after it was opened here, it is opened again.
     `warn` gets the reason if the file system has no locks; the file then counts as locked.
     """
     deadline = time.monotonic() + within_s

@@ -46,7 +46,7 @@ def most_memory(size_bytes: int) -> int:
 
 @contextlib.contextmanager
 def bounded_memory(size_bytes: int) -> Iterator[None]:
-    """Let all threads of this process allocate at most `most_memory(size_bytes)` more. Mapped files do not count.
+    """Let all threads of this process allocate at most `most_memory(size_bytes)` more bytes. Mapped files do not count.
 
     A compressed file of a kilobyte can hold gigabytes, and the libraries that read such files have no limit. Raises
     Malformed if the block needed more.

@@ -37,7 +37,7 @@ _LARGEST_CRC = 2**32 - 1
 
 
 class Checksums(BaseModel):
-    """CRC-32 of the header's text, and of each array. That of an array covers its dtype and shape, then its values."""
+    """CRC-32 of the header's text and of each array. An array's CRC covers its dtype and shape, then its values."""
 
     header: int
     arrays: dict[str, int]
@@ -107,7 +107,7 @@ def _write_pieces(file: IO[bytes], name: str, array: Pieces) -> int:
 
 
 def open_tensors(path: Path, model: type[Model]) -> tuple[Model, Mapping[str, np.ndarray]]:
-    """Return the header, as `model`, and read-only views of the arrays by name, in the order in which they lie.
+    """Return the header, as `model`, and read-only views of the arrays by name, in their order in the file.
 
     The views use no memory except the system's page cache. Each byte is read once, for its checksum. Raises OSError,
     or Malformed if the file has another format, is cut short or damaged, or its header does not fit `model`.

@@ -52,7 +52,7 @@ class Foreign(UserError):
 
 
 def check_folder(folder: Path, what: str, notify: Notify) -> None:
-    """Refuse a folder of another user, and warn where everybody may write. Check only the path of a missing folder.
+    """Refuse another user's folder, and warn if everybody may write there. If it is missing, check only its path.
 
     `what`: the kind of folder, for the message, e.g. "run directory". Raises Foreign also if the path leads through
     another user's link.

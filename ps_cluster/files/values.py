@@ -110,9 +110,9 @@ _NUMBER = re.compile(r"[+-][0-9]+(\.[0-9]+)?", re.ASCII)
 
 
 def cell(value: object) -> object:
-    """Return a value for a CSV file: text is printable, and no formula that a spreadsheet would compute.
+    """Return a value for a CSV file. Text becomes printable, and spreadsheets do not compute it as a formula.
 
-    A sign that begins a formula gets an apostrophe before it, as spreadsheets write text (OWASP, "CSV Injection"). A number,
+    An apostrophe is put before a sign that begins a formula, as spreadsheets mark text (OWASP, "CSV Injection"). A number,
     such as the class -1, stays as it is.
     """
     if not isinstance(value, str):
@@ -142,7 +142,7 @@ def _printable(character: str) -> str:
 
 
 def finite(value: float) -> float | None:
-    """Return a number that JSON has; None for NaN and infinity."""
+    """Return the number; None for NaN and infinity, which JSON does not have."""
     return float(value) if math.isfinite(value) else None
 
 

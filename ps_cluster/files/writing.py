@@ -70,7 +70,7 @@ def create_beside(path: Path, *, lasting: bool = True) -> Iterator[BinaryIO]:
     """
     temporary = _temporary_name(path)
     descriptor = open_to_write(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-    with contextlib.suppress(OSError):  # without locks on this file system, nobody removes leftovers either
+    with contextlib.suppress(OSError):  # if the file system has no locks, no process removes leftovers either
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     try:
         with os.fdopen(descriptor, "wb") as file:

@@ -66,7 +66,7 @@ def parse_yaml(text: bytes | str) -> Any:
         raise Malformed(f"has more than {MOST_BYTES:,} bytes")
     try:
         text = text.decode("utf-8") if isinstance(text, bytes) else text
-        # PyYAML reads what libyaml refuses: it has better messages, and accepts names that are not UTF-8 ("\uDCFF").
+        # PyYAML reads what libyaml refuses. PyYAML has better messages, and accepts names that are not UTF-8 ("\uDCFF").
         with contextlib.suppress(yaml.YAMLError):
             return _parsed(text, _LIBYAML)
         return _parsed(text, yaml.SafeLoader)

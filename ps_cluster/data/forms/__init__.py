@@ -1,4 +1,4 @@
-"""Define what all forms of data at a path share. Each module here defines forms, e.g. arrays or tables."""
+"""Define the base classes of all forms of data at a path. Each module here defines forms, e.g. arrays or tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ps_cluster.data.picture_sets import PictureSettings
 
 
 class PathForm(Form, DataSet[OwnSettings]):
-    """A form of data at a path. A data set is a copy of its form with a path. By default it holds no images."""
+    """A form of data at a path. A data set is a copy of its form with a path. By default, a form has no images."""
 
     recipe: Mapping[str, Any] = NO_IMAGES
     version = 2

@@ -1,4 +1,4 @@
-"""Read the form `criteo`: clicks in the format of Criteo's data for Kaggle's 2014 contest and its terabyte of logs."""
+"""Read the form `criteo`: clicks in the format that Criteo used for Kaggle's contest (2014) and a terabyte of logs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def number_of(value: bytes) -> float:
 
 
 class Criteo(PathForm[CriteoSettings]):
-    """Lines of a label, 13 whole numbers and 26 hexadecimal values, separated by tabs. There is no heading.
+    """Lines that hold a label, 13 whole numbers and 26 hexadecimal values, separated by tabs. There is no heading.
 
     The published lines are in chronological order, so the last ones are held out to test on.
     """

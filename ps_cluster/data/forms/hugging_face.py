@@ -1,4 +1,4 @@
-"""Read the forms `hugging_face` and `hugging_face_images`: a folder that `save_to_disk` of `datasets` has written.
+"""Read the forms `hugging_face` and `hugging_face_images`: a folder that the library `datasets` wrote (`save_to_disk`).
 
 The folder holds Arrow streams, which are mapped here. The library is not used to read them, because it would open any
 path that the folder's files name.
@@ -59,7 +59,7 @@ class HuggingFace(HuggingFaceForm[TableSettings]):
         names = found.rows["train"].names(found.target)
         objective = "classification" if names and settings.objective == "auto" else settings.objective
         tables: dict[str, ArrowTable] = {}
-        for split, rows in found.rows.items():  # the first is "train"
+        for split, rows in found.rows.items():  # the first split is "train"
             wanted = tables["train"].columns if tables else {}
             tables[split] = ArrowTable(rows.types, wanted, f"the split '{split}'", rows.batches)
         chosen = settings.model_copy(update={"target": found.target, "objective": objective})
@@ -93,7 +93,7 @@ class HuggingFaceImages(HuggingFaceForm[HuggingFaceImageSettings], ImageDataSet[
         names = train.names(target)
         if names is None:
             in_order = sorted(set(train.values(target)), key=lambda label: (isinstance(label, str), label))
-            names = [str(label) for label in in_order]  # as numbers: 2 comes before 10
+            names = [str(label) for label in in_order]  # numbers are sorted as numbers: 2 comes before 10
             label_of = {name: label for label, name in enumerate(names)}
         else:
             label_of = {str(label): label for label in range(len(names))}

@@ -22,7 +22,7 @@ from ps_cluster.files.reading import open_regular
 from ps_cluster.files.values import Malformed, one_line
 
 _OTHER_PICTURES = {".avif", ".heic", ".heif", ".jp2", ".jxl", ".nef", ".ppm", ".pgm", ".raw", ".svg"}
-_MOST_FILES_SEARCHED = 1_000  # files in sub-folders of classes that are looked at to recognise the form
+_MOST_FILES_SEARCHED = 1_000  # to recognise the form, at most this many files in sub-folders of classes are searched
 
 
 class ImageFolder(PictureForm):
@@ -73,7 +73,7 @@ class ImageFolder(PictureForm):
 
 
 def _split_folders(path: Path) -> SplitNames:
-    """Return the names of the folders of splits, which hold the classes; "" if `path` itself holds the classes.
+    """Return the names of splits' folders, which hold the classes. `train` is "" if `path` itself holds the classes.
 
     A class may have the name of a split, as in `bus`, `car` and `train`.
     """

@@ -73,7 +73,7 @@ _PART_NAME = re.compile(r"([A-Za-z]+)(?:[-_.]?\d.*)?")
 
 
 def _table_files(folder: Path) -> dict[str, list[Path]]:
-    """Return name of a split → its tables, for a folder and its folders of splits.
+    """Return the tables in a folder and in its folders of splits: name of a split → its tables.
 
     A table that belongs to no split is listed under its own name. Files whose names begin with "_" are skipped,
     because some programs write notes about the other files into them.
@@ -98,7 +98,7 @@ def _files_and_splits(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _by_split(files: Sequence[Path]) -> dict[str, list[Path]]:
-    """Return name of a split → its tables, by names of files and folders. A table of no split is listed by its path."""
+    """Group tables by split (name → tables), according to their paths. A table of no split is listed under its path."""
     found: dict[str, list[Path]] = {}
     for file in files:
         if not file.name.startswith("_") and ending_of(file):
@@ -145,8 +145,8 @@ def _without_copies(folder: Path, files: Sequence[Path]) -> tuple[list[Path], tu
     """Return one file of each name, sorted, and lines about the other files, which are not used.
 
     Files whose names differ only in their endings are taken to hold the same rows, e.g. train.csv, train.csv.gz, and
-    the files in a folder train. The one whose ending comes first in TABLES is used, and a file is preferred to a
-    folder.
+    the files in a folder train. The file whose ending comes first in TABLES is used, and a file is preferred to
+    a folder.
     """
     by_ending = sorted(files, key=lambda file: (list(TABLES).index(ending_of(file)), file))
     used: dict[Path, Path] = {}  # path without an ending → file

@@ -92,8 +92,8 @@ class Cifar10(Cifar):
     folder = "cifar-10-batches-py"
     archive = "cifar-10-python.tar.gz"
     wanted = f"{archive}, the folder {folder}"
-    # As in Keras (datasets/cifar10.py, 3.15) and in torchvision (prototype/datasets/_builtin/cifar.py, 0b02d42). Both
-    # print this size when they download.
+    # The checksum is also in Keras (datasets/cifar10.py, 3.15) and in torchvision
+    # (prototype/datasets/_builtin/cifar.py, 0b02d42). Both print this size when they download.
     downloads = (
         Download(
             f"https://www.cs.toronto.edu/~kriz/{archive}",
@@ -124,8 +124,8 @@ class Cifar100(Cifar):
     folder = "cifar-100-python"
     archive = "cifar-100-python.tar.gz"
     wanted = f"{archive}, the folder {folder}"
-    # As in Keras (datasets/cifar100.py, 3.15) and in torchvision (prototype/datasets/_builtin/cifar.py, 0b02d42). Both
-    # print this size when they download.
+    # The checksum is also in Keras (datasets/cifar100.py, 3.15) and in torchvision
+    # (prototype/datasets/_builtin/cifar.py, 0b02d42). Both print this size when they download.
     downloads = (
         Download(
             f"https://www.cs.toronto.edu/~kriz/{archive}",

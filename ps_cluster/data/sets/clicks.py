@@ -1,8 +1,8 @@
-"""Generate clicks like those that recommenders learn from. Few of the many keys are frequent; probabilities are known.
+"""Generate clicks like those that recommenders learn from. Few of many keys are frequent. Click probabilities are known.
 
 An example has 26 categorical columns and 13 numbers, as Criteo's data has. The keys of each column follow Zipf's law,
 and key 0 is the most frequent one. The probability of a click is a logistic function of hidden effects: each key has
-one, some pairs of columns interact through hidden vectors of their keys, and the numbers have linear and quadratic
+an effect, some pairs of columns interact through hidden vectors of keys, and the numbers have linear and quadratic
 effects. So the best score that any model can reach is known. A trained model stays below it, because it sees rare keys
 too seldom to learn their effects.
 """
@@ -121,7 +121,7 @@ def _logits(rng: np.random.Generator, rows: int, arrays: dict[str, dict[str, np.
     quadratic = rng.standard_normal(NUMBERS) * _NUMBERS_DEVIATION * np.sqrt(0.25 / (2 * NUMBERS))
     for split, one in arrays.items():
         logits[split] += one["numbers"] @ linear + (one["numbers"] ** 2 - 1) @ quadratic
-    shares = 1 / np.arange(1, COLUMNS + 1)  # of the variance: the first columns matter most
+    shares = 1 / np.arange(1, COLUMNS + 1)  # each column's part of the variance: the first columns matter most
     for column, deviation in enumerate(_KEYS_DEVIATION * np.sqrt(shares / shares.sum())):
         effects = rng.standard_normal(rows, np.float32) * deviation
         for split, one in arrays.items():

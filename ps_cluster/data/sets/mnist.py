@@ -78,7 +78,7 @@ class FashionMnist(MnistForm):
     title = "Fashion-MNIST"
     archive = "the four files train-images-idx3-ubyte.gz and so on"
     wanted = "a folder with the four files train-images-idx3-ubyte(.gz) and so on"
-    # As in torchvision (prototype/datasets/_builtin/mnist.py, 01c11a0) and in TensorFlow Datasets
+    # The checksums are also in torchvision (prototype/datasets/_builtin/mnist.py, 01c11a0) and in TensorFlow Datasets
     # (url_checksums/fashion_mnist.txt, 333639b).
     downloads = tuple(
         Download(f"{_KERAS}/{name}-ubyte.gz", sha256, size_bytes)
@@ -104,8 +104,8 @@ class Mnist(MnistForm):
     title = "MNIST"
     archive = "mnist.npz"
     wanted = "mnist.npz, or a folder with the four files train-images-idx3-ubyte(.gz) and so on"
-    # As in Keras (datasets/mnist.py, 3.15) and in stagedml/pylightnix (docs/demos/MNIST.py). Keras prints this
-    # size when it downloads.
+    # The checksum is also in Keras (datasets/mnist.py, 3.15) and in stagedml/pylightnix (docs/demos/MNIST.py). Keras
+    # prints this size when it downloads.
     downloads = (
         Download(f"{_KERAS}/mnist.npz", "731c5ac602752760c8e48fbffcf8c3b850d9dc2a2aedcf2cc48468fc17b673d1", 11_490_434),
     )

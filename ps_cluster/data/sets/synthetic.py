@@ -39,8 +39,8 @@ def _cross(u: np.ndarray, v: np.ndarray, r: np.ndarray) -> np.ndarray:
     return distance
 
 
-# The distance of a point from the shape (negative inside), in units of the shape's radius. (u, v) is the place of the
-# point relative to the centre of the shape, and r is its distance from that centre.
+# The distance of a point from the shape (negative inside), in units of the shape's radius. (u, v) is the position of
+# the point relative to the centre of the shape, and r is its distance from that centre.
 _SHAPES: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]] = {
     "disk": lambda u, v, r: r - 0.95,
     "ring": lambda u, v, r: np.abs(r - 0.75) - 0.22,
