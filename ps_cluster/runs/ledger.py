@@ -1,8 +1,8 @@
 """Define the columns of the ledger, and join the rows of several shards into one row per step. No TensorFlow.
 
 A row belongs to a step id. It is written in the critical section in which the step's gradient is accepted. An accepted
-gradient is applied immediately; in rounds the update is applied with the last gradient. Each parameter server keeps a
-ledger of the updates to its shard.
+gradient is applied immediately; in rounds the last gradient of a round triggers the update. Each parameter server keeps
+a ledger of the updates to its shard.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TAKES_PART_FOR = 16
 class ServerColumns(NamedTuple):
     """The columns that the parameter server fills: scalars of any numeric dtype in a graph, or numbers.
 
-    Times are unix seconds: `WorkerColumns` has their order.
+    Times are unix seconds. The docstring of `WorkerColumns` describes their order.
     """
 
     version: tf.Tensor | float
@@ -137,8 +137,8 @@ class ShardJoiner:
     def add(self, rows: list[np.ndarray]) -> np.ndarray:
         """Return one row for each step that is now applied on every shard, in the order of their steps.
 
-        A step's staleness is that of its stalest shard, and its rate factor the lowest of any shard. Its times on the
-        parameter server are those of the shard that applied it last. Its worker is the one that pushed to shard 0.
+        A step's staleness is that of its stalest shard, and its rate factor is the lowest of all shards. Its times on
+        the parameter server are those of the shard that applied it last. Its worker is the one that pushed to shard 0.
         `rows`: the new rows of each shard.
         """
         if self._shards == 1:
