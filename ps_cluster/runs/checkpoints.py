@@ -351,7 +351,7 @@ def _write_into(file: IO[bytes], checkpoint: Checkpoint) -> None:
 
 
 def load(path: Path) -> Checkpoint:
-    """Read a checkpoint and check the CRC-32 of every array. The arrays are memory-mapped: wrong sizes take no memory.
+    """Read a checkpoint and check the CRC-32 of every array. Arrays are memory-mapped, so wrong sizes take no memory.
 
     Raises:
       CheckpointGone: the file does not exist.
@@ -446,7 +446,7 @@ def load_to_go_on(
     check: Callable[[Checkpoint], None],
     sleep: Callable[[float], None] = time.sleep,
 ) -> Checkpoint | None:
-    """Return the newest checkpoint that can be read, as `load_newest_good` does. If the system refuses, try again.
+    """Return the newest checkpoint that can be read, as `load_newest_good` does. If reading is refused, try again.
 
     No older state is used instead, because the newer states would then be removed. Raises StatesUnreadable if the system
     still refuses after the last attempt.
@@ -468,7 +468,7 @@ def load_to_go_on(
 def mark_ended(
     directory: Path, *, last_step: int, outcome: TrainingOutcome, goes_on: bool = False, term: int = 0
 ) -> None:
-    """Write the mark that no checkpoint comes after `last_step`, for readers of the directory."""
+    """Write a mark that tells readers of the directory that no checkpoint comes after `last_step`."""
     mark = EndedMark(last_step=last_step, outcome=outcome, goes_on=goes_on, term=term)
     write_json(directory / ENDED, mark.model_dump())
 

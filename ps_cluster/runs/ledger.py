@@ -51,7 +51,7 @@ class WorkerColumns(NamedTuple):
     metric: tf.Tensor | float
     loss: tf.Tensor | float
     learning_rate: tf.Tensor | float
-    # The norm of what the earlier pushes of the worker had left out, and of what this push leaves out; 0 if nothing.
+    # The norms of the gradient's remainder that the worker's pushes leave out, before and after this push; 0 if none.
     remainder_before: tf.Tensor | float
     remainder_after: tf.Tensor | float
     # How many rows of embedding tables the step has pulled and pushed, and how many numbers are in them; 0 without any.

@@ -95,7 +95,8 @@ def _in_step_order(
 ) -> Iterator[tuple[np.ndarray, int]]:
     """Yield joined rows in the order of steps, with the number of journal rows read for them.
 
-    A row is held back while a lower step may still come. A step counts as lost if it is a whole window below the newest.
+    A row is held back while a lower step may still come. A step that is a whole window below the newest step counts as
+    lost.
     """
     joiner, steps, held = ShardJoiner(len(journals)), StepSet(), NO_ROWS
     for chunks in zip_longest(*map(journal.read, journals), fillvalue=NO_ROWS):

@@ -117,7 +117,7 @@ def checked_monitor_mode(
 
 
 class EarlyStopping:
-    """Decides when a run stops early, from its scores, in their order, and from its training time.
+    """Decides when a run stops early, based on its scores, in their order, and on its training time.
 
     The decision depends only on rows, so every process that reads these rows decides the same, even after restarts. Once
     patience has run out, counting begins again at 0, so that a resumed run has the full patience again. Exhausted

@@ -58,7 +58,7 @@ class WorkerRow(Row):
 
 
 class WorkFile(Row):
-    """The file metrics/work.json: each worker's work up to the newest progress row. It is overwritten and does not grow.
+    """The file metrics/work.json: each worker's work up to the newest progress row. It is overwritten, not extended.
 
     `dispatches`: for each open dispatch, the pid of its worker; None if unknown.
     """
@@ -205,7 +205,7 @@ class MetricValues(Row):
 
     @property
     def deciding(self) -> Split:
-        """The examples whose scores choose the best model: held-out training examples if there are any, else test examples."""
+        """The examples whose scores choose the best model: held-out training examples if any, else test examples."""
         known = (self.validation_accuracy, self.validation_error, self.validation_loss)
         return "test" if known == (None, None, None) else "validation"
 

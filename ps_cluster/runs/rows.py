@@ -194,8 +194,9 @@ class NumberColumn(Row):
 
 
 class CategoryColumn(Row):
-    """A categorical column of a table. The network gets code 1 for the first of `values` and so on, 0 for others.
+    """A categorical column of a table.
 
+    The network gets code 1 for the first of `values`, 2 for the second and so on, and 0 for any other value.
     `missing`: how many training rows have no value.
     """
 
@@ -205,7 +206,7 @@ class CategoryColumn(Row):
 
 
 class TableEncoding(Row):
-    """encoding.json of a packed table: how its columns, in this order, become inputs. Computed only from training rows."""
+    """encoding.json of a packed table: how its columns, in this order, become inputs. It uses only training rows."""
 
     target: Name
     numbers: list[NumberColumn]

@@ -29,7 +29,7 @@ OF_OPTIMIZER = tuple(f"{_WORKER_STATE}state-{number}" for number in range(2))
 
 
 def residual_files(part: int) -> tuple[str, ...]:
-    """Return the names of the two files that hold what a worker's pushes left out. `part`: the shard, or 0 for all shards."""
+    """Return the names of the two files with the remainder of a worker's pushes. `part`: the shard, or 0 for all."""
     return tuple(f"{_WORKER_STATE}left-out-{part}-{number}" for number in range(2))
 
 
@@ -221,14 +221,14 @@ class RunDir:
         return self.errors / f"{task}.json"
 
     def workspace(self, task: Task) -> Path:
-        """Return the working directory of a task. Paths of files that its graphs read are relative to this directory."""
+        """Return the working directory of a task. The paths of files in its graphs are relative to this directory."""
         return self.tasks / f"{task}"
 
     def of_task(self, task: Task) -> RunDir:
         """Return the files of a task that no launcher has started: its settings, data set and temporary files.
 
-        The files have the same names as in a run. Each such task has separate files, because settings of tasks may differ
-        by mistake.
+        The files have the same names as in a run. Each such task has separate files, because settings of tasks may
+        differ by mistake.
         """
         return RunDir(self.workspace(task))
 

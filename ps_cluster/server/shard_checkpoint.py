@@ -24,7 +24,7 @@ class ShardState(NamedTuple):
     """The state of a shard at a single version, and new rows of its ledger."""
 
     arrays: dict[str, tf.Tensor]  # the arrays of a checkpoint, without rows of embedding tables
-    rows: dict[str, list[tf.Tensor]]  # name of a vector by weight → its numbers for the rows of each group of tables
+    rows: dict[str, list[tf.Tensor]]  # vector with a number per weight → its numbers for the rows of each table group
     changed: list[tf.Tensor]  # for each group, the indices of the rows in `rows`, int64 [k]; [] if all rows are there
     ledger_rows: tf.Tensor  # float64 [k, columns]
 
@@ -129,7 +129,7 @@ class ShardCheckpoint:
     def _rows_in_state(self, name: str) -> list[tf.Variable | None]:
         """Return for each group of tables the variable with the rows' numbers of a vector, float32 [rows, width].
 
-        `name`: the vector's name in `state`. The variable is None if the rows have no such slot; their numbers are then 0.
+        `name`: the vector's name in `state`. The variable is None, which counts as 0, if the rows have no such slot.
         """
         if name == WEIGHTS:
             return [table.rows for table in self._shard.tables]

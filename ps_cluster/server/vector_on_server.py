@@ -72,7 +72,7 @@ class VectorOnServer:
         device: str,
         changes: ChangedRows | None = None,
     ):
-        """Take a copy of a vector.
+        """Store the parts of the vector.
 
         Args:
           dense: float32 [n], the numbers outside of tables.

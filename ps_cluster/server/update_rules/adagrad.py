@@ -67,7 +67,7 @@ class AdagradRows(RowRule[AdagradSettings]):
     """The update of `AdagradUpdate`, computed by TensorFlow's fused sparse kernel."""
 
     def apply(self, update: RowUpdate) -> tf.Operation:
-        # The step is linear in the rate, so a share can scale the rate. It must not scale the sum of squares.
+        # The step is linear in the rate, so the share scales the rate. It must not scale the sum of squares.
         return tf.raw_ops.ResourceSparseApplyAdagradV2(
             var=self._rows.handle,
             accum=self.slots["accumulator"].handle,
