@@ -31,7 +31,7 @@ class ChangedVector:
           ranges: int64 [k, 2], as from `ranges_of`.
           values: float32 [m], the numbers in the ranges.
         Raises:
-          Malformed: the ranges are not ascending, leave the vector, or cover another number of values.
+          Malformed: the ranges are not ascending, exceed the vector, or differ from `values` in their total length.
         """
         bounds = np.concatenate([[0], ranges.reshape(-1), [len(full)]])
         lengths = np.diff(ranges).reshape(-1)

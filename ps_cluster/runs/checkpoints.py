@@ -6,8 +6,8 @@ leader that was frozen between the check of its claim and the change of a file d
 (runs/leaders.py).
 
 A snapshot of a network with embedding tables may hold only the rows that have changed since a full state. The name and
-header of such a snapshot say which full state. The snapshot is read together with that state's file, which is kept as
-long as there is a snapshot that builds on it.
+header of such a snapshot identify the full state. The snapshot is read together with that state's file, which is kept
+as long as there is a snapshot that builds on it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ ACCEPTED_STEPS = "accepted_steps"
 COUNTERS = "counts"  # the counters of each shard
 WAITING = "waiting"  # rows of steps that some shards still lack
 KEYED = "keyed"  # the keys and the rest of the bookkeeping of all tables of keys (server/keyed_tables.py)
-CHANGED = "changed"  # the ranges of the vectors of weights and slots that a snapshot of changed rows has
+CHANGED = "changed"  # the ranges of the vectors of weights and slots that a snapshot of changed rows holds
 BY_SHARD = (ACCEPTED_STEPS, COUNTERS)  # arrays that have a row for each shard
 ONE_PER_SHARD = "each_"  # prefix of slots with one number for each shard, float32 [ps], or a few numbers, [ps, k]
 # Array → its dtype, and the allowed numbers of axes.
@@ -95,9 +95,10 @@ class TallyState(Row):
 
     Attributes:
       workers: index, pid, updates and examples of each process.
-      first_updates: a worker, the time of its first update [s of training], the examples of all workers until then.
+      first_updates: for each worker, its index, the time of its first update [s of training], and the number of
+        examples of all workers up to that time.
       bad_losses: the number of steps whose loss was NaN or infinite.
-      rows, row_values: rows of embedding tables that were pulled and pushed, and the numbers in them.
+      rows, row_values: how many rows of embedding tables were pulled and pushed, and how many numbers these rows held.
     """
 
     examples: Count = 0
@@ -236,7 +237,7 @@ def states(*directories: Path) -> list[State]:
 
 
 def by_step(directory: Path) -> dict[int, Path]:
-    """Return step → the checkpoint of the newest leader that wrote one, ascending; empty if there is no directory."""
+    """Return a dict from each step, ascending, to the newest leader's checkpoint of it; empty without a directory."""
     return dict(sorted((state.step, state.path) for state in states(directory)))
 
 
@@ -310,7 +311,7 @@ def keep_newest(directory: Path, keep: int, spare: int | None = None, term: int 
 
 
 def remove_given_up(directory: Path, checkpoint: Checkpoint, term: int) -> None:
-    """Remove the states that did not lead to `checkpoint`, so that no one resumes them later. `term`: see `keep_newest`."""
+    """Remove states that did not lead to `checkpoint`, so that no leader resumes them. `term`: see `keep_newest`."""
     way = {one.term: one.step for one in checkpoint.meta.leaders} | {checkpoint.term: checkpoint.step}
     for state in _all(directory):
         if state.term <= term and state.step > way.get(state.term, -1):
@@ -350,7 +351,7 @@ def _write_into(file: IO[bytes], checkpoint: Checkpoint) -> None:
 
 
 def load(path: Path) -> Checkpoint:
-    """Read a checkpoint and check the CRC-32 of every array. The arrays are memory-mapped: wrong sizes take no memory.
+    """Read a checkpoint and check the CRC-32 of every array. Arrays are memory-mapped, so wrong sizes take no memory.
 
     Raises:
       CheckpointGone: the file does not exist.
@@ -445,7 +446,7 @@ def load_to_go_on(
     check: Callable[[Checkpoint], None],
     sleep: Callable[[float], None] = time.sleep,
 ) -> Checkpoint | None:
-    """Return the newest checkpoint that can be read, as `load_newest_good` does. If the system refuses, try again.
+    """Return the newest checkpoint that can be read, as `load_newest_good` does. If reading is refused, try again.
 
     No older state is used instead, because the newer states would then be removed. Raises StatesUnreadable if the system
     still refuses after the last attempt.
@@ -467,7 +468,7 @@ def load_to_go_on(
 def mark_ended(
     directory: Path, *, last_step: int, outcome: TrainingOutcome, goes_on: bool = False, term: int = 0
 ) -> None:
-    """Write the mark that no checkpoint comes after `last_step`, for readers of the directory."""
+    """Write a mark that tells readers of the directory that no checkpoint comes after `last_step`."""
     mark = EndedMark(last_step=last_step, outcome=outcome, goes_on=goes_on, term=term)
     write_json(directory / ENDED, mark.model_dump())
 

@@ -31,7 +31,7 @@ from ps_cluster.runs.run_dir import RunDir
 RECORD = np.dtype([("row", ROW), ("crc", "<u4")])
 """A record in the file: a row, and the CRC-32 of all rows up to and including it."""
 CHUNK_ROWS = 2**13
-# Rows stay in memory until an fdatasync has confirmed them: one is done at every snapshot, and after this many bytes.
+# Rows stay in memory until an fdatasync has confirmed them. It is called at every snapshot, and after this many bytes.
 SYNC_BYTES = 2**24
 # If the disk has refused this many bytes of rows, the leader ends, so that a full disk does not fill the memory.
 MOST_BYTES_IN_MEMORY = 2**28
@@ -83,7 +83,7 @@ class LeaderStretch(Row):
 
 
 class Piece(NamedTuple):
-    """The first `rows` rows of a leader's file. `checksum`: that of the last row or, without rows, of the previous piece."""
+    """The first `rows` rows of a leader's file. `checksum`: of the last row or, without rows, of the previous piece."""
 
     path: Path
     rows: int
@@ -102,7 +102,7 @@ class Journal:
 
     Attributes:
       rows: the number of rows, including those that are not yet on the disk.
-      checksum: the checksum of the last row, at first that of the previous leader's last row; 0 without one.
+      checksum: the checksum of the last row, at first of the previous leader's last row; 0 if there is no row yet.
     """
 
     def __init__(self, path: Path, checksum: int = 0):
@@ -198,7 +198,7 @@ def history_of(run_dir: RunDir, leaders: Sequence[LeaderStretch], index: int) ->
 
 
 def check(history: History) -> None:
-    """Raise JournalDamaged if a file has fewer rows than it should. The time does not depend on the number of rows."""
+    """Raise JournalDamaged if a file has fewer rows than it should. This takes the same time for any number of rows."""
     for path, rows, _ in history:
         if (present := count_rows(path)) < rows:
             raise JournalDamaged(f"'{path}' holds {present} rows, but {rows} were written")

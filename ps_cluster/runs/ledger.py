@@ -1,8 +1,8 @@
 """Define the columns of the ledger, and join the rows of several shards into one row per step. No TensorFlow.
 
 A row belongs to a step id. It is written in the critical section in which the step's gradient is accepted. An accepted
-gradient is applied immediately; in rounds the update is applied with the last gradient. Each parameter server keeps a
-ledger of the updates to its shard.
+gradient is applied immediately; in rounds the last gradient of a round triggers the update. Each parameter server keeps
+a ledger of the updates to its shard.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TAKES_PART_FOR = 16
 class ServerColumns(NamedTuple):
     """The columns that the parameter server fills: scalars of any numeric dtype in a graph, or numbers.
 
-    Times are unix seconds: `WorkerColumns` has their order.
+    Times are unix seconds. The docstring of `WorkerColumns` describes their order.
     """
 
     version: tf.Tensor | float
@@ -51,7 +51,7 @@ class WorkerColumns(NamedTuple):
     metric: tf.Tensor | float
     loss: tf.Tensor | float
     learning_rate: tf.Tensor | float
-    # The norm of what the earlier pushes of the worker had left out, and of what this push leaves out; 0 if nothing.
+    # The norms of the gradient's remainder that the worker's pushes leave out, before and after this push; 0 if none.
     remainder_before: tf.Tensor | float
     remainder_after: tf.Tensor | float
     # How many rows of embedding tables the step has pulled and pushed, and how many numbers are in them; 0 without any.
@@ -137,8 +137,8 @@ class ShardJoiner:
     def add(self, rows: list[np.ndarray]) -> np.ndarray:
         """Return one row for each step that is now applied on every shard, in the order of their steps.
 
-        A step's staleness is that of its stalest shard, and its rate factor the lowest of any shard. Its times on the
-        parameter server are those of the shard that applied it last. Its worker is the one that pushed to shard 0.
+        A step's staleness is that of its stalest shard, and its rate factor is the lowest of all shards. Its times on
+        the parameter server are those of the shard that applied it last. Its worker is the one that pushed to shard 0.
         `rows`: the new rows of each shard.
         """
         if self._shards == 1:

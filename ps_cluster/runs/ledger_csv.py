@@ -1,4 +1,4 @@
-"""Write the journals as CSV, metrics/updates.csv and metrics/applies.csv, and read these files. No TensorFlow."""
+"""Write the journals as CSV files (metrics/updates.csv and metrics/applies.csv), and read them. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -95,7 +95,8 @@ def _in_step_order(
 ) -> Iterator[tuple[np.ndarray, int]]:
     """Yield joined rows in the order of steps, with the number of journal rows read for them.
 
-    A row is held back while a lower step may still come. A step that is a whole window below the newest step is lost.
+    A row is held back while a lower step may still come. A step that is a whole window below the newest step counts as
+    lost.
     """
     joiner, steps, held = ShardJoiner(len(journals)), StepSet(), NO_ROWS
     for chunks in zip_longest(*map(journal.read, journals), fillvalue=NO_ROWS):
@@ -115,7 +116,7 @@ def _in_step_order(
 @contextlib.contextmanager
 def _csv(path: Path, row: np.dtype) -> Iterator[IO[str]]:
     """Yield a temporary file with the header. It is renamed to `path` if the block ends without an error."""
-    remove_leftovers(path.parent, path.name)  # they are as large as the ledger
+    remove_leftovers(path.parent, path.name)  # leftover files are as large as the ledger
     with create_text_beside(path) as file:
         file.write(",".join(names_of(row)) + "\n")
         yield file

@@ -66,7 +66,7 @@ class MachineRow(Row):
 
 
 class NetworkSummary(Row):
-    """Isolation of the ports. `notice`: the reason if the network is not private."""
+    """Whether the network of a run was private, so that its ports were isolated. `notice`: the reason if it was not."""
 
     private: bool | None = None
     notice: str | None = None

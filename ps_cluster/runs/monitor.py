@@ -58,7 +58,7 @@ class Monitor:
         return "error" if row.value_of("accuracy", row.deciding) is None else "accuracy"
 
     def better_of(self, row: MetricValues) -> Better:
-        """Return which values of the metric in a row are better."""
+        """Return whether larger ("max") or smaller ("min") values of the metric in a row are better."""
         return self.better or BETTER[self.metric(row)]
 
     def value(self, row: MetricValues) -> float | None:
@@ -76,7 +76,7 @@ class Monitor:
         return value if self.better_of(row) == "max" else -value
 
     def text(self, row: CheckpointScores) -> MetricText:
-        """Return the value with its name in words."""
+        """Return the name and the value of the metric in a row, as text."""
         return MetricText.of(self.metric(row), self.value(row))
 
     def words(self, row: CheckpointScores) -> str:
@@ -117,7 +117,7 @@ def checked_monitor_mode(
 
 
 class EarlyStopping:
-    """Decides from the scores of a run, in their order, and from its training time when it stops early.
+    """Decides when a run stops early, based on its scores, in their order, and on its training time.
 
     The decision depends only on rows, so every process that reads these rows decides the same, even after restarts. Once
     patience has run out, counting begins again at 0, so that a resumed run has the full patience again. Exhausted

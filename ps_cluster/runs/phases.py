@@ -17,7 +17,7 @@ PHASE_COLUMNS = (
 
 
 class Phases(NamedTuple, Generic[Value]):
-    """A value for each phase of a step, in their order. `pushes` includes the wait of a push for the critical section."""
+    """A value for each phase of a step, in order. `pushes` includes the wait of a push for the critical section."""
 
     waits: Value
     pulls: Value

@@ -168,8 +168,8 @@ class ShardAudit:
         """Return the number of updates in the rows.
 
         In rounds with backup workers the rows do not always show whether the newest update is complete, because an update
-        may have more gradients than it needs. `version`: the shard's version, which shows it. Without it, the newest
-        update counts once it has all gradients that it may have.
+        may have more gradients than it needs. `version`: the shard's version, which shows whether it is complete.
+        Without the version, the newest update counts once it has all gradients that it may have.
         """
         of_newest = (self._rows_of_newest - 1) % self._rounds.most + 1
         is_over = of_newest == self._rounds.most or (

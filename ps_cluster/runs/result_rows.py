@@ -58,7 +58,7 @@ class WorkerRow(Row):
 
 
 class WorkFile(Row):
-    """The file metrics/work.json: the work at the time of the newest progress row. It is overwritten, so it does not grow.
+    """The file metrics/work.json: each worker's work up to the newest progress row. It is overwritten, not extended.
 
     `dispatches`: for each open dispatch, the pid of its worker; None if unknown.
     """
@@ -149,7 +149,7 @@ BROKEN: tuple[TrainingOutcome, ...] = ("diverged", "nan_loss")
 
 
 Split = Literal["test", "validation"]
-"""The examples of a score: the test examples, or held-out training examples."""
+"""The set of examples that a score is computed on: the test examples, or held-out training examples."""
 
 Measure = Literal["accuracy", "error", "loss"]
 """The measures of a training: the loss and, depending on the objective, the accuracy or the error."""
@@ -205,7 +205,7 @@ class MetricValues(Row):
 
     @property
     def deciding(self) -> Split:
-        """The examples whose scores decide: held-out training examples if there are any, else the test examples."""
+        """The examples whose scores choose the best model: held-out training examples if any, else test examples."""
         known = (self.validation_accuracy, self.validation_error, self.validation_loss)
         return "test" if known == (None, None, None) else "validation"
 
@@ -255,7 +255,7 @@ class CheckpointScores(MetricValues):
 
 
 def named_values(values: Mapping[str, float]) -> list[str]:
-    """Return metrics by name in words, e.g. "auc 0.9312"."""
+    """Return the name and value of each metric as text, e.g. "auc 0.9312"."""
     return [f"{name} {number_text(value)}" for name, value in values.items()]
 
 
@@ -332,9 +332,10 @@ class TableTraffic(Row):
 
 
 class KeyedUse(Row):
-    """How full the table of a `DynamicEmbedding` is: it has room for `places` rows.
+    """How full the table of a `DynamicEmbedding` is.
 
-    `ended`: the number of rows that were evicted because another key needed their place.
+    `places`, `rows`: how many rows fit into the table, and how many it has. `ended`: the number of rows that were
+    evicted because another key needed their place.
     """
 
     name: Word
@@ -351,7 +352,7 @@ class KeyedUse(Row):
 
 
 class Gradients(Row):
-    """Counts of gradients. `dropped`: how many came too late. `per_update`: an update averages at least this many."""
+    """Counts of gradients. `dropped`: how many came too late. `per_update`: each update averages at least this many."""
 
     scheduled: Count | None = None
     applied: Count | None = None
@@ -426,9 +427,9 @@ class ServerSize(Row):
 
 
 class TrainingNumbers(Row):
-    """The numbers of a training. `tables`: None without embedding tables. `keyed`: as in the last checkpoint.
+    """The numbers of a training. `tables`: None without embedding tables.
 
-    `bad_losses`: see `TallyState`.
+    `keyed`: the use of tables of keys, as in the last checkpoint. `bad_losses`: see `TallyState`.
     """
 
     updates: Updates = Updates()

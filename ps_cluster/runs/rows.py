@@ -34,7 +34,7 @@ class Row(BaseModel):
 
 # The rows of cluster.json, which lists the tasks, and of the file in which a task records its fatal error.
 
-# The type of a task in a cluster. For mypy it is a str, like `Task.type`: a `Task` may also name another process.
+# The type of a task in a cluster. For mypy it is a str, like `Task.type`, which may also name another type of process.
 TaskType = Annotated[str, GetPydanticSchema(lambda _, handler: handler(Literal["chief", "ps", "worker", "evaluator"]))]
 
 
@@ -180,7 +180,7 @@ class Manifest(Row):
 
 
 class NumberColumn(Row):
-    """A column of numbers of a table. The network gets (value - mean) / std; a missing value is replaced by the mean.
+    """A numeric column of a table. The network gets (value - mean) / std; a missing value is replaced by the mean.
 
     Mean and std are those of training rows with a value. `is_time`: the values are dates or times, in seconds.
     `missing`: how many training rows have no value.
@@ -194,8 +194,9 @@ class NumberColumn(Row):
 
 
 class CategoryColumn(Row):
-    """A column of categories of a table. The network gets code 1 for the first of `values` and so on, 0 for any other value.
+    """A categorical column of a table.
 
+    The network gets code 1 for the first of `values`, 2 for the second and so on, and 0 for any other value.
     `missing`: how many training rows have no value.
     """
 
@@ -205,7 +206,7 @@ class CategoryColumn(Row):
 
 
 class TableEncoding(Row):
-    """encoding.json of a packed table: how its columns, in this order, became inputs. Computed from training rows only."""
+    """encoding.json of a packed table: how its columns, in this order, become inputs. It uses only training rows."""
 
     target: Name
     numbers: list[NumberColumn]
@@ -217,7 +218,7 @@ class ScalingRow(Row):
     """A change of the number of workers during training, by `ps-cluster scale` or because a worker was given up.
 
     `applied`, `train_seconds`: updates and seconds of training until then, as far as known. `before`, `workers`: the number
-    before and after the change.
+    of workers before and after the change.
     """
 
     applied: Count

@@ -29,7 +29,7 @@ OF_OPTIMIZER = tuple(f"{_WORKER_STATE}state-{number}" for number in range(2))
 
 
 def residual_files(part: int) -> tuple[str, ...]:
-    """Return the names of the two files that hold what a worker's pushes left out. `part`: the shard, or 0 for all shards."""
+    """Return the names of the two files with the remainder of a worker's pushes. `part`: the shard, or 0 for all."""
     return tuple(f"{_WORKER_STATE}left-out-{part}-{number}" for number in range(2))
 
 
@@ -39,7 +39,7 @@ TASK_FILE = "task.json"  # file in the workspace of a task of `ps-cluster task`
 
 
 class _Place:
-    """A descriptor that returns the path of a file or folder of a run. It holds the path below the run directory."""
+    """A descriptor that returns the path of a file or folder of a run. It stores the path relative to `RunDir.root`."""
 
     def __init__(self, path: str):
         self._path = path
@@ -67,7 +67,7 @@ class RunDir:
     summary_lock = _Place(".summary.lock")
     metrics = _Place("metrics")
     progress = _Place("metrics/progress.jsonl")  # The leader's rows while it trains, one JSON object per line.
-    work = _Place("metrics/work.json")  # The work of each process at the time of the newest of these rows.
+    work = _Place("metrics/work.json")  # The work of each process at the time of the newest progress row.
     evaluation = _Place("metrics/evaluation.jsonl")  # A row for each scored checkpoint, one JSON object per line.
     # The predictions of the last scored checkpoint for all test examples.
     predictions = _Place("metrics/predictions.safetensors")
@@ -84,7 +84,7 @@ class RunDir:
     training_result = _Place("metrics/training.json")
     tensorboard = _Place("tensorboard")
     checkpoints = _Place("checkpoints")
-    # The snapshots from which a cluster restarts after a death; the evaluator ignores them.
+    # The snapshots from which a cluster restarts after a process has died. The evaluator ignores them.
     snapshots = _Place("snapshots")
     best = _Place("best")
     best_model = _Place("best/model.keras")
@@ -221,13 +221,14 @@ class RunDir:
         return self.errors / f"{task}.json"
 
     def workspace(self, task: Task) -> Path:
-        """Return the working directory of a task. Paths of data and identity in the graph are relative to it."""
+        """Return the working directory of a task. The paths of files in its graphs are relative to this directory."""
         return self.tasks / f"{task}"
 
     def of_task(self, task: Task) -> RunDir:
         """Return the files of a task that no launcher has started: its settings, data set and temporary files.
 
-        They are named as in a run. Each such task has separate files, because settings of tasks may differ by mistake.
+        The files have the same names as in a run. Each such task has separate files, because settings of tasks may
+        differ by mistake.
         """
         return RunDir(self.workspace(task))
 

@@ -35,7 +35,7 @@ class ScaleAnswer(Row):
 
 
 class ScaleDesk:
-    """Handles requests in the launcher. Removes requests from before its start, because no command waits for an answer."""
+    """Handles requests in the launcher. At its start, removes old requests, for which no command waits any more."""
 
     def __init__(self, run_dir: RunDir, notify: Notify):
         self._run_dir = run_dir

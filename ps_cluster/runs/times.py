@@ -14,7 +14,7 @@ from pydantic import Strict, model_validator
 from ps_cluster.runs.rows import Number, Pair, Row, Seconds
 
 JUMP_S = 0.5  # if the clock's offset changes by more than this between two looks, the clock was set; drift is smaller
-_SLACK_S = 0.05  # a time may be read a little before or after its look at the clock
+_SLACK_S = 0.05  # a time may be read a little before or after the `look` to which it belongs
 
 
 class TrainingTimes(Row):

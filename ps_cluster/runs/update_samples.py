@@ -39,7 +39,7 @@ class SampledShard:
       version: the version of the weights that the worker pulled.
       positions: int64 [k], the positions at which the k values of the arrays below lie.
       given: [n] or [vectors * n], all weights of the shard that the worker got.
-      given_positions: int64 [n], the positions at which they lie.
+      given_positions: int64 [n], the positions of these weights.
       given_statistics: [m], the statistics of the shard that the worker got.
       at_pull: the values from which the given weights were computed, at the time of the pull: "weights" [k'], and other
         values of the staleness method; single numbers are [1]. k' is k without the numbers in rows of embedding tables,

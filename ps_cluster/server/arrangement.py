@@ -1,9 +1,9 @@
 """Describe where the weights of each shard are in the vector of the whole network.
 
 A shard's vector is a sequence of parts. Mostly it is a single part, a range of the network's vector. With embedding
-tables and k parameter servers, a shard has a range of the other weights, then every k-th row of each table. A part of
-this kind is described by a few numbers, because a list of positions would take twice as much memory as the tables. In
-modes layers and width the parts are lists.
+tables and k parameter servers, a shard has a range of the weights outside of tables, followed by every k-th row of each
+table. Such a part is described by a few numbers, because a list of positions would take twice as much memory as the
+tables. In modes layers and width the parts are lists of positions.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class RowRange(NamedTuple):
         view[...] = values.reshape(view.shape)
 
     def positions(self, places: np.ndarray) -> np.ndarray:
-        """Return the positions in the network's vector, int64 [k], for places in the part, int64 [k]."""
+        """Convert positions in the part (`places`, int64 [k]) to positions in the network's vector, int64 [k]."""
         found: np.ndarray
         if self.width == self.step == 1:  # the usual case: one operation creates only one array
             found = places + (self.begin + self.first)
@@ -61,7 +61,7 @@ class RowRange(NamedTuple):
 
 @dataclass(frozen=True)
 class Listed:
-    """A part that lists its positions in the network's vector, int64 [size]. Its methods are those of `RowRange`."""
+    """A part that lists its positions in the network's vector, int64 [size]. It has the same methods as `RowRange`."""
 
     listed: np.ndarray
 
@@ -93,7 +93,7 @@ class BlockPart(NamedTuple):
 
 
 class Block(NamedTuple):
-    """The numbers from `begin` to `end` of the network's vector, and which of them each shard has."""
+    """A block of the network's vector, from `begin` to `end`, and the part of the block that each shard has."""
 
     begin: int
     end: int
@@ -105,8 +105,8 @@ class Arrangement:
 
     Attributes:
       sizes: the length of each shard's vector.
-      keyed: the arrangement of a checkpoint's array `KEYED`, which holds the keys of tables of keys; None without such
-        tables.
+      keyed: the arrangement of a checkpoint's array `KEYED`, which holds the keys of tables whose rows are found
+        by keys; None without such tables.
     """
 
     def __init__(self, of_shards: Sequence[Sequence[Part]], keyed: Arrangement | None = None):
@@ -131,9 +131,9 @@ class Arrangement:
         return [pieces[0] if len(pieces) == 1 else np.concatenate(pieces, axis=-1) for pieces in taken]
 
     def blocks(self, most: int = BLOCK_NUMBERS) -> Iterator[Block]:
-        """Yield consecutive blocks of at most about `most` numbers, which together are the network's vector.
+        """Yield consecutive blocks of the network's vector, which together cover it.
 
-        All parts have to be row ranges.
+        A block has at most `most` numbers, or a single row if a row is longer. All parts have to be row ranges.
         """
         spans: dict[tuple[int, int], list[tuple[int, int, RowRange]]] = {}
         for shard, (parts, ends) in enumerate(zip(self._of_shards, self._ends, strict=True)):
@@ -154,8 +154,8 @@ class Arrangement:
                 yield Block(low, high, pieces)
 
     def positions(self, shard: int, places: np.ndarray) -> np.ndarray:
-        """Return the positions in the network's vector, int64 [k], for places in a shard's vector, int64 [k]."""
-        if len(self._of_shards[shard]) == 1:  # these may be all weights, so avoid needless arrays
+        """Convert positions in a shard's vector (`places`, int64 [k]) to those in the network's vector, int64 [k]."""
+        if len(self._of_shards[shard]) == 1:  # `places` may cover all weights, so avoid needless arrays
             return self._of_shards[shard][0].positions(places)
         ends, found = self._ends[shard], np.empty(len(places), np.int64)
         number = np.searchsorted(ends, places, side="right")

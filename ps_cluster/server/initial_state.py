@@ -29,7 +29,7 @@ class InitialState:
     index: int = 0  # the number of the shard, from 0
 
     def split(self, shards: int) -> list[InitialState]:
-        """Return the state of each shard, with contiguous parts of all vectors. Each matrix is whole in one shard.
+        """Return the state of each shard, with contiguous parts of all vectors. No matrix is divided between shards.
 
         Raises:
           UserError: a shard would have no weights, because a matrix can't be divided.
@@ -87,7 +87,7 @@ class InitialState:
         )
 
     def name(self, kind: str, what: str) -> str:
-        """Return the name of a resource of this shard. Record it on the current device, so that later leaders free it.
+        """Return a resource name for this shard. Record it on the current device so that later leaders free it.
 
         Args:
           kind: the type of the resource: QUEUE, LOCK or VARIABLE of server/leftovers.py.
@@ -100,7 +100,8 @@ class InitialState:
 def ends_of_shards(length: int, shards: int, matrices: Sequence[Matrix]) -> list[int]:
     """Return where the weights of each shard end.
 
-    Each shard gets an equal part of the remaining weights. An end inside a matrix is moved to an end of this matrix.
+    Shard by shard, the remaining weights are divided equally among the remaining shards. An end that falls inside a
+    matrix is moved to the beginning or the end of this matrix.
 
     Args:
       length: the number of all weights.

@@ -17,10 +17,10 @@ V = TypeVar("V")
 
 
 class RowValues(NamedTuple, Generic[V]):
-    """Everything that is kept of the rows of one group of tables. The fields are variables, their values, or dtypes.
+    """All values that are kept for the rows of one table group. The fields are variables, their values, or dtypes.
 
-    A row's place or key says where it is (server/table_shard.py). The rows that are pulled may differ from those that
-    are pushed.
+    A row is identified by its place, or by its key in a table of keys (server/table_shard.py). The pulled rows may
+    differ from the pushed rows.
     """
 
     given_places: V  # int64 [u], the places or keys of the rows that the worker gets

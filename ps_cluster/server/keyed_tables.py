@@ -29,8 +29,8 @@ class _Entries(NamedTuple):
     """Distinct keys, and where they are in the shard. Each field is int64 [k]."""
 
     keys: tf.Tensor  # the keys
-    buckets: tf.Tensor  # their buckets, by the number within the shard
-    columns: tf.Tensor  # their columns in the buckets; -1 if a key is not there
+    buckets: tf.Tensor  # the number of each key's bucket within the shard
+    columns: tf.Tensor  # the column of each key in its bucket; -1 if the bucket does not hold the key
 
     @property
     def cells(self) -> tf.Tensor:

@@ -40,7 +40,7 @@ def new_leader_prefix(term: int = 0, since: int | None = None) -> str:
 
 
 def terms_of(name: str) -> tuple[int, int]:
-    """Return the term of the leader to which a name belongs, and that of the leader that began the training.
+    """Return the term of the leader to which a name belongs, and the term of the leader that began the training.
 
     Both are 0 if the name does not begin with a leader's prefix.
     """

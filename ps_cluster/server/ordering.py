@@ -10,7 +10,7 @@ from ps_cluster.config.lazy import tf
 Dependency: TypeAlias = "tf.Tensor | tf.Operation | tf.Variable"
 """An object of a graph whose completion other operations can wait for."""
 Needed: TypeAlias = "Sequence[Dependency]"
-"""Everything that has to be done before something else runs."""
+"""The dependencies that must complete before another operation runs."""
 
 
 def after(needed: Needed, value: tf.Tensor | int) -> tf.Tensor:

@@ -22,8 +22,8 @@ class RateOfMoreWorkers:
 
     The factor falls at once, with the first gradient of a new worker. When workers leave, each update multiplies it by
     1 + 1 / RATE_RETURNS_OVER, until it suits the remaining workers. With W workers or fewer it is 1. A worker counts as
-    having left once TAKES_PART_FOR x N updates by other workers have followed its last one, where N is the number of
-    workers that have ever taken part, or W if that is more.
+    having left once TAKES_PART_FOR x N updates by other workers have followed its last update, where N is the number
+    of workers that have ever taken part, or W if that is more.
 
     Create it on the shard's device, and call it in the shard's critical section.
     """
@@ -37,7 +37,7 @@ class RateOfMoreWorkers:
         """
         self._begun = tf.Variable(float(workers), trainable=False)
         self._factor = tf.Variable(1.0, trainable=False)
-        self._ages = tf.Variable(tf.fill([most_workers], NEVER), trainable=False)  # updates since each worker's last
+        self._ages = tf.Variable(tf.fill([most_workers], NEVER), trainable=False)  # updates after each worker's last
         self.slots = {"begun_with": self._begun, "rate_factor": self._factor, "ages": self._ages}
 
     def factor(self, worker: tf.Tensor) -> tf.Tensor:

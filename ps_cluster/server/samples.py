@@ -70,7 +70,7 @@ class KeptUpdate(NamedTuple):
     statistics: tf.Tensor  # float32 [3, m], the step's `fresh`, and the statistics before and after the update
     slot_numbers: tf.Tensor  # float32 [2, numbers], before and after the update
     positions: tf.Tensor  # int64 [positions]
-    tables: Sequence[RowValues[tf.Tensor]]  # of each group of tables, the result of `KeptRows.read`
+    tables: Sequence[RowValues[tf.Tensor]]  # for each group of tables, the result of `KeptRows.read`
 
 
 class UpdateSamples:
@@ -182,7 +182,7 @@ class UpdateSamples:
         change: Callable[[], tf.Tensor],
         rows: PushedRows = NOTHING_PUSHED,
     ) -> tf.Tensor:
-        """Run `change`; return the new version, int64 []. If the pull was kept, keep inputs and result of `change` too.
+        """Run `change`; return the new version, int64 []. If the pull was kept, also keep its inputs and its result.
 
         Args:
           update, worker, version: int64 []. The version is the one that the worker has pulled.

@@ -123,7 +123,7 @@ class ParameterShard:
     """A parameter server's shard of the weights and statistics, with its slots, version and ledger.
 
     The shard of a mode overrides only hooks, because the other methods keep the ledger and the version exact. A hook is
-    called by the hook above it:
+    called by the hook above it, in the case on its right:
 
         execute_push                        a push that no pull follows; overridden if pushes wait (see `Capabilities`)
             receive                         any push, in the critical section
@@ -140,7 +140,7 @@ class ParameterShard:
         read_message                        the answer to a pull, on the worker
         tick                                time has passed
             on_tick, wake                   in the critical section, only if pushes wait
-        state                               checkpoints
+        state                               a checkpoint is written or restored
             slots
         row_of_newcomer                     a checkpoint is restored for more workers
 
@@ -291,7 +291,7 @@ class ParameterShard:
         return Answer(*self.pull_message.unpack(message[: len(message) - len(self.tables)]))
 
     def read_rows(self, message: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
-        """Return the rows in an answer, [u x width] of each group of tables."""
+        """Return the rows in an answer, [u x width] for each group of tables."""
         return message[len(message) - len(self.tables) :]
 
     def _sent(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -358,8 +358,8 @@ class ParameterShard:
         """Push, and return the answer to a pull for step `following` (int64 []).
 
         The shard handles no other message between the push and the pull. If `following` is NO_STEP, the answer holds
-        only the outcome (see `outcome`). A shard whose pushes wait has no exchanges, because an exchange is a single
-        visit to the critical section.
+        only the outcome (see `outcome`). A shard in which pushes may wait does not support exchanges, because an
+        exchange enters the critical section only once.
 
         Args:
           next_places: the places or keys of the rows for step `following`, as for `pull`.
@@ -454,7 +454,7 @@ class ParameterShard:
     def apply_mean(
         self, gradient: tf.Tensor, learning_rate: tf.Tensor, fresh: tf.Tensor, rows: PushedRows = NOTHING_PUSHED
     ) -> tf.Tensor:
-        """Apply the means of a round's gradients, float32 [n], and `fresh`, float32 [m]; return the new version."""
+        """Apply means over a round: `gradient`, float32 [n], and `fresh`, float32 [m]. Return the new version."""
         change = partial(self.apply_gradient, gradient, learning_rate, fresh)
         if self.samples is None:
             with tf.control_dependencies(self._apply_rows(rows, learning_rate, None)):
@@ -577,5 +577,5 @@ class ParameterShard:
         return {WEIGHTS: self.weights, STATISTICS: self.statistics, **slots}
 
     def row_of_newcomer(self, state: dict[str, np.ndarray]) -> np.ndarray:
-        """Return the initial row of per-worker slots, float32 [n], for a worker that the snapshot does not have."""
+        """Return the initial row of slots [workers, n], float32 [n], for a worker that is not in the snapshot."""
         return np.zeros_like(state[WEIGHTS])

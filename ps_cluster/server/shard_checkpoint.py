@@ -24,13 +24,13 @@ class ShardState(NamedTuple):
     """The state of a shard at a single version, and new rows of its ledger."""
 
     arrays: dict[str, tf.Tensor]  # the arrays of a checkpoint, without rows of embedding tables
-    rows: dict[str, list[tf.Tensor]]  # for each vector with a number for each weight, the rows of each group of tables
-    changed: list[tf.Tensor]  # int64 [k] for each group, the numbers of the rows in `rows`; empty if these are all rows
+    rows: dict[str, list[tf.Tensor]]  # vector with a number per weight → its numbers for the rows of each table group
+    changed: list[tf.Tensor]  # for each group, the indices of the rows in `rows`, int64 [k]; [] if all rows are there
     ledger_rows: tf.Tensor  # float64 [k, columns]
 
 
 class ShardSnapshot(NamedTuple):
-    """A `ShardState` as the chief gets it. Vectors that continue with rows of tables stay on the server."""
+    """A `ShardState` as the chief gets it. Vectors that include rows of tables stay on the server."""
 
     arrays: dict[str, np.ndarray | VectorOnServer]  # the arrays of a checkpoint
     counts: np.ndarray  # int64 [len(COUNTS)]; `arrays` contains these too
@@ -127,9 +127,9 @@ class ShardCheckpoint:
         return ShardSnapshot({**found, **of_server}, found[COUNTERS], state.ledger_rows.numpy())
 
     def _rows_in_state(self, name: str) -> list[tf.Variable | None]:
-        """Return for each group of tables the variable that continues a vector of `state`, float32 [rows, width].
+        """Return for each group of tables the variable with the rows' numbers of a vector, float32 [rows, width].
 
-        It is None if the rows have no such slot. For these rows the vector is 0.
+        `name`: the vector's name in `state`. The variable is None, which counts as 0, if the rows have no such slot.
         """
         if name == WEIGHTS:
             return [table.rows for table in self._shard.tables]
@@ -151,11 +151,11 @@ class ShardCheckpoint:
         return found | {ACCEPTED_STEPS: (), COUNTERS: ()}
 
     def restore_piece(self, name: str, place: int, values: np.ndarray) -> None:
-        """Restore some of the rows of tables that continue a vector of the state.
+        """Restore the numbers of a vector that belong to some rows of a table.
 
         Args:
           name: the name of the vector in `state`.
-          place: the position in the vector of the first number, `length` or more.
+          place: the position of the first number in the vector, which is `length` or more.
           values: float32 [k x width], whole rows of one table.
         """
         place -= self._shard.length

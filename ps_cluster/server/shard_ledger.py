@@ -26,7 +26,7 @@ class ShardLedger:
         self._rows = tf.Variable(tf.zeros([window, len(COLUMNS)], tf.float64))
 
     def accepted_steps(self, closed: tf.Tensor) -> tf.Tensor:
-        """Return the steps for a snapshot, int64 [1 + k]: `closed`, then every accepted step from `closed` on, plus 1.
+        """Return the steps for a snapshot, int64 [1 + k]: `closed`, then id + 1 of each accepted step from `closed` on.
 
         A snapshot also holds `accepted`. It does not hold the rows, because they are in the chief's journal.
 

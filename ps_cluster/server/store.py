@@ -50,13 +50,13 @@ MOST_AT_ONCE = 32  # parameter servers that the chief waits for at the same time
 class Ledgers:
     """New rows and the counters of the ledgers on the parameter servers."""
 
-    rows: list[np.ndarray]  # of each shard: a structured array [k] of ROW, in the order of acceptance
+    rows: list[np.ndarray]  # for each shard, a structured array [k] of ROW, in the order of acceptance
     counts: np.ndarray  # int64 [ps, len(COUNTS)]
 
 
 @dataclass(frozen=True)
 class Pulled:
-    """Parameters, each shard at one version."""
+    """The parameters of a pull. All parameters of a shard belong to one version."""
 
     weights: tf.Tensor  # wire dtype [n], then the rows; or [vectors, n] if a shard returns several vectors
     statistics: tf.Tensor  # float32 [m]
@@ -159,7 +159,7 @@ class ParameterStore:
             tf.concat([answer.statistics for answer in answers], 0),
             numbers.version,
             is_replay=tf.reduce_all(numbers.has_step > 0) if asks_for_step else None,
-            # What the shards measure may differ a little. The first shard decides.
+            # The answers of shards may differ a little, because each shard measures separately. The first shard decides.
             batches=None if numbers.batches is None else numbers.batches[0],
             rows=rows,
         )
@@ -260,7 +260,7 @@ class ParameterStore:
         sizes = [counts * table.width for counts, table in zip(rows.counts, self.shards[0].tables)]
         lengths = tf.concat([self._weight_lengths, *sizes], 0)
         servers = len(self.shards)
-        # The weights of all shards come first, then the rows of all shards for one group of tables after the other.
+        # The weights of all shards come first. Then the rows of all shards follow, group by group.
         parts = tf.split(gradient, lengths, num=servers * (1 + len(sizes)))
         dense = [tf.ensure_shape(part, [length]) for part, length in zip(parts, self._weight_lengths)]
         pushed = [
@@ -322,8 +322,8 @@ class ParameterStore:
           The arrays by name, and the new rows. The arrays are:
             weights: float32 [n]. statistics: float32 [m].
             slot_…: float32 [..., n]. each_…: float32 [ps, …], one number or a few numbers for each shard.
-            accepted_steps: int64 [ps, 1 + k], for each shard `closed`, then every accepted step from `closed` on, plus
-              1, then zeros.
+            accepted_steps: int64 [ps, 1 + k], for each shard `closed`, then id + 1 of each accepted step from
+              `closed` on, then zeros.
             counts: int64 [ps, len(COUNTS)].
             keyed: int64 [k], see `KEYED`; only if there are tables of keys.
             changed: int64 [k, 2], ranges of the network's vector; only with `extent` CHANGED and embedding tables.
@@ -388,7 +388,7 @@ class ParameterStore:
           UserError: the arrays belong to another network, optimizer or number of parameter servers.
         """
         shapes = [shard.checkpoint.shapes for shard in self.shards]
-        # The number of shards, or rank and length of vectors.
+        # For arrays by shard, the number of shards; for vectors, rank and length.
         expected = {
             name: (len(shapes),) if _is_by_shard(name) else (len(shape), sum(of_shard[name][-1] for of_shard in shapes))
             for name, shape in shapes[0].items()
@@ -470,7 +470,7 @@ class ParameterStore:
     def _parts(self, name: str, array: np.ndarray | ChangedVector, lengths: Sequence[int]) -> list[np.ndarray]:
         """Return the parts of a checkpoint's array for shards with these numbers of elements. This reverses `_joined`.
 
-        If there are embedding tables, this method itself restores their rows, so that the parts have no rows.
+        If there are embedding tables, this method itself restores their rows. The returned parts do not contain rows.
         """
         arrangement = self._arrangement_of(name, lengths)
         if arrangement is not self._arrangement or not self.shards[0].tables:
@@ -486,7 +486,7 @@ class ParameterStore:
         return dense
 
     def _arrangement_of(self, name: str, lengths: Sequence[int]) -> Arrangement:
-        """Return where each shard's numbers are in an array of a checkpoint. `lengths`: how many each shard has."""
+        """Return where each shard's numbers are in an array of a checkpoint. `lengths`: their count in each shard."""
         if name == KEYED and self._arrangement.keyed is not None:
             return self._arrangement.keyed
         return self._arrangement if is_by_weight(name) else contiguous(lengths)

@@ -150,5 +150,5 @@ def assign_rows(variable: tf.Variable, first: int, values: np.ndarray) -> None:
 
 
 def _as_text(places: tf.Tensor) -> tf.Tensor:
-    """Return a vector of any length as a string []. A variable in a graph on several machines needs a fixed shape."""
+    """Serialise a vector to a string [], because a variable in a graph on several machines needs a fixed shape."""
     return tf.io.serialize_tensor(places)

@@ -25,7 +25,7 @@ class Extent(Enum):
 
 @dataclass(frozen=True)
 class ChangedRows:
-    """Locates the numbers of a `VectorOnServer` with changed rows in the shard's whole vector."""
+    """Locates the numbers of a `VectorOnServer` that holds only changed rows within the shard's whole vector."""
 
     dense: int  # the number of weights outside of tables, all of which count as changed
     rows: Sequence[np.ndarray]  # the changed rows of each group of tables, int64 [k], ascending
@@ -34,11 +34,11 @@ class ChangedRows:
 
     @property
     def changed_sizes(self) -> list[int]:
-        """The number of changed numbers in each group."""
+        """How many numbers of each group have changed."""
         return [len(rows) * width for rows, width in zip(self.rows, self.widths, strict=True)]
 
     def within(self, place: int, size: int) -> tuple[int, np.ndarray, int]:
-        """Locate the changed numbers among `size` numbers from `place` on: dense numbers, or whole rows of one group.
+        """Locate the changed numbers among `size` numbers from `place` on, all dense or all whole rows of one group.
 
         Returns:
           The place of the first changed number in the `VectorOnServer`; where each changed row begins, counted from
@@ -72,7 +72,7 @@ class VectorOnServer:
         device: str,
         changes: ChangedRows | None = None,
     ):
-        """Take a copy of a vector.
+        """Store the parts of the vector.
 
         Args:
           dense: float32 [n], the numbers outside of tables.

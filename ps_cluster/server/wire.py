@@ -126,7 +126,7 @@ class TopK(Codec):
 
 
 def codec_of(config: RunConfig, length: int) -> Codec:
-    """Return the codec that `cluster.wire` chooses, for pushes of `length` values."""
+    """Return the codec that `cluster.wire` selects, for pushes of `length` values."""
     if config.cluster.wire == "int8":
         return Int8(length)
     if config.cluster.wire == "top_k":
@@ -175,12 +175,12 @@ class MessageLayout:
         ]
 
     def short(self, last: tf.Tensor) -> list[tf.Tensor]:
-        """Return a message with only the last vector. The tensors of the other vectors are there, but empty."""
+        """Return a message with only the last vector. Other vectors that are sent by themselves are empty tensors."""
         alone = [dtype for (dtype, _), is_alone in zip(self.fields[:-1], self._alone) if is_alone]
         return [*(tf.zeros([0], dtype) for dtype in alone), as_bytes(last) if self.is_sent else last]
 
     def last(self, tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-        """Return the last vector of a message, whole or short."""
+        """Return the last vector of a message that `pack` or `short` has returned."""
         dtype, length = self.fields[-1]
         if not self.is_sent:
             return tf.ensure_shape(tensors[-1], [length])

@@ -9,7 +9,7 @@ from ps_cluster.config.lazy import tf
 from ps_cluster.config.staleness_methods import StalenessMethod, StalenessSettings
 from ps_cluster.server.staleness.correction import Corrected, WithBackups
 
-STEP_DECAY = 0.999  # of the running mean square of the steps
+STEP_DECAY = 0.999  # the decay of the running mean square of the steps
 
 
 class GapAwareCorrection(WithBackups[StalenessSettings]):
@@ -35,7 +35,7 @@ class GapAwareCorrection(WithBackups[StalenessSettings]):
 
     def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int, most_workers: int):
         super().__init__(settings, weights, workers, most_workers)
-        # "updates" is 1 - 0.999^t, computed as the same running average of ones.
+        # "updates" is 1 - 0.999^t, computed as a running average of ones with the same decay.
         zeros = {"step_square": tf.zeros_like(weights), "updates": tf.zeros([]), "highest_rate": tf.zeros([])}
         self.slots = {name: tf.Variable(value, trainable=False) for name, value in zeros.items()}
 

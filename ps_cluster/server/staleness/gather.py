@@ -30,8 +30,8 @@ class GatherCorrection(Correction[GatherSettings]):
 
     τ is the number of times that the weights changed between the pull and the push. This is FedBuff (Nguyen et al.
     2022, arXiv:2106.06639, algorithm 1). In the paper each push is the result of several local steps, as here in mode
-    diloco. Checkpoints contain the gradients gathered so far. Up to K - 1 gradients at the end of a training change
-    nothing.
+    diloco. Checkpoints contain the gradients gathered so far. At the end of a training, up to K - 1 gathered gradients
+    remain unused.
     """
 
     def __init__(self, settings: GatherSettings, weights: tf.Variable, workers: int, most_workers: int):

@@ -32,7 +32,7 @@ class AdagradUpdate(UpdateRule[AdagradSettings]):
     """n += g^2; w -= learning rate x g / (sqrt(n) + epsilon).
 
     Adagrad with a diagonal matrix (Duchi et al. 2011, jmlr.org/papers/v12/duchi11a.html, figure 1). A share scales the
-    step, but n takes the whole gradient, as the mean square of Adam does.
+    step, but n is computed from the unscaled gradient, as the mean square of Adam is.
     """
 
     slot_names = ("accumulator",)
@@ -67,7 +67,7 @@ class AdagradRows(RowRule[AdagradSettings]):
     """The update of `AdagradUpdate`, computed by TensorFlow's fused sparse kernel."""
 
     def apply(self, update: RowUpdate) -> tf.Operation:
-        # The step is linear in the rate, so a share can scale the rate. The sum of squares takes the whole gradient.
+        # The step is linear in the rate, so the share scales the rate. It must not scale the sum of squares.
         return tf.raw_ops.ResourceSparseApplyAdagradV2(
             var=self._rows.handle,
             accum=self.slots["accumulator"].handle,

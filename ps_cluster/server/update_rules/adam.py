@@ -72,7 +72,7 @@ def bias_correction(settings: AdamSettings, updates_before: tf.Tensor) -> tf.Ten
 
 
 def running_mean(decay: float, before: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
-    """Return a running mean after a new value."""
+    """Return a running mean, updated with a new value."""
     return before + (1 - decay) * (value - before)
 
 

@@ -20,7 +20,7 @@ class CompiledSettings(RuleSettings):
 
 
 class Compiled(OptimizerRule[CompiledSettings]):
-    """Takes rule, rate, weight decay and clipping from the network's compile(). Without compile(): adam at rate 0.001.
+    """Takes rule, rate, weight decay and clipping from the network's compile(), or adam at rate 0.001 without it.
 
     Another rule replaces this one before any process starts (`launch.local_run.complete_config`). So this rule has no
     update, and its staleness method is only a placeholder too.

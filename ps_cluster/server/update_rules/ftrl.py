@@ -50,8 +50,8 @@ class FtrlUpdate(UpdateRule[FtrlSettings]):
     difference. With the paper's z, a schedule would scale all weights along with the rate.
 
     z starts at 0, as in Keras, so the weights forget their initial values as n grows. A learning-rate factor multiplies
-    the rate of its weight. A share scales the gradient in z, but n takes the whole gradient, and the regularisation
-    stays the same.
+    the rate of its weight. A share scales the gradient in z, but n is computed from the unscaled gradient, and
+    the regularisation stays the same.
     """
 
     slot_names = ("accumulator", "linear")
@@ -154,7 +154,7 @@ class Ftrl(OptimizerRule[FtrlSettings]):
         return {"accumulator": accumulator, "linear": linear, "weights": weights}
 
     def check(self, config: RunConfig) -> None:
-        """Raise ValueError if anything else would change the weights, which the rule computes from n and z alone."""
+        """Raise ValueError if other settings change the weights, because the rule computes them from n and z alone."""
         why = "rule ftrl computes the weights from sums of gradients alone, so"
         if decay := config.optimizer.weight_decay:
             raise ValueError(

@@ -23,7 +23,7 @@ ORTHOGONALISING = (3.4445, -4.7750, 2.0315)  # Jordan et al. 2024
 
 
 class MatrixSettings(MomentumSettings):
-    """The settings that the rules with orthogonal steps share."""
+    """The settings that all rules with orthogonal steps have in common."""
 
     matrices: tuple[str, ...] = Field(
         default=("kernel",),
@@ -131,7 +131,7 @@ class MuonUpdate(UpdateRule[MuonsSettings]):
     def _step_of_others(
         self, gradient: tf.Tensor, velocity: tf.Tensor, update: tf.Tensor, updates_before: tf.Tensor
     ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        """Return the step of the weights outside of matrices, divided by the learning rate, and other slots' values.
+        """Return the step of the weights outside of matrices, divided by the learning rate, and new values of slots.
 
         Args:
           gradient: float32 [n], without the share.

@@ -54,7 +54,7 @@ class RmspropUpdate(UpdateRule[RmspropSettings]):
                 grad=gradient,
                 use_locking=True,
             )
-        # The kernel supports neither share nor factors. The mean square takes the whole gradient, as in Adam.
+        # The kernel supports neither share nor factors. As in Adam, the share does not scale the mean square.
         before = slots["mean_square"].read_value()
         mean_square = before + (1 - settings.rho) * (gradient * gradient - before)
         step = times(share, learning_rate * gradient * tf.math.rsqrt(mean_square + settings.epsilon))

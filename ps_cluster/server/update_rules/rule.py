@@ -58,7 +58,7 @@ def make_rule(
     variables: RuleVariables = ON_THIS_DEVICE,
     matrices: Sequence[Matrix] = (),
 ) -> UpdateRule[Any]:
-    """Return the rule that `settings` name. All arguments are as for `UpdateRule`."""
+    """Return the rule that `settings.rule` names. All arguments are as for `UpdateRule`."""
     return RULES[settings.rule].update(settings, weights, factors, variables, matrices)
 
 
