@@ -50,8 +50,8 @@ class Airbench(ImageNetwork[AirbenchSettings]):
 
         Its layers are a 2x2 whitening convolution; three groups of convolution, pooling, normalisation, activation,
         convolution, normalisation, activation; the largest value of each filter; a dense layer without bias, divided by
-        9. The moving statistics have a larger momentum than the paper's, which has 0.6 for a batch of 1,024, because a
-        worker's batch is a fraction of that.
+        9. The momentum of the moving statistics is larger than in the paper (0.6 for a batch of 1,024), because a
+        worker's batch is smaller.
         """
         activation = settings.activation
         layers = keras.layers
@@ -87,7 +87,7 @@ class Airbench(ImageNetwork[AirbenchSettings]):
 
 
 def _make_partial_identity(model: keras.Model) -> None:
-    """Make the first `in` filters of each 3x3 convolution pass their input through (Dirac; Jordan 2024, 3.3)."""
+    """Make the first filters of each 3x3 convolution copy one input channel each (Dirac; Jordan 2024, 3.3)."""
     for layer in model.layers:
         if isinstance(layer, keras.layers.Conv2D) and layer.kernel_size == (3, 3):
             kernel = layer.kernel.numpy()
