@@ -42,7 +42,7 @@ class NetworkEnd:
 
     @property
     def arrays(self) -> list[str]:
-        """For each output, the name of the array with its targets. Raises ValueError if outputs and targets don't match."""
+        """For each output, the array with its targets. Raises ValueError if targets and outputs don't match."""
         if self._of_all.others:
             return target_names(self._model, self.structure, self._of_all)
         return [TARGET] * len(self._graph.tensors)
@@ -71,10 +71,10 @@ class NetworkEnd:
     def gives_probabilities(self, loss: keras.Loss | None = None) -> bool:
         """Return whether the output consists of probabilities already, so that no activation has to follow.
 
-        A softmax, a sigmoid or the layer `PROBABILITIES` at the end shows this. If there is none of them, the output's loss
-        in compile() decides: if it takes probabilities and compares each number with a label of 0 or 1, the numbers are
-        probabilities, however they are computed. If each of several classes has an output, the loss does not decide.
-        A softmax is then added, which does not change which output is the largest.
+        A softmax, a sigmoid or the layer `PROBABILITIES` at the end shows this. If there is none of them, the output's
+        loss in compile() decides: if it takes probabilities and compares each number with a label of 0 or 1, the
+        numbers are probabilities, however they are computed. If each of several classes has an output, the loss does
+        not decide. A softmax is then added, which does not change which output is the largest.
         """
         objective = OBJECTIVES[self._spec.objective]
         if not objective.has_accuracy:

@@ -62,7 +62,7 @@ class FlatLayout:
         return tf.concat([tf.reshape(tf.cast(t, tf.float32), [-1]) for t in tensors], axis=0)
 
     def factors(self, rules: Iterable[tuple[str, float]]) -> np.ndarray:
-        """Return float32 [length]: for each weight the factor of the first pattern that its variable's path contains, or 1.
+        """Return float32 [length]: for each weight the factor of the first pattern that its variable's path has, or 1.
 
         A pattern may be anywhere in the path, and may contain the wildcards `?` and `*`.
         """

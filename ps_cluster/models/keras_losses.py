@@ -84,7 +84,7 @@ def target_for(judging: keras.Loss | keras.Metric, targets: tf.Tensor, output: t
 
 
 def _takes_rows(judging: keras.Loss | keras.Metric) -> bool:
-    """Return whether a loss or metric of Keras compares targets with outputs elementwise; False for a user's own code."""
+    """Return whether a loss or metric of Keras compares targets with outputs elementwise; False for a user's code."""
     if hasattr(judging, "sparse_y_true"):  # intersection over union
         return not judging.sparse_y_true
     function = wrapped_by(judging)

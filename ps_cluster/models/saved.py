@@ -23,7 +23,7 @@ def load_saved(file: Path, spec: ExampleSpec) -> keras.Model:
     named. A regression that was not saved by a run is assumed to return the target's units, like any model of Keras.
 
     Raises:
-      ValueError, TypeError: the file contains no model, or a model with a layer or loss that none of these files defines.
+      ValueError, TypeError: the file contains no model, or a model with a layer or loss that is defined nowhere.
     """
     return in_own_units(load_finished(file, compiled=True), spec)
 

@@ -57,11 +57,11 @@ def blocks_of(model: keras.Model) -> list[Block]:
 
 
 def balanced(blocks: Sequence[Block], parts: int) -> list[int]:
-    """Return the index of the first block of each part, for the most balanced way to cut a network.
+    """Return the index of the first block of each part, for the most balanced cut of a network.
 
     The most balanced way has the smallest sum of squares, where each part adds the square of its number of weights. If
-    several ways have the same sum, the one that sends least is chosen. Each part has weights, so there are at most as
-    many parts as blocks with weights.
+    several ways have the same sum, the one that sends the fewest numbers is chosen. Each part has weights, so there
+    are at most as many parts as blocks with weights.
     """
     until = [0, *accumulate(block.weights for block in blocks)]
     # The end of the parts so far → the cost of the best way to cut up to there, and the first blocks of its parts.
@@ -126,7 +126,7 @@ class StagedNetwork:
             def compute(vector: tf.Tensor, *arrived: tf.Tensor) -> Forward:
                 given = {"activations": arrived[0]} if arrived else inputs
                 passed = stage.forward(vector, own, given, random_state)  # noqa: B023 (it is called in this iteration)
-                return passed._replace(fresh=tf.stop_gradient(passed.fresh))  # so that no zeros flow back through `fresh`
+                return passed._replace(fresh=tf.stop_gradient(passed.fresh))  # so no zeros flow back through `fresh`
 
             crossing = [passes[-1].outputs] if passes else []  # networks are cut only where one tensor crosses
             passes.append(compute_on(part.device, compute, vector, *crossing))

@@ -13,7 +13,7 @@ from ps_cluster.config.networks import ActivationSettings, UsualScore
 from ps_cluster.config.objectives import ArrayField, ExampleSpec
 from ps_cluster.models.networks import ImageNetwork, mean_and_std, pixels
 
-PATCHES = 2_100_000  # the largest number of patches from which whitening is computed
+PATCHES = 2_100_000  # the largest number of patches from which the whitening is computed
 PATCHES_AT_ONCE = 100_000  # patches per conversion to float32; converting all at once is slower, and takes 200 MB more
 
 
