@@ -88,7 +88,7 @@ class ArrayField:
 
     @property
     def packed(self) -> ArrayField:
-        """The field in its packed form. Texts are packed as code points, along one more axis, which is the last one."""
+        """The field in its packed form. Texts are packed as code points, along an additional last axis."""
         return ArrayField(self.code, (*self.shape, self.characters)) if self.dtype == TEXT else self
 
     @property
@@ -245,7 +245,7 @@ class Objective(Named):
         """Raise ValueError, with a short reason, if the targets of a split can't be trained on."""
 
     def check_held_out(self, target: np.ndarray, held_out: np.ndarray, spec: ExampleSpec) -> None:
-        """Raise ValueError, with a short reason, if held-out targets differ from all targets, as in sorted data."""
+        """Raise ValueError, with a short reason, if held-out targets are not representative, as in sorted data."""
 
     def groups(self, target: np.ndarray, spec: ExampleSpec) -> Iterator[tuple[str, np.ndarray]]:
         """Yield the name and the indices, int64 [M], of each group of examples with similar targets [N, ...]."""

@@ -132,7 +132,7 @@ class Registry(Generic[T]):
         """Trust the file in a name that the user wrote, so that its code may be run. Return the name with an absolute path.
 
         Args:
-          folder: the folder to which paths are relative.
+          folder: the folder at which relative paths start.
         """
         return trust_reference(name, folder)
 

@@ -88,7 +88,7 @@ class WorkerParts:
 
 
 def is_by_worker(text: str) -> bool:
-    """Return whether this value of `training.sample` gives each worker its own examples. The value need not be valid."""
+    """Return whether this value of `training.sample` gives each worker its own examples. It may be an invalid value."""
     return text in (OF_WORKER, OF_FILES) or _ROWS.fullmatch(text) is not None
 
 

@@ -70,7 +70,7 @@ def _why_unfit(layer: keras.layers.Embedding) -> str:
 
 
 def _unfit_tables(network: FlatNetwork, spec: ExampleSpec) -> list[tuple[TableLayer, str]]:
-    """Return the layers that can't be tables among the network's proposed tables, each with the reason."""
+    """Return those layers of the network's proposed tables that can't be tables, each with the reason."""
     vectors = tf.TensorSpec([network.weights.length]), tf.TensorSpec([network.statistics.length])
     calls, unread, given = list[TableCall](), list[keras.Variable](), list[tf.Tensor]()
 

@@ -442,7 +442,7 @@ class RegressionJudge(ObjectiveJudge):
     def compared(self, targets: tf.Tensor, outputs: tf.Tensor) -> Compared | None:
         """Return targets and predictions in the target's own units, minus the training examples' mean, [B, outputs].
 
-        This does not change the metrics. Without it, float32 could lose small differences between large numbers.
+        Subtracting the mean does not change the metrics. It keeps small differences of large numbers in float32.
         """
         predicted = tf.cast(outputs, tf.float64) * self._std + self._mean
         return tf.cast(targets - self._center, tf.float32), tf.cast(predicted - self._center, tf.float32)
