@@ -207,10 +207,7 @@ class ObjectiveJudge(Judge):
 
 
 class ClassificationJudge(ObjectiveJudge):
-    """Judges by the cross-entropy of the softmax, in nats.
-
-    Labels are smoothed as in Szegedy et al. 2016, arXiv:1512.00567, section 7.
-    """
+    """Judges by softmax cross-entropy in nats. Labels are smoothed as in Szegedy et al. 2016, arXiv:1512.00567, sec. 7."""
 
     gives_scores = True
 
