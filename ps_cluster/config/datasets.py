@@ -58,7 +58,7 @@ MeanOverViews: TypeAlias = "Callable[[NetworkOutputs, Inputs], tf.Tensor]"
 
 
 class Form(Named):
-    """A form of data. Subclass it, and write both methods.
+    """A form of data. Subclass it, write `dataset`, and set `endings` or override `recognises`.
 
     Attributes:
       name: the name of the form; users may write `name:path` to choose it.
@@ -78,7 +78,7 @@ class Form(Named):
         return path.name.lower().endswith(self.endings) and os.path.isfile(path)
 
     def one_change(self, path: Path) -> str:
-        """Describe the one change that would give a path this form; "" if there is none. Reads no more than `recognises`."""
+        """Describe the one change that would give a path this form; "" if there is none. Reads as little as `recognises`."""
         return ""
 
     def dataset(self, path: Path) -> DataSet[Any]:
@@ -271,7 +271,7 @@ class Contents:
           test: the test examples in the same form.
           classes: the names of the classes or labels; (): their numbers are their names.
           output: the name of the output that the target is for, if the network has further outputs.
-          others: name of a further output → what its target is. `target_array` returns the name of its array.
+          others: name of a further output → its target's objective and classes. `target_array` returns the array name.
 
         Raises:
           UserError: there is no target, or a field is no array.

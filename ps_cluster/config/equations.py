@@ -27,7 +27,7 @@ class UpdateParts:
     updates_before: int  # the number of updates that the shard had applied before
     factors: np.ndarray  # [k], the learning-rate factors of the weights
     decay: np.ndarray  # [k], the share of each weight that decay removes per unit of learning rate
-    share: np.ndarray | float | None = None  # the factor by which the gradient counts, a number or [k]; None: fully
+    share: np.ndarray | float | None = None  # the factor of the gradient, a number or [k]; None: 1
     is_whole: bool = False  # whether the k positions are the complete vector, in order
 
     @property

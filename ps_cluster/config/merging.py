@@ -1,6 +1,6 @@
 """Merge the layers of settings into a configuration. Later layers win.
 
-1. defaults: configs/default.yaml; the default of a setting that only one mode, network, … has is in its class.
+1. defaults: configs/default.yaml; the default of a setting of a single mode, network, … is in its settings class.
 2. recipe: settings that suit the chosen network, data set, mode, number of workers and batch size (config/recipe.py).
 3. files: the files that the user's file extends, then the user's file.
 4. environment: the variables PS_CLUSTER__SECTION__KEY.
@@ -114,7 +114,7 @@ def resolve(
 
 
 def load_config(file: Path) -> RunConfig:
-    """Read a run's config.yaml, which is complete. Raises UserError if it is wrong."""
+    """Read a run's config.yaml, which is complete. Raises UserError if a setting is wrong."""
     tree = read_yaml(file)
     try:
         return fitted(tree)
@@ -139,10 +139,10 @@ def load_mode_and_cluster(file: Path) -> tuple[Mode, ClusterSettings]:
 
 
 def resolve_resumed(file: Path, changes: Layer, environment: Mapping[str, str]) -> Resolved:
-    """Merge the settings of a resumed run: its config.yaml, other values for some dotted keys, and the strictest isolation.
+    """Merge the settings of a resumed run: its config.yaml, changed values of dotted keys, and the strictest isolation.
 
     Args:
-      environment: environment variables. Only the variable of the isolation counts: a resumed run keeps its settings.
+      environment: environment variables. Only the isolation's variable counts, as a resumed run keeps its settings.
     Raises:
       UserError: a value is wrong, or the run's mode does not use a setting.
     """

@@ -160,8 +160,8 @@ class Mode(Named, ABC):
     def equation(self, config: RunConfig, parts: UpdateParts) -> Slots | None:
         """Return "weights" and the slots after an update, computed in numpy, for the proof.
 
-        The slots are those of `ParameterShard.slots`. The proof does not compare a slot that is left out. None: the
-        equation of the optimizer rule holds, because the mode does not change it.
+        The slots are those of `ParameterShard.slots`. The proof does not compare a slot that is missing. Return None if
+        the mode does not change the equation of the optimizer rule.
         """
         return None
 

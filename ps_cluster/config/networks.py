@@ -131,7 +131,7 @@ def unbuildable(settings: NetworkSettings, spec: ExampleSpec, reason: str) -> Us
 
 
 class FunctionNetwork(Network[NetworkSettings]):
-    """A user's function that returns a Keras model. It takes nothing, the examples, or the examples and the settings."""
+    """A user's function that returns a Keras model. Arguments: none, the examples, or examples and settings."""
 
     def __init__(self, function: Callable[..., Any]):
         """Keep the function. Raises UserError if it takes other arguments; a pickled function is checked in `build`."""

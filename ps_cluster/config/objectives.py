@@ -88,7 +88,7 @@ class ArrayField:
 
     @property
     def packed(self) -> ArrayField:
-        """The field in its packed form. Texts are packed as code points, along one more axis, which is the last one."""
+        """The field in its packed form. Texts are packed as code points, along an additional last axis."""
         return ArrayField(self.code, (*self.shape, self.characters)) if self.dtype == TEXT else self
 
     @property
@@ -109,7 +109,7 @@ class ArrayField:
 
 @dataclass(frozen=True)
 class OtherTarget:
-    """What a further output of a network has to predict: `target`, `objective` and `classes` of an `ExampleSpec`."""
+    """The target of a further output of a network, with its objective and classes, as in an `ExampleSpec`."""
 
     field: ArrayField
     objective: str
@@ -245,7 +245,7 @@ class Objective(Named):
         """Raise ValueError, with a short reason, if the targets of a split can't be trained on."""
 
     def check_held_out(self, target: np.ndarray, held_out: np.ndarray, spec: ExampleSpec) -> None:
-        """Raise ValueError, with a short reason, if held-out targets differ from all targets, as in sorted data."""
+        """Raise ValueError, with a short reason, if held-out targets are not representative, as in sorted data."""
 
     def groups(self, target: np.ndarray, spec: ExampleSpec) -> Iterator[tuple[str, np.ndarray]]:
         """Yield the name and the indices, int64 [M], of each group of examples with similar targets [N, ...]."""
@@ -454,7 +454,7 @@ class Regression(Objective):
         return ("rmse", "r2")
 
     def pairs_to_find(self, target: np.ndarray, spec: ExampleSpec) -> np.ndarray | None:
-        """Return all pairs: a user has chosen each item that has a rating, whatever the rating is."""
+        """Return all pairs: every item that a user has rated counts as chosen, whatever the rating is."""
         return np.ones(len(target), bool) if spec.outputs == 1 else None
 
     def check_target(self, target: np.ndarray, spec: ExampleSpec) -> None:
@@ -487,7 +487,7 @@ class Regression(Objective):
         return errors
 
     def guess(self, target: np.ndarray, spec: ExampleSpec) -> float | None:
-        """Return the mean absolute error of the mean of the training targets."""
+        """Return the mean absolute error if the mean of the training targets is predicted for every example."""
         if not spec.target.mean:
             return None
         sums = (float(np.abs(part - np.array(spec.target.mean)).sum()) for part in _parts(target, np.float64))

@@ -116,8 +116,8 @@ class OptimizerRule(Named, Generic[OwnSettings]):
       update: the class that changes the weights of a shard.
       row_update: the class that changes single rows of an embedding table; None: the rule can't, so tables are refused.
       staleness_method: the default staleness method of mode async with this rule.
-      staleness_method_of_compile: the default method if the learning rate comes from compile(), where it was chosen for
-        `fit`; None: `staleness_method`.
+      staleness_method_of_compile: the default method if the learning rate comes from compile() and was therefore
+        chosen for `fit`; None: `staleness_method`.
     """
 
     Settings: type[RuleSettings] = RuleSettings

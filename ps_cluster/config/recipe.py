@@ -85,7 +85,7 @@ def of_users_network(rule: object) -> dict[str, Any]:
       rule: the optimizer rule that was chosen; None: the rule of the network's compile().
     """
     chosen = RULES[rule if isinstance(rule, str) and rule in RULES else COMPILED]
-    # The class of rule `compiled` has a default weight decay too: None, which stands for the one of compile().
+    # The class of rule `compiled` also has a default weight decay: None, which stands for the decay of compile().
     own = {name: field.default for name, field in chosen.Settings.model_fields.items() if not field.is_required()}
     return {
         "data": {"augmentation": {"crop_padding_pixels": 0, "flip": "none"}},

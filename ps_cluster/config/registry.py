@@ -104,7 +104,7 @@ class Registry(Generic[T]):
         return found
 
     def _objects_of(self, module: ModuleType) -> Iterator[T]:
-        """Yield the objects in a module. Then create one of each class there that has a name and no object yet."""
+        """Yield the objects in a module, and a new object of each class there that has a name but no object."""
         objects = [thing for thing in vars(module).values() if isinstance(thing, self._base)]
         yield from objects
         with_objects = {type(one) for one in objects}
@@ -132,7 +132,7 @@ class Registry(Generic[T]):
         """Trust the file in a name that the user wrote, so that its code may be run. Return the name with an absolute path.
 
         Args:
-          folder: the folder to which paths are relative.
+          folder: the folder at which relative paths start.
         """
         return trust_reference(name, folder)
 

@@ -88,12 +88,12 @@ class WorkerParts:
 
 
 def is_by_worker(text: str) -> bool:
-    """Return whether a text gives each worker examples of its own. It need not be valid otherwise."""
+    """Return whether this value of `training.sample` gives each worker its own examples. It may be an invalid value."""
     return text in (OF_WORKER, OF_FILES) or _ROWS.fullmatch(text) is not None
 
 
 def ends_of_files(rows_of_files: Sequence[int], workers: int) -> tuple[int, ...]:
-    """Return where the examples of each worker end if each gets consecutive whole files with about as many examples.
+    """Return where each worker's examples end, if each gets consecutive whole files with similar numbers of examples.
 
     Raises:
       ValueError: there are fewer files than workers.

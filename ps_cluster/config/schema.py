@@ -42,15 +42,16 @@ PAGE = "docs/configuration.md"  # lists all settings
 MOST_WORKERS, MOST_PARAMETER_SERVERS = 8, 4
 MOST_WORKERS_OF_A_CLUSTER = 1000
 MOST_EPOCHS = 100_000
-# The assumed speed of one worker until a step has been measured. The largest network of this package reaches 215 in
-# float32 on a core to itself.
+# The assumed speed of one worker until a step has been measured. The largest network of this package reaches 215
+# examples per second in float32 on a core of its own.
 SLOWEST_EXAMPLES_PER_SECOND = 20.0
 STEPS_IN_TIME = 3  # the wait for a step lasts at least this many steps of the slowest worker
 
 # The window, in steps, of a shard's ledger on the parameter server: 8.9 MB of rows and 0.5 MB of step ids.
 LEDGER_WINDOW, STEPS_IN_WINDOW_PER_WORKER = 2**16, 256
 
-# A network learns little in an epoch with fewer than FEW_UPDATES, unless the whole training has ENOUGH_UPDATES.
+# A network learns little if an epoch has fewer than FEW_UPDATES updates and the whole training has fewer than
+# ENOUGH_UPDATES.
 FEW_UPDATES, ENOUGH_UPDATES = 10, 200
 LONGEST_SECONDS = 1e9  # far above any useful value
 ClassWeight = Annotated[float, Field(gt=0, le=LARGEST_FACTOR)]
@@ -442,7 +443,7 @@ class RunConfig(Section):
 
     @property
     def updates_at_once(self) -> int:
-        """The number of updates that become visible at one time: with all-reduce all of a dispatch, else 1."""
+        """The number of updates that become visible at one time: a whole dispatch with all-reduce, otherwise 1."""
         return self._first_dispatch if self.mode_kind.promise.waits is Waits.FOR_ALL_REDUCE else 1
 
     @property
@@ -461,7 +462,7 @@ class RunConfig(Section):
         return 1 << (max(most, at_once) - 1).bit_length()
 
     def longest_update_seconds(self, step_s: float = 0.0) -> float:
-        """Return the longest expected time between two updates of a healthy run. Waits for an update must be longer.
+        """Return the longest expected time between two updates of a healthy run. Timeouts have to be longer.
 
         Args:
           step_s: the measured seconds of a step of the slowest worker.

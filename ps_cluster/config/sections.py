@@ -30,7 +30,7 @@ def flat(layer: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def nested(dotted: Mapping[str, Any]) -> Layer:
-    """Convert dotted key → value to a tree of sections. Raises UserError if a key goes through a plain value."""
+    """Convert dotted key → value to a tree of sections. Raises UserError if a section in a key is a plain value."""
     tree: Layer = {}
     for key, value in dotted.items():
         *sections, name = key.split(".")

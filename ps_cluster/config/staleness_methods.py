@@ -79,7 +79,7 @@ class StalenessMethod(Named, Generic[OwnSettings]):
         return 1
 
     def given_weights(self, at_pull: Slots) -> np.ndarray:
-        """Return the weights that a pull gives, float64 [k].
+        """Return the weights that a pull returns, float64 [k].
 
         `at_pull`: "weights" and `Correction.pull_state` at the moment of the pull.
         """

@@ -1,4 +1,4 @@
-"""Parse `--straggler`: workers that are slow on purpose."""
+"""Parse the option `--straggler`, which makes workers slow on purpose."""
 
 from __future__ import annotations
 

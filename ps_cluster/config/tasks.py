@@ -25,7 +25,7 @@ class Task:
 
 
 def leader_type(types: Container[str]) -> str:
-    """Return the type of the leader, which writes checkpoints, rows and the result: the chief, else a worker (its index is 0).
+    """Return the type of the leader, which writes checkpoints, rows and the result: the chief, or else worker 0.
 
     Args:
       types: the task types of the cluster.

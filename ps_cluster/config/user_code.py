@@ -48,7 +48,7 @@ def parse(text: str) -> Reference | None:
 
 
 def absolute(text: str, folder: Path) -> str:
-    """Return a reference with the absolute path of its file, relative to `folder`; any other text unchanged."""
+    """Return a reference with an absolute path; any other text unchanged. Relative paths start at `folder`."""
     reference = parse(text)
     if reference is None:
         return text
@@ -56,7 +56,7 @@ def absolute(text: str, folder: Path) -> str:
 
 
 def absolute_path(path: str | Path, folder: Path) -> Path:
-    """Return the absolute path of a file relative to `folder`; ~ is the home directory."""
+    """Return the absolute path of a file. A relative path starts at `folder`; ~ is the home directory."""
     return Path(os.path.normpath(folder.absolute() / os.path.expanduser(path)))
 
 
@@ -189,7 +189,7 @@ def load_entry_point(group: str, name: str) -> Any:
 
 
 def _module(reference: Reference) -> ModuleType:
-    """Import the file under a unique module name. It can import files in the same folder."""
+    """Import the file under a unique module name. The file can import other files in its folder."""
     path = str(reference.file)
     name = f"ps_cluster_door_{hashlib.sha256(path.encode()).hexdigest()[:16]}"
     if name in sys.modules:

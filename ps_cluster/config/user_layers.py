@@ -33,7 +33,7 @@ class NamedLayer:
 
     origin: str  # the name in messages: a file, a recipe, an environment variable, TF_CONFIG, or "options"
     settings: Layer
-    may_repeat: bool = False  # whether it may contain defaults of settings that the mode does not use, as a config.yaml
+    may_repeat: bool = False  # whether it may contain defaults of settings that the mode does not use, like config.yaml
     parts: tuple[NamedLayer, ...] = ()  # the layers from which it was merged, the lowest first
 
     def has(self, field: str) -> bool:

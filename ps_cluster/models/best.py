@@ -25,7 +25,7 @@ def load_best(file: Path, settings: NetworkSettings, spec: ExampleSpec) -> keras
 
     Raises:
       UserError: the user has not named the code that builds the network.
-      Exception: the file is damaged, or is not of this network.
+      Exception: the file is damaged, or belongs to another network.
     """
     try:
         return load_finished(file)

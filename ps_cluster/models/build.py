@@ -49,7 +49,7 @@ def build(
 
 @contextmanager
 def dtype_policy(name: str) -> Iterator[None]:
-    """Make this the dtype policy of all layers that are created within the block and name no policy."""
+    """Set the dtype policy of all layers that are created within the block without a policy of their own."""
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(name)
     try:

@@ -61,9 +61,9 @@ class CompiledLoss:
         self._graph = tf.function(self._sum_of_step, autograph=False)
 
     def by_output(self, targets: Targets, outputs: Outputs) -> dict[int, keras.Loss]:
-        """Return the losses by the indices of their outputs. Raises ValueError if Keras can't match them.
+        """Return index of an output → its loss. Raises ValueError if Keras can't match losses and outputs.
 
-        `targets`: the targets of one example, in the form that losses take. `outputs`: tensors of their shapes.
+        `targets`: the targets of one example, in the form that losses take. `outputs`: tensors in the outputs' shapes.
         """
         try:
             with tf.init_scope():

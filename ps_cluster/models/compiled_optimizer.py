@@ -81,7 +81,7 @@ def schedule_settings(model: keras.Model) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return an argument of an optimizer or schedule, which may be NumPy's, as a value that JSON can hold."""
+    """Return an argument of an optimizer or schedule, which may be of a NumPy type, as a value that JSON can hold."""
     return value.item() if isinstance(value, np.generic) else np.asarray(value).tolist() if np.ndim(value) else value
 
 

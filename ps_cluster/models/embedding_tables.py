@@ -104,7 +104,7 @@ class Tables:
         for table in self.tables:
             variable = table.layer.embeddings.value
             values[table.group][table.first : table.first + table.rows] = variable
-            # Keras refers to the variable, so destroying it would free nothing. It gets an empty value instead.
+            # Keras refers to the variable, so deleting it here would free nothing. It gets an empty value instead.
             tf.raw_ops.AssignVariableOp(resource=variable.handle, value=tf.zeros([0, table.width]))
         return values
 
@@ -159,11 +159,12 @@ class Tables:
         return Rows(tuple(ids), tuple(places), tuple(sizes), tuple(counts))
 
     def reading(self, values: Sequence[tf.Tensor], rows: Rows) -> LookUp:
-        """Return a function that answers each call with vectors out of pulled rows: `values`, for each group [u, width].
+        """Return a function that answers each call with vectors from the pulled rows.
 
-        The layers have to be called in the same order as in the pass from which `rows` was computed.
+        `values`: the rows of each group, [u, width]. The layers have to be called in the same order as in the pass from
+        which `rows` was computed.
         """
-        # One gather and one split for all calls: the gradient of a slice would be as large as all vectors together.
+        # All calls share one gather and one split, because the gradient of a slice would be as large as all vectors.
         vectors = [
             iter(tf.split(tf.gather(of_group, places), sizes, num=sizes.shape[0]))
             for of_group, places, sizes in zip(values, rows.places, rows.sizes, strict=True)

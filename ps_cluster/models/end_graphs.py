@@ -31,7 +31,7 @@ def last_activation(tensor: tf.Tensor) -> tf.Operation | None:
     return found
 
 
-# The last operations of layers without an activation. Then the activations: TensorFlow's operation → Keras's name.
+# _PRODUCTS: last operations of layers without activation. _ACTIVATIONS: TensorFlow's operation → Keras's activation.
 _PRODUCTS = ("MatMul", "BatchMatMulV2", "Einsum", "Conv2D", "Conv3D", "Conv2DBackpropInput", "DepthwiseConv2dNative")
 _ACTIVATIONS = {
     "Sigmoid": "sigmoid", "Softmax": "softmax", "Tanh": "tanh", "Relu": "relu", "Relu6": "relu6", "LeakyRelu": "leaky_relu",
@@ -49,7 +49,7 @@ class Reach(NamedTuple):
 
     any_scale: bool  # whether the weights can multiply the outputs by any number
     any_place: bool = False  # whether the weights can add any number to the outputs
-    unscaled: bool = True  # whether no constant, which may set their units, multiplies the outputs
+    unscaled: bool = True  # whether the outputs are not multiplied by a constant, which may set their units
 
 
 def reach_of(tensor: tf.Tensor, trainable: frozenset[str]) -> Reach:

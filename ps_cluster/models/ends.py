@@ -21,17 +21,17 @@ from ps_cluster.private_names import made_by, wrapped_by
 class NetworkEnd:
     """The end of a network: its outputs in a graph outside of training, and what they mean.
 
-    All methods about a single output refer to the output for the target. If all outputs are for the same target, it is
-    the first output.
+    Methods about a single output refer to the output that predicts the target. If all outputs predict the same target,
+    they refer to the first output.
     """
 
     def __init__(self, model: keras.Model, spec: ExampleSpec, array: str = TARGET):
-        """Keep the model. It is traced only if that is needed. `array`: the array whose targets choose the output."""
+        """Store the model, which is traced only when needed. `array`: the array whose targets choose the output."""
         self._model, self._array, self._spec = model, array, spec.targets[array]
         self._of_all = spec
 
     def of(self, array: str) -> NetworkEnd:
-        """Return the end for the targets in another array."""
+        """Return the `NetworkEnd` for the targets in another array."""
         other = NetworkEnd(self._model, self._of_all, array)
         other._graph = self._graph
         return other
@@ -42,7 +42,7 @@ class NetworkEnd:
 
     @property
     def arrays(self) -> list[str]:
-        """For each output, the name of the array with its targets. Raises ValueError if they don't match."""
+        """For each output, the array with its targets. Raises ValueError if targets and outputs don't match."""
         if self._of_all.others:
             return target_names(self._model, self.structure, self._of_all)
         return [TARGET] * len(self._graph.tensors)
@@ -71,10 +71,10 @@ class NetworkEnd:
     def gives_probabilities(self, loss: keras.Loss | None = None) -> bool:
         """Return whether the output consists of probabilities already, so that no activation has to follow.
 
-        A softmax or sigmoid at the end shows this, or the layer `PROBABILITIES`. If there is neither, the output's loss
-        in compile() decides: if it takes probabilities and compares each number with a label of 0 or 1, the numbers are
-        probabilities, however they are computed. If each of several classes has an output, the loss does not decide.
-        A softmax is then added, which does not change which output is the largest.
+        A softmax, a sigmoid or the layer `PROBABILITIES` at the end shows this. If there is none of them, the output's
+        loss in compile() decides: if it takes probabilities and compares each number with a label of 0 or 1, the
+        numbers are probabilities, however they are computed. If each of several classes has an output, the loss does
+        not decide. A softmax is then added, which does not change which output is the largest.
         """
         objective = OBJECTIVES[self._spec.objective]
         if not objective.has_accuracy:
@@ -97,10 +97,10 @@ class NetworkEnd:
     def why_own_units(self, losses: Sequence[keras.Loss]) -> str:
         """Return why a regression has to be trained in its target's units; "" if standardised targets give the same network.
 
-        They do if the best network for the standardised targets is also the best one for the original targets.
-        This depends on the loss, and on whether the network can return any number. Where it is not known, targets stay
-        as they are. `losses`: the losses in compile(), of the outputs that have a loss. It is empty for a model that
-        was not compiled: such a model is trained with the squared error in standard deviations.
+        The network is the same if the best network for the standardised targets is also the best one for the original
+        targets. This depends on the loss, and on whether the network can return any number. If this is not known,
+        targets stay as they are. `losses`: the losses in compile(), one for each output that has a loss; empty for a
+        model that was not compiled. Such a model is trained with the squared error in standard deviations.
         """
         if is_marked(self._model, OWN_UNITS):
             return "a saved model returns them in their units"
@@ -127,7 +127,7 @@ class _OutputsGraph:
 
     tensors: Sequence[tf.Tensor]  # float [B, outputs] each
     structure: Outputs  # the same outputs in the structure that the model returns
-    trainable: frozenset[str]  # names of the graph's placeholders of variables that are trained
+    trainable: frozenset[str]  # names of the placeholders for trained variables in the graph
     adds_losses: bool  # whether layers add losses, such as regularisers
 
     @classmethod

@@ -13,7 +13,7 @@ from ps_cluster.files.values import one_line
 from ps_cluster.installation import IMPORT_FOLDER
 
 COMPUTATION = "own_computation"
-"""The name scope of a network's forward pass, loss and gradients. TensorFlow's errors in them are recognised by it."""
+"""The name scope of a network's forward pass, loss and gradients. It identifies TensorFlow's errors in them."""
 
 # The folders of code that is not the user's: this package, the standard library and installed packages. The names of
 # Python's frozen modules begin with "<frozen".

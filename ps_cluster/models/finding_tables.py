@@ -70,7 +70,7 @@ def _why_unfit(layer: keras.layers.Embedding) -> str:
 
 
 def _unfit_tables(network: FlatNetwork, spec: ExampleSpec) -> list[tuple[TableLayer, str]]:
-    """Return the layers of the network's tables that can't be tables, with the reasons."""
+    """Return those layers of the network's proposed tables that can't be tables, each with the reason."""
     vectors = tf.TensorSpec([network.weights.length]), tf.TensorSpec([network.statistics.length])
     calls, unread, given = list[TableCall](), list[keras.Variable](), list[tf.Tensor]()
 
@@ -83,7 +83,7 @@ def _unfit_tables(network: FlatNetwork, spec: ExampleSpec) -> list[tuple[TableLa
         unread.extend(unknown)
         given.extend(values)
 
-    signature = input_signature(spec), *vectors, tf.TensorSpec([])  # the last one: see `FlatNetwork.calls`
+    signature = input_signature(spec), *vectors, tf.TensorSpec([])  # the last spec: `value` of `FlatNetwork.calls`
     graph = forward.get_concrete_function(*signature).graph
     reasons = []
     for table in network.tables.tables:

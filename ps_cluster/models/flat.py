@@ -62,7 +62,7 @@ class FlatLayout:
         return tf.concat([tf.reshape(tf.cast(t, tf.float32), [-1]) for t in tensors], axis=0)
 
     def factors(self, rules: Iterable[tuple[str, float]]) -> np.ndarray:
-        """Return float32 [length]: for each weight the factor of the first pattern in its variable's path, or 1.
+        """Return float32 [length]: for each weight the factor of the first pattern that its variable's path has, or 1.
 
         A pattern may be anywhere in the path, and may contain the wildcards `?` and `*`.
         """
@@ -73,9 +73,9 @@ class FlatLayout:
     def matrices(self, patterns: Sequence[str]) -> list[tuple[int, int, int]]:
         """Return (begin, rows, columns) of each variable with at least two axes and one of the patterns in its path.
 
-        The last axis (units or filters) becomes the columns, and all other axes together become the rows. An exception
-        are the queries, keys and values of Keras's attention [inputs, heads, units of a head]: their first axis becomes
-        the rows.
+        The last axis (units or filters) becomes the columns, and all other axes together become the rows. The
+        queries, keys and values of Keras's attention [inputs, heads, units of a head] are an exception: their first
+        axis becomes the rows.
         """
         begins = np.cumsum([0, *self.sizes])
         return [
@@ -94,7 +94,8 @@ def kept_shares(model: keras.Model) -> np.ndarray:
     """Return float32 [m]: the share of each statistic's old value that a batch in training mode keeps.
 
     The share is the layer's momentum for the moving mean and variance of a BatchNormalization, and 1 for a frozen
-    weight. Any other variable takes the newest value that a step has computed: its share is 0, which is stable.
+    weight. Any other variable has share 0: it takes the newest value that a step has computed. This is stable at
+    any staleness.
     """
     layers = layers_of(model)
     shares = {
@@ -275,7 +276,7 @@ class FlatNetwork:
         return Forward(outputs, after - self.keep * given.statistics, losses), counts
 
     def split_rows(self, vector: tf.Tensor, rows: Rows) -> list[tf.Tensor]:
-        """Return the parts of a vector of weights and rows: [n], and [u, width] of each group."""
+        """Split a vector of weights and rows into the weights, [n], and the rows of each group, [u, width]."""
         if not self.tables:
             return [vector]
         sizes = [tf.size(ids) * width for ids, width in zip(rows.ids, self.tables.widths, strict=True)]
@@ -297,7 +298,7 @@ class FlatNetwork:
         return self.tables.table_rows_of(calls, servers)
 
     def calls(self, given: Arguments, value: tf.Tensor) -> tuple[list[TableCall], list[keras.Variable]]:
-        """Return the calls of tables in a forward pass, in order, and the variables that it reads without given values.
+        """Return the calls of tables in a forward pass, in order, and the variables without given values that it reads.
 
         `value`: [], the number with which the vectors that the calls return are filled.
         """
@@ -324,6 +325,6 @@ class FlatNetwork:
 
 
 def _in_float32(output: tf.Tensor) -> tf.Tensor:
-    """Return an output in float32, with its mask but without its scores, which Keras's losses ignore in bfloat16."""
+    """Return an output in float32. Keep its mask, but not its scores, as Keras's losses ignore bfloat16 scores."""
     _, mask = notes_of(output)
     return output if output.dtype == tf.float32 else with_notes(tf.cast(output, tf.float32), [None, mask])

@@ -1,8 +1,8 @@
 """Replace some of Keras's layers by faster layers that compute the same.
 
-Keras 3 builds batch normalisation from single operations in float32. TensorFlow builds GELU and SiLU from single
-operations in the dtype of their input. oneDNN's bfloat16 kernel for the gradient of a convolution's filters runs at
-half the speed of its other kernels (measured without AMX). In a step of airbench on one thread, GELU takes 14 ms
+Keras 3 builds batch normalisation from many small operations in float32. TensorFlow builds GELU and SiLU from many
+small operations in the dtype of their input. oneDNN's bfloat16 kernel for the gradient of a convolution's filters runs
+at half the speed of its other kernels (measured without AMX). In a step of airbench on one thread, GELU takes 14 ms
 instead of 72.
 """
 
@@ -18,7 +18,7 @@ import tensorflow as tf
 from ps_cluster.models.keras_losses import is_of_keras
 
 CHEAP_ACTIVATIONS = ("linear", "relu", "sigmoid", "softmax")  # each is a single operation already
-WIDE = 256  # channels; with 64, the copies take as much time as the matrix products save
+WIDE = 256  # channels; with 64 channels, the copies take as much time as the matrix products save
 
 
 def with_fused_layers(model: keras.Model) -> keras.Model:

@@ -32,7 +32,7 @@ _SMALLEST = 1e-30  # the smallest probability whose logarithm is taken
 PackedTargets: TypeAlias = tf.Tensor | Mapping[str, tf.Tensor]
 """The targets of examples as they are packed, [B, ...]; if there are several targets, by the names of their arrays."""
 Compared: TypeAlias = tuple[tf.Tensor, tf.Tensor]
-"""Truth and prediction."""
+"""The truth and the prediction."""
 # Keras's 200 thresholds of an area under a curve are 0.005 apart. Where positives are rare, most predictions are below
 # the first threshold, and the area comes out too small. More thresholds cost nothing, unless each of many labels has
 # its own.
@@ -44,8 +44,8 @@ def judge_of(spec: ExampleSpec, training: TrainingSettings | None = None, model:
 
     Args:
       training: the settings of label smoothing and class weights; None: the loss uses neither.
-      model: the network whose outputs are judged. None: the outputs are scores, one for each class, or standard
-        deviations.
+      model: the network whose outputs are judged. None: the outputs are scores, one for each class, or
+        values in standard deviations, for a regression.
     """
     if model is None:
         return OBJECTIVES[spec.objective].judge()(spec, training)
@@ -153,7 +153,7 @@ class Judge(ABC):
 
     @abstractmethod
     def finished(self, model: keras.Model) -> keras.Model:
-        """Return the model to save. If no other layer says what its outputs are, it gets a last layer that does."""
+        """Return the model to save. If no layer shows the meaning of its outputs, a last layer (marks.py) is added."""
 
     def loss(
         self, targets: Targets, outputs: Outputs, weights: tf.Tensor | None = None, part: MicroBatch | None = None
@@ -177,14 +177,14 @@ class ObjectiveJudge(Judge):
     needs_mark = False  # whether only the loss shows that they are probabilities, so that the saved model needs a mark
 
     def __init__(self, spec: ExampleSpec, training: TrainingSettings | None = None):
-        """Create a judge for outputs that are scores, or standard deviations. `training`: see `judge_of`."""
+        """Create a judge for outputs that are scores, or values in standard deviations. `training`: see `judge_of`."""
         self.of_prediction = self
         self.outputs = spec.outputs
         self._inputs = spec.inputs
         self._smoothing = training.label_smoothing if training else 0.0
 
     def adapt_to(self, end: NetworkEnd, losses: Mapping[int, keras.Loss]) -> None:
-        """Adapt to what the outputs mean. `losses`: index of an output → its loss in compile(); empty if none."""
+        """Adapt the judge to the outputs' meaning. `losses`: index of an output → its loss in compile(), if any."""
         if losses:
             self.of_probabilities = end.gives_probabilities(losses.get(end.place))
             self.needs_mark = self.of_probabilities and not end.ends_in_probabilities and not end.is_marked
@@ -207,7 +207,7 @@ class ObjectiveJudge(Judge):
 
 
 class ClassificationJudge(ObjectiveJudge):
-    """Cross-entropy of the softmax, in nats; labels smoothed as in Szegedy et al. 2016, arXiv:1512.00567, section 7."""
+    """Judges by softmax cross-entropy in nats. Labels are smoothed as in Szegedy et al. 2016, arXiv:1512.00567, sec. 7."""
 
     gives_scores = True
 
@@ -249,7 +249,7 @@ class ClassificationJudge(ObjectiveJudge):
         return tf.cast(self._predicted(outputs) == self.labels(targets), tf.float32)
 
     def _predicted(self, outputs: tf.Tensor) -> tf.Tensor:
-        """Return the class with the largest output, int32 [B]; -1 where an output is not finite, as argmax would be 0."""
+        """Return the class with the largest output, int32 [B]; -1 where an output is not finite (argmax gives 0)."""
         outputs = self.of_each_class(outputs)
         sound = tf.reduce_all(tf.math.is_finite(outputs), axis=-1)
         return tf.where(sound, tf.argmax(outputs, -1, tf.int32), -1)
@@ -302,7 +302,7 @@ class OneOutputJudge(ClassificationJudge):
     """
 
     def adapt_to(self, end: NetworkEnd, losses: Mapping[int, keras.Loss]) -> None:
-        """Adapt to what the output means. Raises ValueError for a loss that compares several numbers with each other."""
+        """Adapt to the output's meaning. Raises ValueError for a loss that compares several numbers with each other."""
         for loss in losses.values():
             if compares_classes(loss):
                 raise ValueError(
@@ -336,7 +336,7 @@ class OneOutputJudge(ClassificationJudge):
 
 
 class MultiLabelJudge(ObjectiveJudge):
-    """Mean binary cross-entropy over the labels, in nats. Label smoothing moves targets towards 1/2."""
+    """Judges by the mean binary cross-entropy over the labels, in nats. Label smoothing moves targets towards 1/2."""
 
     gives_scores = True
 
@@ -387,12 +387,12 @@ def _log_odds(probabilities: tf.Tensor) -> tf.Tensor:
 
 
 def _clipped(outputs: tf.Tensor) -> tf.Tensor:
-    """Clip probabilities to 0..1, as a network without an activation may exceed it. Non-finite values become NaN."""
+    """Clip probabilities to 0..1, which a network without activation may exceed. Non-finite values become NaN."""
     return tf.where(tf.math.is_finite(outputs), tf.clip_by_value(outputs, 0.0, 1.0), math.nan)
 
 
 class RegressionJudge(ObjectiveJudge):
-    """Mean squared error over the target's values, in units of their standard deviation over the training examples.
+    """Judges by the mean squared error over the target's values, in standard deviations of the training examples.
 
     The network's outputs are standardised: 0 is the training examples' mean, 1 is one standard deviation more. So one
     learning rate suits all units. Where standardising would change what is learned (`NetworkEnd.why_own_units`),
@@ -439,7 +439,7 @@ class RegressionJudge(ObjectiveJudge):
     def compared(self, targets: tf.Tensor, outputs: tf.Tensor) -> Compared | None:
         """Return targets and predictions in the target's own units, minus the training examples' mean, [B, outputs].
 
-        Without the mean the metrics are the same. With it, float32 could lose small differences of large numbers.
+        Subtracting the mean does not change the metrics. It keeps small differences of large numbers in float32.
         """
         predicted = tf.cast(outputs, tf.float64) * self._std + self._mean
         return tf.cast(targets - self._center, tf.float32), tf.cast(predicted - self._center, tf.float32)
@@ -462,7 +462,7 @@ class RegressionJudge(ObjectiveJudge):
 
 
 class NextByteJudge(ObjectiveJudge):
-    """Mean cross-entropy over the positions of a window, in nats; the metric is the same in bits per byte.
+    """Judges by the mean cross-entropy over a window's positions, in nats. The metric is this mean in bits per byte.
 
     Outputs are `BYTES` scores for each position, end to end: float32 [B, window * BYTES].
     """

@@ -76,7 +76,7 @@ def metric_takes_probabilities(metric: keras.Metric) -> bool:
 
 
 def target_for(judging: keras.Loss | keras.Metric, targets: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
-    """Return targets as a loss or metric takes them: labels become one-hot rows if it compares them elementwise."""
+    """Return targets in the form that `judging` takes: labels become one-hot rows if it compares elementwise."""
     if targets.dtype == tf.float64:  # a user's loss may compute in float32 only, as Keras does
         targets = tf.cast(targets, tf.float32)
     is_label = targets.dtype.is_integer and targets.shape.rank == 1
@@ -84,7 +84,7 @@ def target_for(judging: keras.Loss | keras.Metric, targets: tf.Tensor, output: t
 
 
 def _takes_rows(judging: keras.Loss | keras.Metric) -> bool:
-    """Return whether a loss or metric of Keras compares targets with outputs elementwise; False for one of a user."""
+    """Return whether a loss or metric of Keras compares targets with outputs elementwise; False for a user's code."""
     if hasattr(judging, "sparse_y_true"):  # intersection over union
         return not judging.sparse_y_true
     function = wrapped_by(judging)

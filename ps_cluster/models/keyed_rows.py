@@ -3,7 +3,7 @@
     key, int64  ──hash──►  one of `buckets`  ──compare with the keys there──►  one of its `ways` places, or none
 
 A key's row can only be in the key's bucket, as in a set-associative cache. So the content of a table is a few arrays of
-fixed shapes, which a checkpoint contains unchanged, and the row that was unused for longest is in a known bucket. The
+fixed shapes, which a checkpoint contains unchanged, and a row to evict is looked for in one bucket only. The
 launcher imports this module, so it must not import TensorFlow.
 """
 

@@ -1,6 +1,6 @@
-"""Add a last layer that says what the outputs of a saved model are, if no other layer shows this.
+"""Mark a saved model: add a last layer that shows the meaning of its outputs, if no other layer shows this.
 
-A mark is recognised by its name in the saved model. So each mark has a name that no user gives to a layer.
+Such a layer, called a mark, is recognised by its name. So each mark has a name that no user gives to a layer.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ps_cluster.private_names import copy_compiled, layers_of, made_by
 UNITS = "ps_cluster_units"  # turns a regression's standard deviations into the target's units
 OWN_UNITS = "ps_cluster_own_units"  # does nothing: the outputs of a regression are in the target's units
 SCORES = "ps_cluster_scores_not_probabilities"  # does nothing: the outputs are scores
-PROBABILITIES = "ps_cluster_probabilities"  # does nothing: the outputs are probabilities, as only the loss showed
+PROBABILITIES = "ps_cluster_probabilities"  # does nothing: the outputs are probabilities, which only the loss showed
 MARKS = (UNITS, OWN_UNITS, SCORES, PROBABILITIES)
 
 
@@ -34,7 +34,7 @@ def is_marked(model: keras.Model, mark: str) -> bool:
 
 
 def followed_by(model: keras.Model, layer: keras.Layer, inputs: Mapping[str, ArrayField]) -> keras.Model:
-    """Return a model whose outputs go through one more layer. `inputs`: its inputs, which a subclassed model lacks."""
+    """Return a model whose outputs go through one more layer. `inputs`: used for a subclassed model."""
     if not symbolic_inputs_of(model):
         given = {name: keras.Input(field.shape, name=name, dtype=field.network_dtype) for name, field in inputs.items()}
         arguments = as_arguments(given)
@@ -44,7 +44,7 @@ def followed_by(model: keras.Model, layer: keras.Layer, inputs: Mapping[str, Arr
 
 
 def with_mark(model: keras.Model, name: str, inputs: Mapping[str, ArrayField]) -> keras.Model:
-    """Return a model whose last layer says what its outputs are. A Sequential stays a Sequential."""
+    """Return a model with the mark `name` as its last layer. A Sequential stays a Sequential."""
     mark = keras.layers.Activation("linear", dtype="float32", name=name)
     if not isinstance(model, keras.Sequential):
         return followed_by(model, mark, inputs)
@@ -54,7 +54,7 @@ def with_mark(model: keras.Model, name: str, inputs: Mapping[str, ArrayField]) -
 
 
 def without_units(model: keras.Model) -> keras.Model:
-    """Return a model without the layer `UNITS` at its end, compiled as it was. Raises ValueError if it is elsewhere."""
+    """Return a model without the last layer `UNITS`, compiled as before. Raises ValueError if `UNITS` is elsewhere."""
     if is_marked(model, UNITS) and is_of_keras(model):
         inputs, outputs = _ends_of(model)
         bare = keras.Model(inputs, keras.tree.map_structure(_before_units, outputs), name=model.name)

@@ -30,7 +30,7 @@ def seeds_of(model: keras.Model) -> list[keras.Variable]:
 def seed_states(random_state: tf.Tensor, count: int) -> list[tf.Tensor]:
     """Return a state, int64 [2], for each of `count` SeedGenerators: a different one for each generator and step.
 
-    A generator adds 1 to the second number at each draw. So the second numbers of different steps are far apart.
+    A generator adds 1 to the second number at each draw, so different steps get second numbers that are far apart.
     `random_state`: int32 [2], the seed of the run and the step id.
     """
     if not count:

@@ -23,7 +23,7 @@ def load_saved(file: Path, spec: ExampleSpec) -> keras.Model:
     named. A regression that was not saved by a run is assumed to return the target's units, like any model of Keras.
 
     Raises:
-      ValueError, TypeError: the file contains no model, or a model with a layer or loss that no such file defines.
+      ValueError, TypeError: the file contains no model, or a model with a layer or loss that is defined nowhere.
     """
     return in_own_units(load_finished(file, compiled=True), spec)
 
@@ -53,7 +53,7 @@ def load_finished(file: Path, *, compiled: bool = False) -> keras.Model:
 
 
 def in_float32(model: keras.Model) -> keras.Model:
-    """Make a model compute in float32, whatever it was trained in. Its variables are float32 already."""
+    """Make a model compute in float32, whatever dtype it was trained in. Its variables are float32 already."""
     for layer in layers_of(model):
         if layer.compute_dtype == "bfloat16":
             layer.dtype_policy = "float32"

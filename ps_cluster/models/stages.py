@@ -33,9 +33,10 @@ class Block:
 
 
 def blocks_of(model: keras.Model) -> list[Block]:
-    """Return the blocks of a network, in order. Raises ValueError for a class of the user, or if a layer makes a mask.
+    """Return the blocks of a network, in order. Raises ValueError for a user's model class, or if a layer makes a mask.
 
-    A network can be cut where one tensor of floats crosses, and where no layer with variables is used on both sides.
+    A network can be cut where only one tensor, of floats, crosses the cut, and no layer with variables is used on both
+    sides.
     """
     graph = functional_model_of(model)
     for layer in layers_of(model):
@@ -56,11 +57,11 @@ def blocks_of(model: keras.Model) -> list[Block]:
 
 
 def balanced(blocks: Sequence[Block], parts: int) -> list[int]:
-    """Return the index of the first block of each part, for the most balanced way to cut a network.
+    """Return the index of the first block of each part, for the most balanced cut of a network.
 
     The most balanced way has the smallest sum of squares, where each part adds the square of its number of weights. If
-    several ways have the same sum, the one that sends least is chosen. Each part has weights, so there are at most as
-    many parts as blocks with weights.
+    several ways have the same sum, the one that sends the fewest numbers is chosen. Each part has weights, so there
+    are at most as many parts as blocks with weights.
     """
     until = [0, *accumulate(block.weights for block in blocks)]
     # The end of the parts so far → the cost of the best way to cut up to there, and the first blocks of its parts.
@@ -101,7 +102,7 @@ class StagedNetwork:
         for device, (before, after), (begin, end) in zip(devices, *ends, strict=True):
             model = keras.Model(before, after, name=f"{whole.model.name}_stage_{len(self.stages) + 1}")
             stage = FlatNetwork(model, seeds_before=seeds, to_float32=end == len(blocks))
-            # A layer may be called several times in a step. That is counted only for the whole network.
+            # Only the whole network counts how often a step calls each layer, so `keep` comes from there.
             stage.keep = whole.keep[statistics : statistics + stage.statistics.length]
             layers = ", ".join(layer for block in blocks[begin:end] for layer in block.layers)
             positions = np.arange(weights, weights + stage.weights.length)
@@ -118,16 +119,16 @@ class StagedNetwork:
         inputs: Mapping[str, tf.Tensor],
         random_state: tf.Tensor,
     ) -> PartedForward:
-        """Run the forward pass as `PartedNetwork.forward`. The parts are the stages."""
+        """Run the forward pass as `PartedNetwork.forward` describes it. The parts are the stages."""
         passes: list[Forward] = []
         for stage, part, vector, own in zip(self.stages, self.parts, weights, statistics, strict=True):
 
             def compute(vector: tf.Tensor, *arrived: tf.Tensor) -> Forward:
                 given = {"activations": arrived[0]} if arrived else inputs
                 passed = stage.forward(vector, own, given, random_state)  # noqa: B023 (it is called in this iteration)
-                return passed._replace(fresh=tf.stop_gradient(passed.fresh))  # so that no zeros flow back through it
+                return passed._replace(fresh=tf.stop_gradient(passed.fresh))  # so no zeros flow back through `fresh`
 
-            crossing = [passes[-1].outputs] if passes else []  # a single tensor: networks are cut only there
+            crossing = [passes[-1].outputs] if passes else []  # networks are cut only where one tensor crosses
             passes.append(compute_on(part.device, compute, vector, *crossing))
         losses = [loss for passed in passes for loss in passed.losses]
         return PartedForward(passes[-1].outputs, [passed.fresh for passed in passes], losses)
@@ -158,7 +159,7 @@ def _can_be_cut(graph: keras.Model, nodes: Sequence[LayerCall], end: int) -> boo
 
 
 def _crossing(graph: keras.Model, nodes: Sequence[LayerCall], end: int) -> list[keras.KerasTensor]:
-    """Return the tensors that the nodes before `end` make, and that later nodes need or the network returns."""
+    """Return the tensors of the nodes before `end` that later nodes need, or that the network returns."""
     later = [tensor for node in nodes[end:] for tensor in node.input_tensors]
     needed = set(map(id, [*keras.tree.flatten(graph.output), *later]))
     return [tensor for node in nodes[:end] for tensor in node.output_tensors if id(tensor) in needed]

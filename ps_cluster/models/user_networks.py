@@ -1,4 +1,4 @@
-"""Build and check a network that a user brings: refuse each part that training here would ignore, and name it."""
+"""Build and check a network that a user brings: refuse, by name, each part that training here would ignore."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def check_network(found: object, spec: ExampleSpec) -> keras.Model:
     model = without_units(found)
     _check_class(model)
     _check_variables(model)
-    # The losses and metrics stay. But if this were True, a copy or a saved model would refer to them, and Keras can't load
-    # the losses and metrics that a user has defined.
+    # The losses and metrics stay. But if `compiled` were True, a copy or a saved model would refer to them, and Keras
+    # can't load the losses and metrics that a user has defined.
     model.compiled = False
     graph = FlatNetwork(model).graph(spec)
     if resources := [one for one in graph.captured_inputs if one.dtype == tf.resource]:
@@ -70,7 +70,7 @@ def _check_class(model: keras.Model) -> None:
             raise ValueError(f"layer '{layer.name}' has stateful=True, whose state workers don't share: leave it out")
         if isinstance(layer, keras.layers.BatchNormalization) and layer.renorm:
             raise ValueError(f"layer '{layer.name}' has renorm=True, whose statistics can't be shared: leave it out")
-    keras.saving.serialize_keras_object(model)  # the best model is saved
+    keras.saving.serialize_keras_object(model)  # raises if the best model could not be saved later
 
 
 def _check_variables(model: keras.Model) -> None:
@@ -113,7 +113,7 @@ def _check_scores(model: keras.Model, spec: ExampleSpec, scores: tf.Tensor) -> N
 
 def _check_compiled(model: keras.Model, spec: ExampleSpec, outputs: Outputs) -> None:
     """Raise ValueError for a loss or metric of compile() that fails on a batch of zeros."""
-    # A batch size that differs from the length of every other axis, so that nothing is broadcast by mistake.
+    # The batch size differs from the length of every other axis, so that nothing is broadcast by mistake.
     size = max(one.outputs for one in spec.targets.values()) + 2
     judge = judge_of(spec, model=model)
     targets = judge.targets(zero_targets(spec, size))
@@ -125,7 +125,7 @@ def _check_compiled(model: keras.Model, spec: ExampleSpec, outputs: Outputs) -> 
 
 
 def check_outputs(model: keras.Model, spec: ExampleSpec, outputs: Outputs) -> None:
-    """Raise ValueError if the outputs do not fit the examples, or if there are several, and no loss for each."""
+    """Raise ValueError if the outputs do not fit the examples, or if there are several outputs but no loss."""
     flat = keras.tree.flatten(outputs)
     if spec.others:
         _check_each_output(model, spec, outputs)
@@ -165,7 +165,7 @@ def _advice(spec: ExampleSpec, shapes: Sequence[tuple[int | None, ...]]) -> str:
 
 
 def _numbers_in_words(shape: tuple[int | None, ...]) -> str:
-    """Describe an example's part of an output in words. `shape`: of the output, with the batch as its first axis."""
+    """Describe an example's part of an output in words. `shape`: [batch, ...], the output's shape."""
     if len(shape) != 2:
         return f"numbers of shape {list(shape[1:])}"
     return f"{shape[1]} number{'s' * (shape[1] != 1)}"
@@ -191,7 +191,7 @@ def unused_parts(model: keras.Model, config: RunConfig) -> Iterator[str]:
 
 
 def check_image_sizes(model: keras.Model, config: RunConfig) -> None:
-    """Raise UserError if images are to be smaller at first, but the network takes images of only one size.
+    """Raise UserError if images are to be scaled down at first, but the network takes images of only one size.
 
     Only a network with symbolic inputs can be checked. A class of the user has none, and fails in its first step.
     """

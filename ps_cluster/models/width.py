@@ -23,7 +23,7 @@ from ps_cluster.models.keras_losses import is_of_keras
 from ps_cluster.models.pure import seeds_of
 from ps_cluster.models.rows import NO_ROWS
 
-# Layers whose kernel and bias have units or filters as their last axis → the argument that is the number of these.
+# Layers whose kernel and bias have units or filters as their last axis → the name of the argument with their number.
 _WIDTH_ARGUMENTS = {
     keras.layers.Dense: "units",
     keras.layers.Conv1D: "filters",
@@ -87,7 +87,7 @@ class WideNetwork:
     def __init__(self, whole: FlatNetwork, devices: Sequence[str], least_units: int):
         """Cut a network. The first device has the layers that stay whole, such as those of fewer than `least_units` units.
 
-        Raises ValueError for a class of the user, a network without a layer to cut, or a layer that shares weights.
+        Raises ValueError for a user's model class, a network without a layer to cut, or a layer that shares weights.
         """
         model, least = whole.model, max(least_units, len(devices))
         functional_model_of(model)
@@ -96,7 +96,7 @@ class WideNetwork:
             raise ValueError(f"it has no Dense or convolution layer with {least} units or more that can be cut")
         divided = keras.models.clone_model(model, clone_function=lambda layer: self.cut.get(layer.name, layer))
         self._network = FlatNetwork(divided)
-        # A layer may be called several times in a step. That is counted only for the whole network.
+        # Only the whole network counts how often a step calls each layer, so `keep` comes from there.
         self._network.keep = whole.keep
         self.output_device = devices[0]
         places = self._places(model)
@@ -141,7 +141,7 @@ class WideNetwork:
         inputs: Mapping[str, tf.Tensor],
         random_state: tf.Tensor,
     ) -> PartedForward:
-        """Run the forward pass as `PartedNetwork.forward`. Each part belongs to one device."""
+        """Run the forward pass as `PartedNetwork.forward` describes it. Each part belongs to one device."""
         given = Arguments(self._values_of(weights), statistics[0], inputs, random_state)
         passed, _ = self._network.run(given, NO_TABLES.reading([], NO_ROWS))
         # The other devices have no statistics: theirs are empty.
@@ -155,7 +155,7 @@ class WideNetwork:
         return [values[number] for number in sorted(values)]
 
     def _layers_on(self, device: int) -> str:
-        """Return the layers of the device with this number, and which units it has of each, for the log."""
+        """Describe, for the log, the layers on the device with this number, and which units of each layer it has."""
         found = [f"{name} {layer.ends[device]}-{layer.ends[device + 1] - 1}" for name, layer in self.cut.items()]
         whole = [layer.name for layer in self._network.model.layers if layer.name not in self.cut and layer.variables]
         return ", ".join(found) + (f"; whole: {', '.join(whole)}" if whole and not device else "")

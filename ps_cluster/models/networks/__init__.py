@@ -41,7 +41,7 @@ def pixels(image: ArrayField, *, any_size: bool = False) -> list[keras.layers.La
     `any_size`: leave height and width open.
     """
     scale, offset = scale_and_offset(image)
-    # TensorFlow broadcasts a row of 96 values over an image several times as fast as a row of 3 (1 ms of a step).
+    # TensorFlow broadcasts a row of 96 values over an image several times as fast as a row of 3 (1 ms less per step).
     row = 1 if any_size else image.shape[1]
     return [
         keras.Input((None, None, image.shape[2]) if any_size else image.shape, name="pixels"),
@@ -101,7 +101,7 @@ def dense_layers(x: keras.KerasTensor, units: Sequence[int], name: str) -> keras
 
 
 def joined(parts: Sequence[keras.KerasTensor], name: str | None = None) -> keras.KerasTensor:
-    """Return parts [B, n] joined along their last axis; a single part as it is."""
+    """Return parts [B, n] joined along their last axis; a single part is returned unchanged."""
     return parts[0] if len(parts) == 1 else keras.layers.Concatenate(name=name)(parts)
 
 

@@ -13,7 +13,7 @@ from ps_cluster.config.networks import ActivationSettings, UsualScore
 from ps_cluster.config.objectives import ArrayField, ExampleSpec
 from ps_cluster.models.networks import ImageNetwork, mean_and_std, pixels
 
-PATCHES = 2_100_000  # the largest number of patches from which whitening is computed
+PATCHES = 2_100_000  # the largest number of patches from which the whitening is computed
 PATCHES_AT_ONCE = 100_000  # patches per conversion to float32; converting all at once is slower, and takes 200 MB more
 
 
@@ -50,8 +50,8 @@ class Airbench(ImageNetwork[AirbenchSettings]):
 
         Its layers are a 2x2 whitening convolution; three groups of convolution, pooling, normalisation, activation,
         convolution, normalisation, activation; the largest value of each filter; a dense layer without bias, divided by
-        9. The moving statistics have a larger momentum than the paper's, which has 0.6 for a batch of 1,024, because a
-        worker's batch is a fraction of that.
+        9. The momentum of the moving statistics is larger than in the paper (0.6 for a batch of 1,024), because a
+        worker's batch is smaller.
         """
         activation = settings.activation
         layers = keras.layers
@@ -87,7 +87,7 @@ class Airbench(ImageNetwork[AirbenchSettings]):
 
 
 def _make_partial_identity(model: keras.Model) -> None:
-    """Make the first `in` filters of each 3x3 convolution pass their input through (Dirac; Jordan 2024, 3.3)."""
+    """Make the first filters of each 3x3 convolution copy one input channel each (Dirac; Jordan 2024, 3.3)."""
     for layer in model.layers:
         if isinstance(layer, keras.layers.Conv2D) and layer.kernel_size == (3, 3):
             kernel = layer.kernel.numpy()

@@ -47,7 +47,7 @@ class TwoTower(NetworkOfKeys[TwoTowerSettings]):
             raise ValueError("a dot product is one number, so the target has to be one number or one of two classes")
 
     def build(self, examples: ExampleSpec, settings: TwoTowerSettings) -> keras.Model:
-        """Return the network. The first tower, that of the users, gets the numbers too."""
+        """Return the network. The first tower (of the users) also takes the columns of numbers."""
         inputs, rows, numbers = columns_of(examples, settings.row_width)
         first = settings.first_columns or len(rows) // 2
         *hidden, width = settings.tower
