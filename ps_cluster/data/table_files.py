@@ -65,7 +65,7 @@ class PiecewiseTable(ABC):
     declared: Types = MappingProxyType({})  # name → type, as the file itself declares it; empty if it declares none
     untyped: frozenset[str]  # the columns whose type is not known, because all values that were looked at are missing
     guesses_types = False  # whether types are guessed from values, because the file does not declare them
-    has_decimal_commas = False  # whether its numbers have decimal commas. Columns are then separated by semicolons or tabs
+    has_decimal_commas = False  # whether numbers have decimal commas; columns are then separated by semicolons or tabs
 
     @property
     def parts(self) -> Sequence[PiecewiseTable]:

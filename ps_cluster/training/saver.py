@@ -118,7 +118,7 @@ class Saver:
         self._reported_at = -1  # the number of updates applied at the last save that took long
         self._resting_at = 0  # the number of updates applied at the last look during a rest
         self._full: FullState | None = None  # the full snapshot since which the servers note the rows that change
-        self._built_on_full = 0.0  # the size of all snapshots that build on the full one, as a share of the full one's size
+        self._built_on_full = 0.0  # the size of all snapshots that build on the full one, as a share of its size
         self.last_seconds: float | None = None
         self.diverged = False
         self.problem = ""
