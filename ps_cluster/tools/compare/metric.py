@@ -55,10 +55,10 @@ class Metric:
 
     @property
     def definition(self) -> str:
-        """The definition of the metric, for the page."""
+        """Which values are better, for the page."""
         better = "Larger" if self.larger_is_better else "Smaller"
         known = {ACCURACY.noun: "", ERROR.noun: "In the target's own units, smaller is better. "}
-        return f"{known.get(self.noun, f'{better} is better. ')}It is measured at the last scored checkpoint"
+        return known.get(self.noun, f"{better} is better. ")
 
     @property
     def axis(self) -> str:
