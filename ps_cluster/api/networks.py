@@ -23,7 +23,7 @@ from ps_cluster.files.writing import write_whole
 
 
 def write_network(model: Any, folder: Path) -> str:
-    """Write a function that builds a network, or a Keras model to continue from, to `folder`. Return its name in settings.
+    """Save a function that builds a network, or a Keras model to continue from. Return the name for the settings.
 
     The name of the file depends on the network, not on the process that writes it: if a script is started again, the same
     function has the same name. If `model` is a name or a path, it is returned unchanged.

@@ -66,7 +66,7 @@ def trust(file: Path) -> None:
 
 
 def trust_reference(text: str, folder: Path) -> str:
-    """Trust the file of a reference that the user wrote, so that it may be run. Return the reference with an absolute path.
+    """Mark the file of a user's reference FILE.py:NAME as trusted. Return the reference with an absolute path.
 
     Any other text is returned unchanged. Relative paths start at `folder`.
     """

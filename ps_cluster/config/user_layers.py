@@ -108,7 +108,7 @@ def of_options(overrides: Mapping[str, Any]) -> NamedLayer:
 
 
 def trust_names(layer: Layer, folder: Path) -> Layer:
-    """Trust the code that a user's layer names. Return the layer with absolute paths of code and data."""
+    """Mark the code files that a user's layer of settings names as trusted. Return the layer with absolute paths."""
     for choice in CHOICES:
         if isinstance(name := choice.name_in(layer), str):
             layer = merged(layer, {choice.section: {choice.key: choice.kinds.trust_name(name, folder)}})

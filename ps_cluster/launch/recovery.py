@@ -112,7 +112,7 @@ class Recovery:
         return streak is not None and any(other.type == task.type and other != task for other in streak.died)
 
     def forgive(self, task: Task) -> None:
-        """Forget the deaths of the cluster, because it continues without `task`."""
+        """Reset the count of deaths of the cluster, because it continues without `task`."""
         if self._on_death[task.type].whole_cluster:
             self._streaks.pop(CLUSTER, None)  # the next death begins a new streak
 

@@ -37,7 +37,7 @@ def create(channel: str, run_dir: str, data_dir: str) -> None:
 
 
 def hosts(channel: str, plan: str) -> None:
-    """Make a switch and hosts on it; send the descriptors: [user,] net of the switch, and net, mnt of each host.
+    """Create a switch with hosts. Send the descriptors of their namespaces: [user,] net of the switch, net and mnt of a host.
 
     `plan` is JSON (tools/chaos/hosts.py). "ip": the program's path. "hosts": for each host its "name", its "address" with
     the size of the network, and "mounts", pairs of a path outside and the path at which the host sees it.

@@ -305,7 +305,7 @@ class WorkerGroup:
         return self._sum(words).tobytes()[:length]
 
     def gather(self, content: bytes) -> list[bytes]:
-        """Return the content that each worker passes, by worker."""
+        """Return the contents that the workers passed to this method, in the order of the workers."""
         return [self.broadcast(content, source) for source in range(self._workers)]
 
     def wait(self) -> None:

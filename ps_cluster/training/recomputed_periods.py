@@ -38,7 +38,7 @@ class _RecomputedPeriods(RecomputedSteps):
         return list(range(first, first + gradient.examples // self._config.training.batch_size_per_worker))
 
     def _fresh(self, statistics: np.ndarray, before: np.ndarray) -> np.ndarray:
-        """Return what a period adds to the kept share of the statistics. `before`: the pulled statistics."""
+        """Return what a period adds to the moving statistics besides their kept share. `before`: the pulled statistics."""
         fresh: np.ndarray = statistics - self.keep**self._config.batches_per_step * before
         return fresh
 

@@ -57,7 +57,7 @@ class WorkerState:
         self._refused = self.scratch("refused", [], tf.bool)  # whether the disk refused the last save
 
     def variable(self, name: str, value: np.ndarray | tf.Tensor, /) -> tf.Variable:
-        """Return the process's variable of this name, which begins with `value` and is kept in the files."""
+        """Return the process's variable of this name. Its first value is `value`, and the worker's files include it."""
         self._first[name] = value
         self._kept[name] = self.scratch(name, value.shape, tf.as_dtype(value.dtype))
         return self._kept[name]

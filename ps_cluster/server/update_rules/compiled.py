@@ -1,4 +1,4 @@
-"""Optimizer rule compiled: a placeholder for the optimizer with which the user's network was compiled."""
+"""The optimizer rule named `compiled`, which stands for the optimizer of the network's compile()."""
 
 from __future__ import annotations
 

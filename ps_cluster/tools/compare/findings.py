@@ -176,7 +176,7 @@ class GroupDifference:
         return cls(group, against, equal, of_metric, speed, time)
 
     def row(self) -> Row:
-        """Return the difference for programs."""
+        """Return the difference as a row of the files that programs read."""
         first = self.of_metric
         row = {
             **_identity(self.group),

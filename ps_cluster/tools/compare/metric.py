@@ -137,7 +137,7 @@ _NOT_BELOW_0 = ("loss", "auc", "f1", "log_loss", "rmse", "recall")
 
 
 def metric_named(name: str, better: Better | None, examples: Split) -> Metric:
-    """Return a metric by its name in rows, measured on `examples`.
+    """Return the metric that has this name in rows and is measured on `examples`.
 
     `better`: which values are better; None if `BETTER` has the metric.
     """
