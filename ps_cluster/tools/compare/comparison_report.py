@@ -21,7 +21,7 @@ from ps_cluster.tools.compare.fairness import check, warn_of_rates
 from ps_cluster.tools.compare.findings import GroupFinding, differences_of, group_rows, run_rows, to_csv
 from ps_cluster.tools.compare.groups import Group, arms, make_groups, make_views, stragglers
 from ps_cluster.tools.compare.metric import ACCURACY, ERROR
-from ps_cluster.tools.compare.records import Record, limit_of, read_record, times_of
+from ps_cluster.tools.compare.records import Record, limit_of, read_record
 from ps_cluster.tools.compare.result_tables import Table, print_tables, tables
 from ps_cluster.tools.compare.verdict import notes, results, verdict
 
@@ -69,7 +69,8 @@ def write_report(
         warnings.insert(0, f"Generated {groups[0].unit}: no number here says anything about real data.")
     target = chosen_target(records, target)
     views = make_views(groups, baseline)
-    times, limit_s = times_of(records), limit_of(records)
+    limit_s = limit_of(records)
+    times = [] if limit_s is None else [limit_s / 4, limit_s / 2, limit_s]
     findings = [GroupFinding.of(group, target, times) for group in groups]
     differences = differences_of(groups, views, target)
     of_runs, of_groups = run_rows(groups, target, times), group_rows(findings)
@@ -79,7 +80,7 @@ def write_report(
         __package__,
         "report.html",
         script="sort.js",
-        overview=_overview(groups, target),
+        overview=_overview(groups, target, limit_s),
         warnings=warnings,
         headline=headline,
         metric=groups[0].metric,
@@ -147,7 +148,7 @@ def chosen_target(records: Sequence[Record], target: float | None) -> float | No
     return None if is_guessed else found
 
 
-def _overview(groups: Sequence[Group], target: float | None) -> dict[str, str]:
+def _overview(groups: Sequence[Group], target: float | None, limit_s: float | None) -> dict[str, str]:
     records = [record for group in groups for record in group.records]
 
     def distinct(values: Iterable[object]) -> str:
@@ -162,8 +163,8 @@ def _overview(groups: Sequence[Group], target: float | None) -> dict[str, str]:
         "seeds": distinct(sorted(record.seed for record in records)),
         "runs": str(len(records)),
         f"{groups[0].unit} trained on, each run": work,
-        **({} if (limit_s := limit_of(records)) is None else {"seconds of training, each run": f"{limit_s:g}"}),
-        "scores of each run": _scored(records),
+        **({} if limit_s is None else {"seconds of training, each run": f"{limit_s:g}"}),
+        "scores of each run": _scored(records, limit_s),
         "data set": distinct(f"{run.dataset} ({run.dataset_kind})" for run in summaries),
         "model": distinct(run.model for run in summaries),
         "precision": distinct(run.precision for run in summaries),
@@ -171,11 +172,11 @@ def _overview(groups: Sequence[Group], target: float | None) -> dict[str, str]:
     }
 
 
-def _scored(records: Sequence[Record]) -> str:
+def _scored(records: Sequence[Record], limit_s: float | None) -> str:
     """Return how many scores each run has. If all have equally many, add how far apart they are in examples."""
     not_diverged = [record for record in records if not record.diverged] or list(records)
     counts = sorted({len(record.scores) for record in not_diverged})
-    if limit_of(records) is not None:
+    if limit_s is not None:
         return f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     if len(counts) > 1:
         return f"{counts[0]} to {counts[-1]}, not at the same numbers of {not_diverged[0].summary.unit}"

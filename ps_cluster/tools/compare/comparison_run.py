@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ps_cluster.config import RunConfig
 from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.config.optimizer_rules import RULES
 from ps_cluster.config.recipe import COMPILED
@@ -61,12 +62,7 @@ def train_all(
     dataset = resolve_data(runs[0].config.data, notify=print_line)
     comparison = _with_compiled_optimizer(comparison, runs, dataset)
     runs = planned_runs(comparison)
-    complete = [complete_config(run.config, dataset) for run in runs]  # refuses settings that do not fit the examples
-    if comparison.seconds is not None and any(config.schedule.kind != CONSTANT for config in complete):
-        raise UserError(
-            "--seconds: the network was compiled with a schedule, which needs the number of updates: compile it with a "
-            "constant learning rate, or compare after equally many examples"
-        )
+    complete = [_complete(run.config, comparison, dataset) for run in runs]
     if comparison.target_score is not None:
         monitor = Monitor.of(complete[0].evaluation)
         noun = OBJECTIVES[dataset.spec.objective].metric_name if monitor.name == AUTO else monitor.name
@@ -77,6 +73,17 @@ def train_all(
     beside = tensorboard_server.tensorboard_if(tensorboard, output / RUNS, output / "tensorboard.log", print_line)
     with temporary_files_in(output / TEMPORARY), beside:
         return list(roots.values()), _train_in_order(training_order(runs), roots)
+
+
+def _complete(config: RunConfig, comparison: Comparison, dataset: PackedDataset) -> RunConfig:
+    """Return the complete configuration of a run. Raises UserError if its settings do not fit the data or `seconds`."""
+    complete = complete_config(config, dataset)
+    if comparison.seconds is not None and complete.schedule.kind != CONSTANT:
+        raise UserError(
+            "--seconds: the network was compiled with a schedule, which needs the number of updates: compile it with a "
+            "constant learning rate, or compare after equally many examples"
+        )
+    return complete
 
 
 def _with_compiled_optimizer(comparison: Comparison, runs: Sequence[PlannedRun], dataset: PackedDataset) -> Comparison:
@@ -94,7 +101,7 @@ def _with_compiled_optimizer(comparison: Comparison, runs: Sequence[PlannedRun],
         arms.append(arm.model_copy(update={"set": own}))
     runs = planned_runs(comparison.model_copy(update={"arms": tuple(arms)}))
     stale = [run for run in runs if run.config.staleness.method == RULES[COMPILED].staleness_method]
-    complete = complete_config((stale or runs)[0].config, dataset)
+    complete = _complete((stale or runs)[0].config, comparison, dataset)
     found = flat({"optimizer": complete.optimizer.model_dump(mode="json")})
     if complete.schedule.kind != CONSTANT:  # the schedule of compile()
         found |= flat({"schedule": complete.schedule.model_dump(mode="json")})

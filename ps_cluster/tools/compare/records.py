@@ -154,12 +154,6 @@ def limit_of(records: Sequence[Record]) -> float | None:
     return limits.pop() if len(limits) == 1 else None
 
 
-def times_of(records: Sequence[Record]) -> list[float]:
-    """Return the seconds of training after which the metric is compared: a quarter, half and all of their common limit."""
-    limit = limit_of(records)
-    return [] if limit is None else [limit / 4, limit / 2, limit]
-
-
 def work_of(summary: Summary) -> dict[str, str | None]:
     """Return the data set, network and precision of a run. A comparison has to know each of them."""
     return {

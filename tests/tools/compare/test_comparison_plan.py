@@ -285,7 +285,9 @@ def test_rates_of_a_compiled_network_are_scaled_from_the_rate_of_its_compile(tmp
     assert rates == {"bounded": 0.5, "async": 0.1, "sync": pytest.approx(0.3)}
 
 
-def test_the_schedule_of_a_compiled_network_is_that_of_all_arms_and_needs_a_number_of_updates(tmp_path, monkeypatch):
+def test_the_schedule_of_a_compiled_network_is_that_of_all_arms_and_needs_a_number_of_updates(
+    tmp_path, monkeypatch, trained
+):
     (tmp_path / "my.py").write_text("def build():\n    raise AssertionError('nobody builds it here')\n")
     settings = EPOCHS | {"model.name": NETWORKS.trust_name("my.py:build", tmp_path)}
     cosine = {
@@ -299,5 +301,9 @@ def test_the_schedule_of_a_compiled_network_is_that_of_all_arms_and_needs_a_numb
     planned = comparison_run._with_compiled_optimizer(given, planned_runs(given), only_named())
     assert {run.config.schedule.kind for run in planned_runs(planned)} == {"keras"}
     timed = comparison(settings, arms=arms("async", "sync"), batches=PER_WORKER, seconds=60)
-    with pytest.raises(UserError, match="schedule.kind: got 'keras': this setting needs the number of updates"):
-        planned_runs(comparison_run._with_compiled_optimizer(timed, planned_runs(timed), only_named()))
+    own_rule = {"optimizer.rule": "adam", "optimizer.learning_rate": 0.001}
+    mixed = comparison(settings, arms=[*arms("async"), *arms("sync", **own_rule)], batches=PER_WORKER, seconds=60)
+    for given in (timed, mixed):
+        with pytest.raises(UserError, match="--seconds: the network was compiled with a schedule"):
+            comparison_run.train_all(given, tmp_path / "out")
+    assert trained.names == []
