@@ -43,8 +43,8 @@ class Waits(Enum):
 
 
 Splits = Literal["data", "layers", "width"]
-"""What is divided among the workers: the data (each worker has the whole network), or the network's layers, or the width
-of its layers."""
+"""What the workers share out. data: the batches, and each worker has the whole network. layers: the network's layers.
+width: the units of each layer."""
 
 
 class Flow(NamedTuple):

@@ -46,7 +46,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Stretch:
-    """`count` consecutive examples, of which the first has the number `first`."""
+    """`count` consecutive examples, beginning with example number `first`."""
 
     first: WholeNumber
     count: WholeNumber

@@ -10,7 +10,7 @@ CHIEF, PS, WORKER, EVALUATOR = "chief", "ps", "worker", "evaluator"
 TRAINING_TYPES = (CHIEF, PS, WORKER)
 
 Resume = Literal["auto", "never", "always"]
-"""Whether `ps-cluster task` continues from a state in the run directory. "auto": it does if there is one."""
+"""Whether `ps-cluster task` continues from a state in the run directory. "auto": continue if there is such a state."""
 
 
 @dataclass(frozen=True, order=True)

@@ -76,7 +76,8 @@ def _described(columns: Sequence[_Column], field: ArrayField, rows: np.ndarray, 
         missing = read * math.prod(field.shape) - count
         if column.missing is not None:
             missing = column.missing
-            if count and not column.values:  # rows with the mean in place of missing values deviate too little
+            # The packed rows have the mean in place of missing values, so their own deviation is too small.
+            if count and not column.values:
                 middle = column.mean
                 width = column.std if highest != lowest else 0.0
         name = f"{column.name} (code, of {len(column.values)})" if column.values else column.name

@@ -20,7 +20,7 @@ Cell: TypeAlias = str | float | None
 Rows: TypeAlias = Iterable[tuple[str, Prediction]]
 """The name and the prediction of each example."""
 Stream: TypeAlias = IO[str] | Output
-"""Where predictions are written."""
+"""A stream to which predictions are written: an open file, or standard output."""
 
 
 class ClassFormatter:

@@ -1,4 +1,4 @@
-"""Decide what follows from each event of a run: the launcher's rules, as a state machine without side effects.
+"""Define how the launcher responds to each event of a run, as a state machine without side effects.
 
 Each method of `Decisions` takes an event and returns actions (actions.py), which event_loop.py carries out. Nothing here
 uses a process, a file or a clock.

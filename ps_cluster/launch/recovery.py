@@ -1,8 +1,8 @@
 """Decide after a death which tasks start again, when, and when to give up.
 
-The mode's table `Mode.cluster.on_death` defines what follows from the death of a worker, a parameter server, the chief
-or the evaluator (`ON_DEATH` in config/tasks.py, unless the mode has another table). This module counts the deaths.
-Deaths without a recovery between them form a streak.
+The table `Mode.cluster.on_death` says for each type of task what happens when it dies. It is `ON_DEATH` in config/tasks.py,
+unless the mode has a table of its own. This module counts the deaths. Deaths without a recovery between them form a
+streak.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class RestartPolicy:
         return self._deaths[key]
 
     def end_streak(self, key: Hashable) -> None:
-        """Forget the deaths of `key`, because it recovered or begins anew."""
+        """Reset the count of deaths of `key`, which has recovered or starts from the beginning."""
         del self._deaths[key]
 
 

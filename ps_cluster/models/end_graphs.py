@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-# Operations of TensorFlow that make probabilities, operations of which a mean of several tensors is composed, and
-# operations that only pass on their input.
+# Three groups of TensorFlow's operations: those that compute probabilities, those that together compute the mean of several
+# tensors, and those that return their input unchanged or in another form.
 _PROBABILITIES = ("Softmax", "Sigmoid")
 _MEANS = ("AddV2", "AddN", "RealDiv", "Mul", "Mean", "Pack")
 _PASS_ON = ("Identity", "IdentityN", "Cast", "Reshape", "Squeeze", "ExpandDims", "StopGradient")

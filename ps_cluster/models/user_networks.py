@@ -193,7 +193,8 @@ def unused_parts(model: keras.Model, config: RunConfig) -> Iterator[str]:
 def check_image_sizes(model: keras.Model, config: RunConfig) -> None:
     """Raise UserError if images are to be scaled down at first, but the network takes images of only one size.
 
-    Only a network with symbolic inputs can be checked. A class of the user has none, and fails in its first step.
+    Only a network with symbolic inputs can be checked. A subclassed model has none, so such a mistake is found only in the
+    first step.
     """
     if not config.schedule.image_scales:
         return

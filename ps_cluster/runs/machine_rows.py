@@ -66,7 +66,10 @@ class MachineRow(Row):
 
 
 class NetworkSummary(Row):
-    """Whether the network of a run was private, so that its ports were isolated. `notice`: the reason if it was not."""
+    """Whether the processes of a run had a private network, where no other program reaches their ports.
+
+    `notice`: why the network was not private; None if it was.
+    """
 
     private: bool | None = None
     notice: str | None = None

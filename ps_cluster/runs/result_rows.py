@@ -332,10 +332,12 @@ class TableTraffic(Row):
 
 
 class KeyedUse(Row):
-    """How full the table of a `DynamicEmbedding` is.
+    """The occupancy of the table of a `DynamicEmbedding`.
 
-    `places`, `rows`: how many rows fit into the table, and how many it has. `ended`: the number of rows that were
-    evicted because another key needed their place.
+    Attributes:
+      places: the number of rows that fit into the table.
+      rows: the number of rows that it holds.
+      ended: the number of rows that were evicted because another key needed their place.
     """
 
     name: Word

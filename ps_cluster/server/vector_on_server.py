@@ -27,7 +27,7 @@ class Extent(Enum):
 class ChangedRows:
     """Locates the numbers of a `VectorOnServer` that holds only changed rows within the shard's whole vector."""
 
-    dense: int  # the number of weights outside of tables, all of which count as changed
+    dense: int  # the number of weights outside of tables; all these weights count as changed
     rows: Sequence[np.ndarray]  # the changed rows of each group of tables, int64 [k], ascending
     widths: Sequence[int]  # the width of each group
     sizes: Sequence[int]  # the number of weights of each group
