@@ -83,6 +83,9 @@ class Program:
         os.set_blocking(self._output, False)
         try:
             self._child = ChildProcess.start(argv, env=environment, output=output)
+        except BaseException:
+            os.close(self._output)
+            raise
         finally:
             os.close(output)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from ps_cluster.config import RunConfig
 from ps_cluster.files.tensor_files import open_tensors, write_tensors
@@ -121,6 +121,13 @@ class SampleHeader(Row):
     lengths: list[Count] = []
     settings: Word = ""
 
+    @model_validator(mode="after")
+    def _same_number_of_shards(self) -> SampleHeader:
+        shards = len(self.versions)
+        if {len(self.pulled), len(self.pullers), len(self.lengths) or shards} != {shards}:
+            raise ValueError("its lists describe different numbers of shards")
+        return self
+
 
 @dataclass(frozen=True)
 class UpdateSample:
@@ -183,6 +190,8 @@ def read_sample(path: Path) -> UpdateSample:
         at_pull, before, after, keyed = (_below(arrays, f"{index}/{group}/") for group in _GROUPS)
         given_positions = arrays.get(f"{index}/{_GIVEN_POSITIONS}")
         if given_positions is None:
+            if not header.lengths:
+                raise Malformed(f"holds no array '{index}/{_GIVEN_POSITIONS}'")
             first = sum(header.lengths[:index])
             given_positions = np.arange(first, first + header.lengths[index])
         shards.append(

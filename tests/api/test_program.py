@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import psutil
+import pytest
 
 from ps_cluster.api.program import Program
 from tests.helpers.processes import assert_none_left, wait_until
@@ -40,6 +41,13 @@ def test_a_command_that_is_left_in_the_middle_is_ended(tmp_path):
     with Program((sys.executable, "-c", "import time; time.sleep(60)", str(tmp_path))):
         assert any(str(tmp_path) in child.cmdline() for child in psutil.Process().children())
     assert_none_left(tmp_path, within_s=0)
+
+
+def test_a_program_that_cannot_start_leaves_no_descriptor_open():
+    before = psutil.Process().num_fds()
+    with pytest.raises(FileNotFoundError):
+        Program(("/nonexistent/program",))
+    assert psutil.Process().num_fds() == before
 
 
 def test_lines_come_whole_and_an_error_is_kept_back():

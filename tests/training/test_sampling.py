@@ -9,8 +9,16 @@ import tensorflow as tf
 from ps_cluster.config import build_config
 from ps_cluster.evaluation.recomputation import Recomputation
 from ps_cluster.files.json_rows import append_row
+from ps_cluster.files.values import Malformed
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.runs.update_samples import MOST_WAITING, RecomputedRow, SampledGradient, read_sample, waiting_samples
+from ps_cluster.runs.update_samples import (
+    MOST_WAITING,
+    RecomputedRow,
+    SampledGradient,
+    read_sample,
+    waiting_samples,
+    write_sample,
+)
 from ps_cluster.server import samples
 from ps_cluster.training.ledger_reader import LedgerReader
 from ps_cluster.training.run_progress import RunProgress
@@ -87,6 +95,18 @@ def test_a_sample_has_all_that_its_update_was_made_of(tmp_path):
         assert shard.given_at_pull == pytest.approx(start[shard.positions])
         assert shard.before["weights"] == pytest.approx(start[shard.positions])
         assert shard.after["weights"] == pytest.approx(0.9 * start[shard.positions])
+
+
+@eagerly()
+@pytest.mark.parametrize("wrong", [{"pulled": [0]}, {"pullers": [0, 0, 0]}, {"lengths": [1]}])
+def test_a_sample_whose_header_does_not_describe_its_shards_is_refused(tmp_path, wrong):
+    training = Training(tmp_path, workers=1)
+    training.run(range(2))
+    sample = training.files[0]
+    folder = tmp_path / "made up"
+    write_sample(folder, replace(sample, header=sample.header.model_copy(update=wrong)))
+    with pytest.raises(Malformed, match="different numbers of shards"):
+        read_sample(*waiting_samples(folder))
 
 
 @eagerly()
