@@ -7,6 +7,7 @@ interrupted study, also on another machine or after the folder of the runs is go
 from __future__ import annotations
 
 import math
+import os
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -222,7 +223,8 @@ class Study:
           RunFailed: a training failed. Trials that ended before are kept.
         """
         running: dict[Future[None], Wanted] = {}
-        with ThreadPoolExecutor(at_a_time) as pool:
+        shares = shares_of_cores(sorted(os.sched_getaffinity(0)), at_a_time)
+        with ThreadPoolExecutor(at_a_time, initializer=lambda: os.sched_setaffinity(0, shares.pop())) as pool:
             while True:
                 # Each score may change what is missing, so the next trial is chosen only when there is room for it.
                 wanted = [trial for trial in self.missing(seeds) if trial not in running.values()]
@@ -256,6 +258,14 @@ class Study:
         with self._lock:
             self._trials.append(trial)
             keep(self._record, [one.model_dump() for one in self._trials], COLUMNS)
+
+
+def shares_of_cores(cores: Sequence[int], at_a_time: int) -> list[set[int]]:
+    """Return the cores of each training, so that trainings at the same time do not compete for a core unless they must.
+
+    A thread of the pool keeps its cores, and its trainings inherit them: in Linux each thread has cores of its own.
+    """
+    return [set(cores[number::at_a_time]) or {cores[number % len(cores)]} for number in range(at_a_time)]
 
 
 def score_of(settings: Mapping[str, Any]) -> float | None:

@@ -31,13 +31,12 @@ from ps_cluster.config.sections import (
     uses,
     value_in,
 )
-from ps_cluster.config.setting_types import Section
+from ps_cluster.config.setting_types import COMPILED, Section
 from ps_cluster.config.user_layers import NamedLayer
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import first_error
 
 OF_MODES = "modes"  # the table in a recipe
-COMPILED = "compiled"  # the rule that stands for the optimizer of a network's compile()
 METHOD = STALENESS_METHOD.setting
 # These settings belong together: if the user sets one of them, none is taken from the table.
 BELONG_TOGETHER = (
@@ -94,7 +93,7 @@ def of_users_network(rule: object) -> dict[str, Any]:
         "optimizer": {"weight_decay": 0.0}
         | own
         | {"rule": chosen.name, "learning_rate": chosen.usual_rate, "learning_rate_factors": []},
-        "schedule": {"kind": CONSTANT, "warmup_fraction": 0.0},
+        "schedule": {"kind": COMPILED if chosen.name == COMPILED else CONSTANT, "warmup_fraction": 0.0},
     }
 
 

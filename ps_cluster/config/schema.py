@@ -28,7 +28,7 @@ from ps_cluster.config.sections import (
     merged,
     nested,
 )
-from ps_cluster.config.setting_types import AUTO, LARGEST_FACTOR, Fraction, Section
+from ps_cluster.config.setting_types import AUTO, COMPILED, LARGEST_FACTOR, Fraction, Section
 from ps_cluster.config.staleness_methods import METHODS, StalenessSettings
 from ps_cluster.config.stragglers import parse_stragglers
 from ps_cluster.errors import UserError
@@ -314,6 +314,7 @@ class RunConfig(Section):
         METHODS[self.staleness.method].check(self)
         RULES[self.optimizer.rule].check(self)
         DATASETS[self.data.dataset].check(self)
+        self._check_compiled()
         self._check_scale()
         self._check_patience()
         self._check_sample()
@@ -323,6 +324,15 @@ class RunConfig(Section):
                 f"{self.most_workers - 1}"
             )
         return self
+
+    def _check_compiled(self) -> None:
+        """Check that compile() decides the schedule and the staleness method only if it also decides the rule."""
+        for key, value in (("schedule.kind", self.schedule.kind), ("staleness.method", self.staleness.method)):
+            if value == COMPILED != self.optimizer.rule:
+                raise ValueError(
+                    f"{key}: got '{COMPILED}', but optimizer.rule is '{self.optimizer.rule}': choose another value, or "
+                    f"optimizer.rule {COMPILED}"
+                )
 
     def _check_sample(self) -> None:
         text, sample = self.training.sample, self.sample

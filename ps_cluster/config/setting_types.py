@@ -12,6 +12,7 @@ from ps_cluster.files.values import refuse_address
 if TYPE_CHECKING:
     from ps_cluster.config import RunConfig
 
+COMPILED: Final = "compiled"  # the value of a setting that the network's compile() decides
 AUTO: Final = "auto"  # the value of a setting that is chosen when a run begins
 
 # Far above any useful value, and far below the largest float32.

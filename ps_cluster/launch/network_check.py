@@ -22,10 +22,9 @@ from ps_cluster.config import RunConfig
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.config.optimizer_rules import RULES, WAYS_TO_CLIP
-from ps_cluster.config.recipe import COMPILED
 from ps_cluster.config.schedules import CONSTANT
 from ps_cluster.config.schema import fitted
-from ps_cluster.config.setting_types import PathFromText
+from ps_cluster.config.setting_types import COMPILED, PathFromText
 from ps_cluster.data.packed import PackedDataset, load_packed
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import one_line
@@ -102,9 +101,9 @@ def _key(config: RunConfig, dataset: PackedDataset) -> tuple[str, str]:
 def with_rule_of_compile(config: RunConfig, facts: NetworkFacts) -> RunConfig:
     """Return a configuration in which the optimizer of compile() replaces rule `compiled`, if that rule is chosen.
 
-    The optimizer's schedule replaces a constant rate. Other settings of `optimizer` that the user has set are kept. The
-    usual staleness method of rule `compiled` is replaced by that of the new rule. Raises UserError if compile() asks for
-    an optimizer that no rule is equivalent to.
+    The optimizer's schedule replaces schedule `compiled`, and the usual staleness method of the new rule replaces method
+    `compiled`. Other settings that the user has set are kept. Raises UserError if compile() asks for an optimizer that no
+    rule is equivalent to.
     """
     if config.optimizer.rule != COMPILED:
         return config
@@ -115,9 +114,9 @@ def with_rule_of_compile(config: RunConfig, facts: NetworkFacts) -> RunConfig:
     if settings.keys() & WAYS_TO_CLIP:  # only one way to clip may be set, and that of the user wins
         compiled = {name: value for name, value in compiled.items() if name not in WAYS_TO_CLIP}
     changes = {f"optimizer.{name}": value for name, value in (compiled | settings).items()}
-    if config.schedule.kind == CONSTANT:
-        changes |= {f"schedule.{name}": value for name, value in facts.schedule.items()}
-    if config.staleness.method == RULES[COMPILED].staleness_method:
+    if config.schedule.kind == COMPILED:
+        changes |= {"schedule.kind": CONSTANT} | {f"schedule.{name}": value for name, value in facts.schedule.items()}
+    if config.staleness.method == COMPILED:
         rule = RULES[str(compiled["rule"])]
         changes["staleness.method"] = rule.staleness_method_of_compile or rule.staleness_method
     return config.with_values(changes)

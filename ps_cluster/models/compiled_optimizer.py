@@ -9,9 +9,8 @@ import numpy as np
 
 from ps_cluster.config.keras_schedules import FUNCTIONS_OF_KERAS, highest_rate
 from ps_cluster.config.optimizer_rules import RULES
-from ps_cluster.config.recipe import COMPILED
 from ps_cluster.config.schedules import SCHEDULES
-from ps_cluster.config.setting_types import SMALLEST_EPSILON
+from ps_cluster.config.setting_types import COMPILED, SMALLEST_EPSILON
 from ps_cluster.private_names import attributes_outside_config
 
 
@@ -71,10 +70,11 @@ def schedule_settings(model: keras.Model) -> dict[str, Any]:
         return {}
     name, of_keras = rate["class_name"], rate.get("module") == keras.optimizers.schedules.__name__
     if not of_keras or name not in FUNCTIONS_OF_KERAS:
+        known = ", ".join(known for known in SCHEDULES.names if known != COMPILED)
         raise ValueError(
             f"the learning rate of its compile() is a schedule, {name}, which is not one of Keras's: set "
-            f"optimizer.rule, optimizer.learning_rate and a schedule.kind ({', '.join(SCHEDULES.names)}), or bring one "
-            "of your own (docs/extending.md)"
+            f"optimizer.rule, optimizer.learning_rate and a schedule.kind ({known}), or bring one of your own "
+            "(docs/extending.md)"
         )
     arguments = {key: _plain(value) for key, value in rate["config"].items() if key in FUNCTIONS_OF_KERAS[name]}
     return {"kind": "keras", "function": name, "arguments": arguments}

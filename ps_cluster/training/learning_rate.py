@@ -17,6 +17,7 @@ from ps_cluster.config.keras_schedules import KerasSettings
 from ps_cluster.config.lazy import keras, tf
 from ps_cluster.config.schedules import CONSTANT, SCHEDULES, Schedule, ScheduleSettings
 from ps_cluster.config.schema import RunConfig
+from ps_cluster.config.setting_types import COMPILED
 
 
 def learning_rate(config: RunConfig, total_batches: int, batch: tf.Tensor) -> tf.Tensor:
@@ -86,6 +87,12 @@ class Constant(Schedule[ScheduleSettings]):
     def after_warmup(self, settings: ScheduleSettings, past: tf.Tensor) -> tf.Tensor:
         """Return 1."""
         return tf.ones_like(past)
+
+
+class Compiled(Constant):
+    """Stands for the schedule of the network's compile(), which replaces it before any process starts."""
+
+    name = COMPILED
 
 
 class Cosine(Schedule[ScheduleSettings]):

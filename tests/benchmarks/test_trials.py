@@ -5,7 +5,7 @@ import pytest
 from benchmarks import delay_of_one, staleness_chart
 from benchmarks.delay_of_one import ARMS, RULES, costs
 from benchmarks.staleness_chart import arms_of
-from benchmarks.trials import Arm, Choice, Difference, Study, Trial, holm
+from benchmarks.trials import Arm, Choice, Difference, Study, Trial, holm, shares_of_cores
 from ps_cluster.errors import UserError
 
 
@@ -72,6 +72,14 @@ def test_a_study_never_overwrites_trials_that_another_one_has_kept(tmp_path):
     study(tmp_path, [arm("a", ())], trial("a", 0.1, 0, 100, 0.5))
     both = study(tmp_path, [arm("b", ())], trial("b", 0.1, 0, 100, 0.5))
     assert both.tried(arm("a", ())) and both.tried(arm("b", ()))
+
+
+@pytest.mark.parametrize(
+    ("cores", "shares"),
+    [([2, 3], [{2}, {3}]), ([0, 1, 2], [{0, 2}, {1}]), ([5], [{5}, {5}])],
+)
+def test_trainings_at_the_same_time_share_the_cores(cores, shares):
+    assert shares_of_cores(cores, at_a_time=2) == shares
 
 
 def test_the_correction_of_holm_is_that_of_a_worked_example():

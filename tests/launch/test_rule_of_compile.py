@@ -4,6 +4,7 @@ import pytest
 
 from ps_cluster.config import build_config
 from ps_cluster.config.networks import NETWORKS
+from ps_cluster.errors import UserError
 from ps_cluster.launch.network_check import NetworkFacts, with_rule_of_compile
 
 ADAMW = NetworkFacts(optimizer={"rule": "adam", "learning_rate": 0.001, "weight_decay": 0.004})
@@ -45,7 +46,8 @@ def test_factors_of_learning_rates_that_were_set_stay(of_own_network, rule):
     ("rule", "settings", "method"), [
         ("adam", {}, "predict"), ("momentum", {}, "gap_aware"), ("nesterov", {}, "gap_aware"), ("sgd", {}, "none"),
         ("adam", {"staleness.method": "none"}, "none"),
-        ("momentum", {"staleness.method": "inverse"}, "inverse"), ("adam", {"mode.name": "sync"}, "none"),
+        ("momentum", {"staleness.method": "inverse"}, "inverse"), ("momentum", {"staleness.method": "predict"}, "predict"),
+        ("adam", {"mode.name": "sync"}, "none"),
     ],
 )  # fmt: skip
 def test_the_staleness_method_is_the_usual_one_of_the_compiled_rule_unless_somebody_chooses(
@@ -53,6 +55,26 @@ def test_the_staleness_method_is_the_usual_one_of_the_compiled_rule_unless_someb
 ):
     facts = NetworkFacts(optimizer={"rule": rule, "learning_rate": 0.1, "weight_decay": 0.0})
     assert with_rule_of_compile(of_own_network(**settings), facts).staleness.method == method
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind"),
+    [({}, "keras"), ({"schedule.kind": "constant"}, "constant"), ({"schedule.kind": "cosine"}, "cosine")],
+)
+def test_the_schedule_is_that_of_compile_unless_somebody_chooses(of_own_network, settings, kind):
+    decay = {"kind": "keras", "function": "CosineDecay", "arguments": {"initial_learning_rate": 0.1, "decay_steps": 10}}
+    facts = ADAMW.model_copy(update={"schedule": decay})
+    assert with_rule_of_compile(of_own_network(**settings), facts).schedule.kind == kind
+    assert with_rule_of_compile(of_own_network(**settings), ADAMW).schedule.kind == settings.get(
+        "schedule.kind", "constant"
+    )
+
+
+@pytest.mark.parametrize("key", ["schedule.kind", "staleness.method"])
+def test_compile_decides_the_schedule_and_the_method_only_if_it_decides_the_rule(of_own_network, key):
+    of_own_network(**{key: "compiled"})
+    with pytest.raises(UserError, match=f"{key}: got 'compiled', but optimizer.rule is 'adam'"):
+        of_own_network(**{"optimizer.rule": "adam", key: "compiled"})
 
 
 def test_one_way_to_clip_is_enough(of_own_network):

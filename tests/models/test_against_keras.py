@@ -268,7 +268,7 @@ SCHEDULES = [
 def test_every_update_has_the_rate_of_the_schedule_that_was_compiled(schedule):
     model = stack()
     model.compile(keras.optimizers.Adam(schedule), "mse")
-    chosen = {"optimizer.rule": "compiled", "optimizer.learning_rate": None, "schedule.kind": "constant"}
+    chosen = {"optimizer.rule": "compiled", "optimizer.learning_rate": None, "schedule.kind": "compiled"}
     compiled = build_config(None, chosen)
     compiled = compiled.with_values({"schedule.warmup_fraction": 0.0, "training.steps": 200})
     facts = NetworkFacts(optimizer=optimizer_settings(model), schedule=schedule_settings(model))

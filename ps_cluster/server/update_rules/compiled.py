@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from ps_cluster.config.optimizer_rules import OptimizerRule, RuleSettings
-from ps_cluster.config.setting_types import LARGEST_FACTOR, Factor
+from ps_cluster.config.setting_types import COMPILED, LARGEST_FACTOR, Factor
 
 
 class CompiledSettings(RuleSettings):
@@ -23,10 +23,10 @@ class Compiled(OptimizerRule[CompiledSettings]):
     """Takes rule, rate, weight decay and clipping from the network's compile(), or adam at rate 0.001 without it.
 
     Another rule replaces this one before any process starts (`launch.local_run.complete_config`). So this rule has no
-    update, and its staleness method is only a placeholder too.
+    update.
     """
 
-    name = "compiled"
+    name = COMPILED
     Settings = CompiledSettings
     usual_rate = None
-    staleness_method = "predict"
+    staleness_method = COMPILED

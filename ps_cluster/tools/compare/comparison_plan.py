@@ -19,7 +19,7 @@ from ps_cluster.config.modes import MODES
 from ps_cluster.config.schedules import CONSTANT
 from ps_cluster.config.schema import MOST_EPOCHS
 from ps_cluster.config.sections import check_used, flat, joined, nested, uses, without_unused
-from ps_cluster.config.setting_types import AUTO
+from ps_cluster.config.setting_types import AUTO, COMPILED
 from ps_cluster.config.stragglers import parse_stragglers
 from ps_cluster.config.user_layers import of_options, trust_names
 from ps_cluster.errors import UserError
@@ -311,6 +311,8 @@ def _placed_and_scored_alike(config: RunConfig, comparison: Comparison) -> RunCo
             "training.steps": None,
             "training.epochs": MOST_EPOCHS,
         }
+        if config.schedule.kind == COMPILED:  # kept, so that the schedule of a compile() is refused and not ignored
+            values["schedule.kind"] = COMPILED
         values |= {"checkpoints.every_seconds": seconds / SCORES_IN_TIME, "checkpoints.every_epochs": None}
     elif config.checkpoints.every_epochs is None:
         values["checkpoints.every_epochs"] = comparison.score_every_epochs

@@ -7,11 +7,9 @@ from pathlib import Path
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.objectives import OBJECTIVES
-from ps_cluster.config.optimizer_rules import RULES
-from ps_cluster.config.recipe import COMPILED
 from ps_cluster.config.schedules import CONSTANT
 from ps_cluster.config.sections import flat
-from ps_cluster.config.setting_types import AUTO
+from ps_cluster.config.setting_types import AUTO, COMPILED
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import INTERRUPTED, UserError
 from ps_cluster.files import claimed_folders
@@ -89,25 +87,35 @@ def _complete(config: RunConfig, comparison: Comparison, dataset: PackedDataset)
 def _with_compiled_optimizer(comparison: Comparison, runs: Sequence[PlannedRun], dataset: PackedDataset) -> Comparison:
     """Return the comparison with the optimizer with which the network was compiled, if all arms use this optimizer.
 
-    The plan scales learning rates from arm to arm, so it has to know them. If the runs leave the staleness method to this
-    optimizer, the comparison gets that method too.
+    The plan scales learning rates from arm to arm, so it has to know them. If the runs leave the schedule or the staleness
+    method to this optimizer, the comparison gets these too.
     """
     if {run.config.optimizer.rule for run in runs} != {COMPILED}:
         return comparison
     # The settings of one arm must not become settings of the others.
     arms = []
     for arm in comparison.arms:
-        own = {key: value for key, value in arm.set.items() if not key.startswith(("optimizer.", "staleness."))}
+        own = {
+            key: value
+            for key, value in arm.set.items()
+            if not key.startswith(("optimizer.", "schedule.", "staleness."))
+        }
         arms.append(arm.model_copy(update={"set": own}))
     runs = planned_runs(comparison.model_copy(update={"arms": tuple(arms)}))
-    stale = [run for run in runs if run.config.staleness.method == RULES[COMPILED].staleness_method]
+    stale = [run for run in runs if run.config.staleness.method == COMPILED]
     complete = _complete((stale or runs)[0].config, comparison, dataset)
     found = flat({"optimizer": complete.optimizer.model_dump(mode="json")})
-    if complete.schedule.kind != CONSTANT:  # the schedule of compile()
-        found |= flat({"schedule": complete.schedule.model_dump(mode="json")})
     if stale:
         found["staleness.method"] = complete.staleness.method
-    return comparison.model_copy(update={"settings": {**comparison.settings, **found}})
+    changes: dict[str, object] = {"settings": {**comparison.settings, **found}}
+    if runs[0].config.schedule.kind == COMPILED:
+        schedule = flat({"schedule": complete.schedule.model_dump(mode="json")})
+        # An arm with another schedule must not get the settings that only this schedule has.
+        changes["arms"] = tuple(
+            arm if "schedule.kind" in arm.set else arm.model_copy(update={"set": {**schedule, **arm.set}})
+            for arm in comparison.arms
+        )
+    return comparison.model_copy(update=changes)
 
 
 def _train_in_order(runs: Sequence[PlannedRun], roots: Mapping[str, Path]) -> int:

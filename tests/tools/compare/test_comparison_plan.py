@@ -300,6 +300,12 @@ def test_the_schedule_of_a_compiled_network_is_that_of_all_arms_and_needs_a_numb
     given = comparison(settings, arms=arms("async", "sync"), batches=PER_WORKER)
     planned = comparison_run._with_compiled_optimizer(given, planned_runs(given), only_named())
     assert {run.config.schedule.kind for run in planned_runs(planned)} == {"keras"}
+    own_schedule = arms("async", **{"schedule.kind": "cosine", "schedule.end_factor": 0.1})
+    given = comparison(settings, arms=[*own_schedule, *arms("sync")], batches=PER_WORKER)
+    planned = comparison_run._with_compiled_optimizer(given, planned_runs(given), only_named())
+    assert {run.config.mode.name: run.config.schedule.kind for run in planned_runs(planned)} == {
+        "async": "cosine", "sync": "keras",
+    }  # fmt: skip
     timed = comparison(settings, arms=arms("async", "sync"), batches=PER_WORKER, seconds=60)
     own_rule = {"optimizer.rule": "adam", "optimizer.learning_rate": 0.001}
     mixed = comparison(settings, arms=[*arms("async"), *arms("sync", **own_rule)], batches=PER_WORKER, seconds=60)

@@ -1,0 +1,13 @@
+"""The staleness method named `compiled`, which stands for the usual method of the optimizer of the network's compile()."""
+
+from __future__ import annotations
+
+from ps_cluster.config.setting_types import COMPILED
+from ps_cluster.server.staleness.none import NoneMethod
+
+
+class Compiled(NoneMethod):
+    """Stands for a method that replaces it before any process starts (`launch.local_run.complete_config`)."""
+
+    name = COMPILED
+    says = "the usual method of the optimizer of the network's compile()"
