@@ -32,7 +32,7 @@ class SameVersionMethod(GatherMethod):
     correction = SameVersionCorrection
 
     def equation(self, settings: GatherSettings, arrived: ArrivedParts) -> CorrectedParts:
-        """Return the gradient unchanged: gradients of older weights are not applied."""
+        """Return the gradient unchanged. Gradients of older weights are dropped instead of applied."""
         return CorrectedParts(arrived.gradient)
 
     def check(self, config: RunConfig) -> None:
