@@ -83,15 +83,15 @@ def fit(
         history = ps_cluster.fit(model, x, y, validation_data=(xv, yv), epochs=5, batch_size=128, workers=3)
 
     Three workers compute gradients at the same time and send them to a parameter server, which applies each one
-    immediately. At the end, the model has the weights of the last update, as after `Model.fit`. Its optimizer is not
-    changed.
+    immediately. At the end, the model has the weights of the last update, as after `Model.fit`. The optimizer of the
+    model is not changed.
 
     Args:
       model: a compiled model. It may use layers, losses and metrics that your script or notebook defines.
       x: an array, a dictionary or tuple of arrays, a pandas frame, a tf.data.Dataset, a keras.utils.PyDataset, or a generator.
         A stream is read once, into files, and each epoch trains on what was read. So put random augmentation into layers
         of the model.
-      y: the targets, if x is no stream; a dictionary or tuple of arrays for a model with several outputs.
+      y: the targets, if x is not a stream; a dictionary or tuple of arrays for a model with several outputs.
       batch_size: the number of examples in one batch of one worker; None: 32, or the batch size of a stream.
       epochs: the number of the last epoch.
       verbose: 0 prints nothing, 1 or "auto" the lines of the run and a line for each epoch, 2 a line for each epoch.
@@ -106,7 +106,7 @@ def fit(
       steps_per_epoch: the number of updates of an epoch; needed for a generator.
       validation_steps: the number of batches of `validation_data` to score; None: all.
       validation_batch_size: the size of the batches that `validation_steps` counts; it does not change a score.
-      validation_freq: has to be 1: a separate process scores every epoch.
+      validation_freq: has to be 1, because a separate process scores every epoch.
       run_dir: a new folder for the files of the run; None: a new one in runs/.
       settings: any settings of docs/configuration.md, e.g. {"staleness.method": "none"}.
       command: the words that start the program `ps-cluster`, before its arguments.

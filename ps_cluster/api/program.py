@@ -116,14 +116,14 @@ class Program:
             raise
 
     def stop(self) -> None:
-        """Ask the command to stop: it finishes the steps under way, and writes and scores a last checkpoint."""
+        """Ask the command to finish the steps under way, to write and score a last checkpoint, and to stop."""
         self._child.signal(signal.SIGTERM)
 
     def check(self, log: Path) -> None:
         """Raise the error that the command's exit code stands for; do nothing for code 0.
 
         Args:
-          log: the log to name if the command's error names none.
+          log: the log file that the error names if the command's own error names no log file.
         Raises:
           UserError: bad input.
           TrainingFailed: the command failed, or was stopped from outside before it could end.
