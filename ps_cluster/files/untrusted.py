@@ -119,7 +119,7 @@ def _links(path: Path, seen: set[Path]) -> Iterator[Path]:
 
 
 def _open_to_everybody(folder: Path) -> Iterator[Path]:
-    """Yield `folder` if every user may write into it, and each folder above it in which anyone could replace files."""
+    """Yield `folder` if every user may write into it, and each parent in which any user could replace its child."""
     for place in (folder, *folder.parents):
         if os.path.exists(place):  # a missing or unreachable folder is noticed when it is opened
             mode = os.stat(place).st_mode

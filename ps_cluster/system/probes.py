@@ -18,7 +18,7 @@ Key = TypeVar("Key")
 def works(address: str) -> bool:
     """Return whether a TensorFlow server at `host:port` answers a request.
 
-    That a connection can be made proves less, because the system also accepts it for a process that is frozen.
+    A successful connection would prove less, because the system accepts connections for a frozen process too.
     """
     # Without options a channel would share the connection, and its pauses between attempts, with earlier channels.
     import grpc  # takes a tenth of a second, which `--help` should not wait for
@@ -33,7 +33,7 @@ def works(address: str) -> bool:
 
 
 def working(addresses: Mapping[Key, str]) -> set[Key]:
-    """Return the keys whose server works. The servers are asked in parallel, up to 64 at a time."""
+    """Return the keys of those addresses whose server works. Up to 64 servers are asked at a time."""
     if not addresses:
         return set()
     with ThreadPoolExecutor(min(_AT_ONCE, len(addresses)), thread_name_prefix="reach") as pool:
