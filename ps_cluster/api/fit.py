@@ -94,10 +94,10 @@ def fit(
       y: the targets, if x is not a stream; a dictionary or tuple of arrays for a model with several outputs.
       batch_size: the number of examples in one batch of one worker; None: 32, or the batch size of a stream.
       epochs: the number of the last epoch.
-      verbose: 0 prints nothing, 1 or "auto" the lines of the run and a line for each epoch, 2 a line for each epoch.
+      verbose: 0 prints nothing, 2 prints a line for each epoch, and 1 or "auto" prints the lines of the run too.
       callbacks: Keras callbacks. `on_train_begin`, `on_epoch_begin`, `on_epoch_end` and `on_train_end` are called in this
         process, with the weights of the epoch in `self.model`. Callbacks that act within an epoch are refused.
-      validation_split: the share of the examples, taken from the end of the arrays, that is held out and scored.
+      validation_split: the fraction of the examples that is held out and scored, taken from the end of the arrays.
       validation_data: (x, y), (x, y, sample_weight), or a stream. These examples are scored after each epoch.
       shuffle: has to be True. The examples of each epoch are shuffled.
       class_weight: class → the weight of its examples in the loss.

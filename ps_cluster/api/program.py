@@ -69,8 +69,8 @@ class Program:
 
         Args:
           say: called with each line that the command prints, but not with its error.
-          environment: the environment of the command; None: that of this process without variables for settings, so that
-            only the caller's arguments decide the settings.
+          environment: the environment of the command; None: this process's environment without variables for settings,
+            so that only the caller's arguments decide the settings.
         """
         self._say = say
         self._error = ""

@@ -1,4 +1,4 @@
-"""Follow a run with Keras callbacks: open its data and its model once it trains, then call the callbacks for each epoch."""
+"""Follow a run with Keras callbacks. Open its data and model when the run trains, and call the callbacks each epoch."""
 
 from __future__ import annotations
 

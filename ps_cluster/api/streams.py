@@ -39,7 +39,7 @@ def write_stream(batches: Iterable[Any], folder: Path, what: str, *, steps: int 
     Args:
       batches: each is (inputs, targets) or (inputs, targets, weights). A part is an array [B, ...] or a dictionary of arrays.
       folder: the folder for the files, which must stay until the arrays are no longer used.
-      what: the name of the argument with the stream, for messages.
+      what: the name of the argument that holds the stream, for messages.
       steps: the number of batches to take; None: all.
     """
     columns: dict[tuple[str, ...], _Column] = {}

@@ -77,7 +77,7 @@ class RowTail(Generic[Model]):
     Attributes:
       passed_over: the number of lines that were not rows, e.g. because a full disk cut them short, plus the number of
         failed attempts to read the file. A line of more than LOOK_BYTES counts several times.
-      problem: what was wrong the first time.
+      problem: the first problem, in words.
     """
 
     def __init__(self, path: Path, model: type[Model]):
@@ -87,7 +87,7 @@ class RowTail(Generic[Model]):
         self._model = model
 
     def skip(self, up_to_last: int = 0) -> None:
-        """Skip the present content except its last `up_to_last` bytes. The rest of a line that this cuts is no row."""
+        """Skip the present content except its last `up_to_last` bytes. If this cuts a line, its rest is not a row."""
         with contextlib.suppress(OSError):
             self.offset = max(0, self._path.stat().st_size - up_to_last)
 

@@ -126,7 +126,7 @@ def is_held(path: Path) -> bool:
 
 
 def share(path: Path) -> None:
-    """Share the lock or folder `path` until this process ends. If the system refuses, other processes do not wait."""
+    """Share the lock or folder `path` until this process ends. If the system refuses, nobody waits for this process."""
     with contextlib.suppress(OSError):
         _locked(path / _USED if path.is_dir() else path, _CHECK_TAKES_S, fcntl.LOCK_SH)
 
@@ -196,8 +196,8 @@ def _locked(
 ) -> int | None:
     """Return a descriptor of the locked file; None if other processes hold the lock for longer than `within_s`.
 
-    The file is created if it is missing. If its last holder removes it after it was opened here, it is opened again.
-    `warn` gets the reason if the file system has no locks; the file then counts as locked.
+    The file is created if it is missing. If the last holder removes the file just after this process has opened it, the
+    file is opened again. `warn` gets the reason if the file system has no locks; the file then counts as locked.
     """
     deadline = time.monotonic() + within_s
     while True:

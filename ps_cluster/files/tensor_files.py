@@ -70,7 +70,7 @@ def write_tensors(file: IO[bytes], header: BaseModel, arrays: Mapping[str, np.nd
     Each array is written piece by piece while it is read. The checksums belong in the table at the beginning, but are
     known only at the end, so the table is written last. The library `safetensors` is not used for this: it could only
     write to a path, or make a second copy of all arrays in memory. Raises ValueError if an array has a dtype that these
-    files never contain, or its pieces have a different length in total.
+    files never contain, or if the total length of its pieces differs from the array's length.
     """
     contents = {name: array if isinstance(array, Pieces) else Pieces.of(array) for name, array in arrays.items()}
     text, table, checksums, begin = header.model_dump_json(), {}, {}, 0

@@ -48,7 +48,7 @@ _UNKNOWN = unknown_owners()
 
 
 class Foreign(UserError):
-    """A file or folder of another user, or one that is reached through another user's link."""
+    """Raised for a file or folder that belongs to another user, or is reached through another user's link."""
 
 
 def check_folder(folder: Path, what: str, notify: Notify) -> None:
@@ -110,7 +110,7 @@ def name_of(user: int) -> str:
 
 
 def _links(path: Path, seen: set[Path]) -> Iterator[Path]:
-    """Yield the links on an absolute path, including those that other links lead to."""
+    """Yield the links on an absolute path, including links on the paths to which these links lead."""
     for place in (*reversed(path.parents), path):
         if place not in seen and os.path.islink(place):
             seen.add(place)

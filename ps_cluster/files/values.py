@@ -27,7 +27,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 class Malformed(ValueError):
-    """Content that is damaged, too large, or of the wrong type. The message is one clause without the file's name."""
+    """Raised for content that is damaged, too large or of the wrong type. The message is a clause without a file name."""
 
 
 # Read numbers in plain notation only: ASCII digits, a sign, a point, an exponent.
@@ -156,7 +156,7 @@ LARGE, VERY_LARGE = 1e4, 1e12
 
 
 def number_text(value: float) -> str:
-    """Return a number with four digits. A large number is written in full, as "22,460" instead of "2.246e+04"."""
+    """Return a number with four significant digits, but write a large one in full: "22,460" instead of "2.246e+04"."""
     return f"{value:,.0f}" if LARGE <= abs(value) < VERY_LARGE else f"{value:.4g}"
 
 

@@ -58,7 +58,7 @@ def write_whole(path: Path, content: str | bytes, *, lasting: bool = True) -> No
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write `value` as indented JSON, like `write_whole`."""
+    """Write `value` as indented JSON, in the same way as `write_whole`."""
     write_whole(path, json.dumps(value, indent=1) + "\n")
 
 
@@ -113,7 +113,7 @@ def path_beside(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def folder_beside(path: Path) -> Iterator[Path]:
-    """Yield a new folder. After the block, rename it to `path`, which is missing or empty; after an error, remove it."""
+    """Yield a new folder. Rename it after the block to `path`, which is missing or empty. After an error, remove it."""
     path = path.absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary_name(path)

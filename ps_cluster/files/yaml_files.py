@@ -97,7 +97,7 @@ class _Dumper(yaml.SafeDumper):
         return True
 
     def represent_text(self, text: str) -> yaml.Node:
-        """Write several lines as a block, and quote text that would be read as another type."""
+        """Write text of several lines as a block, and quote text that would otherwise be read as another type."""
         style = "|" if "\n" in text else None if _is_plain_text(text) else "'"
         return self.represent_scalar("tag:yaml.org,2002:str", text, style)
 

@@ -85,7 +85,7 @@ Part: TypeAlias = RowRange | Listed
 
 
 class BlockPart(NamedTuple):
-    """The numbers of a block that belong to one shard."""
+    """The part of a block that belongs to one shard."""
 
     shard: int  # the shard's index
     place: int  # the position of the first of these numbers in the shard's vector; the other numbers follow it
@@ -101,7 +101,7 @@ class Block(NamedTuple):
 
 
 class Arrangement:
-    """The arrangement of all shards' parts in the network's vector.
+    """The positions of the parts of all shards in the network's vector.
 
     Attributes:
       sizes: the length of each shard's vector.

@@ -1,4 +1,4 @@
-"""The initial values of a parameter store, and of each shard of it."""
+"""Define the initial values of a parameter store and of its shards."""
 
 from __future__ import annotations
 

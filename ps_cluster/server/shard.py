@@ -64,7 +64,7 @@ class Push(NamedTuple):
 
     @property
     def from_worker(self) -> WorkerColumns:
-        """The worker's columns by name, float64 [] each."""
+        """The worker's columns of the ledger, by name, float64 [] each."""
         return WorkerColumns(*tf.unstack(self.columns, len(WORKER_COLUMNS)))
 
     @property

@@ -134,7 +134,7 @@ class ChildProcess:
         return not self._gone
 
     def signal(self, number: int) -> None:
-        """Send a signal to the process and its group, if they are there."""
+        """Send a signal to all processes of the group, if any are there."""
         if self.is_there():
             with contextlib.suppress(ProcessLookupError):
                 self._machine.signal_group(self.pid, number)
@@ -198,5 +198,5 @@ def signal_name(number: int) -> str:
 
 
 def how_ended(exit_code: int) -> str:
-    """Return "exit code 1", or the name of the signal. `exit_code`: negative if a signal ended the process."""
+    """Return how a process ended, e.g. "exit code 1" or "SIGKILL". `exit_code`: negative if a signal ended it."""
     return f"exit code {exit_code}" if exit_code >= 0 else signal_name(-exit_code)

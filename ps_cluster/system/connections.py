@@ -64,7 +64,7 @@ def _for_each_connection(act: Callable[[socket.socket], None]) -> None:
 
 
 def _socket_of(number: int) -> socket.socket:
-    """Return a duplicate of a descriptor as a socket. Raises OSError if it is something else by now."""
+    """Return a duplicate of a descriptor as a socket. Raises OSError if the descriptor is not a socket."""
     duplicate = os.dup(number)
     try:
         return socket.socket(fileno=duplicate)

@@ -60,7 +60,7 @@ def who_reaches(ports: str, setting: str) -> str:
 
 
 def _behind(interface: str, members: Mapping[Task, str]) -> Iterator[tuple[str, int]]:
-    """Yield address and port of each cluster member. Raises UserError for a member that is not behind `interface`."""
+    """Yield the address and port of each cluster member. Raises UserError if a member is not behind `interface`."""
     here = psutil.net_if_addrs()
     if interface not in here:
         raise _wrong(

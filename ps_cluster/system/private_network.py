@@ -48,7 +48,7 @@ class PopenOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class RunNetwork:
-    """The network in which tasks run: the namespace of these descriptors or, without any, the launcher's network.
+    """The network in which tasks run: the namespaces of `descriptors` or, if there are none, the launcher's network.
 
     `notice`: a warning for the user if the network is not private, else None.
     """

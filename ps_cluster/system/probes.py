@@ -48,7 +48,7 @@ def until_none_works(
     ask: Callable[[Mapping[str, str]], set[str]] = working,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Wait until no server at these addresses works any more, at most `within_s` seconds."""
+    """Wait until no server at these addresses works any more, but at most `within_s` seconds."""
     left, deadline = set(addresses), time.monotonic() + within_s
     while left and time.monotonic() < deadline:
         left = ask({address: address for address in left})

@@ -49,8 +49,8 @@ class Correction(Generic[OwnSettings]):
       of_version: variables [n] that change with the version, as the weights do. `given` gets their values at the
         version that the worker pulls.
       backups: the weights of the workers' last pulls, name → [workers, n]. Checkpoints do not contain them.
-      pull_state: the variables besides the weights on which `given` depends, name → [n], or [workers] for a number of
-        each worker.
+      pull_state: the variables, besides the weights, on which `given` depends, name → [n], or [workers] if there is a
+        number for each worker.
     """
 
     capabilities = Capabilities()

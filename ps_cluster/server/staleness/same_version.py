@@ -14,7 +14,7 @@ class SameVersionCorrection(GatherCorrection):
     """Changes the weights by the mean of every K gradients of the newest weights, and drops gradients of older weights.
 
     This is Rennala SGD (Tyurin and Richtárik 2023, arXiv:2305.12387, method 1). In the paper the worker of a dropped
-    gradient continues with a different one. Here it computes the same step again.
+    gradient continues with a different step. Here the worker computes the same step again.
     """
 
     capabilities = Capabilities(drops=True)

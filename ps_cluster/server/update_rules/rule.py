@@ -122,7 +122,7 @@ class UpdateRule(ABC, Generic[OwnSettings]):
 
         A share scales the effect of this gradient on this step and, with momentum or Adam, on later steps. The effect
         of earlier gradients stays the same. In Adam the share scales the gradient in the mean but not in the mean
-        square, because otherwise it would cancel out. The share also scales the update's weight decay, so that the
+        square, because otherwise the share would cancel out. It also scales the update's weight decay, so that the
         balance between gradients and decay does not depend on the share.
 
         Args:
