@@ -27,7 +27,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 class Malformed(ValueError):
-    """Raised for content that is damaged, too large or of the wrong type. The message is a clause without a file name."""
+    """Raised for content that is damaged, too large or of a wrong type. The message is a clause without a file name."""
 
 
 # Read numbers in plain notation only: ASCII digits, a sign, a point, an exponent.
