@@ -79,6 +79,6 @@ def try_run(words: Sequence[str], config: RunConfig) -> int:
 
 
 def _say(line: Line) -> None:
-    """Print a line, unless it points to files that are going to be removed."""
+    """Print a line, unless it names files that are going to be removed."""
     if not points_to_files(str(line)):
         print_line(line)

@@ -30,7 +30,7 @@ from ps_cluster.tools.compare.comparison_run import RUNS, check_unclaimed
 
 
 class CompareOptions(keywords.SharedOptions, total=False):
-    """The keywords of `compare`: fields of the comparison, and settings of all its runs."""
+    """The keywords of `compare`, which set fields of the comparison or settings of all its runs."""
 
     epochs: float | None
     batch_size: int | None
@@ -51,13 +51,13 @@ class _Report(BaseModel):
 
 
 class Compared:
-    """A complete comparison. `Compared("comparison")` also opens one that the command `compare` has made.
+    """A complete comparison. `Compared("comparison")` also opens a comparison that the command `compare` has made.
 
     Attributes:
       output: the folder of the runs and the report.
       page: the file of the report.
       headline: the findings, one sentence each.
-      table: a dictionary for each arm, with the number of runs, and the mean, deviation and 95 % interval of each measure.
+      table: a dictionary for each arm: the number of runs, and the mean, deviation and 95 % interval of each result.
     """
 
     def __init__(self, output: str | os.PathLike[str]):
@@ -99,7 +99,7 @@ def compare(
       model: the network, as for `train`.
       data: the data set, as for `train`.
       output: the folder for the runs and the report; an unfinished comparison in it is continued.
-      baseline: the arm that the others are compared with; None: the arm sync, or the first arm if there is no sync.
+      baseline: the arm with which all other arms are compared; None: sync if it is an arm, else the first arm.
       settings: the settings of all runs, as for `train`.
       command: the words that start the program `ps-cluster`, before its arguments.
       options: the options of the comparison (seeds, stragglers, batches, target_score, …) and of its runs (workers, epochs, …).

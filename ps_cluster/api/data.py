@@ -63,7 +63,7 @@ def _packed(contents: Contents, name: str, notify: Notify) -> packed.PackedDatas
 
 
 def _digest_of(contents: Contents) -> str:
-    """Return a digest that changes if any value or the form of the examples changes."""
+    """Return a digest that changes if any array of the examples changes, or its name, its split or the spec."""
     digest = hashlib.blake2b(repr(contents.spec).encode(), digest_size=12)
     for split, fields in contents.arrays.items():
         for name, rows in fields.items():

@@ -32,7 +32,7 @@ def _code(code: CodeType) -> tuple[Any, ...]:
 
 
 class _Describer(cloudpickle.Pickler):
-    """Writes what `cloudpickle.dumps` writes, except parts that differ between processes. Nothing reads it back."""
+    """Pickles as `cloudpickle.dumps` does, but omits what differs between processes. The result is never unpickled."""
 
     dispatch_table = ChainMap({CodeType: _code}, cloudpickle.Pickler.dispatch_table)
 

@@ -83,21 +83,21 @@ def fit(
         history = ps_cluster.fit(model, x, y, validation_data=(xv, yv), epochs=5, batch_size=128, workers=3)
 
     Three workers compute gradients at the same time and send them to a parameter server, which applies each one
-    immediately. At the end, the model has the weights of the last update, as after `Model.fit`. Its optimizer is not
-    changed.
+    immediately. At the end, the model has the weights of the last update, as after `Model.fit`. The optimizer of the
+    model is not changed.
 
     Args:
       model: a compiled model. It may use layers, losses and metrics that your script or notebook defines.
       x: an array, a dictionary or tuple of arrays, a pandas frame, a tf.data.Dataset, a keras.utils.PyDataset, or a generator.
         A stream is read once, into files, and each epoch trains on what was read. So put random augmentation into layers
         of the model.
-      y: the targets, if x is no stream; a dictionary or tuple of arrays for a model with several outputs.
+      y: the targets, if x is not a stream; a dictionary or tuple of arrays for a model with several outputs.
       batch_size: the number of examples in one batch of one worker; None: 32, or the batch size of a stream.
       epochs: the number of the last epoch.
-      verbose: 0 prints nothing, 1 or "auto" the lines of the run and a line for each epoch, 2 a line for each epoch.
+      verbose: 0 prints nothing, 2 prints a line for each epoch, and 1 or "auto" prints the lines of the run too.
       callbacks: Keras callbacks. `on_train_begin`, `on_epoch_begin`, `on_epoch_end` and `on_train_end` are called in this
         process, with the weights of the epoch in `self.model`. Callbacks that act within an epoch are refused.
-      validation_split: the share of the examples, taken from the end of the arrays, that is held out and scored.
+      validation_split: the fraction of the examples that is held out and scored, taken from the end of the arrays.
       validation_data: (x, y), (x, y, sample_weight), or a stream. These examples are scored after each epoch.
       shuffle: has to be True. The examples of each epoch are shuffled.
       class_weight: class → the weight of its examples in the loss.
@@ -106,7 +106,7 @@ def fit(
       steps_per_epoch: the number of updates of an epoch; needed for a generator.
       validation_steps: the number of batches of `validation_data` to score; None: all.
       validation_batch_size: the size of the batches that `validation_steps` counts; it does not change a score.
-      validation_freq: has to be 1: a separate process scores every epoch.
+      validation_freq: has to be 1, because a separate process scores every epoch.
       run_dir: a new folder for the files of the run; None: a new one in runs/.
       settings: any settings of docs/configuration.md, e.g. {"staleness.method": "none"}.
       command: the words that start the program `ps-cluster`, before its arguments.

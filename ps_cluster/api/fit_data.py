@@ -114,7 +114,7 @@ def fit_data(
 def _examples(
     model: keras.Model, what: str, x: Any, y: Any, weight: Any, folder: Path, steps: int | None, say: Notify
 ) -> tuple[Examples, int | None]:
-    """Return examples as arrays, and the size of the first batch of a stream."""
+    """Return examples as arrays, and the size of a stream's first batch, or None if they were arrays before."""
     batches = _batches(what, x, steps)
     if batches is None:
         if y is None:
@@ -171,7 +171,7 @@ def _by_name(model: keras.Model, what: str, x: Any) -> Arrays:
 
 
 def _named(what: str, arrays: Sequence[Any], names: Sequence[str], noun: str) -> dict[str, np.ndarray]:
-    """Return arrays by the names of the model's inputs or outputs. Raises UserError if their number differs."""
+    """Return name → array for the names of the model's inputs or outputs. Raises UserError if the numbers differ."""
     if len(names) != len(arrays):
         raise UserError(
             f"{what}: got {len(arrays)} arrays, and the model has {len(names) or 'no named'} {noun}s: give a dictionary, "

@@ -54,7 +54,7 @@ def name_in_compile(judging: object) -> str:
 
 
 def check_callbacks(given: object) -> list[keras.callbacks.Callback]:
-    """Return the callbacks as a flat list."""
+    """Return the callbacks as a flat list. Raises UserError if a callback can't be used with a cluster."""
     found = list(keras.tree.flatten(given)) if given is not None else []
     for one in found:
         name = type(one).__name__
@@ -72,7 +72,7 @@ def check_callbacks(given: object) -> list[keras.callbacks.Callback]:
 
 
 def _acts_within_an_epoch(callback: keras.callbacks.Callback) -> str:
-    """Return which method or argument of a callback acts within an epoch; "" if none does."""
+    """Return the callback's method or argument that acts within an epoch, e.g. "save_freq=9"; "" if there is none."""
     for argument in ("save_freq", "update_freq", "log_freq", "log_every_n_steps"):  # a number of batches, or "epoch"
         value = getattr(callback, argument, None)
         if value == "batch" or (isinstance(value, int) and not isinstance(value, bool)):

@@ -26,7 +26,7 @@ KEYWORDS = {
 
 
 class SharedOptions(TypedDict, total=False):
-    """The keywords that `fit`, `train` and `compare` all take. None counts as not given, as it does for all keywords."""
+    """The keywords that `fit`, `train` and `compare` all take. Any keyword that is None counts as not given."""
 
     workers: int | None
     min_workers: int | None
@@ -154,7 +154,7 @@ def new_folder(path: str | os.PathLike[str], keyword: str) -> Path:
 
 
 def show_keywords(function: Callable[..., object], options: type) -> None:
-    """Make `help()` and `inspect.signature` show the keywords of `function`: the keys of the TypedDict `options`.
+    """Make `help()` and `inspect.signature` show the keywords of `function`, which the TypedDict `options` defines.
 
     The keywords are in the order of KEYWORDS, after those keywords that are not in KEYWORDS.
     """

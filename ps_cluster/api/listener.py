@@ -55,7 +55,7 @@ class Listener:
             rows.new_rows()
 
     def look(self) -> bool:
-        """Call the functions with the new rows until one returns STOP. Return whether a function did."""
+        """Call the functions with the new rows until one of them returns STOP. Return whether STOP was returned."""
         return any(call() is STOP for call in self._calls())
 
     def finish(self) -> None:

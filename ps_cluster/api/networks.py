@@ -65,7 +65,7 @@ def name_of(model: object) -> str:
 
 
 def _write_model(model: Any, folder: Path) -> str:
-    """Write a Keras model: as a file that Keras alone can read if that is possible, else together with the caller's code."""
+    """Write a Keras model to a file that Keras alone can read, or else to a file that also has the caller's code."""
     from ps_cluster.models.by_value import by_value, own_objects
 
     folder.mkdir(parents=True, exist_ok=True)

@@ -69,8 +69,8 @@ class Program:
 
         Args:
           say: called with each line that the command prints, but not with its error.
-          environment: the environment of the command; None: that of this process without variables for settings, so that
-            only the caller's arguments decide the settings.
+          environment: the environment of the command; None: this process's environment without variables for settings,
+            so that only the caller's arguments decide the settings.
         """
         self._say = say
         self._error = ""
@@ -119,14 +119,14 @@ class Program:
             raise
 
     def stop(self) -> None:
-        """Ask the command to stop: it finishes the steps under way, and writes and scores a last checkpoint."""
+        """Ask the command to finish the steps under way, to write and score a last checkpoint, and to stop."""
         self._child.signal(signal.SIGTERM)
 
     def check(self, log: Path) -> None:
         """Raise the error that the command's exit code stands for; do nothing for code 0.
 
         Args:
-          log: the log to name if the command's error names none.
+          log: the log file that the error names if the command's own error names no log file.
         Raises:
           UserError: bad input.
           TrainingFailed: the command failed, or was stopped from outside before it could end.

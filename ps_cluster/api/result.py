@@ -1,4 +1,4 @@
-"""The result of a training. It reads the run directory when an attribute is read."""
+"""The result of a training. The files of the run are read when an attribute needs them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PANEL_IN = 2.4
 
 
 class Result:
-    """A run that has ended. `Result("runs/mine")` also opens a run of the command `run`.
+    """A run that has ended. `Result("runs/mine")` also opens a run that the command `run` has trained.
 
     Attributes:
       run_dir: the folder of all its files.
@@ -72,7 +72,7 @@ class Result:
 
     @cached_property
     def ledger(self) -> Any:
-        """The applied updates, one row each: a pandas DataFrame if pandas is installed, else a NumPy structured array.
+        """A row for each applied update: a pandas DataFrame if pandas is installed, else a NumPy structured array.
 
         `ledger["staleness"]` is a column of both types.
         """
@@ -88,8 +88,8 @@ class Result:
         """The best model, a plain Keras model that takes raw examples. It is loaded when it is first read.
 
         Raises:
-          UserError: no checkpoint was scored, so there is no best model; or the model needs the code that built it, which
-            `code` does not name; or the file can't be read, e.g. because it is damaged.
+          UserError: no checkpoint was scored, so there is no best model; or the model needs the code that built it, and
+            `code` does not name that code; or the file can't be read, e.g. because it is damaged.
         """
         file = self._files.best_model
         if not file.is_file():

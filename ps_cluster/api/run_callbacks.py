@@ -1,4 +1,4 @@
-"""Follow a run with Keras callbacks: open its data and its model once it trains, then call the callbacks for each epoch."""
+"""Follow a run with Keras callbacks. Open its data and model when the run trains, and call the callbacks each epoch."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class RunCallbacks:
 
     Attributes:
       model: the Keras model that the callbacks get; None: the network of the run is built for them.
-      examples: some of the caller's examples, on which the model's metrics are built. Keras chooses the kind of "accuracy"
-        by the form of the targets, and the run may store one-hot rows as labels.
+      examples: some of the caller's examples, with which the model's metrics are built. Keras decides by the shape of
+        the targets which metric "accuracy" means, and the run may store one-hot targets as labels.
       passes: the length of an epoch, in passes over the training examples.
       first_epoch, verbose, extra_logs, say: as for `CallbackCaller`.
     """

@@ -1,4 +1,4 @@
-"""Write the batches of a finite stream to arrays on disk: a tf.data.Dataset, a PyDataset, or a generator."""
+"""Write the batches of a finite stream (a tf.data.Dataset, a PyDataset or a generator) to arrays on disk."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def write_stream(batches: Iterable[Any], folder: Path, what: str, *, steps: int 
     Args:
       batches: each is (inputs, targets) or (inputs, targets, weights). A part is an array [B, ...] or a dictionary of arrays.
       folder: the folder for the files, which must stay until the arrays are no longer used.
-      what: the name of the argument with the stream, for messages.
+      what: the name of the argument that holds the stream, for messages.
       steps: the number of batches to take; None: all.
     """
     columns: dict[tuple[str, ...], _Column] = {}
@@ -87,7 +87,7 @@ def _leaves(batch: Sequence[object]) -> Iterator[tuple[tuple[str, ...], object]]
 
 
 def _filled(part: object, path: tuple[str, ...], columns: Mapping[tuple[str, ...], _Column]) -> Part | None:
-    """Return the rows of all batches, in the structure of `part`, which comes from one batch."""
+    """Return the rows of all batches, in the same structure as `part`, which is from a single batch."""
     if isinstance(part, Mapping):
         return {key: columns[*path, key].rows_of_all() for key in part}
     if isinstance(part, tuple | list):

@@ -173,7 +173,7 @@ def _resumed(
 
 
 def _code_to_resume(run: RunDir, model: Any) -> Path | None:
-    """Return the file with the code of the network, which the caller permits to run; None if it needs no code."""
+    """Return the file with the code of the network, which the caller permits to run; None if no code is needed."""
     begun = flat(read_yaml(run.config)).get("model.name")
     code = NETWORKS.code_of(begun) if isinstance(begun, str) else None
     if code is None and model is None:

@@ -1,4 +1,4 @@
-"""Claim a folder for one piece of work by a file that holds its plan. Only a command with this plan may continue."""
+"""Claim a folder for one piece of work: a file in it holds the plan, and only a command with this plan may continue."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def check_unclaimed(output: Path, plan: str, noun: str, besides: str = LOCK) -> 
 def claim(output: Path, plan: str, content: str, noun: str, *, besides: str = LOCK) -> None:
     """Write the plan of the work into its folder, whose lock the caller holds.
 
-    Raises UserError if the folder holds another plan, or something else, or can't be written.
+    Raises UserError if the folder holds another plan, or has files but no plan, or can't be written.
     """
     file = output / plan
     try:

@@ -1,4 +1,4 @@
-"""Read JSON into typed models, within limits. Duplicate keys, and numbers that JSON does not have, are refused."""
+"""Read JSON into typed models, within limits. Duplicate keys, NaN and infinity are refused."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _END_BYTES = 2**16  # enough for the last row of all but the largest clusters
 
 
 def append_row(path: Path, row: BaseModel) -> None:
-    """Append a JSON object as a line, in a single write. After a line that a full disk has cut short, start a new line."""
+    """Append a JSON object as a line, in one write. If a full disk has cut the last line short, start a new line."""
     with os.fdopen(open_to_write(path, os.O_RDWR | os.O_APPEND | os.O_CREAT), "a+b") as file:
         end = file.seek(0, os.SEEK_END)
         file.seek(max(0, end - 1))
@@ -75,9 +75,9 @@ class RowTail(Generic[Model]):
     """Reads the rows that were appended since the last call.
 
     Attributes:
-      passed_over: the number of lines that were no rows, e.g. because a full disk cut them short. A line of more than
-        LOOK_BYTES counts several times.
-      problem: what was wrong with the first of these lines.
+      passed_over: the number of lines that were not rows, e.g. because a full disk cut them short, plus the number of
+        failed attempts to read the file. A line of more than LOOK_BYTES counts several times.
+      problem: the first problem, in words.
     """
 
     def __init__(self, path: Path, model: type[Model]):
@@ -87,7 +87,7 @@ class RowTail(Generic[Model]):
         self._model = model
 
     def skip(self, up_to_last: int = 0) -> None:
-        """Skip the present content except its last `up_to_last` bytes. The rest of a line that this cuts is not a row."""
+        """Skip the present content except its last `up_to_last` bytes. If this cuts a line, its rest is not a row."""
         with contextlib.suppress(OSError):
             self.offset = max(0, self._path.stat().st_size - up_to_last)
 

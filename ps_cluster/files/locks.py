@@ -2,8 +2,9 @@
 
 The kernel holds the lock (flock), and releases it when the process ends or is killed, so no stale lock is left.
 Programs that the process starts do not inherit it. A command that only checks whether a lock is taken holds it for a
-moment, so a command that takes a lock retries for longer than that. Containers that share a folder share the lock;
-whether machines do depends on the file system. On a file system without locks a notice says so, and the work continues.
+moment, so a command that takes a lock retries for longer than that. Containers that share a folder share its locks.
+Whether machines do so too depends on the file system. If the file system has no locks, a notice says so, and the work
+continues.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 
 
 class InUse(UserError):
-    """Another process holds the lock."""
+    """Raised if another process holds the lock."""
 
 
 class Lock:
@@ -81,7 +82,7 @@ class Lock:
 
 @contextlib.contextmanager
 def sole_use(folder: Path, what: str, notify: Notify, *, shared: bool = False) -> Iterator[None]:
-    """Hold `folder` during the block. Create it if it is missing; remove it afterwards if it stayed empty.
+    """Hold the lock of `folder` during the block. Create a missing folder, and remove it afterwards if it stayed empty.
 
     `what`: the kind of folder, for the messages, e.g. "run directory". `shared`: allow other commands that also share
     the folder. Raises UserError if another command holds the folder, it belongs to another user (files/untrusted.py), or
@@ -125,13 +126,13 @@ def is_held(path: Path) -> bool:
 
 
 def share(path: Path) -> None:
-    """Share the lock or folder `path` until this process ends. If the system refuses, no process waits for this one."""
+    """Share the lock or folder `path` until this process ends. If the system refuses, nobody waits for this process."""
     with contextlib.suppress(OSError):
         _locked(path / _USED if path.is_dir() else path, _CHECK_TAKES_S, fcntl.LOCK_SH)
 
 
 def wait_for_sharers(path: Path, what: str, within_s: float = SHARERS_END_WITHIN_S) -> None:
-    """Wait until no process shares `path` any more. Raises UserError if one still does after `within_s` seconds."""
+    """Wait until no process shares `path` any more. Raises UserError if some still do after `within_s` seconds."""
     if (descriptor := _locked(path, within_s)) is None:
         raise UserError(
             f"{what}: processes of an earlier run are still running after {within_s:g} s: end them, or try again"
@@ -154,7 +155,7 @@ def sharing_new(folder: Path) -> Iterator[None]:
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Remove a folder if no process shares it. Without locks in the file system that is unknown, so it stays."""
+    """Remove a folder if no process shares it. If this is unknown, because the file system has no locks, it stays."""
     without_locks: list[str] = []
     with contextlib.suppress(OSError):  # it is gone
         if (descriptor := _locked(folder / _USED, 0, warn=without_locks.append)) is not None:
@@ -165,7 +166,7 @@ def remove_abandoned(folder: Path) -> None:
 
 @contextlib.contextmanager
 def to_remove(folder: Path, what: str) -> Iterator[None]:
-    """Hold a folder that is going to be removed. Raises InUse, which names `what`, while processes share it."""
+    """Lock a folder that is going to be removed. Raises InUse, which names `what`, if a process shares the folder."""
     if (descriptor := _locked(folder / _USED, _CHECK_TAKES_S)) is None:
         raise InUse(f"{what} is in use by a run: wait until it has ended, or end it")
     try:
@@ -176,7 +177,7 @@ def to_remove(folder: Path, what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def in_turn(path: Path, within_s: float = 5.0) -> Iterator[None]:
-    """Hold `path` during a short block. After `within_s` seconds of waiting for the holder, continue without the lock."""
+    """Hold the lock `path` during a short block. After waiting for `within_s` seconds, continue without the lock."""
     descriptor = _locked(path, within_s)
     try:
         yield
@@ -186,7 +187,7 @@ def in_turn(path: Path, within_s: float = 5.0) -> Iterator[None]:
 
 
 def is_empty(folder: Path, besides: str = LOCK) -> bool:
-    """Return whether a folder contains nothing but the lock and `besides`, or does not exist."""
+    """Return whether a folder does not exist, or contains nothing but the lock file and the file `besides`."""
     return not folder.is_dir() or all(path.name in (LOCK, besides) for path in folder.iterdir())
 
 
@@ -195,8 +196,8 @@ def _locked(
 ) -> int | None:
     """Return a descriptor of the locked file; None if other processes hold the lock for longer than `within_s`.
 
-    The file is created if it is missing. If its last holder removes it after it was opened here, it is opened again.
-    `warn` gets the reason if the file system has no locks; the file then counts as locked.
+    The file is created if it is missing. If the last holder removes the file just after this process has opened it, the
+    file is opened again. `warn` gets the reason if the file system has no locks; the file then counts as locked.
     """
     deadline = time.monotonic() + within_s
     while True:
@@ -235,7 +236,7 @@ def _is_taken(descriptor: int) -> bool:
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
-    """Return whether an open file is still the one at `path`. It may have been removed and created again."""
+    """Return whether an open file is still the file at `path`, which may have been removed and created again."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.lstat(path))
     except FileNotFoundError:
@@ -243,7 +244,7 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 def _holder(path: Path) -> str:
-    """Return what the holder of a lock wrote about itself; "another command" if it is just starting or ending."""
+    """Return what the holder of a lock wrote about itself, or "another command" if it is just starting or ending."""
     try:
         holder = read_bytes(path, _MOST_BYTES).decode(errors="replace")
     except (OSError, Malformed):

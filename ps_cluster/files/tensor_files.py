@@ -45,9 +45,9 @@ class Checksums(BaseModel):
 
 @dataclass(frozen=True)
 class Pieces:
-    """An array that is read in pieces while it is written to a file, because the memory may be too small for the whole.
+    """An array that is read in pieces while it is written to a file, because it may be too large for the memory.
 
-    `read` returns its values in their order, as arrays of `dtype` of any length.
+    `read` yields the array's values in order, in pieces of any length, each an array of `dtype`.
     """
 
     shape: tuple[int, ...]
@@ -56,7 +56,7 @@ class Pieces:
 
     @classmethod
     def of(cls, array: np.ndarray) -> Pieces:
-        """Return an array in a single piece."""
+        """Return `Pieces` that consist of a single piece, the whole `array`."""
         return cls(array.shape, array.dtype, lambda: iter([np.ascontiguousarray(array)]))
 
     @property
@@ -67,10 +67,10 @@ class Pieces:
 def write_tensors(file: IO[bytes], header: BaseModel, arrays: Mapping[str, np.ndarray | Pieces]) -> None:
     """Write a header and arrays into an empty, seekable file, which `open_tensors` can open.
 
-    Each array is written piece by piece while it is read. The checksums belong into the table at the beginning, but are
+    Each array is written piece by piece while it is read. The checksums belong in the table at the beginning, but are
     known only at the end, so the table is written last. The library `safetensors` is not used for this: it could only
     write to a path, or make a second copy of all arrays in memory. Raises ValueError if an array has a dtype that these
-    files never contain, or its pieces have a different length in total.
+    files never contain, or if the total length of its pieces differs from the array's length.
     """
     contents = {name: array if isinstance(array, Pieces) else Pieces.of(array) for name, array in arrays.items()}
     text, table, checksums, begin = header.model_dump_json(), {}, {}, 0
@@ -148,7 +148,7 @@ def checksum_of(path: Path) -> int:
 
 
 def _check_beginning(file: BinaryIO) -> int:
-    """Return the length of the table in bytes, once it is known to be whole and not too large to be read."""
+    """Return the length of the table in bytes. Raises Malformed if the table is incomplete, or too large to be read."""
     beginning = file.read(_LENGTH.size)
     if len(beginning) < _LENGTH.size:
         raise Malformed("it has no table of its arrays")
@@ -172,7 +172,7 @@ def _parsed(words: Mapping[str, str], name: str, model: type[Model]) -> Model:
 
 
 def _check_array(file: BinaryIO, name: str, begin: int, end: int, checksum: int, checksums: Checksums) -> None:
-    """Check the checksum of an array by reading the file.
+    """Check the checksum of an array by reading the file instead of mapped memory.
 
     If the disk fails, reading raises an error, but an access to mapped memory would kill the process.
     """

@@ -32,7 +32,7 @@ def writing_alone() -> Iterator[None]:
 def unknown_owners(
     uid_map: Path = Path("/proc/self/uid_map"), overflow: Path = Path("/proc/sys/kernel/overflowuid")
 ) -> frozenset[int]:
-    """Return the user id that this user namespace shows for all users that it does not know; empty outside a namespace.
+    """Return the user id that this user namespace shows for all unknown users, or an empty set outside a namespace.
 
     A task in the private network of its run is in a user namespace, where root's files have this id. The launcher is in
     no such namespace, and has checked the run directory before it starts a task.
@@ -48,11 +48,11 @@ _UNKNOWN = unknown_owners()
 
 
 class Foreign(UserError):
-    """A file or folder of another user, or one that is reached through another user's link."""
+    """Raised for a file or folder that belongs to another user, or is reached through another user's link."""
 
 
 def check_folder(folder: Path, what: str, notify: Notify) -> None:
-    """Refuse another user's folder, and warn if everybody may write there. If it is missing, check only its path.
+    """Refuse a folder of another user, and warn if everybody may write into it. If it is missing, check only its path.
 
     `what`: the kind of folder, for the message, e.g. "run directory". Raises Foreign also if the path leads through
     another user's link.
@@ -89,7 +89,7 @@ def is_foreign(path: Path) -> bool:
 
 
 def _is_trusted(owner: int) -> bool:
-    """Return whether the files of a user are trusted: root, the user of this process, or one of `unknown_owners`."""
+    """Return whether files of user `owner` are trusted. Root, this process's user and `unknown_owners` are trusted."""
     return owner in (0, os.geteuid()) or owner in _UNKNOWN
 
 
@@ -110,7 +110,7 @@ def name_of(user: int) -> str:
 
 
 def _links(path: Path, seen: set[Path]) -> Iterator[Path]:
-    """Yield the links on an absolute path, including those that other links lead to."""
+    """Yield the links on an absolute path, including links on the paths to which these links lead."""
     for place in (*reversed(path.parents), path):
         if place not in seen and os.path.islink(place):
             seen.add(place)
@@ -119,7 +119,7 @@ def _links(path: Path, seen: set[Path]) -> Iterator[Path]:
 
 
 def _open_to_everybody(folder: Path) -> Iterator[Path]:
-    """Yield a folder into which every user may write, and each folder above it in which every user could replace it."""
+    """Yield `folder` if every user may write into it, and each parent in which any user could replace its child."""
     for place in (folder, *folder.parents):
         if os.path.exists(place):  # a missing or unreachable folder is noticed when it is opened
             mode = os.stat(place).st_mode

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def in_words(value: object) -> str:
-    """Return a value in YAML's flow style: plain words without quotes, anything else as JSON, which is YAML."""
+    """Return a value as YAML on one line: a string as it is, and any other value as JSON, which is valid YAML."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
@@ -27,7 +27,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 class Malformed(ValueError):
-    """Content that is damaged, too large, or of the wrong type. The message is one clause without the file's name."""
+    """Raised for content that is damaged, too large or of a wrong type. The message is a clause without a file name."""
 
 
 # Read numbers in plain notation only: ASCII digits, a sign, a point, an exponent.
@@ -110,7 +110,7 @@ _NUMBER = re.compile(r"[+-][0-9]+(\.[0-9]+)?", re.ASCII)
 
 
 def cell(value: object) -> object:
-    """Return a value for a CSV file. Text becomes printable, and spreadsheets do not compute it as a formula.
+    """Return a value for a CSV file. Text is made printable, and safe from spreadsheets that would run it as a formula.
 
     An apostrophe is put before a sign that begins a formula, as spreadsheets mark text (OWASP, "CSV Injection"). A number,
     such as the class -1, stays as it is.
@@ -126,7 +126,7 @@ _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+:/")
 
 
 def refuse_address(path: str) -> None:
-    """Raise Malformed for a remote store's address, such as gs://bucket/runs. As a path it would be a local folder."""
+    """Raise Malformed for a remote store's address, such as gs://bucket/runs, which as a path means a local folder."""
     if _ADDRESS.match(path):
         raise Malformed(
             "is the address of a remote store, but only folders of this machine are read and written: mount it (e.g. "
@@ -142,7 +142,7 @@ def _printable(character: str) -> str:
 
 
 def finite(value: float) -> float | None:
-    """Return the number; None for NaN and infinity, which JSON does not have."""
+    """Return `value`, or None if it is NaN or infinity, which JSON does not have."""
     return float(value) if math.isfinite(value) else None
 
 
@@ -156,7 +156,7 @@ LARGE, VERY_LARGE = 1e4, 1e12
 
 
 def number_text(value: float) -> str:
-    """Return a number with four digits. A large number is written in full, as "22,460" instead of "2.246e+04"."""
+    """Return a number with four significant digits, but write a large one in full: "22,460" instead of "2.246e+04"."""
     return f"{value:,.0f}" if LARGE <= abs(value) < VERY_LARGE else f"{value:.4g}"
 
 

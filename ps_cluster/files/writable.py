@@ -22,7 +22,7 @@ def check_file(path: Path) -> None:
 
 
 def check_folder(path: Path, folder: Path | None = None) -> None:
-    """Raise Malformed if files can't be written into `path`. For a file, check its `folder`. See `check_file`."""
+    """Raise Malformed if files can't be written into `path`, or into `folder` if `path` is a file. See `check_file`."""
     refuse_address(str(path))
     if "\0" in str(path):
         raise Malformed("has a null character in its name")

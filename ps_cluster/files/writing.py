@@ -4,8 +4,8 @@ A file that others read as a whole is written under a random temporary name and 
 file locked, so an unlocked one was left by a writer that was killed.
 
 A process has one fence, which is asked before each rename and removal whether this process may still change files. A
-task that leads a run sets its claim (runs/leaders.py); no other process has a fence. There is one for the whole process
-so that no function that renames or removes a file can forget to ask.
+task that leads a run sets its claim (runs/leaders.py) as the fence; no other process has a fence. The fence is global
+to the process, so that no function that renames or removes a file can forget to ask it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _fence: Callable[[], None] | None = None
 
 
 def set_fence(fence: Callable[[], None] | None) -> None:
-    """Call `fence` before each rename and removal from now on; it raises if this process may not change files any more.
+    """Call `fence` before each rename and removal from now on. It raises if this process may no longer change files.
 
     None removes the fence.
     """
@@ -48,7 +48,7 @@ def check() -> None:
 
 
 def write_whole(path: Path, content: str | bytes, *, lasting: bool = True) -> None:
-    """Write a temporary file and rename it to `path`: readers see the old file or the new one, never a part.
+    """Write a temporary file and rename it to `path`, so that readers see the old file or the new one, never a part.
 
     `lasting`: flush the file to the disk first. A file that is replaced twice a second need not survive a power failure.
     """
@@ -58,7 +58,7 @@ def write_whole(path: Path, content: str | bytes, *, lasting: bool = True) -> No
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write `value` as indented JSON, like `write_whole`."""
+    """Write `value` as indented JSON, in the same way as `write_whole`."""
     write_whole(path, json.dumps(value, indent=1) + "\n")
 
 
@@ -97,8 +97,8 @@ def create_text_beside(path: Path) -> Iterator[TextIO]:
 def path_beside(path: Path) -> Iterator[Path]:
     """Yield the path of a file that the block has to write. It is renamed to `path` if the block ends without an error.
 
-    Otherwise it is removed. This is for libraries that open the file themselves, and choose its format by the suffix,
-    which is that of `path`. The file is not locked, so `remove_leftovers` does not look at it.
+    Otherwise it is removed. Use this for libraries that open the file themselves and choose its format by the suffix,
+    which is the suffix of `path`. The file is not locked, so `remove_leftovers` ignores it.
     """
     temporary = path.with_name(f".{path.stem}.{secrets.token_hex(8)}{path.suffix}")
     try:
@@ -113,7 +113,7 @@ def path_beside(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def folder_beside(path: Path) -> Iterator[Path]:
-    """Yield a new folder. After the block, rename it to `path`, which is missing or empty; after an error, remove it."""
+    """Yield a new folder. Rename it after the block to `path`, which is missing or empty. After an error, remove it."""
     path = path.absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary_name(path)
@@ -137,7 +137,7 @@ def remove(path: Path) -> None:
 
 
 def remove_leftovers(directory: Path, pattern: str) -> None:
-    """Remove the temporary files of killed writers whose final names match `pattern`."""
+    """Remove the temporary files that killed writers left behind for files whose names match `pattern`."""
     for leftover in directory.glob(f".{pattern}.*.tmp"):
         with contextlib.suppress(OSError):  # its writer holds the lock, or it is gone
             descriptor = os.open(leftover, os.O_WRONLY | _SAFELY)
@@ -149,7 +149,7 @@ def remove_leftovers(directory: Path, pattern: str) -> None:
 
 
 def open_append(path: Path) -> BinaryIO:
-    """Open a file for appending; create it if it is missing. Errors are those of `open_to_write`."""
+    """Open a file for appending; create it if it is missing. Raises the errors of `open_to_write`."""
     return os.fdopen(open_to_write(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab")
 
 

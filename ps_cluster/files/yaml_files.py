@@ -1,4 +1,4 @@
-"""Read and write YAML within limits. Features that expand short files are refused, and values are read as they look.
+"""Read and write YAML within limits. Features that let a short file expand to a large value are refused.
 
 Values follow YAML 1.2's core schema (https://yaml.org/spec/1.2.2/#103-core-schema) in decimal: `1e-3` is a number;
 `off` and `2024-01-01` are text. A value that other YAML versions read as a different number, such as `010`, is refused.
@@ -97,7 +97,7 @@ class _Dumper(yaml.SafeDumper):
         return True
 
     def represent_text(self, text: str) -> yaml.Node:
-        """Write several lines as a block, and quote text that would be read as another type."""
+        """Write text of several lines as a block, and quote text that would otherwise be read as another type."""
         style = "|" if "\n" in text else None if _is_plain_text(text) else "'"
         return self.represent_scalar("tag:yaml.org,2002:str", text, style)
 

@@ -3,7 +3,7 @@
 A shard's vector is a sequence of parts. Mostly it is a single part, a range of the network's vector. With embedding
 tables and k parameter servers, a shard has a range of the weights outside of tables, followed by every k-th row of each
 table. Such a part is described by a few numbers, because a list of positions would take twice as much memory as the
-tables. In modes layers and width the parts are lists of positions.
+tables. In the modes `layers` and `width`, each part is a list of positions.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ Part: TypeAlias = RowRange | Listed
 
 
 class BlockPart(NamedTuple):
-    """The numbers of a block that belong to one shard."""
+    """The part of a block that belongs to one shard."""
 
     shard: int  # the shard's index
     place: int  # the position of the first of these numbers in the shard's vector; the other numbers follow it
@@ -101,12 +101,12 @@ class Block(NamedTuple):
 
 
 class Arrangement:
-    """Where the parts of all shards are in the network's vector.
+    """The positions of the parts of all shards in the network's vector.
 
     Attributes:
       sizes: the length of each shard's vector.
       keyed: the arrangement of a checkpoint's array `KEYED`, which holds the keys of tables whose rows are found
-        by keys; None without such tables.
+        by keys; None if the network has no such tables.
     """
 
     def __init__(self, of_shards: Sequence[Sequence[Part]], keyed: Arrangement | None = None):

@@ -10,11 +10,11 @@ class Capabilities:
     """The capabilities of a shard or its staleness method, beyond applying each push as it arrives.
 
     Attributes:
-      waits: whether a push may have to wait in the shard and be tried again. Such a shard has no exchanges, which push
-        and pull at once, so its mode needs a different graph for workers (`Mode.dispatch`).
+      waits: whether a push may have to wait in the shard and be tried again. Such a shard does not support exchanges (a
+        push and a pull in one message), so its mode needs a different graph for workers (`Mode.dispatch`).
       drops: whether the shard may drop a push. The worker then pulls again and retries the step.
-      stops: whether a worker asks between local steps whether its period would still be accepted, and if not,
-        ends the period early.
+      stops: whether a worker asks the shard between local steps if a push would still be accepted. If it would not, the
+        worker takes no more local steps.
       limits_batches: whether the answer to a pull says how many batches the worker may take.
       vectors_given: the number of vectors of weights in the answer to a pull. Several are returned as [vectors, n].
       vectors_per_worker: the number of vectors [n] that the shard keeps for each worker, not counting slots.

@@ -1,4 +1,4 @@
-"""The initial values of a parameter store, and of each shard of it."""
+"""Define the initial values of a parameter store and of its shards."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class InitialState:
         )
 
     def name(self, kind: str, what: str) -> str:
-        """Return a resource name for this shard. Record it on the current device so that later leaders free it.
+        """Return a name for a resource of this shard, and note it on the current device for `free_leftovers`.
 
         Args:
           kind: the type of the resource: QUEUE, LOCK or VARIABLE of server/leftovers.py.

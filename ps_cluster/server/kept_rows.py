@@ -17,7 +17,7 @@ V = TypeVar("V")
 
 
 class RowValues(NamedTuple, Generic[V]):
-    """All values that are kept for the rows of one table group. The fields are variables, their values, or dtypes.
+    """All values that are kept for the rows of one table group: the variables, their values, or their dtypes.
 
     A row is identified by its place, or by its key in a table of keys (server/table_shard.py). The pulled rows may
     differ from the pushed rows.
@@ -95,7 +95,7 @@ class KeptRows:
 
         Args:
           group: the number of the group.
-          first: the position of the group's first number in the shard's vectors.
+          first: the position of the group's first weight in the shard's vectors.
           values: the result of `read`.
         """
         kept = RowValues[np.ndarray](

@@ -1,4 +1,4 @@
-"""A server's part of a table whose rows are found by their keys: it decides which keys have a row.
+"""Keep a server's part of a table whose rows are found by their keys, and decide which keys have a row.
 
     pull    keys ──►  rows; a key without a row gets its initial values. A pull changes nothing.
     push    keys ──►  places of their rows. These steps come first, in the shard's critical section:
@@ -34,7 +34,7 @@ class _Entries(NamedTuple):
 
     @property
     def cells(self) -> tf.Tensor:
-        """The indices of the keys in the table's arrays, int64 [k, 2]; meaningless for keys that are not there."""
+        """The indices of the keys in the table's arrays, int64 [k, 2]; meaningless for keys without a column."""
         return tf.stack([self.buckets, tf.maximum(self.columns, 0)], axis=1)
 
     def chosen(self, mask: tf.Tensor) -> _Entries:
@@ -48,7 +48,7 @@ class KeyedTableShard(TableShard):
     Each bucket has `ways` columns for keys that have a row, and after them columns for keys that wait for a row.
 
     Attributes:
-      form: the form of the whole table.
+      form: the size and the settings of the whole table.
       rows: float32 [buckets * ways, width].
       keys: int64 [buckets, columns], EMPTY where there is no key.
       used: int64 [buckets, columns], the version at the last use of the key.
@@ -97,7 +97,7 @@ class KeyedTableShard(TableShard):
         return found
 
     def read(self, wanted: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-        """Return the rows of some keys, end to end, [u x width] in `dtype`. `wanted`: the keys, int64 [u]."""
+        """Return the rows of some keys, concatenated, [u x width] in `dtype`. `wanted`: the keys, int64 [u]."""
         found, is_there = self._find(wanted)
         has_row = is_there & (found.columns < self.form.ways)
         rows = tf.gather(self.rows, tf.where(has_row, self._places(found), 0))
@@ -144,7 +144,7 @@ class KeyedTableShard(TableShard):
         return found, is_there
 
     def _places(self, entries: _Entries) -> tf.Tensor:
-        """Return the places of the entries' rows, int64 [k]; -1 for keys that are not there."""
+        """Return the places of the entries' rows, int64 [k]; -1 for a key that the shard does not hold."""
         return tf.where(entries.columns >= 0, entries.buckets * self.form.ways + entries.columns, -1)
 
     def _write(

@@ -41,7 +41,7 @@ class RateOfMoreWorkers:
         self.slots = {"begun_with": self._begun, "rate_factor": self._factor, "ages": self._ages}
 
     def factor(self, worker: tf.Tensor) -> tf.Tensor:
-        """Count an update, and return the factor of its learning rate, float32 [].
+        """Count an update, and return the factor for its learning rate, float32 [].
 
         Args:
           worker: int64 [], the worker whose gradient the update applies.

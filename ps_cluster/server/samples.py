@@ -56,7 +56,7 @@ class KeptState:
 
 
 class KeptUpdate(NamedTuple):
-    """Everything that is kept at a place, read at the same moment."""
+    """Everything that the shard has kept of one sampled update, read at the same moment."""
 
     update: tf.Tensor  # int64 [], the number of the update; NOT_ARMED if there is none
     stage: tf.Tensor  # int64 []
@@ -182,7 +182,7 @@ class UpdateSamples:
         change: Callable[[], tf.Tensor],
         rows: PushedRows = NOTHING_PUSHED,
     ) -> tf.Tensor:
-        """Run `change`; return the new version, int64 []. If the pull was kept, also keep its inputs and its result.
+        """Run `change`; return the new version, int64 []. If the pull was kept, keep the change's input and result too.
 
         Args:
           update, worker, version: int64 []. The version is the one that the worker has pulled.

@@ -64,7 +64,7 @@ class Push(NamedTuple):
 
     @property
     def from_worker(self) -> WorkerColumns:
-        """The worker's columns by name, float64 [] each."""
+        """The worker's columns of the ledger, by name, float64 [] each."""
         return WorkerColumns(*tf.unstack(self.columns, len(WORKER_COLUMNS)))
 
     @property
@@ -122,8 +122,8 @@ class LedgerPart(NamedTuple):
 class ParameterShard:
     """A parameter server's shard of the weights and statistics, with its slots, version and ledger.
 
-    The shard of a mode overrides only hooks, because the other methods keep the ledger and the version exact. A hook is
-    called by the hook above it, in the case on its right:
+    The shard of a mode overrides only hooks, because the other methods keep the ledger and the version exact. Each hook
+    is called by the hook under which it is indented. The text on the right says when:
 
         execute_push                        a push that no pull follows; overridden if pushes wait (see `Capabilities`)
             receive                         any push, in the critical section
@@ -441,7 +441,7 @@ class ParameterShard:
         return after([self.record(push, version, arrival.staleness, factor)], APPLIED)
 
     def change(self, push: Push, arrival: Arrival, factor: tf.Tensor) -> tf.Tensor:
-        """Change the weights and statistics by a push; return the new version, int64 [].
+        """Apply a push to the weights and statistics; return the new version, int64 [].
 
         Args:
           factor: float32 [], multiplies the learning rate.
@@ -454,7 +454,7 @@ class ParameterShard:
     def apply_mean(
         self, gradient: tf.Tensor, learning_rate: tf.Tensor, fresh: tf.Tensor, rows: PushedRows = NOTHING_PUSHED
     ) -> tf.Tensor:
-        """Apply means over a round: `gradient`, float32 [n], and `fresh`, float32 [m]. Return the new version."""
+        """Apply the mean `gradient`, float32 [n], and mean `fresh`, float32 [m], of a round. Return the new version."""
         change = partial(self.apply_gradient, gradient, learning_rate, fresh)
         if self.samples is None:
             with tf.control_dependencies(self._apply_rows(rows, learning_rate, None)):
@@ -463,7 +463,7 @@ class ParameterShard:
         return self.samples.keep_change(version, all_workers, version, gradient, fresh, change)
 
     def _apply_rows(self, rows: PushedRows, learning_rate: tf.Tensor, share: tf.Tensor | None) -> list[tf.Operation]:
-        """Change rows of embedding tables. Call it before `apply_gradient`, which counts the update."""
+        """Apply a push to the rows of embedding tables. Call this before `apply_gradient`, which counts the update."""
         rate, before = self._rule.used_rate(learning_rate), self.version.read_value()
         return [
             table.apply(RowUpdate(places, gradient, rate, before, share))
@@ -494,7 +494,7 @@ class ParameterShard:
     def _change_weights(
         self, gradient: tf.Tensor, learning_rate: tf.Tensor, before: tf.Tensor, share: tf.Tensor | None
     ) -> tf.Operation:
-        """Change the weights by a gradient. If gradients are gathered, only every K-th one changes them.
+        """Apply a gradient to the weights. If gradients are gathered, only every K-th gradient changes the weights.
 
         Args:
           before: int64 [], the version before the update.
@@ -515,7 +515,7 @@ class ParameterShard:
         return tf.cond(tf.equal((before + 1) % every, 0), change, keep)
 
     def update_statistics(self, fresh: tf.Tensor) -> tf.Operation:
-        """Change the statistics s to keep * s + fresh.
+        """Set the statistics s to `keep` * s + `fresh`.
 
         This is stable at any staleness, since `fresh` does not depend on the statistics that the step pulled. Adding
         the step's change to newer statistics instead would be a delayed recursion, which diverges.
@@ -525,7 +525,7 @@ class ParameterShard:
     def record(
         self, push: Push, version: tf.Tensor, stale: tf.Tensor, rate_factor: tf.Tensor | float = 1.0
     ) -> tf.Operation:
-        """Write the row of an accepted push. `rate_factor`: see `RateOfMoreWorkers`."""
+        """Write the row of an accepted push into the ledger. `rate_factor`: see `RateOfMoreWorkers`."""
         assert push.entered is not None, "`receive` records the time"
         columns = ServerColumns(version, stale, rate_factor, push.entered, now_after(version))
         known = tf.stack([tf.cast(value, tf.float64) for value in (push.step, *columns)])
@@ -533,7 +533,7 @@ class ParameterShard:
 
     @graph
     def read_ledger(self, first: tf.Tensor) -> LedgerPart:
-        """Return the rows from row number `first` on, and the counters, read at the same moment."""
+        """Return the ledger's rows from row number `first` on, and its counters, read at the same moment."""
 
         def read() -> LedgerPart:
             return LedgerPart(self.ledger.read(first), self.counts())
@@ -548,7 +548,7 @@ class ParameterShard:
 
     @property
     def counters(self) -> tuple[tf.Variable, ...]:
-        """The counters, in the order of COUNTS."""
+        """The counters of the ledger, in the order of COUNTS."""
         return self.version, self.ledger.accepted, self._refused, self._dropped
 
     @property

@@ -24,8 +24,8 @@ class ShardState(NamedTuple):
     """The state of a shard at a single version, and new rows of its ledger."""
 
     arrays: dict[str, tf.Tensor]  # the arrays of a checkpoint, without rows of embedding tables
-    rows: dict[str, list[tf.Tensor]]  # vector with a number per weight → its numbers for the rows of each table group
-    changed: list[tf.Tensor]  # for each group, the indices of the rows in `rows`, int64 [k]; [] if all rows are there
+    rows: dict[str, list[tf.Tensor]]  # a vector's name → for each table group, the vector's numbers for the rows
+    changed: list[tf.Tensor]  # for each group, the indices of the rows in `rows`, int64 [k]; [] if `rows` has all rows
     ledger_rows: tf.Tensor  # float64 [k, columns]
 
 
@@ -63,7 +63,7 @@ class ShardCheckpoint:
 
     @property
     def _keyed_sizes(self) -> list[int]:
-        """How many numbers a checkpoint has for each table of keys, in addition to the table's rows and slots."""
+        """The number of values that a checkpoint has for each table of keys, besides the table's rows and slots."""
         return [sum(variable.shape.num_elements() for variable in table.bookkeeping) for table in self._keyed]
 
     @graph
@@ -75,7 +75,7 @@ class ShardCheckpoint:
 
     @cached_property
     def _readers(self) -> dict[Extent, Callable[[tf.Tensor, tf.Tensor], ShardState]]:
-        """A graph of `_read_all` for each extent."""
+        """The graph of `_read_all` for each extent."""
         return {extent: tf.function(partial(self._read_all, extent), autograph=False) for extent in Extent}
 
     def _read_all(self, extent: Extent, first: tf.Tensor, closed: tf.Tensor) -> ShardState:
@@ -127,9 +127,9 @@ class ShardCheckpoint:
         return ShardSnapshot({**found, **of_server}, found[COUNTERS], state.ledger_rows.numpy())
 
     def _rows_in_state(self, name: str) -> list[tf.Variable | None]:
-        """Return for each group of tables the variable with the rows' numbers of a vector, float32 [rows, width].
+        """Return the variables that hold the table rows' part of a state vector: for each group, float32 [rows, width].
 
-        `name`: the vector's name in `state`. The variable is None, which counts as 0, if the rows have no such slot.
+        `name`: the vector's name in `state`. If the rows have no such slot, None stands for a variable that is 0.
         """
         if name == WEIGHTS:
             return [table.rows for table in self._shard.tables]
@@ -137,7 +137,7 @@ class ShardCheckpoint:
 
     @property
     def _by_weight(self) -> set[str]:
-        """The names in `state` of vectors with a number for each weight."""
+        """The names of those vectors in `state` that have a number for each weight."""
         return {name for name in self._shard.state if is_by_weight(name)}
 
     @property

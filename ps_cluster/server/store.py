@@ -56,7 +56,7 @@ class Ledgers:
 
 @dataclass(frozen=True)
 class Pulled:
-    """The parameters of a pull. All parameters of a shard belong to one version."""
+    """The parameters that a pull returns. All parameters of a shard belong to one version."""
 
     weights: tf.Tensor  # wire dtype [n], then the rows; or [vectors, n] if a shard returns several vectors
     statistics: tf.Tensor  # float32 [m]
@@ -220,7 +220,7 @@ class ParameterStore:
         Args:
           step, fresh, columns: as in `Push`.
           versions: int64 [ps], as pulled.
-          gradient: [n] in the wire's dtype, or in float32 if pushes are compressed; then the gradients of the rows.
+          gradient: [n] in the wire's dtype, or in float32 if pushes are compressed, followed by the rows' gradients.
           rows: the rows of embedding tables that the step has pulled.
         Returns:
           int32 [ps]: APPLIED, REFUSED (the shard already had this step) or DROPPED (the push came too late).
@@ -278,8 +278,8 @@ class ParameterStore:
         """Tell the shards that time has passed, and let waiting workers try again. See `ParameterShard.tick`.
 
         Args:
-          seconds: the seconds to count. If the chief's last look at the ledgers took long, fewer seconds count than
-            have passed, because the chief saw no pushes during that look.
+          seconds: the time to count. If it took the chief long to read the ledgers, this is less than the time that
+            has passed, because the chief saw no pushes while it read.
           present: the workers that take part; None: all of them.
         """
         workers = range(self._most_workers)
@@ -299,7 +299,7 @@ class ParameterStore:
 
     @property
     def changed_share(self) -> float:
-        """The share of the weights that a state with only changed rows would hold now; 1 without embedding tables."""
+        """The fraction of weights that a state with only changed rows would hold now; 1 without embedding tables."""
         if not self.shards[0].tables:
             return 1.0
         changed = self._on_all(lambda shard: int(shard.checkpoint.changed_weights()))
@@ -336,7 +336,7 @@ class ParameterStore:
 
     @property
     def keyed_forms(self) -> list[KeyedRows]:
-        """The form of each table of keys, in the order in which a checkpoint has them."""
+        """The `KeyedRows` of each table of keys, in the order in which a checkpoint has the tables."""
         return [table.form for table in self.shards[0].tables if isinstance(table, KeyedTableShard)]
 
     @property
@@ -364,7 +364,7 @@ class ParameterStore:
         return [shard and self._in_network(index, shard) for index, shard in enumerate(taken)]
 
     def _in_network(self, index: int, shard: SampledShard) -> SampledShard:
-        """Return a shard's record with its positions translated from the shard's vectors to those of the network."""
+        """Return a shard's record with positions in the network's vectors instead of the shard's vectors."""
         positions = partial(self._arrangement.positions, index)
         return replace(shard, positions=positions(shard.positions), given_positions=positions(shard.given_positions))
 
@@ -411,7 +411,7 @@ class ParameterStore:
             shard.checkpoint.restore({name: cut[index] for name, cut in parts.items()})
 
     def _joined(self, snapshots: Sequence[ShardSnapshot]) -> dict[str, np.ndarray | Pieces]:
-        """Return the arrays of a checkpoint, from the snapshot of each shard."""
+        """Return the arrays of a checkpoint, made from the snapshots of all shards."""
         joined: dict[str, np.ndarray | Pieces] = {}
         for name in snapshots[0].arrays:
             found = [of_shard.arrays[name] for of_shard in snapshots]
@@ -443,11 +443,11 @@ class ParameterStore:
         return Pieces((sum(arrangement.sizes),), np.dtype(np.float32), lambda: map(block, arrangement.blocks()))
 
     def _changed_in_pieces(self, vectors: Sequence[VectorOnServer]) -> tuple[np.ndarray, Pieces]:
-        """Return the ranges of the network's vector that have changed, int64 [k, 2], and their numbers, float32 [n]."""
+        """Return the changed ranges of the network's vector, int64 [k, 2], and the numbers in them, float32 [n]."""
         blocks, ahead = self._arrangement.blocks, BLOCK_NUMBERS // len(vectors)
 
         def changed(block: Block) -> tuple[list[tuple[VectorOnServer, int, int]], np.ndarray, int]:
-            """Return where a block's changed rows are on the servers and in the network's vector, and their width."""
+            """Return where a block's changed rows are on the servers and in the network's vector, and a row's width."""
             places, positions, width = [], [], 1
             for part in block.parts:
                 vector = vectors[part.shard]
@@ -468,7 +468,7 @@ class ParameterStore:
         return ranges, Pieces(shape, np.dtype(np.float32), lambda: map(values, blocks()))
 
     def _parts(self, name: str, array: np.ndarray | ChangedVector, lengths: Sequence[int]) -> list[np.ndarray]:
-        """Return the parts of a checkpoint's array for shards with these numbers of elements. This reverses `_joined`.
+        """Return each shard's part of a checkpoint's array. `lengths`: the lengths of the parts. Reverses `_joined`.
 
         If there are embedding tables, this method itself restores their rows. The returned parts do not contain rows.
         """
@@ -486,7 +486,7 @@ class ParameterStore:
         return dense
 
     def _arrangement_of(self, name: str, lengths: Sequence[int]) -> Arrangement:
-        """Return where each shard's numbers are in an array of a checkpoint. `lengths`: their count in each shard."""
+        """Return the arrangement of the shards' parts in a checkpoint's array. `lengths`: the lengths of the parts."""
         if name == KEYED and self._arrangement.keyed is not None:
             return self._arrangement.keyed
         return self._arrangement if is_by_weight(name) else contiguous(lengths)
@@ -511,7 +511,7 @@ def _check_state(shard: ParameterShard) -> None:
 
 
 def _stacked(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the arrays as rows, padded with zeros at the end."""
+    """Return one array whose rows are the given arrays, each padded with zeros at the end."""
     if arrays[0].ndim == 0:
         return np.stack(arrays)
     longest = max(map(len, arrays))

@@ -48,7 +48,7 @@ class TableShard:
         self._sum: tf.Variable | None = None
 
     def places_or_keys(self, ids: tf.Tensor, servers: int) -> tf.Tensor:
-        """Return the identifiers of some rows in messages, int64 [u]: their places, or their keys in a table of keys.
+        """Return the numbers by which messages identify some rows, int64 [u]: places, or keys if it is a table of keys.
 
         Args:
           ids: int64 [u], the numbers of the rows in the group, or their keys.
@@ -66,7 +66,7 @@ class TableShard:
 
     @property
     def slots(self) -> dict[str, tf.Variable]:
-        """The slots of the rows, and the sum of their gradients if it is kept: name → float32 [rows, width]."""
+        """The slots of the rows and, after `keep_sum`, the sum of their gradients: name → float32 [rows, width]."""
         return self._rule.slots | ({} if self._sum is None else {"sum": self._sum})
 
     def take_places(self, wanted: tf.Tensor, gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -82,7 +82,7 @@ class TableShard:
         return tf.zeros([0], tf.int64)
 
     def read(self, wanted: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-        """Return some rows, end to end, [u x width] in `dtype`. `wanted`: their places, or keys, int64 [u]."""
+        """Return some rows, concatenated, [u x width] in `dtype`. `wanted`: their places, or keys, int64 [u]."""
         return tf.reshape(tf.cast(tf.gather(self.rows, wanted), dtype), [-1])
 
     # If an update is the mean of several pushes, their gradients are summed up until the update.
@@ -118,14 +118,14 @@ class TableShard:
         )
 
     def after_restore(self) -> None:
-        """Find the rows of a restored sum that are not 0, since checkpoints do not contain their places."""
+        """Find the rows whose restored sum is not 0, because checkpoints do not contain the places of these rows."""
         if self._sum is not None:
             with tf.device(self.rows.device):
                 touched = tf.where(tf.reduce_any(self._sum != 0, axis=1))
                 self._touched.assign(_as_text(tf.reshape(touched, [-1])))
 
     def apply(self, update: RowUpdate) -> tf.Operation:
-        """Change some rows. Unlike in `RowRule.apply`, the gradient may be [u x width] and in the wire's dtype."""
+        """Change some rows. Unlike in `RowRule.apply`, the gradient may be [u x width], and in the wire's dtype."""
         applied = self._rule.apply(update._replace(gradient=self._by_row(update.gradient)))
         return tf.group(applied, self._note_change(update.places))
 
@@ -133,7 +133,7 @@ class TableShard:
         return self.changed.scatter_update(tf.IndexedSlices(tf.fill([tf.size(places)], True), places))
 
     def _by_row(self, gradient: tf.Tensor) -> tf.Tensor:
-        """Reshape gradients of rows that lie end to end, [u x width], to float32 [u, width]."""
+        """Reshape the concatenated gradients of rows, [u x width], to float32 [u, width]."""
         return tf.reshape(tf.cast(gradient, tf.float32), [-1, self.width])
 
 

@@ -25,7 +25,7 @@ class Extent(Enum):
 
 @dataclass(frozen=True)
 class ChangedRows:
-    """Locates the numbers of a `VectorOnServer` that holds only changed rows within the shard's whole vector."""
+    """The positions of changed rows in a shard's whole vector, for a `VectorOnServer` that holds only changed rows."""
 
     dense: int  # the number of weights outside of tables; all these weights count as changed
     rows: Sequence[np.ndarray]  # the changed rows of each group of tables, int64 [k], ascending
@@ -34,14 +34,16 @@ class ChangedRows:
 
     @property
     def changed_sizes(self) -> list[int]:
-        """How many numbers of each group have changed."""
+        """The number of changed weights in each group."""
         return [len(rows) * width for rows, width in zip(self.rows, self.widths, strict=True)]
 
     def within(self, place: int, size: int) -> tuple[int, np.ndarray, int]:
-        """Locate the changed numbers among `size` numbers from `place` on, all dense or all whole rows of one group.
+        """Locate the changed rows in a piece of the whole vector: the `size` numbers from position `place` on.
+
+        The piece has to be dense (outside of tables), or to consist of whole rows of one group.
 
         Returns:
-          The place of the first changed number in the `VectorOnServer`; where each changed row begins, counted from
+          The position of the first changed number in the `VectorOnServer`; where each changed row begins, counted from
             `place`, int64 [k]; and the width of a row, which is 1 for dense numbers.
         """
         if place < self.dense:
@@ -86,7 +88,7 @@ class VectorOnServer:
         self._first, self._fetched = 0, dense  # the last fetched piece: its position and its numbers
 
     def read(self, begin: int, end: int, ahead: int) -> np.ndarray:
-        """Return the numbers from `begin` to `end`, float32. They must be dense, or whole rows of one group.
+        """Return the numbers from `begin` to `end`, float32: either dense ones, or whole rows of one group of tables.
 
         Args:
           ahead: how many numbers are fetched from the server at a time.
@@ -98,7 +100,7 @@ class VectorOnServer:
         return self._fetched[begin - self._first : end - self._first]
 
     def _fetch(self, begin: int, end: int) -> np.ndarray:
-        """Return the numbers from `begin` to `end`, or to the end of their group of tables."""
+        """Return the numbers from `begin` to `end`, or to the end of the group of tables that `begin` is in."""
         group = int(np.searchsorted(self._ends, begin, side="right"))
         rows, end = self._tables[group], min(end, int(self._ends[group]))
         if rows.shape.rank == 1:

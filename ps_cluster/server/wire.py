@@ -175,7 +175,7 @@ class MessageLayout:
         ]
 
     def short(self, last: tf.Tensor) -> list[tf.Tensor]:
-        """Return a message with only the last vector. Other vectors that are sent by themselves are empty tensors."""
+        """Return a message with only the last vector. An empty tensor replaces each vector that is sent by itself."""
         alone = [dtype for (dtype, _), is_alone in zip(self.fields[:-1], self._alone) if is_alone]
         return [*(tf.zeros([0], dtype) for dtype in alone), as_bytes(last) if self.is_sent else last]
 
@@ -193,7 +193,7 @@ class MessageLayout:
 
     @property
     def _alone(self) -> list[bool]:
-        """Whether each vector is sent by itself."""
+        """For each vector, whether it is sent by itself."""
         return [not self.is_sent or dtype.size * length >= LARGE_BYTES for dtype, length in self.fields]
 
 

@@ -1,4 +1,4 @@
-"""Manage child processes: start each in a new process group, signal it, and stop it with all that it has started."""
+"""Manage child processes. Start each in a new process group, signal it, and stop it with all that it has started."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class StartedProcess(Protocol):
 
 
 class StartOptions(TypedDict):
-    """The keywords of `subprocess.Popen` that say how a process is started. Each call passes all of them."""
+    """The keyword arguments of `subprocess.Popen` that are used here. Each call passes all of them."""
 
     cwd: Path | None
     stdin: int
@@ -44,7 +44,7 @@ Started = TypeVar("Started", bound=StartedProcess, covariant=True)
 
 
 class Starter(Protocol[Started]):
-    """Starts a process, as `subprocess.Popen` does. Examples are `RunNetwork.popen` and `ForkServer.popen`."""
+    """A function that starts a process, as `subprocess.Popen` does, e.g. `RunNetwork.popen` or `ForkServer.popen`."""
 
     def __call__(self, argv: list[str], *, env: Mapping[str, str], **options: Unpack[StartOptions]) -> Started: ...
 
@@ -61,7 +61,7 @@ def group_members(group: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Machine:
-    """The functions of the operating system that are used here, so that tests can pass in others."""
+    """The functions of the operating system that are used here. Tests replace them by other functions."""
 
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
@@ -120,7 +120,7 @@ class ChildProcess:
 
     @property
     def owns_pid(self) -> bool:
-        """True until `exit_code` is read after the process has ended. Until then no other process can get its pid."""
+        """Whether the pid still belongs to this process. It does until `exit_code` is read after the process ended."""
         return self._started.returncode is None
 
     @property
@@ -134,24 +134,24 @@ class ChildProcess:
         return not self._gone
 
     def signal(self, number: int) -> None:
-        """Send a signal to the process and its group, if they are there."""
+        """Send a signal to all processes of the group, if any are there."""
         if self.is_there():
             with contextlib.suppress(ProcessLookupError):
                 self._machine.signal_group(self.pid, number)
 
     def wait(self, within_s: float) -> int | None:
-        """Return the exit code once the process has ended; None if it has not within `within_s` seconds."""
+        """Wait until the process has ended. Return its exit code, or None if it still runs after `within_s` seconds."""
         deadline_s = self._machine.clock() + within_s
         while (code := self.exit_code) is None and self._machine.clock() < deadline_s:
             self._machine.sleep(_POLL_INTERVAL_S)
         return code
 
     def kill(self) -> bool:
-        """Kill the process with its group. Return whether they have ended within `KILL_TIMEOUT_S`."""
+        """Kill all processes of the group. Return whether all of them have ended within `KILL_TIMEOUT_S`."""
         return not kill_all([self], self._machine)
 
     def stop(self, grace_s: float) -> bool:
-        """Send SIGTERM to the group, and SIGKILL after `grace_s` seconds. Return whether all of it has ended."""
+        """Send SIGTERM to the group, and SIGKILL after `grace_s` seconds. Return whether all processes have ended."""
         return not stop_all([self], grace_s, self._machine)
 
 
@@ -198,5 +198,5 @@ def signal_name(number: int) -> str:
 
 
 def how_ended(exit_code: int) -> str:
-    """Return "exit code 1", or the name of the signal. `exit_code`: negative if a signal ended the process."""
+    """Return how a process ended, e.g. "exit code 1" or "SIGKILL". `exit_code`: negative if a signal ended it."""
     return f"exit code {exit_code}" if exit_code >= 0 else signal_name(-exit_code)

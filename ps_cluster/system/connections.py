@@ -1,8 +1,8 @@
 """End connections of this process to machines that have vanished or are silent, which TensorFlow never does by itself.
 
 TensorFlow sets no keepalive. A machine that loses its power or network closes no connection. So a request to it would
-wait for a quarter of an hour, or for ever if the data that was sent to it has already arrived. A process that is paused
-looks alive to the system, so only this process can end a connection to it.
+wait for a quarter of an hour, or for ever if the data that was sent to it has already arrived. The system does not
+notice that a process at the other end is paused, so only this process can end a connection to a paused process.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def cut(address: str) -> None:
 
 
 def _end(address: tuple[Any, ...]) -> tuple[str, int]:
-    """Return host and port. An IPv4 host is always returned in the form of IPv4, even if a socket writes it as IPv6."""
+    """Return host and port. An IPv4 host is always written as an IPv4 address, even if a socket reports it as IPv6."""
     host = ipaddress.ip_address(address[0])
     mapped = host.ipv4_mapped if isinstance(host, ipaddress.IPv6Address) else None
     return str(mapped or host), address[1]
@@ -64,7 +64,7 @@ def _for_each_connection(act: Callable[[socket.socket], None]) -> None:
 
 
 def _socket_of(number: int) -> socket.socket:
-    """Return a duplicate of a descriptor as a socket. Raises OSError if it is something else by now."""
+    """Return a duplicate of a descriptor as a socket. Raises OSError if the descriptor is not a socket."""
     duplicate = os.dup(number)
     try:
         return socket.socket(fileno=duplicate)

@@ -50,7 +50,7 @@ _KERAS_FILE = {"backend": "tensorflow", "floatx": "float32", "image_data_format"
 
 
 def for_child(given: Mapping[str, str], *, on_gpus: bool = False) -> dict[str, str]:
-    """Return `given` plus what a process needs to find this package and to end with this process, its launcher."""
+    """Return the environment `given` plus variables by which a child finds this package and ends with this launcher."""
     own = {LAUNCHER_PID: str(os.getpid()), LIFE: life_of(os.getpid())}
     return for_tensorflow(finding_this_package(given), on_gpus=on_gpus) | own
 
@@ -58,7 +58,7 @@ def for_child(given: Mapping[str, str], *, on_gpus: bool = False) -> dict[str, s
 def for_tensorflow(
     given: Mapping[str, str], allowed: Allowance | None = None, *, on_gpus: bool = False
 ) -> dict[str, str]:
-    """Return `given` plus the variables that a task's TensorFlow needs.
+    """Return the environment `given` plus the variables that a task's TensorFlow needs.
 
     With `on_gpus` the process sees the GPUs that `given` allows. Otherwise it sees no GPU, because each task would reserve
     the memory of every GPU.
@@ -99,7 +99,7 @@ def keras_home(given: Mapping[str, str]) -> Path:
 
 
 def _chosen_in(file: Path) -> dict[str, str]:
-    """Return name → value of the settings in keras.json that decide what a task computes with."""
+    """Return name → value of the settings in keras.json that decide with which backend and types a task computes."""
     try:
         content = json.loads(file.read_bytes())
     except (OSError, ValueError):  # Keras refuses the file, or ignores it
@@ -108,7 +108,7 @@ def _chosen_in(file: Path) -> dict[str, str]:
 
 
 def past_proxies(given: Mapping[str, str], hosts: Iterable[str]) -> dict[str, str]:
-    """Return `given`, changed so that gRPC connects to `hosts` directly even where a proxy is set.
+    """Return the environment `given`, changed so that gRPC connects to `hosts` directly even if a proxy is set.
 
     gRPC sends every connection through the proxy of `http_proxy` or `https_proxy`, even to this machine. A company's
     proxy does not know the tasks, so no connection between them would ever be made. Downloads still take the proxy.

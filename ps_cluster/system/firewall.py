@@ -18,11 +18,11 @@ _NETLINK_NETFILTER = 12
 
 
 class Refused(Exception):
-    """This process can't set rules; the message says why, and what would help."""
+    """Raised if this process can't set firewall rules. The message says why, and what would help."""
 
 
 def keep_rules(rules: str, library_name: str = LIBRARY) -> None:
-    """Add the tables in `rules`, which are in nft's language, until this process ends. Raises Refused."""
+    """Add firewall tables that last until this process ends. `rules`: the tables, in nft's language. Raises Refused."""
     library = _nftables(library_name)
     context = library.nft_ctx_new(0)
     library.nft_ctx_buffer_error(context)

@@ -47,7 +47,7 @@ class ForkRequest:
 
 
 def serve(channel: socket.socket, import_tasks: Callable[[], None]) -> None:
-    """Fork a task for every message until the launcher closes the channel; answer with the task's pid."""
+    """Fork a task for each message, and answer with the pid of the task, until the launcher closes the channel."""
     gc.disable()  # everything that is imported stays, so collecting garbage meanwhile would only take time
     import_tasks()
     getproctitle()  # finds where the title is stored; forks can't find it once their environment has changed
@@ -88,7 +88,7 @@ def _fork_for_the_launcher(request: ForkRequest, channel: socket.socket, log: in
     """Fork a task whose parent becomes the launcher, and return its pid.
 
     This forks twice: the process in between ends, and the launcher, as subreaper, adopts the task. The launcher writes
-    into the pipe `permission` once it knows the pid. If it has given up, it closes the pipe without writing.
+    into the pipe `permission` once it knows the pid. A launcher that has given up closes the pipe without writing.
     """
     reader, writer = os.pipe()
     between = os.fork()

@@ -30,7 +30,7 @@ _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
 
 
 class ForkedProcess:
-    """A task that the fork server forked and this process adopted; has the part of `subprocess.Popen` that is used."""
+    """A task that the fork server has forked and this process has adopted. It implements `StartedProcess`."""
 
     def __init__(self, pid: int):
         self.pid = pid
@@ -45,17 +45,17 @@ class ForkedProcess:
 
 
 class StopHeard(Exception):
-    """The run was asked to stop at once while the launcher waited for the fork server."""
+    """Raised if the run is asked to stop at once while the launcher waits for the fork server."""
 
 
 class ForkServer:
-    """Starts the fork server with the first task, and again when it has ended or does not answer.
+    """Starts the fork server with the first task, and starts it again if it has ended or does not answer.
 
     Its method `popen` is a `Starter` that stands in for `subprocess.Popen`, for commands `python -m MODULE …`. Inside its
     `with` block this process adopts orphaned descendants, so the tasks are its children.
 
-    `stops`: returns whether the run has to stop at once. Then a wait for the server ends. The owner of this object may
-    replace the function.
+    `stops`: a function that returns whether the run has to stop at once. If so, a wait for the server ends early. The
+    owner of this object may replace the function.
     """
 
     def __init__(
@@ -105,10 +105,10 @@ class ForkServer:
         return self._server.pid if self._server is not None and self._server.poll() is None else None
 
     def popen(self, argv: list[str], *, env: Mapping[str, str], **options: Unpack[StartOptions]) -> ForkedProcess:
-        """Run `python -m module …` in a fork, in a new session, without input. Both outputs go to `stdout`, a file.
+        """Run `python -m module …` in a fork, in a new session, without input. Its outputs go to the file `stdout`.
 
-        The other `options` ask for the same and are ignored. Raises OSError if the fork server did not come up or has
-        ended, and StopHeard if `stops` returns True meanwhile.
+        All options but `cwd` and `stdout` are ignored, because they only ask for what a fork does anyway. Raises
+        OSError if the fork server does not start or has ended, and StopHeard if `stops` returns True meanwhile.
         """
         cwd, stdout = options["cwd"], options["stdout"]
         assert stdout is not None, "a task needs a log, because the output of the server is not meant for it"
@@ -158,7 +158,7 @@ class ForkServer:
                     raise
 
     def _start(self) -> socket.socket:
-        """Start the server anew; return the channel to it."""
+        """Start a new server, and return the channel to it."""
         self.close()
         channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._channel = channel
@@ -180,7 +180,7 @@ class ForkServer:
         return channel
 
     def _why_ended(self) -> str:
-        """Return why the server ended by itself, from its log; "" if it still runs or has written nothing."""
+        """Return from the log why the server ended by itself; "" if the server still runs or has written nothing."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             if self._server is not None:
                 return last_words(self._log, self._log_start, self._server.wait(KILLED_WITHIN_S))

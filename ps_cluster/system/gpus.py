@@ -18,7 +18,7 @@ _LIST_WITHIN_S = 10.0
 
 
 def count_gpus(driver: Path = _DRIVER, list_argv: Sequence[str] = _LIST_ARGV) -> int:
-    """Return the number of this machine's NVIDIA GPUs; 0 if neither the driver nor its program names any."""
+    """Return the number of this machine's NVIDIA GPUs; 0 if neither the driver nor its program lists a GPU."""
     if driver.is_dir():
         return sum(1 for _ in driver.iterdir())
     if shutil.which(list_argv[0]) is None:
@@ -46,5 +46,5 @@ def usable_gpus(given: Mapping[str, str], count: Callable[[], int] = count_gpus)
 
 
 def gpu_of_worker(worker: int, gpus: Sequence[str]) -> str:
-    """Return the value of CUDA_VISIBLE_DEVICES for a worker: workers get the GPUs in turn. HIDDEN if there are none."""
+    """Return a worker's value of CUDA_VISIBLE_DEVICES. Workers get the GPUs in turn, or HIDDEN if there are no GPUs."""
     return gpus[worker % len(gpus)] if gpus else HIDDEN

@@ -25,7 +25,7 @@ def last_words(log: Path, start: int, exit_code: int) -> str:
 
     The first error that a process writes when it fails is the reason, because later errors follow from it. Exceptions
     that were caught and logged earlier are not the reason, so only the last chain of tracebacks counts. Without any
-    error, this is the last line that is not chatter. `start`: bytes in the log before this process.
+    error, this is the last line that was not logged at level INFO. `start`: bytes in the log before this process.
     """
     try:
         file = log.open("rb")
@@ -42,7 +42,7 @@ def last_words(log: Path, start: int, exit_code: int) -> str:
 
 
 def last_error_line(ended: subprocess.CompletedProcess[str]) -> str:
-    """Return the last line that a program wrote to standard error, or else its exit code in words."""
+    """Return the last line that a program wrote to standard error, or if it wrote none, its exit code in words."""
     lines = ended.stderr.strip().splitlines()
     return lines[-1] if lines else f"exit code {ended.returncode}"
 

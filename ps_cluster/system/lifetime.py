@@ -1,4 +1,4 @@
-"""End a process together with the one that started it."""
+"""End a process together with the process that started it."""
 
 from __future__ import annotations
 

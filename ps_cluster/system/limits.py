@@ -1,7 +1,7 @@
 """Read the CPU and memory limits of this process's control group, which is how a container is limited.
 
-The kernel's documents: admin-guide/cgroup-v2.rst (cpu.max, memory.max), scheduler/sched-bwc.rst and
-admin-guide/cgroup-v1/memory.rst for version 1. The processors of a cpuset are those of `os.sched_getaffinity`.
+The kernel documents them in admin-guide/cgroup-v2.rst (cpu.max, memory.max), and version 1 in scheduler/sched-bwc.rst
+and admin-guide/cgroup-v1/memory.rst. The processors of a cpuset are those of `os.sched_getaffinity`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _NO_LIMIT_BYTES = 1 << 60  # version 1 means no limit by a number of about 2^63
 
 @dataclass(frozen=True)
 class Allowance:
-    """The share of a machine that a process may use. A field is None if there is no limit."""
+    """The part of a machine's resources that a process may use. A field is None if there is no limit."""
 
-    processors: int  # that it may run on
-    cpus: float | None = None  # quota: processor seconds a second
+    processors: int  # the number of processors on which the process may run
+    cpus: float | None = None  # the CPU quota, in processor seconds per second
     memory_bytes: int | None = None
     left_bytes: int | None = None  # the part of `memory_bytes` that the groups do not use
 
@@ -75,7 +75,7 @@ def allowance(membership: Path = _MEMBERSHIP, root: Path = ROOT) -> Allowance:
 
 
 def folders(controller: str, membership: Path, root: Path) -> Iterator[Path]:
-    """Yield the folders that may hold limits of `controller`: the group's own and those above it. Some may not exist.
+    """Yield the folders that may hold limits of `controller`: the group's folder and its parents. Some may not exist.
 
     Inside a container the listed path of the group may be its path on the host. Then only the mount itself exists.
     """
@@ -107,7 +107,7 @@ def _memory(folder: Path) -> Iterator[int]:
 
 
 def _used(folder: Path) -> int:
-    """Return the bytes that a group uses, without cached files that were not read lately: the kernel drops those."""
+    """Return the bytes that a group uses, without cached files that were not read lately, which the kernel can drop."""
     used = sum(int(line) for name in ("memory.current", "memory.usage_in_bytes") for line in _lines(folder / name)[:1])
     numbers = dict(line.split() for line in _lines(folder / "memory.stat"))  # version 1 has totals with its children
     return used - int(numbers.get("total_inactive_file") or numbers.get("inactive_file") or 0)

@@ -25,7 +25,7 @@ def fastest_precision(cpuinfo: Path = CPUINFO) -> str:
 
 
 def describe(cpuinfo: Path = CPUINFO, allowed: Allowance | None = None) -> MachineRow:
-    """Return the machine's entry in summary.json. Its cores and memory are what this process may use."""
+    """Return the machine's entry in summary.json, with only the cores and the memory that this process may use."""
     flags, allowed = flags_of(cpuinfo), allowed or allowance()
     memory, limit = psutil.virtual_memory().total, allowed.memory_bytes
     return MachineRow(

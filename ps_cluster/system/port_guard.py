@@ -53,14 +53,14 @@ def check_can_guard(setting: str) -> None:
 
 
 def who_reaches(ports: str, setting: str) -> str:
-    """Return a line that says who reaches `ports`, e.g. "port 2222", with this isolation."""
+    """Return a line that says who can reach `ports` (text such as "port 2222") if the isolation is `setting`."""
     if (interface := interface_of(setting)) is None:
         return f"not isolated: whoever reaches {ports} runs code as you, and nothing is encrypted: {_PAGE}"
     return f"{ports}: only {interface} and your own processes on the same machine get in"
 
 
 def _behind(interface: str, members: Mapping[Task, str]) -> Iterator[tuple[str, int]]:
-    """Yield address and port of each cluster member. Raises UserError for a member that is not behind `interface`."""
+    """Yield the address and port of each cluster member. Raises UserError if a member is not behind `interface`."""
     here = psutil.net_if_addrs()
     if interface not in here:
         raise _wrong(
@@ -86,7 +86,7 @@ def _behind(interface: str, members: Mapping[Task, str]) -> Iterator[tuple[str, 
 
 
 def _source(family: int, number: str) -> str | None:
-    """Return the address from which this machine would connect to `number`; None without a route. Sends nothing."""
+    """Return the local address for connections to IP address `number`; None without a route. Sends no packet."""
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((number, 1))

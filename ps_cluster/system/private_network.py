@@ -35,7 +35,7 @@ _OPEN = "the ports of this run are open to whoever reaches this machine, and who
 
 
 class PopenOptions(TypedDict, total=False):
-    """Keywords of `subprocess.Popen` that `RunNetwork.popen` passes on."""
+    """The keyword arguments that `RunNetwork.popen` passes to `subprocess.Popen` unchanged."""
 
     env: Mapping[str, str]
     cwd: Path | None
@@ -48,7 +48,7 @@ class PopenOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class RunNetwork:
-    """The network in which tasks run: the namespace of these descriptors or, without any, the launcher's network.
+    """The network in which tasks run: the namespaces of `descriptors` or, if there are none, the launcher's network.
 
     `notice`: a warning for the user if the network is not private, else None.
     """
@@ -78,14 +78,14 @@ class RunNetwork:
 
 
 class Unavailable(Exception):
-    """This system allows no private network; the message says why."""
+    """Raised if this system allows no private network. The message says why."""
 
 
 @contextmanager
 def network_for(
     setting: str, run_dir: Path, data_dir: Path, notify: Notify, namespace_argv: tuple[str, ...] = NAMESPACE_ARGV
 ) -> Iterator[RunNetwork]:
-    """Yield the network of a run: a private one or, with a notice, the machine's. It is closed after the block.
+    """Yield the network of a run: a private network or, with a notice, the machine's. It is closed after the block.
 
     Inside, tasks must be able to write in `run_dir` and to read in `data_dir`. Raises UserError if a private network is
     required (`setting`) and impossible here, or if the setting names an interface.
@@ -101,7 +101,7 @@ def network_for(
 
 
 def announce_isolation(setting: str, folder: Path, notify: Notify) -> None:
-    """Report which network the runs in a folder will have. Raises UserError.
+    """Report which network the runs in a folder will have. Raises UserError as `network_for` does.
 
     A command that starts several runs calls this, because their own notices are only in their logs.
     """

@@ -18,7 +18,7 @@ Key = TypeVar("Key")
 def works(address: str) -> bool:
     """Return whether a TensorFlow server at `host:port` answers a request.
 
-    That a connection can be made proves less, because the system also accepts it for a process that is frozen.
+    A successful connection would prove less, because the system accepts connections for a frozen process too.
     """
     # Without options a channel would share the connection, and its pauses between attempts, with earlier channels.
     import grpc  # takes a tenth of a second, which `--help` should not wait for
@@ -33,7 +33,7 @@ def works(address: str) -> bool:
 
 
 def working(addresses: Mapping[Key, str]) -> set[Key]:
-    """Return the keys whose server works. The servers are asked in parallel, up to 64 at a time."""
+    """Return the keys of those addresses whose server works. Up to 64 servers are asked at a time."""
     if not addresses:
         return set()
     with ThreadPoolExecutor(min(_AT_ONCE, len(addresses)), thread_name_prefix="reach") as pool:
@@ -48,7 +48,7 @@ def until_none_works(
     ask: Callable[[Mapping[str, str]], set[str]] = working,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Wait until no server at these addresses works any more, at most `within_s` seconds."""
+    """Wait until no server at these addresses works any more, but at most `within_s` seconds."""
     left, deadline = set(addresses), time.monotonic() + within_s
     while left and time.monotonic() < deadline:
         left = ask({address: address for address in left})

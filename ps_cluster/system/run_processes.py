@@ -31,7 +31,7 @@ def life_of(launcher_pid: int) -> str:
 
 
 def state_of(pid: int, root: Path, life: str | None = None) -> ProcessState:
-    """Return the state of a process that the files of the run `root` (resolved) name.
+    """Return the state of the process that has `pid` in the files of a run. `root`: the run directory, resolved.
 
     `life`: the unique id of the process (`life_of`), if the files have it.
     """
@@ -44,9 +44,9 @@ def state_of(pid: int, root: Path, life: str | None = None) -> ProcessState:
 
 
 def listens(pid: int, port: int) -> bool:
-    """Return whether a process listens at a TCP port in the network of process `pid`, which may be a private one.
+    """Return whether a process listens at a TCP port in the network of process `pid`, which may be private.
 
-    Nothing is sent to the port. Return True if the system does not show it.
+    Nothing is sent to the port. The result is True if this process may not read the list of ports.
     """
     try:
         tables = [Path(f"/proc/{pid}/net/{name}").read_text() for name in ("tcp", "tcp6")]
@@ -59,7 +59,7 @@ def listens(pid: int, port: int) -> bool:
 
 
 def belongs(process: psutil.Process, root: Path) -> bool:
-    """Return whether a process names this run directory (resolved) or works in it."""
+    """Return whether a process has the run directory `root` (resolved) as an argument, or works in it."""
     with contextlib.suppress(psutil.Error):
         if process.status() == psutil.STATUS_ZOMBIE:
             return False

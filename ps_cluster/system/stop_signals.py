@@ -23,8 +23,8 @@ def stop_signals() -> tuple[int, ...]:
 class Drain(threading.Event):
     """Asks the leader to end cleanly: to start no new steps and to write a last checkpoint.
 
-    `for_good`: the user wants the training to end (Ctrl-C). Otherwise the machine is needed for something else, and
-    training continues when a leader is started again.
+    `for_good`: True if the user wants the training to end (Ctrl-C). False if the machine is needed for something else,
+    so that training continues when a leader is started again.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class StopRequests:
             signal.signal(number, handler)
 
     def wait(self, seconds: float) -> bool:
-        """Wait for `seconds`, or until a stop signal comes. Return True if no stop signal has come so far."""
+        """Wait for `seconds`, or until a stop signal arrives. Return True if no stop signal has arrived so far."""
         until = time.monotonic() + seconds
         while not self.count and (left := until - time.monotonic()) > 0:
             time.sleep(min(_LOOK_S, left))  # a signal does not end a sleep

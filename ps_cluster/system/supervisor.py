@@ -74,7 +74,7 @@ class TaskExit:
 class Supervisor:
     """Starts, watches and stops the processes of tasks, and keeps the newest process of each.
 
-    It restarts nothing by itself: `poll` reports an end, and the caller may call `start` again.
+    It restarts nothing by itself. `poll` reports tasks that have ended, and the caller may call `start` again.
 
     `ended`: task → how its newest process ended, as `poll` has reported it, or "stopped" if the supervisor stopped it.
     """
@@ -103,7 +103,7 @@ class Supervisor:
         return process
 
     def poll(self) -> list[TaskExit]:
-        """Return the tasks that ended since the last call, earliest failure first. Changes no process."""
+        """Return the tasks that ended since the last call, the earliest failure first. Starts and stops no process."""
         exits = []
         for process in self.processes:
             if process.task not in self.ended and (code := process.child.exit_code) is not None:

@@ -52,7 +52,7 @@ class TensorBoardServer:
 
         Args:
           logdir: the folder to show; it need not exist yet.
-          notify: called with the link once TensorBoard answers, or with what is wrong; from another thread.
+          notify: called with the link once TensorBoard answers, or with an error; may be called from another thread.
         """
         self._logdir, self._log = logdir, log
         self._notify = notify
@@ -87,7 +87,7 @@ class TensorBoardServer:
             return ChildProcess.start(argv, env=environment.for_child(os.environ), output=log)
 
     def _report(self, child: ChildProcess, port: int) -> None:
-        """Show the link once TensorBoard answers, or a line which says that it does not answer."""
+        """Report the link once TensorBoard answers, or that it has ended or does not answer."""
         deadline = time.monotonic() + self._patience_s
         while not self._over.wait(_ANSWER_INTERVAL_S):
             if (code := child.exit_code) is not None:

@@ -1,10 +1,10 @@
 """The base class of corrections, which decide how a shard applies a stale gradient.
 
 The shard (`server/shard.py`) calls its correction in its critical section. At a pull, `given` returns the weights that
-the worker gets. At a push, `accepts` decides whether the gradient counts at all, and `correct` returns the corrected
-gradient and its share. If the method's `gathered_gradients`, K, is above 1, the shard changes the weights only with
-every K-th gradient, by the mean of K gradients. In the formulas w is the current weights, w_bak the weights of the
-worker's last pull, and g the worker's gradient.
+the worker gets. At a push, `accepts` decides whether the gradient is applied, and `correct` returns the corrected
+gradient and its share (see `UpdateRule.apply`). If the method's `gathered_gradients`, K, is above 1, the shard changes
+the weights only with every K-th gradient, by the mean of K gradients. In the formulas w is the current weights, w_bak
+the weights of the worker's last pull, and g the worker's gradient.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Correction(Generic[OwnSettings]):
       of_version: variables [n] that change with the version, as the weights do. `given` gets their values at the
         version that the worker pulls.
       backups: the weights of the workers' last pulls, name → [workers, n]. Checkpoints do not contain them.
-      pull_state: the variables besides the weights on which `given` depends, name → [n], or [workers] for a number of
-        each worker.
+      pull_state: the variables, besides the weights, on which `given` depends, name → [n], or [workers] if there is a
+        number for each worker.
     """
 
     capabilities = Capabilities()
@@ -92,7 +92,7 @@ class Correction(Generic[OwnSettings]):
         return []
 
     def correct(self, gradient: tf.Tensor, arrival: Arrival) -> Corrected:
-        """Return the gradient to apply, and its share.
+        """Return the gradient to apply, and its share, which `UpdateRule.apply` explains.
 
         The returned gradient has to depend on everything that the method reads and writes, so that the update runs
         after these operations.
@@ -103,7 +103,7 @@ class Correction(Generic[OwnSettings]):
         return gradient, None
 
     def accepts(self, arrival: Arrival) -> tf.Tensor:
-        """Return whether the gradient counts, bool []. The shard asks only a correction that drops gradients."""
+        """Return whether to apply the gradient, bool []. The shard calls this only if `capabilities.drops` is True."""
         return tf.constant(True)
 
     def after_update(self, before: tf.Tensor, learning_rate: tf.Tensor) -> list[tf.Operation]:
@@ -119,7 +119,7 @@ class Correction(Generic[OwnSettings]):
 
 
 class WithBackups(Correction[OwnSettings], ABC):
-    """The base class of corrections that need w - w_bak.
+    """The base class of corrections that need w - w_bak, the change of the weights since the worker's last pull.
 
     Checkpoints do not contain the pulled weights. So after a restore, a worker's gradients are not corrected until its
     next pull.
@@ -148,4 +148,4 @@ class WithBackups(Correction[OwnSettings], ABC):
 
     @abstractmethod
     def _corrected(self, gradient: tf.Tensor, moved: tf.Tensor, worker: tf.Tensor) -> Corrected:
-        """Return the result of `correct`. `gradient` and `moved` (w - w_bak): float32 [n]."""
+        """Return the result of `correct` for `gradient` and `moved`, which is w - w_bak, float32 [n] each."""

@@ -32,8 +32,8 @@ class DropCorrection(Correction[DropSettings]):
 
     This is Ringmaster ASGD in its simple form (Maranjyan, Tyurin and Richtárik 2025, arXiv:2501.16168, algorithm 4). In
     the paper the worker then computes the next gradient at the newest weights. Here it computes the same step again, so
-    that no example is left out. With `stop` it is the full form (algorithm 5), except that a worker stops only between
-    local steps. In the paper it stops at once.
+    that no example is left out. The setting `stop` selects the full form (algorithm 5), except that a worker stops only
+    between local steps. In the paper it stops at once.
     """
 
     capabilities = Capabilities(drops=True)
@@ -55,7 +55,7 @@ class DropMethod(StalenessMethod[DropSettings]):
     correction = DropCorrection
 
     def equation(self, settings: DropSettings, arrived: ArrivedParts) -> CorrectedParts:
-        """Return the gradient unchanged: gradients that are too late are not applied."""
+        """Return the gradient unchanged. Gradients that are too stale are dropped instead of applied."""
         return CorrectedParts(arrived.gradient)
 
     def check(self, config: RunConfig) -> None:

@@ -21,14 +21,14 @@ class GapAwareCorrection(WithBackups[StalenessSettings]):
 
       C = R sqrt(V / (1 - 0.999^t)),  V = 0.999 V + 0.001 (step / rate)^2,  V = 0 at t = 0
 
-    R is the highest learning rate so far. So C does not fall with the learning rate: the error of a gradient depends on
-    how far the weights have moved since it was computed, and late in a schedule they hardly move.
+    R is the highest learning rate so far, so C does not fall with the learning rate. The reason is that the error of a
+    gradient depends on how far the weights have moved since its pull, and late in a schedule they hardly move.
 
     Here `step` is the change of the weight by the t-th update, and `rate` is that update's learning rate. In FTPipe,
-    step / rate is the momentum buffer, or without momentum the gradient. For plain SGD and momentum both forms are
-    equal, except for weight decay and for a rate that changes within the buffer's memory. The form used here also works
-    for Adam. FTPipe keeps C above 0 with 1e-8 R. Here the gradient of a weight is not corrected while C = 0, as it is
-    before the first update. Weight decay is scaled too, as in FTPipe.
+    step / rate is the momentum buffer, or without momentum the gradient. For plain SGD and momentum, this form equals
+    that of FTPipe, except for weight decay, and if the learning rate changes within the momentum buffer's memory. This
+    form also works for Adam. FTPipe keeps C above 0 with 1e-8 R. Here the gradient of a weight is not corrected while
+    C = 0, as it is before the first update. Weight decay is scaled too, as in FTPipe.
     """
 
     needs_step = True

@@ -15,7 +15,7 @@ class MomentumMethod(StalenessMethod[StalenessSettings]):
     correction: type[Correction[StalenessSettings]] = Correction
 
     def equation(self, settings: StalenessSettings, arrived: ArrivedParts) -> CorrectedParts:
-        """Return the gradient unchanged: this method changes the settings of the optimizer rule instead."""
+        """Return the gradient unchanged, because this method changes the settings of the optimizer rule instead."""
         return CorrectedParts(arrived.gradient)
 
     def check(self, config: RunConfig) -> None:

@@ -56,7 +56,7 @@ class PredictMethod(StalenessMethod[StalenessSettings]):
     correction = PredictCorrection
 
     def equation(self, settings: StalenessSettings, arrived: ArrivedParts) -> CorrectedParts:
-        """Return the gradient unchanged: this method acts only at the pull."""
+        """Return the gradient unchanged, because this method acts only at the pull."""
         return CorrectedParts(arrived.gradient)
 
     def given_weights(self, at_pull: Slots) -> np.ndarray:

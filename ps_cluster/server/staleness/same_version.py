@@ -14,7 +14,7 @@ class SameVersionCorrection(GatherCorrection):
     """Changes the weights by the mean of every K gradients of the newest weights, and drops gradients of older weights.
 
     This is Rennala SGD (Tyurin and Richtárik 2023, arXiv:2305.12387, method 1). In the paper the worker of a dropped
-    gradient continues with a different one. Here it computes the same step again.
+    gradient continues with a different step. Here the worker computes the same step again.
     """
 
     capabilities = Capabilities(drops=True)
@@ -32,7 +32,7 @@ class SameVersionMethod(GatherMethod):
     correction = SameVersionCorrection
 
     def equation(self, settings: GatherSettings, arrived: ArrivedParts) -> CorrectedParts:
-        """Return the gradient unchanged: gradients of older weights are not applied."""
+        """Return the gradient unchanged. Gradients of older weights are dropped instead of applied."""
         return CorrectedParts(arrived.gradient)
 
     def check(self, config: RunConfig) -> None:

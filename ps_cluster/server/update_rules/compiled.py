@@ -9,7 +9,7 @@ from ps_cluster.config.setting_types import COMPILED, LARGEST_FACTOR, Factor
 
 
 class CompiledSettings(RuleSettings):
-    """The section `optimizer` before compile() is known. Null means the value of compile(); other values replace it."""
+    """The section `optimizer` before compile() is known. Null selects compile()'s value; other values override it."""
 
     learning_rate: float | None = Field(  # type: ignore[assignment]  # it is a number before training begins
         default=None, gt=0, le=LARGEST_FACTOR, description="The learning rate; null: the one of compile()."
@@ -20,10 +20,10 @@ class CompiledSettings(RuleSettings):
 
 
 class Compiled(OptimizerRule[CompiledSettings]):
-    """Takes rule, rate, weight decay and clipping from the network's compile(), or adam at rate 0.001 without it.
+    """Takes rule, rate, weight decay and clipping from the network's compile(), or adam at rate 0.001 if there is none.
 
-    Another rule replaces this one before any process starts (`launch.local_run.complete_config`). So this rule has no
-    update.
+    This rule is a placeholder, which another rule replaces before any process starts
+    (`launch.local_run.complete_config`). So it has no update.
     """
 
     name = COMPILED

@@ -42,7 +42,7 @@ class FtrlSettings(RuleSettings):
 
 
 class FtrlUpdate(UpdateRule[FtrlSettings]):
-    """n' = n + g^2; z += learning rate x g - (n'^-power - n^-power) x w;
+    """FTRL-Proximal: n' = n + g^2; z += learning rate x g - (n'^-power - n^-power) x w;
     w = -sign(z) x max(0, |z| - learning rate x l1) / (n'^-power + 2 x learning rate x l2).
 
     FTRL-Proximal (McMahan et al. 2013, "Ad click prediction: a view from the trenches", algorithm 1) in the form of
@@ -154,7 +154,7 @@ class Ftrl(OptimizerRule[FtrlSettings]):
         return {"accumulator": accumulator, "linear": linear, "weights": weights}
 
     def check(self, config: RunConfig) -> None:
-        """Raise ValueError if other settings change the weights, because the rule computes them from n and z alone."""
+        """Raise ValueError if other settings change the weights, which this rule computes from n and z alone."""
         why = "rule ftrl computes the weights from sums of gradients alone, so"
         if decay := config.optimizer.weight_decay:
             raise ValueError(

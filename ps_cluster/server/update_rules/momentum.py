@@ -20,7 +20,7 @@ class MomentumSettings(RuleSettings):
 
 
 class MomentumUpdate(LinearUpdate[MomentumSettings]):
-    """v = momentum x v - learning rate x g; w += v."""
+    """SGD with momentum: v = momentum x v - learning rate x g; w += v."""
 
     slot_names = ("momentum",)
     looks_ahead = False

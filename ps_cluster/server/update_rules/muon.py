@@ -71,9 +71,9 @@ MuonsSettings = TypeVar("MuonsSettings", bound=MatrixSettings)
 
 
 class MuonUpdate(UpdateRule[MuonsSettings]):
-    """v = momentum x v + g; u = g + momentum x v; w -= learning rate x u, and for a matrix of m rows and n columns
-    W -= learning rate x sqrt(max(1, n / m)) x orthogonal(U). With `fixed_norm_every`, W is first scaled to a norm of
-    sqrt(n), as in airbench94_muon (github.com/KellerJordan/cifar10-airbench).
+    """Muon: v = momentum x v + g; u = g + momentum x v; w -= learning rate x u, and for a matrix of m rows and n
+    columns W -= learning rate x sqrt(max(1, n / m)) x orthogonal(U). With `fixed_norm_every`, W is first scaled to
+    a norm of sqrt(n), as in airbench94_muon (github.com/KellerJordan/cifar10-airbench).
 
     Muon (Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks",
     kellerjordan.github.io/posts/muon). In that source, AdamW updates the other weights: see `MuonAdamUpdate`. The
@@ -131,7 +131,7 @@ class MuonUpdate(UpdateRule[MuonsSettings]):
     def _step_of_others(
         self, gradient: tf.Tensor, velocity: tf.Tensor, update: tf.Tensor, updates_before: tf.Tensor
     ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        """Return the step of the weights outside of matrices, divided by the learning rate, and new values of slots.
+        """Return the step of the weights outside of matrices, divided by the learning rate, and new slot values.
 
         Args:
           gradient: float32 [n], without the share.
@@ -169,7 +169,7 @@ def orthogonal(matrix: tf.Tensor, steps: int = 5) -> tf.Tensor:
 
     Jordan et al. 2024 start with X = matrix / its norm, and compute X <- X P `steps` times, where P = a I + b A + c A A
     and A = X^T X. Here only A <- P A P and the product of all P are computed, and X is multiplied by this product at
-    the end. In exact arithmetic the result is the same. It takes 18 ms instead of 42 ms for airbench's kernels on one
+    the end. In exact arithmetic the result is the same. This takes 18 ms instead of 42 ms for airbench's kernels on one
     core in float32 (28 ms in bfloat16), because A is smaller than X.
     """
     a, b, c = ORTHOGONALISING

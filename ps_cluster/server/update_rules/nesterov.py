@@ -8,7 +8,7 @@ from ps_cluster.server.update_rules.momentum import MomentumSettings, MomentumUp
 
 
 class NesterovUpdate(MomentumUpdate):
-    """v as in `MomentumUpdate`; w += momentum x v - learning rate x g."""
+    """Nesterov's momentum: v as in `MomentumUpdate`; w += momentum x v - learning rate x g."""
 
     looks_ahead = True
 

@@ -16,14 +16,14 @@ class RuleVariables(Protocol):
     """Creates the variables that a rule needs besides its weights, on a shard or in a worker's process."""
 
     def variable(self, name: str, value: np.ndarray | tf.Tensor, /) -> tf.Variable:
-        """Return a variable that begins with this value."""
+        """Return a variable whose initial value is `value`."""
 
     def fixed(self, name: str, value: np.ndarray, /) -> tf.Variable | tf.Tensor:
         """Return a variable or tensor with this value, for use in graphs. The value never changes."""
 
 
 class OnThisDevice:
-    """Creates variables on the current device, which is a shard's device. Their names are not needed."""
+    """Creates variables on the current device, which is a shard's device. The names are ignored."""
 
     def variable(self, name: str, value: np.ndarray | tf.Tensor, /) -> tf.Variable:
         return tf.Variable(value, trainable=False)
@@ -71,8 +71,8 @@ class UpdateRule(ABC, Generic[OwnSettings]):
     never changes.
 
     Attributes:
-      slot_names: the names of the vectors that are kept in addition to the weights. `first_values` returns their first
-        values.
+      slot_names: the names of the vectors that are kept in addition to the weights. `first_values` returns the initial
+        values of these vectors.
       slots: name → float32 [n].
     """
 
@@ -108,7 +108,7 @@ class UpdateRule(ABC, Generic[OwnSettings]):
 
     @classmethod
     def first_values(cls, settings: OwnSettings) -> dict[str, float]:
-        """Return for each slot the first value of all its elements. `settings`: the section `optimizer`."""
+        """Return for each slot the initial value of all its elements. `settings`: the section `optimizer`."""
         return dict.fromkeys(cls.slot_names, 0.0)
 
     def used_rate(self, learning_rate: tf.Tensor) -> tf.Tensor:
@@ -122,8 +122,8 @@ class UpdateRule(ABC, Generic[OwnSettings]):
 
         A share scales the effect of this gradient on this step and, with momentum or Adam, on later steps. The effect
         of earlier gradients stays the same. In Adam the share scales the gradient in the mean but not in the mean
-        square, because otherwise it would cancel out. It also scales the update's weight decay, so that the balance
-        between gradients and decay does not depend on it.
+        square, because otherwise the share would cancel out. It also scales the update's weight decay, so that the
+        balance between gradients and decay does not depend on the share.
 
         Args:
           gradient: float32 [n].
@@ -164,9 +164,9 @@ def times(factor: tf.Tensor | None, vector: tf.Tensor) -> tf.Tensor:
 
 
 def decay_rates(settings: RuleSettings, factors: np.ndarray) -> np.ndarray:
-    """Return the share of each weight that decay removes, per unit of learning rate.
+    """Return the fraction of each weight that weight decay removes, per unit of learning rate.
 
-    It is float32 [n], or [] if it is equal for all weights.
+    The result is float32 [n], or [] if the fraction is the same for all weights.
     """
     if np.all(factors != 0):
         return np.array(settings.weight_decay, np.float32)

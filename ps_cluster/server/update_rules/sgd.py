@@ -10,7 +10,7 @@ from ps_cluster.server.update_rules.rule import LinearUpdate, times
 
 
 class SgdUpdate(LinearUpdate[RuleSettings]):
-    """w -= learning rate x g."""
+    """Plain SGD: w -= learning rate x g."""
 
     def _step(self, gradient: tf.Tensor, learning_rate: tf.Tensor) -> tf.Operation:
         return tf.raw_ops.ResourceApplyGradientDescent(
@@ -19,7 +19,7 @@ class SgdUpdate(LinearUpdate[RuleSettings]):
 
 
 class SgdRows(RowRule[RuleSettings]):
-    """w -= learning rate x g, for the rows that have a gradient."""
+    """Plain SGD on the rows that have a gradient: w -= learning rate x g."""
 
     def apply(self, update: RowUpdate) -> tf.Operation:
         step = times(update.share, update.learning_rate * update.gradient)
