@@ -39,12 +39,15 @@ def processor_beside(device: str) -> str:
 
 
 def accelerator_of(config: RunConfig) -> str | None:
-    """Return the device that computes the network; None: the processor. A worker without that device uses its processor."""
+    """Return the device on which workers compute the network, or None for their processor.
+
+    A worker that lacks this device uses its processor.
+    """
     return FIRST_GPU if config.cluster.on_gpus else None
 
 
 def on_device(device: str | None) -> AbstractContextManager[Any]:
-    """Return a scope that places operations of a graph on this device of the worker; with None it changes nothing."""
+    """Return a scope that places operations of a graph on this device of the worker. None: the scope has no effect."""
     return nullcontext() if device is None else tf.device(f"/device:{device}")
 
 
