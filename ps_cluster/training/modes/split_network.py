@@ -27,9 +27,10 @@ class SplitSettings(ModeSettings):
 
 
 def split_cluster(splits: Splits, flow: str, fixed_workers: str) -> ClusterShape:
-    """Return the cluster of a mode whose workers divide a network by its `splits`, "layers" or "width".
+    """Return the shape of the cluster of a mode in which each worker holds a part of one network.
 
     Args:
+      splits: how the network is divided: by "layers" or by "width".
       flow: what the workers send to each other.
       fixed_workers: as in `ClusterShape`.
     """
@@ -55,7 +56,7 @@ class SplitNetwork(DefaultMode):
     def cut(
         self, config: RunConfig, dataset: PackedDataset, network: FlatNetwork, device: str, workers: int
     ) -> SplitStep:
-        """Cut a network for `workers`, and return the step through all of its parts.
+        """Cut a network into a part for each of `workers` workers, and return the step through all parts.
 
         Args:
           device: the chief's device.

@@ -65,7 +65,7 @@ class GraphCondition:
     """
 
     def __init__(self, device: str, section: tf.CriticalSection, name: Callable[[str], str]):
-        """Create the queues. `name`: turns "changed-0" and "changed-1" into names that no other leader has."""
+        """Create the queues. `name`: turns "changed-0" and "changed-1" into names that no other leader uses."""
         self._section = section
         with tf.device(device):
             self._queues = [queue_named(name(f"changed-{number}")) for number in range(2)]
@@ -82,7 +82,7 @@ class GraphCondition:
         Args:
           value: the result that means "wait".
           attempt: returns a tensor of `dtype`, [].
-          needed: the inputs of the attempt from outside. The graph enters the section only when all inputs have arrived.
+          needed: the tensors from outside the section that the attempt uses. The graph enters it when all have arrived.
         """
 
         def counted() -> tuple[tf.Tensor, tf.Tensor]:
@@ -111,7 +111,7 @@ class GraphCondition:
         return after([self.waiting.assign_add(1, read_value=False)], self._turn.read_value())
 
     def notify_all(self) -> tf.Tensor:
-        """Let all waiting graphs try again. Call it in the critical section, whose result must depend on it."""
+        """Let all waiting graphs try again. Call this in the critical section, whose result must depend on it."""
         waiting = self.waiting.read_value()
         return tf.cond(waiting > 0, lambda: self._wake(waiting), lambda: tf.constant(0))
 
