@@ -45,7 +45,7 @@ class DispatchGraphs:
 
 
 class StepSource(ABC):
-    """Hands out the work of a run, in the dispatches of a mode.
+    """The base class of the sources of a run's steps, which group the steps into dispatches and schedule them.
 
     Attributes:
       handed_out: the last step id that was handed out; -1 before the first.

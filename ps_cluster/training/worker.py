@@ -46,7 +46,7 @@ class DispatchGraph(Protocol):
 
 @dataclass(frozen=True)
 class StepTimes:
-    """When a worker reached each point of a step, float64 [] each, in unix seconds."""
+    """The times at which a worker reached each point of a step, float64 [] each, in unix seconds."""
 
     scheduled_time: tf.Tensor | float  # when the chief handed out the step
     asked_time: tf.Tensor  # when the worker asked for weights
@@ -62,7 +62,9 @@ def worker_columns(
     times: StepTimes,
     rows: tuple[tf.Tensor | int, tf.Tensor | int] = (0, 0),
 ) -> WorkerColumns:
-    """Return the worker's columns of a row, for a push without remainders. `stacked` turns them into a tensor.
+    """Return the columns of a ledger row that the worker fills in, for a push without remainders.
+
+    `stacked` turns these columns into a tensor.
 
     Args:
       rows: how many rows of embedding tables the step has pulled, and how many numbers these rows hold, int64 [] each.
