@@ -36,7 +36,7 @@ class TablePlace:
     width: int
 
     def values(self, checkpoint: Checkpoint) -> np.ndarray:
-        """Return a checkpoint's rows, float32 [rows, width]. Raises UserError if the checkpoint has fewer weights."""
+        """Return this table's rows in a checkpoint, float32 [rows, width]. Raises UserError if they are not in it."""
         found = checkpoint.arrays["weights"][self.begin : self.begin + self.rows * self.width]
         if len(found) < self.rows * self.width:
             raise UserError(

@@ -23,7 +23,7 @@ PROMPT = "the prompt"
 
 
 class TextFormatter:
-    """Converts a continuation for the writers of `predict`."""
+    """Converts the bytes that continue a text, for the functions that write the output of `predict`."""
 
     columns = headings = ["text"]
 
@@ -72,7 +72,10 @@ def _end_of(path: Path, count: int) -> bytes:
 
 
 def _bytes_after(predictor: Predictor, text: bytes, window: int, sampling: Sampling) -> Iterator[bytes]:
-    """Yield the next bytes, one at a time. Zeros fill up the window, and do not affect the positions before them."""
+    """Yield the bytes that continue a text, one at a time.
+
+    Zeros after the text fill up the window. They do not affect the scores at the positions before them.
+    """
     draw = np.random.default_rng(sampling.seed)
     for _ in range(sampling.length):
         text = text[-window:]
@@ -87,7 +90,7 @@ def _bytes_after(predictor: Predictor, text: bytes, window: int, sampling: Sampl
 
 
 def _chosen(scores: np.ndarray, temperature: float, draw: np.random.Generator) -> int:
-    """Choose a byte by the scores [256]. NumPy draws it, because TensorFlow versions may draw different numbers."""
+    """Choose a byte by the scores [256] of all bytes. NumPy draws it, because TensorFlow's versions may differ."""
     if not temperature:
         return int(scores.argmax())
     shares = np.exp((scores - scores.max()) / temperature)

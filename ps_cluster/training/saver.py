@@ -52,8 +52,8 @@ EPOCH_PAUSE_FACTOR = 1
 MOST_WAITING_BYTES = 2_000_000_000
 # A state is "even" if another number of shards can continue from it (runs/resharding.py). With several shards, an even
 # state is saved at least this often. The first one is saved when the first snapshot is due, because until then the
-# permanent loss of a server costs all work. Many snapshots are even by chance. If none was for this long, the chief hands
-# out nothing until all steps have ended.
+# permanent loss of a server costs all work. Many snapshots are even by chance. If none was for this long, the chief
+# hands out nothing until all steps have ended.
 EVEN_STATE_EVERY_S, LONGEST_REST_S = 60.0, 10.0
 # A save that takes long is reported at this interval, for at most ten minutes, so that it does not count as a standstill.
 SAVE_TOLD_EVERY_S, SAVE_TOLD_AT_MOST = 10.0, 60
