@@ -72,10 +72,7 @@ def _end_of(path: Path, count: int) -> bytes:
 
 
 def _bytes_after(predictor: Predictor, text: bytes, window: int, sampling: Sampling) -> Iterator[bytes]:
-    """Yield the bytes that continue a text, one at a time.
-
-    Zeros after the text fill up the window. They do not affect the scores at the positions before them.
-    """
+    """Yield the bytes that continue a text, one at a time. Zeros fill the window. They do not affect earlier scores."""
     draw = np.random.default_rng(sampling.seed)
     for _ in range(sampling.length):
         text = text[-window:]
@@ -90,7 +87,7 @@ def _bytes_after(predictor: Predictor, text: bytes, window: int, sampling: Sampl
 
 
 def _chosen(scores: np.ndarray, temperature: float, draw: np.random.Generator) -> int:
-    """Choose a byte by the scores [256] of all bytes. NumPy draws it, because TensorFlow's versions may differ."""
+    """Choose a byte by the scores [256]. NumPy draws it, because TensorFlow versions may draw different numbers."""
     if not temperature:
         return int(scores.argmax())
     shares = np.exp((scores - scores.max()) / temperature)

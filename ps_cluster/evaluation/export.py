@@ -122,7 +122,7 @@ def export(
 def _check_files(
     exported: Exported, original: Predictor, formats: Sequence[ExportFormat], folder: Path, most: int
 ) -> list[CheckedModel]:
-    """Compare all files with the original. Return two rows for the original (float32, as trained), and one for each file."""
+    """Compare all files with the original. Return rows for the original in float32 and as trained, and for each file."""
     run = exported.run
     # A user's network is saved in the precision in which its function builds it.
     saved = run.config.model.precision if run.config.model.name in NETWORKS.own else "as saved"
@@ -144,7 +144,7 @@ def _check_files(
 
 
 def _convert(one: ExportFormat, what: str, work: Callable[[Exported, Path], T], exported: Exported, path: Path) -> T:
-    """Call `work`, which writes or reads a file, and return its result. Raises RunFailed if a converter fails."""
+    """Call `work` and return its result. If a converter fails, raise RunFailed with the name of the format."""
     try:
         return work(exported, path)
     except (UserError, OSError):

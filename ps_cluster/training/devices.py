@@ -39,10 +39,7 @@ def processor_beside(device: str) -> str:
 
 
 def accelerator_of(config: RunConfig) -> str | None:
-    """Return the device on which workers compute the network, or None for their processor.
-
-    A worker that lacks this device uses its processor.
-    """
+    """Return the device that computes the network on a worker; None: the processor, which also replaces a missing one."""
     return FIRST_GPU if config.cluster.on_gpus else None
 
 

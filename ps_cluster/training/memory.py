@@ -167,10 +167,7 @@ def machines_of(devices: Sequence[str]) -> list[Machine]:
 
 
 def kept_for_workers(config: RunConfig) -> int:
-    """Return how many vectors, each as long as all weights, the shards keep in addition to the weights.
-
-    They keep vectors for the mode, vectors for the staleness method, and old versions of the weights.
-    """
+    """Return how many vectors as long as all weights the shards keep for mode, staleness method and old versions."""
     kind, method, delay = *_kinds(config), config.mode_kind.delay(config)
     of_mode = (kind.vectors_per_worker + kind.slots_per_worker) * config.training_workers
     of_method = (method.vectors_per_worker + method.slots_per_worker) * config.most_workers

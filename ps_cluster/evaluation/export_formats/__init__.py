@@ -49,7 +49,7 @@ class Exported:
 
     @cached_property
     def of_raw_rows(self) -> keras.Model:
-        """The model with a table's encoding before it, so that it takes raw columns; without a table, the model itself."""
+        """The model with a table's encoding before it, for raw columns as input; without a table, the model itself."""
         return self.model if self.encoding is None else with_encoding(self.model, self.encoding)
 
     def raw(self, inputs: Inputs) -> Inputs:

@@ -202,10 +202,7 @@ class BoundedShard(WaitingShard):
             return after([self.changed.notify_all()], outcome)
 
     def _fits(self, worker: tf.Tensor, version: tf.Tensor) -> tf.Tensor:
-        """Return whether all other workers under way could push within the bound, in the order of their pulls.
-
-        `version`: the version before the first of these pushes.
-        """
+        """Return whether the other workers under way could push within the bound from `version` on, in pull order."""
         pulled = tf.sort(self._pulled_by_others(worker))
         under_way = tf.boolean_mask(pulled, pulled != _NOT_UNDER_WAY)
         staleness = version + tf.range(tf.size(under_way, tf.int64)) - under_way

@@ -97,10 +97,7 @@ class DilocoShard(ParameterShard):
 
 
 def _speed(measured: tf.Tensor) -> tf.Tensor:
-    """Return the median of the nonzero speeds in each row, float64 [k]; 0 for a row without any.
-
-    The median of an even number of speeds is the lower of the two in the middle.
-    """
+    """Return the median of the nonzero speeds in each row, the lower one of two, float64 [k]; 0 if all speeds are 0."""
     known = tf.math.count_nonzero(measured, axis=1)
     place = tf.maximum(known - 1, 0) // 2
     in_order = tf.sort(tf.where(measured > 0, measured, np.inf), axis=1)
