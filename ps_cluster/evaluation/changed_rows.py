@@ -1,7 +1,7 @@
 """Write the rows of embedding tables that have changed since a step, for a program that serves while a run trains.
 
 Two checkpoints are compared: the newest of all, and the newest at or before the step. So no task needs to keep
-a list of changes. The file has exactly the changes between these two checkpoints, and contains both steps.
+a list of changes. The file has exactly the changes between these two checkpoints, and the steps of both.
 """
 
 from __future__ import annotations

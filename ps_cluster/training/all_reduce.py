@@ -60,7 +60,7 @@ RunUpdates: TypeAlias = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
 
 def train(job: TrainingJob) -> None:
-    """Train as one of the workers. Return when all updates are applied, or soon after the drain of worker 0 is set.
+    """Train as one of the workers. Return when all updates are applied, or soon after worker 0 was asked to stop.
 
     Only worker 0 reads and writes checkpoints. If it resumes a checkpoint, it sends this to the other workers.
 

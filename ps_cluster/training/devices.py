@@ -39,7 +39,7 @@ def processor_beside(device: str) -> str:
 
 
 def accelerator_of(config: RunConfig) -> str | None:
-    """Return the device that computes the network on a worker; None: the processor, which also replaces a missing one."""
+    """Return the device that computes the network, or None for the processor. Workers without it use the processor."""
     return FIRST_GPU if config.cluster.on_gpus else None
 
 

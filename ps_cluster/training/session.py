@@ -234,7 +234,7 @@ class Session:
         return outcome
 
     def _result(self, outcome: TrainingOutcome, total: int | None) -> TrainingResult:
-        """Check the training for the proof, and return the content of training.json. Write updates.csv and applies.csv.
+        """Make the proof of the training. Write updates.csv and applies.csv; return the content of training.json.
 
         `total`: as for `audit`.
         """

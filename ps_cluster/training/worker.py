@@ -178,9 +178,9 @@ def steps_graph(store: ParameterStore, compute: Compute, config: RunConfig, *, r
     """Return the graph of a dispatch of step ids.
 
     Args:
-      repeats: whether each pull asks if all shards already have the step. Such a step is not computed again. Only
-        dispatches that are handed out a second time ask, because a computation that waits for the answer can't prepare its
-        batch meanwhile, which costs a few percent. (A step that only some shards lack is still pushed to all shards.)
+      repeats: whether each pull asks if all shards already have the step. If they have it, the step is not computed
+        again. (A step that only some shards lack is still pushed to all shards.) Only dispatches that are handed out a
+        second time ask: the worker can't prepare the batch while it waits for the answer, which costs a few percent.
     """
     computation = TimedComputation(compute, config, store)
 

@@ -74,7 +74,7 @@ class WorkerState:
         return variable_of_process(self._names[-1], shape, dtype)
 
     def load(self, step: tf.Tensor, needed: Needed) -> tf.Tensor:
-        """Initialise the variables, unless this process has done so, from the newer complete file or with first values.
+        """Initialise the variables, if that is not done yet, from the newer complete file or with their first values.
 
         Returns a tensor to depend on. `step`: the step id, int64 []. `needed`: operations that have to run before.
         """

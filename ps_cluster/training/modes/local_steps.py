@@ -48,7 +48,7 @@ class LocalMode(DefaultMode):
 
 
 class PeriodSoFar(NamedTuple):
-    """The values that each local step of a period passes to the next step, which depends on all of them."""
+    """The values that a local step of a period passes to the next step. The next step depends on all these values."""
 
     # The value that `take` passes on. In mode elastic it is the distance moved, float32 [n]. In the other modes, whose
     # weights are in variables, it is an int32 [] without a meaning: a step depends on it to run after the previous step.

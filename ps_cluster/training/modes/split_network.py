@@ -1,4 +1,4 @@
-"""The base class of modes layers and width: all workers take part in each step, each with a part of one network."""
+"""The base class of modes layers and width: each worker has a part of one network, and each step needs all workers."""
 
 from __future__ import annotations
 

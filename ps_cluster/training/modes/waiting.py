@@ -48,10 +48,10 @@ _NOWHERE = -1  # stands for a queue's number if a graph is in no queue
 class GraphCondition:
     """A condition variable on a parameter server. Graphs wait in it, without a thread, until a graph notifies them.
 
-    It works like `threading.Condition`, with a critical section as the lock. A failed attempt is counted before the graph
-    leaves the section. Then the graph dequeues an element, which blocks a callback but no thread. `notify_all` enqueues one
-    element for each counted attempt, so no change between an attempt and the wait is missed. An element carries no state: the
-    graph that gets it tries again.
+    It works like `threading.Condition`, with a critical section as the lock. A graph attempts, in the section, to do
+    what it waits for. If it has to wait, it is counted before it leaves the section. Then it dequeues an element, which
+    blocks a callback but no thread. `notify_all` enqueues one element for each counted graph, so no change between an
+    attempt and the wait is missed. An element carries no state: the graph that gets it tries again.
 
     Two queues are used in turn. A graph that is counted after a notification dequeues from the other queue, so it can't
     take the element of a slower graph that was counted before.
