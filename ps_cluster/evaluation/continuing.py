@@ -23,7 +23,7 @@ PROMPT = "the prompt"
 
 
 class TextFormatter:
-    """Converts the bytes that continue a text, for the functions that write the output of `predict`."""
+    """Converts the bytes that continue a text to text, for the functions that write the output of `predict`."""
 
     columns = headings = ["text"]
 

@@ -122,7 +122,7 @@ def export(
 def _check_files(
     exported: Exported, original: Predictor, formats: Sequence[ExportFormat], folder: Path, most: int
 ) -> list[CheckedModel]:
-    """Compare all files with the original. Return a row per file, and rows for the original in float32 and as trained."""
+    """Compare all files with the original. Return rows for the original (in float32, as trained) and for each file."""
     run = exported.run
     # A user's network is saved in the precision in which its function builds it.
     saved = run.config.model.precision if run.config.model.name in NETWORKS.own else "as saved"

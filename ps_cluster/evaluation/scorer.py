@@ -44,7 +44,7 @@ MOST_BYTES = 2**26  # the largest size of the kept predictions; those of CIFAR-1
 
 
 def dataset_of(run_dir: RunDir, config: RunConfig, data_dir: Path | None, notify: Notify) -> PackedDataset:
-    """Return a run's packed data set: from `data_dir` if it is given, else the copy that the run used, or a new one."""
+    """Return a run's packed data set: from `data_dir` if it is given, else the copy that the run used or a new copy."""
     cache = default_cache_dir()
     if data_dir is not None:
         found = sources.resolve(config.data.model_copy(update={"data_dir": data_dir}), cache, notify=notify)
@@ -54,7 +54,7 @@ def dataset_of(run_dir: RunDir, config: RunConfig, data_dir: Path | None, notify
 
 
 def form_of(run_dir: RunDir, config: RunConfig, data_dir: Path | None, notify: Notify) -> PackedDataset:
-    """Return the form of a run's examples from the run directory; with `data_dir` or without a form, `dataset_of`."""
+    """Return the form of a run's examples; if `data_dir` is given or the form was not saved, the data set itself."""
     if data_dir is None:
         with suppress(FileNotFoundError):  # a run whose tasks were started by hand does not have this file
             return load_form(run_dir.examples)

@@ -72,7 +72,7 @@ class CompatibilityFingerprint(Row):
 
     @classmethod
     def from_json(cls, text: bytes | str) -> CompatibilityFingerprint:
-        """Return the fingerprint in a text that another task made with `to_json`. Raises Malformed if there is none."""
+        """Return the fingerprint in a text that `to_json` made in another task. Raises Malformed if there is none."""
         if len(text) > MOST_BYTES:
             raise Malformed(f"holds {len(text):,} bytes, which is too much")
         try:

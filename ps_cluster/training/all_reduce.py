@@ -65,7 +65,7 @@ def train(job: TrainingJob) -> None:
     Only worker 0 reads and writes checkpoints. If it resumes a checkpoint, it sends this to the other workers.
 
     Raises:
-      UserError: the checkpoint to resume from is missing or belongs to another model, or two workers do not match.
+      UserError: the checkpoint to resume from is missing or belongs to another model, or two fingerprints differ.
       LostTask: worker 0 was stopped, and training will continue later. Worker 0 itself does not raise this.
       tf.errors.OpError: another worker failed.
     """
@@ -127,7 +127,7 @@ def _train(
 
 
 def different_replica(digests: Sequence[float], updates: int) -> str | None:
-    """Return a line for the proof that names each worker without the most frequent digest; None if all agree."""
+    """Return a line for the proof that names the workers whose weights differ from those of most; None if all agree."""
     (most, _), *others = Counter(digests).most_common()
     if not others:
         return None
@@ -274,7 +274,7 @@ def all_reduce_function(
 
 
 class WorkerGroup:
-    """Worker `index` of the `workers` workers of a strategy, as a member of a group that exchanges bytes between steps.
+    """The group of all `workers` workers of a strategy, in which worker `index` exchanges bytes outside of steps.
 
     All workers must call the same methods in the same order.
 

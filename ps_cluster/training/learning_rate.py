@@ -25,15 +25,15 @@ def learning_rate(config: RunConfig, total_batches: int, batch: tf.Tensor) -> tf
 
 
 def updates_at(config: RunConfig, total_batches: int, batch: tf.Tensor) -> tuple[tf.Tensor, int]:
-    """Return the number of the (local) update to which a batch belongs, from 0, int64 [], and the total of updates."""
+    """Return the number of the (local) update of a batch, int64 [], counted from 0, and the number of all updates."""
     return number_in_lockstep(config, batch), total_batches // config.steps_per_update
 
 
 def number_in_lockstep(config: RunConfig, batch: tf.Tensor) -> tf.Tensor:
-    """Return the number of a batch among the batches of its worker, int64 [], from 0, if the workers run in lockstep.
+    """If workers run in lockstep, return the number of a batch among those of its worker, int64 [], counted from 0.
 
     In lockstep, each worker has one step of every update, and may take several batches in it. In the other modes it is
-    not known which steps a worker will get, so the result is the number among all batches.
+    not known which steps a worker will get, so the result is the number of the batch among all batches.
     """
     of_step = config.batches_per_step
     return batch // of_step // config.steps_per_update * of_step + batch % of_step
@@ -110,7 +110,7 @@ class Triangle(Schedule[ScheduleSettings]):
 class Keras(Schedule[KerasSettings]):
     """A schedule of Keras. Unlike the other schedules, it counts updates and does not know the length of the run.
 
-    If the optimizer of a compiled model has a schedule, a run also takes it as such (`models/compiled_optimizer.py`).
+    If the optimizer of a compiled model has a schedule, a run takes that schedule (`models/compiled_optimizer.py`).
     """
 
     name = "keras"

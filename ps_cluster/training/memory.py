@@ -167,7 +167,7 @@ def machines_of(devices: Sequence[str]) -> list[Machine]:
 
 
 def kept_for_workers(config: RunConfig) -> int:
-    """Return how many vectors as long as all weights the shards keep for mode, staleness method and old versions."""
+    """Return the number of full-length weight vectors in the shards, for mode, staleness method and old versions."""
     kind, method, delay = *_kinds(config), config.mode_kind.delay(config)
     of_mode = (kind.vectors_per_worker + kind.slots_per_worker) * config.training_workers
     of_method = (method.vectors_per_worker + method.slots_per_worker) * config.most_workers
@@ -175,7 +175,7 @@ def kept_for_workers(config: RunConfig) -> int:
 
 
 def kept_by_worker(config: RunConfig) -> int:
-    """Return how many vectors, each as long as all weights, a worker keeps between exchanges, besides the weights.
+    """Return the number of full-length weight vectors that a worker keeps between exchanges, besides the weights.
 
     If pushes lose values, the worker keeps the remainder of its earlier pushes, and that of the current push. With
     local steps it also keeps its optimizer's slots, two more copies of its state while it writes the state to files, and

@@ -108,7 +108,7 @@ class RunProgress:
         self._gaps: dict[int, deque[float]] = {}  # worker → mean seconds between its updates, at each of the last looks
 
     def resume(self, arrays: Mapping[str, np.ndarray], state: ProgressState) -> None:
-        """Continue from a checkpoint. `arrays`: with COUNTERS and WAITING. `state`: the progress in its metadata."""
+        """Continue from a checkpoint. `arrays`: its arrays COUNTERS and WAITING. `state`: the progress in it."""
         self.positions = [of_shard.accepted for of_shard in counts_of(arrays[COUNTERS])]
         self.counts = arrays[COUNTERS]
         scheduled, self._applied_steps = step_set.from_state(state.scheduled), step_set.from_state(state.applied)

@@ -39,7 +39,7 @@ GIVEN_UP_AFTER = 4_096  # an incomplete sample is given up after this many furth
 
 @dataclass
 class _Armed:
-    """A place in the memory of each parameter server for the inputs and results of an update to be sampled."""
+    """A place in the memory of each parameter server for the inputs and results of an update to sample."""
 
     place: int  # the number of the place
     first: int  # the update to sample; if `worker` is set, the first that may be the worker's next update

@@ -61,7 +61,7 @@ AGAIN_AFTER_S = 5.0  # the pause before a checkpoint of whole epochs is tried ag
 
 
 def begun_with(config: RunConfig, before: Sequence[LeaderStretch]) -> int:
-    """Return the number of workers with which the training began. `before`: the stretches of earlier leaders."""
+    """Return the number of workers with which the training began. `before`: the work of earlier leaders."""
     return before[0].workers if before else config.mode_kind.emulated_workers(config)
 
 

@@ -121,7 +121,7 @@ class SplitStep(TrainStep):
 
 
 def _loss_scales(batches: Sequence[TrainBatch]) -> list[MicroBatch | None]:
-    """Return each micro-batch's loss scale: the mean of the scaled losses is the batch's loss. None for a whole batch."""
+    """Return the loss scales of micro-batches. The mean of the scaled losses is the batch's loss. Whole batch: None."""
     count = len(batches)
     if count == 1:
         return [None]

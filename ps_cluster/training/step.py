@@ -106,7 +106,7 @@ class Compute(ABC):
         """
 
     def rows(self, step: tf.Tensor, /) -> Rows:
-        """Return the rows of embedding tables that a step (int64 []) needs. By default it needs none."""
+        """Return the rows of embedding tables that a step (int64 []) needs. By default, a step needs none."""
         return NO_ROWS
 
     def settle(self, step: tf.Tensor, outcomes: tf.Tensor) -> list[tf.Tensor]:

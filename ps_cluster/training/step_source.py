@@ -45,7 +45,7 @@ class DispatchGraphs:
 
 
 class StepSource(ABC):
-    """The base class of the sources of a run's steps, which group the steps into dispatches and schedule them.
+    """The base class of step sources. A step source groups the steps of a run into dispatches, and schedules these.
 
     Attributes:
       handed_out: the last step id that was handed out; -1 before the first.

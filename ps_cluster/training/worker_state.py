@@ -111,7 +111,7 @@ class WorkerState:
             return self._assign(newest)
 
     def _written(self, step: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-        """Return the bytes of the state in each file, uint8 [k], and its number of saves, int64 []."""
+        """Return, for each file, the bytes of its state, uint8 [k], and the number of saves in this state, int64 []."""
         # If a file's name is constant, TensorFlow reads the file when it optimises the graph, and keeps that content.
         nothing = tf.strings.substr(tf.strings.as_string(step), 0, 0)
         states = [self._read(tf.strings.join([name, nothing])) for name in self._files]

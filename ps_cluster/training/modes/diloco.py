@@ -97,7 +97,7 @@ class DilocoShard(ParameterShard):
 
 
 def _speed(measured: tf.Tensor) -> tf.Tensor:
-    """Return the median of the nonzero speeds in each row, the lower one of two, float64 [k]; 0 if all speeds are 0."""
+    """Return the median of the nonzero speeds in each row (of two speeds, the lower), float64 [k]; 0 if all are 0."""
     known = tf.math.count_nonzero(measured, axis=1)
     place = tf.maximum(known - 1, 0) // 2
     in_order = tf.sort(tf.where(measured > 0, measured, np.inf), axis=1)

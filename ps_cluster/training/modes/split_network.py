@@ -45,7 +45,7 @@ def split_cluster(splits: Splits, flow: str, fixed_workers: str) -> ClusterShape
 
 
 class SplitNetwork(DefaultMode):
-    """A mode in which each worker holds a part of one network, with a separate version and ledger."""
+    """A mode in which each worker holds a part of one network. Each part has a version and a ledger."""
 
     Settings = SplitSettings
     promise = Promise(is_stale=False)
