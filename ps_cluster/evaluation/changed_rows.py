@@ -1,7 +1,7 @@
 """Write the rows of embedding tables that have changed since a step, for a program that serves while a run trains.
 
 Two checkpoints are compared: the newest of all, and the newest at or before the step. So no task needs to keep
-a list of changes. The file has exactly the changes between these two checkpoints, and contains both steps.
+a list of changes. The file has exactly the changes between these two checkpoints, and the steps of both.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class TablePlace:
     width: int
 
     def values(self, checkpoint: Checkpoint) -> np.ndarray:
-        """Return a checkpoint's rows, float32 [rows, width]. Raises UserError if the checkpoint has fewer weights."""
+        """Return this table's rows in a checkpoint, float32 [rows, width]. Raises UserError if they are not in it."""
         found = checkpoint.arrays["weights"][self.begin : self.begin + self.rows * self.width]
         if len(found) < self.rows * self.width:
             raise UserError(

@@ -24,10 +24,10 @@ class CheckpointFolder:
 
     @classmethod
     def of(cls, directory: Path) -> CheckpointFolder:
-        """Find the checkpoints in `directory` (absolute): a run directory, its checkpoints/, or a folder without a run.
+        """Find the checkpoints in `directory` (absolute): a run directory, its checkpoints/, or any folder of them.
 
         Raises:
-          UserError: the path is a file, or a folder with other things but no checkpoints, so waiting would not help.
+          UserError: the path is a file, or a folder of other things without checkpoints, so waiting would not help.
         """
         if directory.exists() and not directory.is_dir():
             raise UserError(f"checkpoint directory '{directory}' is a file")
@@ -47,7 +47,7 @@ class CheckpointFolder:
         return cls(RunDir(directory), directory)
 
     def config(self, checkpoint: Checkpoint) -> RunConfig:
-        """Return the configuration of the run; without a run, the configuration in the checkpoint."""
+        """Return the configuration of the run; if there is no run, the configuration in the checkpoint."""
         if config := self.run_config():
             return config
         try:
@@ -62,7 +62,7 @@ class CheckpointFolder:
         return load_config(self.run_dir.config) if self.run_dir.config.is_file() else None
 
     def scores_all(self) -> bool:
-        """Return whether every checkpoint is scored; False if there is no run yet."""
+        """Return whether the run's configuration wants every checkpoint to be scored; False if there is no run yet."""
         config = self.run_config()
         return config is not None and (config.evaluation.after_training or config.checkpoints.every_epochs is not None)
 

@@ -23,7 +23,7 @@ PROMPT = "the prompt"
 
 
 class TextFormatter:
-    """Converts a continuation for the writers of `predict`."""
+    """Converts the bytes that continue a text to text, for the functions that write the output of `predict`."""
 
     columns = headings = ["text"]
 
@@ -72,7 +72,7 @@ def _end_of(path: Path, count: int) -> bytes:
 
 
 def _bytes_after(predictor: Predictor, text: bytes, window: int, sampling: Sampling) -> Iterator[bytes]:
-    """Yield the next bytes, one at a time. Zeros fill up the window, and do not affect the positions before them."""
+    """Yield the bytes that continue a text, one at a time. Zeros fill the window. They do not affect earlier scores."""
     draw = np.random.default_rng(sampling.seed)
     for _ in range(sampling.length):
         text = text[-window:]

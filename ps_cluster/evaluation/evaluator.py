@@ -184,7 +184,7 @@ class _Evaluator:
         self._notify(WAITING(f"waiting for a checkpoint: {self._folder.describe_lack()}{bound}"))
 
     def _next_step_to_score(self, scored: set[int], has_ended: bool) -> int | None:
-        """Return the step to score next: the newest, or the oldest if all checkpoints are to be scored."""
+        """Return the step to score next, if any: the newest, or the oldest unscored one if all have to be scored."""
         config = self._folder.run_config()
         if config and config.evaluation.after_training and not has_ended:
             return None

@@ -83,7 +83,7 @@ def _read_tables(files: Sequence[Path], run: TrainedRun) -> Iterator[NamedExampl
 
 
 def batches_of(paths: Sequence[Path], run: TrainedRun, *, skip_bad: bool, notify: Notify) -> Iterator[NamedExamples]:
-    """Yield all examples of files and folders, in their order. The images of a folder are sorted by name.
+    """Yield all examples of files and folders in batches, in their order. A folder's images are sorted by name.
 
     Args:
       skip_bad: skip and report images that can't be read.
@@ -142,7 +142,7 @@ def reading(file: Path) -> Iterator[None]:
 
 
 def _by_input(found: Mapping[str, np.ndarray], spec: ExampleSpec) -> dict[str, np.ndarray]:
-    """Return the array of each input, [N, ...]. A single array for a single input may have any name."""
+    """Return the array of each input, [N, ...]. If there is one input and one array, the array may have any name."""
     if len(spec.inputs) == 1 and len(found) == 1:
         found = dict(zip(spec.inputs, found.values()))
     if missing := [name for name in spec.inputs if name not in found]:

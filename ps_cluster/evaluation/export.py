@@ -51,11 +51,11 @@ class ExportReport(Row):
     """The content of export.json, except for the number of its schema.
 
     Attributes:
-      inputs: the inputs of files that take encoded columns, or of all files if the data set is no table.
-      columns: how the table was encoded. If the data set is no table, this field and the next two are None, and the
-        file does not have them.
-      raw_inputs: the inputs of files that take the table's rows as they are.
-      take_raw_rows: the formats of the files that take such rows.
+      inputs: the inputs of all exported files; if the data set is a table, of the files that take encoded columns.
+      columns: how the table was encoded. If the data set is no table, this field and the next two are None, and
+        export.json does not have them.
+      raw_inputs: the inputs of the exported files that take the table's rows as they are.
+      take_raw_rows: the formats of these files.
       classes: the names of the classes, in the order of the outputs.
     """
 
@@ -122,7 +122,7 @@ def export(
 def _check_files(
     exported: Exported, original: Predictor, formats: Sequence[ExportFormat], folder: Path, most: int
 ) -> list[CheckedModel]:
-    """Compare all files with the original. Return a row for each, and for the original in float32 and as trained."""
+    """Compare all files with the original. Return rows for the original (in float32, as trained) and for each file."""
     run = exported.run
     # A user's network is saved in the precision in which its function builds it.
     saved = run.config.model.precision if run.config.model.name in NETWORKS.own else "as saved"
@@ -144,7 +144,7 @@ def _check_files(
 
 
 def _convert(one: ExportFormat, what: str, work: Callable[[Exported, Path], T], exported: Exported, path: Path) -> T:
-    """Return the result of `work`. Raises RunFailed, with the name of the format, if a converter fails."""
+    """Call `work` and return its result. If a converter fails, raise RunFailed with the name of the format."""
     try:
         return work(exported, path)
     except (UserError, OSError):
@@ -191,7 +191,7 @@ _UNIMPORTANT_LINES = (*STARTUP_LINES, "Created TensorFlow Lite XNNPACK delegate"
 
 @contextmanager
 def quiet_converters() -> Iterator[None]:
-    """Drop output of converters that does not help users, e.g. that .h5 is a legacy format or that tf.lite will move.
+    """Drop lines of converters that do not help users, e.g. that .h5 is a legacy format or that tf.lite will move.
 
     Keras and the converters use AutoGraph, which writes modules into the temporary folder and leaves their compiled
     form there. Therefore the block has a separate temporary folder, which is removed afterwards.

@@ -31,7 +31,7 @@ class ExportCheck:
 def compare(
     dataset: PackedDataset, original: Predictions, others: Mapping[str, Predictions], most: int
 ) -> dict[str, ExportCheck]:
-    """Return name → results on the test examples. If there are more than `most`, use `most` evenly spaced ones."""
+    """Compare models with the original on at most `most` test examples, evenly spaced. Return name → results."""
     objective = OBJECTIVES[dataset.spec.objective]
     sums = {name: np.zeros(3) for name in others}  # the sums of metrics, equal decisions and mean differences
     largest = dict.fromkeys(others, 0.0)
@@ -68,7 +68,7 @@ class CheckedModel:
 
     @property
     def fails(self) -> bool:
-        """True if the file differs by more than is allowed. A difference that is NaN or infinite always fails."""
+        """Whether the file differs by more than is allowed. A difference that is NaN or infinite is never allowed."""
         largest = self.compared.largest
         return not np.isfinite(largest) or (self.allowed is not None and largest > self.allowed)
 

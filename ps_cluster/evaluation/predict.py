@@ -34,7 +34,7 @@ def predict(
     Args:
       writer: writes the predictions in one of the formats.
       top: the number of classes to write for each example.
-      output: the file to write, which appears when it is complete; None: standard output.
+      output: the file to write, which appears when it is complete; None to write to standard output.
       skip_bad: skip images that can't be read.
     """
     batches = batches_of(paths, run, skip_bad=skip_bad, notify=notify)
@@ -59,7 +59,7 @@ def predict(
 
 @contextmanager
 def opened_output(output: Path | None) -> Iterator[Stream]:
-    """Open the file to write, which appears when it is complete; None: standard output."""
+    """Open the file `output`, which appears when it is complete; if it is None, open standard output."""
     if output is None:
         stream = Output(sys.stdout)
         yield stream

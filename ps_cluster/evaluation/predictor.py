@@ -38,7 +38,7 @@ class TrainedRun:
     def open(
         cls, root: Path | None, data_dir: Path | None, notify: Notify, *, needs_examples: bool = True
     ) -> TrainedRun:
-        """Open the run in `root`; None: the run in runs/ with the newest model.
+        """Open the run in `root`; if this is None, open the run in runs/ that has the newest model.
 
         Args:
           data_dir: the folder of the data set; None: use the copy that the run used.

@@ -22,9 +22,9 @@ NO_CATEGORY = "\ufffe"  # a text that no column contains, because U+FFFE is not 
 def with_encoding(model: keras.Model, encoding: TableEncoding) -> keras.Model:
     """Return a Keras model that takes raw columns, and returns what `model` returns for the encoded columns.
 
-    The inputs of the model are `numbers`, float64 [B, k], `categories`, text [B, m], and `texts`, text [B, n], without
-    those for which the table has no columns. Columns are in the order of the encoding. A missing number is NaN. All
-    layers are Keras's own, so the file loads without this package.
+    The inputs of the model are `numbers`, float64 [B, k], `categories`, text [B, m], and `texts`, text [B, n]. The
+    model lacks an input for which the table has no columns. Columns are in the order of the encoding. A missing number
+    is NaN. All layers are Keras's own, so the file loads without this package.
     """
     from ps_cluster.models.flat import as_arguments
 

@@ -18,15 +18,15 @@ _PAIRS_AT_ONCE = 2**14
 def recall_at(
     k: int, scores_of: Callable[[np.ndarray], np.ndarray], items: np.ndarray, known: np.ndarray, held_out: np.ndarray
 ) -> float | None:
-    """Return recall@k: the mean, over the users, of the share of a user's held-out items that are among the k best.
+    """Return recall@k: the share of a user's held-out items that are among the k best items, averaged over the users.
 
     Krichene and Rendle 2020, "On Sampled Metrics for Item Recommendation", KDD: Recall(R)@k is the share of the
     relevant items R whose rank is at most k. Following their advice, all items are ranked, not a sample of them, except
     those that the user is known to have. The rank of an item is the number of ranked items, including itself, whose
     score is not lower. So if a network gives more than k items the same score, none of these items is found,
-    whatever their order. The users are those with a held-out item that is not known, and each counts once. If there are
-    more than `MOST_PAIRS` pairs of such a user and an item, only some of these users are taken, spread evenly by their
-    keys.
+    whatever their order. The mean is over users with a held-out item that is not known, and each counts once. If there
+    are more than `MOST_PAIRS` pairs of such a user and an item, only some of these users are taken, spread evenly by
+    their keys.
 
     Args:
       scores_of: pairs int64 [n, 2] of a user and an item → scores float [n]; NaN ranks an item last.
@@ -68,7 +68,7 @@ class Recall:
     """Computes recall@k on a data set whose examples are pairs of a user and an item (`ExampleSpec.is_pair`)."""
 
     def __init__(self, k: int, dataset: PackedDataset, outputs: Callable[[dict[str, np.ndarray]], np.ndarray]):
-        """Create a measure of recall@k for a data set.
+        """Create an object that computes recall@k on a data set.
 
         Args:
           outputs: inputs by name → the network's outputs, float32 [n, 1], or [n, 2] for the scores of two classes.
@@ -79,10 +79,10 @@ class Recall:
         self._items = np.unique(np.concatenate([some[:, 1] for some in pairs]))
 
     def of(self, split: PackedSplit) -> float | None:
-        """Return recall@k for the test examples, or for the validation examples.
+        """Return recall@k for a split: the test examples or the validation examples.
 
         Every item of the data set is ranked, except those that the user has in the examples that were trained on. The
-        pairs to be found are those of the split that the objective wants (`Objective.pairs_to_find`).
+        pairs to be found are the split's pairs that `Objective.pairs_to_find` selects.
         """
         wanted = OBJECTIVES[self._dataset.spec.objective].pairs_to_find(self._dataset.target(split), self._dataset.spec)
         held_out = self._pairs(split)[wanted]

@@ -78,7 +78,7 @@ class _Findings:
             self.problems.append(f"{self.name}: {problem}")
 
     def leave_unchecked(self, line: str) -> None:
-        """Record, once, a line about what can't be computed again."""
+        """Record a line about what can't be computed again, unless this line is recorded already."""
         if line not in self.unchecked:
             self.unchecked.append(line)
 
@@ -117,7 +117,7 @@ class Recomputation:
         return None
 
     def _recompute_safely(self, sample: UpdateSample) -> RecomputedRow:
-        """Compute an update again. After an error it counts as unchecked, so that the evaluator can continue."""
+        """Compute an update again. If this fails, the update counts as unchecked, and the evaluator can continue."""
         header = sample.header
         workers = " and ".join(f"worker-{index}" for index in header.workers)
         findings = _Findings(f"update {header.update} of {workers}")
@@ -161,7 +161,7 @@ class Recomputation:
 
     @cached_property
     def _rounding_steps(self) -> RecomputedSteps:
-        """The same as `_steps`, in the precision of the run, to measure how much rounding changes the gradient."""
+        """The same as `_steps`, but in the precision of the run, to measure how much rounding changes the gradient."""
         return self._steps_in(self._config.model.precision)
 
     def _steps_in(self, precision: str) -> RecomputedSteps:
@@ -271,11 +271,11 @@ class Recomputation:
 
     @property
     def _step_tolerance(self) -> float:
-        """The largest relative error of a step."""
+        """The largest allowed error of the change by an update, relative to the length of the change."""
         return STEP_TOLERANCE + 2.0**-23 / (1 - self._config.optimizer.slowest_decay)
 
     def _after_update(self, sample: UpdateSample, index: int) -> Slots | None:
-        """Compute "weights" and slots of a shard after an update by the equations; None if an equation is missing."""
+        """Return "weights" and slots of a shard after an update, by the equations; None if an equation is missing."""
         shard, before = sample.shards[index], sample.header.versions[index]
         config, slots, steps = self._config, _as_float64(shard.before), self._steps
         weights, gradient, share = slots.pop("weights"), shard.gradient.astype(np.float64), None

@@ -44,7 +44,7 @@ MOST_BYTES = 2**26  # the largest size of the kept predictions; those of CIFAR-1
 
 
 def dataset_of(run_dir: RunDir, config: RunConfig, data_dir: Path | None, notify: Notify) -> PackedDataset:
-    """Return the packed data set that a training used, or find the same data set again (in `data_dir`)."""
+    """Return a run's packed data set: from `data_dir` if it is given, else the copy that the run used or a new copy."""
     cache = default_cache_dir()
     if data_dir is not None:
         found = sources.resolve(config.data.model_copy(update={"data_dir": data_dir}), cache, notify=notify)
@@ -54,7 +54,7 @@ def dataset_of(run_dir: RunDir, config: RunConfig, data_dir: Path | None, notify
 
 
 def form_of(run_dir: RunDir, config: RunConfig, data_dir: Path | None, notify: Notify) -> PackedDataset:
-    """Return the form of the examples from the run directory; if it is not there, return what `dataset_of` returns."""
+    """Return the form of a run's examples; if `data_dir` is given or the form was not saved, the data set itself."""
     if data_dir is None:
         with suppress(FileNotFoundError):  # a run whose tasks were started by hand does not have this file
             return load_form(run_dir.examples)
@@ -66,7 +66,8 @@ class SplitScores:
     """Scores over the examples of one split.
 
     Attributes:
-      metric, loss: an accuracy (0 to 1) or an error, and the mean loss; None if they are not finite.
+      metric: an accuracy (0 to 1) or an error; None if it is not finite.
+      loss: the mean loss; None if it is not finite.
     """
 
     metric: float | None = None
@@ -159,14 +160,14 @@ class Scorer:
         metric, loss, kept = self._means(split, self._sums, self._dataset.spec)
         further = self._further.take_results()
         if loss is None:
-            further = {}  # they are wrong, because probabilities that are NaN have counted as 0
+            further = {}  # these metrics are wrong, because they take probabilities that are NaN for 0
         elif (name := self._config.evaluation.recall_name) and (recall := self._recall.of(split)) is not None:
             further[name] = recall
         return SplitScores(metric, loss, further, self._compiled.take_results()), kept
 
     @cached_property
     def _recall(self) -> Recall:
-        """The recall of the network, with the weights that were assigned last."""
+        """An object that computes recall@k of the network, with the weights that were assigned last."""
         spec = self._dataset.spec
         fields = {name: tf.TensorSpec([None, *one.shape], one.dtype) for name, one in spec.inputs.items()}
 
@@ -185,7 +186,9 @@ class Scorer:
 
     @cached_property
     def gradient(self) -> Callable[[], np.ndarray] | None:
-        """A function that returns the gradient of the loss at the weights scored last, float32 [n]; None if not wanted.
+        """A function that returns the gradient of the loss at the weights scored last, float32 [n], or None.
+
+        It is None without the setting `evaluation.gradients`.
 
         The gradient is computed on a few examples that are spread evenly over the training set. It differs from that of
         any step: there is no augmentation, no dropout and no regulariser, and batch normalisation uses its moving
@@ -331,8 +334,8 @@ def _make_sums(
     """Return a graph that computes the sums over a batch.
 
     Args:
-      compiled: the metrics of compile(), which the graph updates. None: only the objective's metric and the loss are
-        computed.
+      compiled: the metrics of compile(), which the graph updates. If it is None, the graph computes only the
+        objective's metric and the loss.
     """
 
     packed = {name: field.packed for name, field in fields_of(spec).items() if name != WEIGHT}

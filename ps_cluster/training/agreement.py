@@ -39,13 +39,13 @@ Facts = Annotated[dict[_Line, _Line], Field(max_length=500)]
 
 
 class CompatibilityFingerprint(Row):
-    """The versions, settings, files and data that a task works with: name → value, in the order of comparison.
+    """The versions, settings, files and data that a task works with, each as name → value, compared in this order.
 
     Attributes:
       versions: the versions of Python, TensorFlow and this package, and a digest of the package's sources.
-      settings: the configuration, as section.name, without the settings that may differ from machine to machine.
-      files: a digest of each file that the settings name, e.g. the user's code, but not of files that this code
-        imports.
+      settings: all settings, named "section.name", except those that may differ from machine to machine.
+      files: a digest of each file that a setting names, e.g. the user's code. Files that this code imports are not
+        included.
       data: the name of the packed data set, its numbers of examples, and its checksum.
     """
 
@@ -72,7 +72,7 @@ class CompatibilityFingerprint(Row):
 
     @classmethod
     def from_json(cls, text: bytes | str) -> CompatibilityFingerprint:
-        """Return the fingerprint that another task wrote by `to_json`. Raises Malformed if the text is something else."""
+        """Return the fingerprint in a text that `to_json` made in another task. Raises Malformed if there is none."""
         if len(text) > MOST_BYTES:
             raise Malformed(f"holds {len(text):,} bytes, which is too much")
         try:
@@ -81,11 +81,11 @@ class CompatibilityFingerprint(Row):
             raise Malformed(first_error(error, "agreement")) from error
 
     def to_json(self) -> str:
-        """Return the fingerprint as JSON, which `from_json` reads if it has at most `MOST_BYTES`."""
+        """Return the fingerprint as JSON. `from_json` refuses a JSON text that is longer than `MOST_BYTES`."""
         return self.model_dump_json()
 
     def difference(self, other: CompatibilityFingerprint, at: str, here: str = "here") -> str | None:
-        """Return one line with the first name whose values differ, and with both values; None if nothing differs.
+        """Return a line that names the first difference and shows both values; None if the fingerprints are equal.
 
         Args:
           at: the task of the other fingerprint, e.g. "worker-1".
@@ -148,9 +148,9 @@ def text_of(value: Any) -> str:
 
 
 def _without_folder(text: str) -> str:
-    """Return a path without its folder, which may differ between machines; any other text unchanged.
+    """Return a path without its folder, because folders may differ between machines. Return any other text unchanged.
 
-    The setting of a user's data is a form followed by a path: "image_folder:/home/ada/pets".
+    The setting for a user's data has a form before the path: "image_folder:/home/ada/pets".
     """
     form, separator, path = text.partition(":")
     if not form.isidentifier() or path.startswith("//"):  # no form, as in /home/ada/mine.py:load

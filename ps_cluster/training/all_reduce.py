@@ -60,13 +60,13 @@ RunUpdates: TypeAlias = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
 
 def train(job: TrainingJob) -> None:
-    """Train as one of the workers. Return when all updates are applied, or soon after the drain of worker 0 is set.
+    """Train as one of the workers. Return when all updates are applied, or soon after worker 0 was asked to stop.
 
-    Only worker 0 reads and writes checkpoints. The other workers receive the checkpoint to continue from over the network.
+    Only worker 0 reads and writes checkpoints. If it resumes a checkpoint, it sends this to the other workers.
 
     Raises:
-      UserError: the checkpoint to resume from is missing or belongs to another model, or the workers differ.
-      LostTask: training was stopped at worker 0, to be continued later.
+      UserError: the checkpoint to resume from is missing or belongs to another model, or two fingerprints differ.
+      LostTask: worker 0 was stopped, and training will continue later. Worker 0 itself does not raise this.
       tf.errors.OpError: another worker failed.
     """
     config, cluster, index, leading = job.config, job.cluster, job.index, job.leading
@@ -127,7 +127,7 @@ def _train(
 
 
 def different_replica(digests: Sequence[float], updates: int) -> str | None:
-    """Return a line for the proof that names the workers whose weights differ from those of most workers, or None."""
+    """Return a line for the proof that names the workers whose weights differ from those of most; None if all agree."""
     (most, _), *others = Counter(digests).most_common()
     if not others:
         return None
@@ -153,7 +153,7 @@ def _agree(group: WorkerGroup, workers: list[str], index: int) -> None:
 
 
 def _share_checkpoint(group: WorkerGroup, start: SessionStart) -> None:
-    """Let all workers continue from the checkpoint of worker 0, if it has one."""
+    """If worker 0 resumes a checkpoint, send it to the other workers, so that they continue from it too."""
     content = group.broadcast(checkpoints.to_bytes(start.resumed) if start.resumed else b"")
     if content and not start.leads:
         received = Path(_RECEIVED)  # in the task's workspace
@@ -183,11 +183,11 @@ def _connect(
     it would have a replica on each GPU that this worker sees.
 
     Args:
-      lost_after_s: the seconds of silence after which a worker counts as lost; None: a launcher detects lost workers.
+      lost_after_s: the seconds of silence after which a worker counts as lost; None if a launcher detects lost workers.
     """
     tf.config.threading.set_intra_op_parallelism_threads(config.cluster.intra_op_threads)
-    # TensorFlow's heartbeats also count the time during which the machine was suspended or the run frozen as silence. So under
-    # a launcher, which detects dead workers by other means, silence never makes a worker count as lost.
+    # For TensorFlow's heartbeats, time during which the machine was suspended or the run was frozen is silence, too. So
+    # under a launcher, which detects dead workers by other means, silence never makes a worker count as lost.
     limit_silence(_NEVER_MS if lost_after_s is None else round(1000 * lost_after_s), config.cluster.workers)
     ring = tf.distribute.experimental.CollectiveCommunication.RING
     strategy = tf.distribute.MultiWorkerMirroredStrategy(
@@ -207,8 +207,8 @@ def all_reduce_function(
 ) -> RunUpdates:
     """Return the graph that runs some updates: (count int32 [], this worker's request float64 []) → float64 [1 + workers].
 
-    The first element of the result is the sum of all workers' requests. The other elements are a digest of each
-    worker's weights after the updates.
+    The first element of the result is the sum of all workers' requests. The other elements are digests of the weights
+    after the updates, one for each worker.
     """
     computation = TimedComputation(compute, config, store)
     workers = config.cluster.workers
@@ -218,7 +218,7 @@ def all_reduce_function(
         return tf.distribute.get_replica_context().all_reduce(_SUM, vector)
 
     def mean(*vectors: tf.Tensor) -> list[tf.Tensor]:
-        """Return the means over all workers in float32. All vectors must have the same dtype; they share one all-reduce."""
+        """Return each vector's mean over all workers, float32. The vectors share one all-reduce and one dtype."""
         summed = tf.cast(all_reduce(tf.concat(vectors, 0)), tf.float32)
         means: list[tf.Tensor] = tf.split(summed / workers, [tf.size(vector) for vector in vectors])
         return means
@@ -260,9 +260,9 @@ def all_reduce_function(
         return strategy.run(share, args=(rows.stack(), request, who[0]))
 
     def share(rows: tf.Tensor, request: tf.Tensor, worker: tf.Tensor) -> tf.Tensor:
-        """Write all workers' rows into every worker's ledger; return the result of `run_updates`."""
+        """Write all workers' rows into every worker's ledger. Return the sum of the requests, and all digests."""
         mine = tf.one_hot(worker, workers, on_value=True, off_value=False)
-        # In a product with `mine`, a NaN in one worker's rows would spread to all rows, because NaN times 0 is NaN.
+        # Not a product with `mine`: there, a NaN in one worker's rows would spread to all rows, because NaN x 0 is NaN.
         table = tf.where(mine[None, :, None], rows[:, None, :], tf.zeros([], tf.float64))  # [count, workers, columns]
         request_and_digest = tf.concat([[request], tf.where(mine, replica.digest(), tf.zeros([], tf.float64))], 0)
         summed = all_reduce(tf.concat([tf.reshape(table, [-1]), request_and_digest], 0))
@@ -274,9 +274,9 @@ def all_reduce_function(
 
 
 class WorkerGroup:
-    """Exchanges bytes among the `workers` workers of a strategy, as worker `index`, outside of steps.
+    """The group of all `workers` workers of a strategy, in which worker `index` exchanges bytes outside of steps.
 
-    All workers call the same methods in the same order.
+    All workers must call the same methods in the same order.
 
     Raises from every method:
       tf.errors.OpError: another worker was lost.
@@ -297,7 +297,7 @@ class WorkerGroup:
         self._summed = summed
 
     def broadcast(self, content: bytes, source: int = 0) -> bytes:
-        """Return the content that worker `source` passes. The content of other workers is ignored."""
+        """Return, at every worker, the content that worker `source` passes. What other workers pass is ignored."""
         sent = content if self._index == source else b""
         length = int(self._sum([len(sent)])[0])
         # The content is sent as int64, padded with zeros up to a whole word.
@@ -313,14 +313,14 @@ class WorkerGroup:
         self._sum([0])
 
     def _sum(self, values: np.ndarray | list[int]) -> np.ndarray:
-        """Return the sums over all workers, int64 [k]. Empty values need no all-reduce."""
+        """Return the sum of each value over all workers, int64 [k]. An empty list needs no all-reduce."""
         return self._summed(tf.constant(values, tf.int64)).numpy() if len(values) else np.zeros(0, np.int64)
 
 
 class RoundWatch:
-    """Ends a wait for other workers when a round takes too long, because TensorFlow's collectives wait for ever.
+    """A watchdog for rounds of all-reduce, because TensorFlow's collectives wait for a lost worker for ever.
 
-    It calls `give_up` once, in a separate thread, if `moved` was not called for `limit_s` inside the `with` block.
+    If `moved` was not called for `limit_s` seconds inside the `with` block, a separate thread calls `give_up` once.
     """
 
     def __init__(self, limit_s: float, give_up: Callable[[float], None], clock: Callable[[], float] = time.monotonic):

@@ -32,7 +32,7 @@ from ps_cluster.training.table_limits import check_keyed, reason_against_rows
 
 
 class Build(Protocol):
-    """Builds the store of a training, and the `Compute` of its workers. The function `build` has this type."""
+    """The type of a function that builds the store of a training and the `Compute` of its workers, as `build` does."""
 
     def __call__(
         self,
@@ -60,11 +60,11 @@ def build(
     Args:
       leader_prefix: the prefix of the names of all resources that the leader creates on servers (server/leftovers.py).
       free: the free memory for all tasks together; None if the tasks are on several machines, whose memory is unknown.
-      accelerator_of: returns the device with which each worker computes the network; None: the worker's processor.
+      accelerator_of: returns the device on which each worker computes the network, or None for the worker's processor.
     """
     network, start = make_network(config, dataset, own_device, devices, free)
     start = replace(start, leader_prefix=leader_prefix)
-    # Workers that take local steps hold every matrix as a whole, so a matrix may be cut into parts on several servers.
+    # With local steps, workers update the matrices, and hold each of them as a whole. So the servers may cut matrices.
     on_servers = replace(start, matrices=()) if config.mode_kind.promise.takes_local_steps else start
     arrangement = arrangement_of(network, len(devices), on_servers.matrices) if network.tables else None
     store = make_store(config, dataset, network, devices, on_servers.split(len(devices)), arrangement)
@@ -83,8 +83,8 @@ def build(
 def arrangement_of(network: flat.FlatNetwork, servers: int, matrices: Sequence[Matrix] = ()) -> Arrangement:
     """Return the positions of each server's weights in the vector of all weights, for a network with tables.
 
-    A server has a range of the weights that are in no table, then its rows of each group (server/table_shard.py).
-    `matrices`: the matrices that have to be whole on one server.
+    A server has a range of the weights outside of tables, followed by its rows of each group of tables
+    (server/table_shard.py). `matrices`: the matrices that must not be cut into parts on several servers.
     """
     starts = accumulate([0, *network.all_weights.sizes])
     begins = dict(zip(map(id, network.model.trainable_variables), starts))
@@ -123,7 +123,7 @@ def make_network(
     """Return the network, and the initial values of its flat vectors.
 
     Args:
-      devices: the devices of the shards, if these may hold embedding tables.
+      devices: the devices of the shards; empty if the shards do not hold embedding tables.
       free: as for `build`.
     """
     with tf.device(own_device):
@@ -147,7 +147,7 @@ def make_network(
         weights, statistics = flat.flatten(network.variables), flat.flatten(flat.statistics_of(model))
     factors = network.weights.factors((rule.match, rule.factor) for rule in config.optimizer.learning_rate_factors)
     matrices = tuple(Matrix(*place) for place in network.weights.matrices(config.optimizer.matrix_patterns))
-    # Each batch of a step keeps the share `keep` of the statistics after the previous batch.
+    # Each batch of a step keeps the share `keep` of the statistics that the previous batch has left.
     keep = network.keep**config.batches_per_step
     return network, InitialState(
         weights, factors, statistics, keep, matrices, tables=tables.take_values(), keyed=tables.keyed_parts()

@@ -27,7 +27,7 @@ from ps_cluster.training.job import TrainingJob
 from ps_cluster.training.session import LOCAL_DEVICE, Session, SessionStart
 from ps_cluster.training.worker import DispatchGraph
 
-POLL_S = 0.25  # every look costs the chief and the parameter server a few milliseconds
+POLL_S = 0.25  # every look at the ledger costs the chief and the parameter server a few milliseconds
 LEAST_POLL_S = 0.02  # the shortest pause between two looks, just before a checkpoint of whole epochs is due
 DRAIN_TIMEOUT_S = 60.0
 # The chief hands out this many seconds of work ahead of the updates that it has seen applied, so that no worker waits for the
@@ -36,7 +36,7 @@ AHEAD_S = 1.0
 
 
 def train(job: TrainingJob, build: Build = build) -> None:
-    """Train until every update is applied, or until the job's drain is set and the steps under way have ended.
+    """Train until every update is applied, or until `job.drain` asks to stop and the steps under way have ended.
 
     Writes checkpoints, the mark that training has ended, rows in metrics/ and TensorBoard's files.
 
@@ -75,10 +75,10 @@ def train(job: TrainingJob, build: Build = build) -> None:
 
 
 class BackgroundPoller:
-    """Looks at the servers in a separate thread, so that a look that saves a checkpoint does not delay the dispatching.
+    """A thread in which the chief looks at the servers, so that a look that saves a checkpoint delays no dispatch.
 
     Use it as a context manager. If the block ends without an error, it waits for the current look, and
-    raises the error of that look.
+    raises the error of that look, if there is one.
     """
 
     def __init__(self) -> None:
@@ -98,11 +98,11 @@ class BackgroundPoller:
         return self._under_way is not None
 
     def begin(self, look: Callable[[], None]) -> None:
-        """Begin a look. Call it while none is under way."""
+        """Begin a look. Call this only while no look is under way."""
         self._under_way = self._pool.submit(look)
 
     def ended_within(self, seconds: float) -> bool:
-        """Wait at most `seconds` for the current look; return whether it has ended. Raises the look's error."""
+        """Wait at most `seconds` for the current look; return whether it has ended. If it failed, raise its error."""
         if (look := self._under_way) is not None:
             if not wait([look], seconds).done:
                 return False
@@ -112,10 +112,10 @@ class BackgroundPoller:
 
 
 class Dispatcher(Protocol):
-    """Runs dispatches on free workers. TensorFlow's ClusterCoordinator is one, and `LocalDispatcher` another."""
+    """An object that runs dispatches on free workers: TensorFlow's ClusterCoordinator, or a `LocalDispatcher`."""
 
     def schedule(self, graph: DispatchGraph, /, args: tuple[tf.Tensor, tf.Tensor]) -> object:
-        """Hand out a dispatch."""
+        """Hand out a dispatch: a free worker will call `graph` with `args`."""
 
     def done(self) -> bool:
         """Return whether no dispatch is under way. Raises the error of a dispatch that has failed."""
@@ -150,7 +150,7 @@ class _LateWorker(NamedTuple):
 
 
 class Chief:
-    """Runs the loop that keeps the dispatcher busy, a little ahead of the updates applied."""
+    """The chief's loop: it hands out work a little ahead of the updates that are applied, so that no worker waits."""
 
     def __init__(
         self,
@@ -168,8 +168,8 @@ class Chief:
         Args:
           lost_after_s: the seconds without an update, in addition to the time that an update takes, after which the chief
             gives a dispatch to another worker too.
-          present: returns the indices of the workers that take part now; None: always all workers of the configuration.
-          start_again: asks workers, with the reason, to exit and be started again; None: the launcher finds and ends
+          present: returns the indices of the workers that take part now; None if all workers always take part.
+          start_again: asks workers, with the reason, to exit and be started again; None if the launcher finds and ends
             workers that do nothing (launch/silence.py).
         """
         self._config = config
@@ -187,7 +187,7 @@ class Chief:
         self._late: dict[int, _LateWorker] = {}  # by worker
 
     def run(self, drain: Drain) -> None:
-        """Train until every update is applied, the training is broken, or the drain is set."""
+        """Train until every update is applied, the training can't learn any more, or `drain` asks to stop."""
         self._session.start()
         with self._upkeep:
             while not (self._progress.completed or drain.is_set() or self._session.broken):
@@ -224,7 +224,7 @@ class Chief:
 
     def _keep_up(self, phase: Phase, last_step: int) -> None:
         seconds = POLL_S
-        if phase == "draining":  # a round that is open for late gradients ends at once
+        if phase == "draining":  # so that a round that waits for late gradients ends at once
             seconds = max(seconds, self._config.mode_kind.grace_seconds(self._config))
         present = None if self._present is None else self._present()
         longest_s = self._progress.longest_update_seconds

@@ -35,8 +35,9 @@ TELL_WITHIN_S = 10.0
 
 @dataclass(frozen=True)
 class TaskAdmission:
-    """Compares the fingerprint of a new task, sends it the leader's term, and frees what earlier leaders left in it.
+    """The check that admits or refuses a new task, by comparing the task's fingerprint with that of the leader.
 
+    It also sends the leader's term to the task, and frees what earlier leaders left in the memory of an admitted task.
     Under a launcher, it admits every task without these steps.
     """
 
@@ -102,7 +103,7 @@ def check_all(
 
 
 def _wait_for(cluster: Mapping[str, list[str]], least_workers: int | None) -> dict[int, str]:
-    """Return the available workers, index → address, once there are `least_workers` (None: all) and all servers."""
+    """Wait for `least_workers` workers (None: all) and all servers. Return the available workers, index → address."""
     servers, workers = dict(enumerate(cluster[PS])), dict(enumerate(cluster[WORKER]))
     least = len(workers) if least_workers is None else least_workers
     while True:
@@ -119,7 +120,7 @@ def tell(task: Task, message: LeaderMessage) -> None:
 
 
 def tell_end(leading: LeaderStart, tasks: Sequence[Task], outcome: TrainingOutcome, drain: Drain) -> None:
-    """Tell tasks that have no launcher how the training has ended, unless another leader continues it."""
+    """Tell tasks that have no launcher how the training has ended, unless another leader will continue the training."""
     if leading.alone and (outcome != "stopped" or drain.for_good):
         _tell_all(tasks, LeaderMessage(term=leading.term, ended=outcome))
 

@@ -39,12 +39,12 @@ def processor_beside(device: str) -> str:
 
 
 def accelerator_of(config: RunConfig) -> str | None:
-    """Return the device that computes the network; None: the processor. A worker without that device uses its processor."""
+    """Return the device that computes the network, or None for the processor. Workers without it use the processor."""
     return FIRST_GPU if config.cluster.on_gpus else None
 
 
 def on_device(device: str | None) -> AbstractContextManager[Any]:
-    """Return a scope that places operations of a graph on this device of the worker; with None it changes nothing."""
+    """Return a scope that places operations of a graph on this device of the worker. None: the scope has no effect."""
     return nullcontext() if device is None else tf.device(f"/device:{device}")
 
 

@@ -13,7 +13,7 @@ class _OpenDispatch:
     def __init__(self, steps: set[int]):
         self.steps = steps  # the open steps; a repeat shares this set with the original dispatch
         self.pid: int | None = None  # the process that pushed the newest update of the dispatch
-        self.news_s: float | None = None  # the time of its newest update, or else of its start; None while it waits
+        self.news_s: float | None = None  # when it had its newest update, or began if it had none; None while it waits
         self.is_repeated = False
 
 
@@ -48,10 +48,11 @@ class OpenDispatches:
                     del self._open[dispatch]
 
     def take_late(self, after_s: float, workers: int) -> list[np.ndarray]:
-        """Return the open steps (int64 [k]) of each dispatch that had no update for `after_s` seconds, to be repeated.
+        """Return the open steps (int64 [k]) of each dispatch that is late, so that the caller hands them out again.
 
-        Each dispatch is returned once. Its repeat is a dispatch, too: it is late if it has no update for `after_s`
-        seconds after work on it has begun. Call this at each look, because this call notices the start of work.
+        A dispatch is late if it had no update for `after_s` seconds after its start or its newest update. It is
+        returned only once, but its repeat counts as a new dispatch, which may be late as well. Call this at each look
+        at the ledger, because it also notices that work on a dispatch has begun.
 
         Args:
           workers: the number of workers that take part now.

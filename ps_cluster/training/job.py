@@ -13,7 +13,7 @@ from ps_cluster.system.stop_signals import Drain
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """One training, as passed to the process that leads it, or, in mode sync, to every worker."""
+    """The description of one training, for the process that leads it (in mode sync, for every worker)."""
 
     config: RunConfig
     run_dir: RunDir

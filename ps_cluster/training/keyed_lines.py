@@ -16,14 +16,14 @@ AGAIN_AT = 10  # a table gets another line once it has evicted this many times a
 
 
 class KeyedLines:
-    """Reads from the arrays of a checkpoint how full the tables of keys are.
+    """Reads from the arrays of a checkpoint how full the tables of `DynamicEmbedding` layers are.
 
     Attributes:
       uses: how full each table was at the last checkpoint.
     """
 
     def __init__(self, forms: Sequence[KeyedRows]):
-        """Create a reader for all tables of keys. `forms`: the forms of the tables, in the order of a checkpoint."""
+        """Create a reader for the tables of all such layers. `forms`: their forms, in the order of a checkpoint."""
         self._forms = forms
         self._next = [1] * len(forms)
         self.uses: list[KeyedUse] = []
@@ -31,7 +31,7 @@ class KeyedLines:
     def of(self, arrays: Mapping[str, np.ndarray]) -> Iterator[LogLine]:
         """Yield a line for each table that has evicted rows because it was full.
 
-        A table gets its next line only once it has evicted `AGAIN_AT` times as many rows.
+        A table gets another line only once it has evicted `AGAIN_AT` times as many rows as at its last line.
 
         Args:
           arrays: the arrays of a checkpoint.

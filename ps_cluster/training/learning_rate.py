@@ -26,15 +26,15 @@ def learning_rate(config: RunConfig, total_batches: int, batch: tf.Tensor) -> tf
 
 
 def updates_at(config: RunConfig, total_batches: int, batch: tf.Tensor) -> tuple[tf.Tensor, int]:
-    """Return the number of the (local) update to which a batch belongs, int64 [], from 0, and the number of all updates."""
+    """Return the number of the (local) update of a batch, int64 [], counted from 0, and the number of all updates."""
     return number_in_lockstep(config, batch), total_batches // config.steps_per_update
 
 
 def number_in_lockstep(config: RunConfig, batch: tf.Tensor) -> tf.Tensor:
-    """Return the number of a batch among the batches of its worker, int64 [], from 0, if the workers run in lockstep.
+    """If workers run in lockstep, return the number of a batch among those of its worker, int64 [], counted from 0.
 
     In lockstep, each worker has one step of every update, and may take several batches in it. In the other modes it is
-    not known which steps a worker will get, so the result is the number among all batches.
+    not known which steps a worker will get, so the result is the number of the batch among all batches.
     """
     of_step = config.batches_per_step
     return batch // of_step // config.steps_per_update * of_step + batch % of_step
@@ -46,7 +46,7 @@ def progress(update: tf.Tensor, total_updates: int) -> tf.Tensor:
 
 
 def expected_rates(config: RunConfig, total_steps: int) -> Callable[[np.ndarray], np.ndarray]:
-    """Return the function from step ids, int64 [k], to the learning rates expected in their rows, float32 [k].
+    """Return a function from step ids, int64 [k], to the learning rates that the ledger should show, float32 [k].
 
     The learning rate of a step with several batches is that of its first batch.
     """
@@ -85,7 +85,7 @@ class Constant(Schedule[ScheduleSettings]):
     name = CONSTANT
 
     def after_warmup(self, settings: ScheduleSettings, past: tf.Tensor) -> tf.Tensor:
-        """Return 1."""
+        """Return the factor 1: the learning rate stays at its peak."""
         return tf.ones_like(past)
 
 
@@ -115,16 +115,16 @@ class Triangle(Schedule[ScheduleSettings]):
 
 
 class Keras(Schedule[KerasSettings]):
-    """A schedule of Keras. Unlike the schedules above, it counts updates and does not know how long the run is.
+    """A schedule of Keras. Unlike the other schedules, it counts updates and does not know the length of the run.
 
-    A run also gets such a schedule from a compiled optimizer that has one (`models/compiled_optimizer.py`).
+    If the optimizer of a compiled model has a schedule, a run takes that schedule (`models/compiled_optimizer.py`).
     """
 
     name = "keras"
     Settings = KerasSettings
 
     def factor(self, settings: KerasSettings, past: tf.Tensor, update: tf.Tensor) -> tf.Tensor:
-        """Return the rate of Keras's function at an update, divided by its highest rate."""
+        """Return the learning rate of Keras's function at an update, divided by the highest rate of the function."""
         of_keras = keras.optimizers.schedules
         functions = {
             "CosineDecay": of_keras.CosineDecay,

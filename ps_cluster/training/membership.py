@@ -25,7 +25,7 @@ from ps_cluster.system.connections import cut
 from ps_cluster.system.probes import working
 
 LOOK_EVERY_S = 1.0
-_LONGEST_GAP_S = 15.0  # if more time than this passes between two looks, probes included, silence is counted anew
+_LONGEST_GAP_S = 15.0  # after a longer time between two looks (with their probes), silence is measured from 0 again
 # A server keeps the resources of a leader for this many seconds after the leader's last sign of life. Without a launcher,
 # servers outlive leaders, and each leader creates new weights and slots. With TensorFlow's 600 s, a server would hold the
 # weights and slots of several leaders.

@@ -1,7 +1,7 @@
-"""Estimate, before training starts, how much memory it will take with a network that was never measured.
+"""Estimate the memory that a training will take, before it starts, for networks that were never measured.
 
-The launcher can't build a network, so it estimates only for networks that were measured. The estimate here is computed
-from the network itself, in the process that has built it.
+The launcher can't build a network, so it estimates only for networks that were measured. Here the estimate is computed
+from the network itself, in the process that has built the network.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def needed_bytes(config: RunConfig, weights: int, activations: int) -> int:
 
 
 def table_bytes(config: RunConfig, numbers: int, keys: int = 0) -> int:
-    """Return the bytes that embedding tables, which are exchanged row by row, take in all tasks. No worker holds them.
+    """Return the bytes that embedding tables, exchanged row by row, take in all tasks together. Workers hold no tables.
 
     Args:
       numbers: the number of weights in all tables.
@@ -106,7 +106,7 @@ def bytes_on_servers(config: RunConfig, numbers: int) -> int:
 
 
 class Machine(NamedTuple):
-    """A machine with parameter servers: its free memory, and the indices of these servers."""
+    """A machine with parameter servers: its free memory, and the indices of the servers that are on it."""
 
     room: FreeMemory
     servers: tuple[int, ...]
@@ -167,7 +167,7 @@ def machines_of(devices: Sequence[str]) -> list[Machine]:
 
 
 def kept_for_workers(config: RunConfig) -> int:
-    """Return how many vectors of all weights the shards keep for the mode, for the staleness method and as old versions."""
+    """Return the number of full-length weight vectors in the shards, for mode, staleness method and old versions."""
     kind, method, delay = *_kinds(config), config.mode_kind.delay(config)
     of_mode = (kind.vectors_per_worker + kind.slots_per_worker) * config.training_workers
     of_method = (method.vectors_per_worker + method.slots_per_worker) * config.most_workers
@@ -175,7 +175,7 @@ def kept_for_workers(config: RunConfig) -> int:
 
 
 def kept_by_worker(config: RunConfig) -> int:
-    """Return how many vectors of all weights a worker keeps from one exchange to the next, in addition to the weights.
+    """Return the number of full-length weight vectors that a worker keeps between exchanges, besides the weights.
 
     If pushes lose values, the worker keeps the remainder of its earlier pushes, and that of the current push. With
     local steps it also keeps its optimizer's slots, two more copies of its state while it writes the state to files, and

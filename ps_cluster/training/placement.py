@@ -42,7 +42,7 @@ def first_blocks(blocks: Sequence[Block], places: Sequence[LayerPlace], workers:
 
 
 def _asked_for(blocks: Sequence[Block], places: Sequence[LayerPlace]) -> dict[int, int]:
-    """Return worker → the number of its first block, according to the user's `places`; worker 0 has the first layers."""
+    """Return each worker's first block by the user's `places`: worker → number of the block. Worker 0 has block 0."""
     number = {layer: index for index, block in enumerate(blocks) for layer in block.layers}
     workers: dict[int, int] = {}
     for place in places:

@@ -38,7 +38,7 @@ class _RecomputedPeriods(RecomputedSteps):
         return list(range(first, first + gradient.examples // self._config.training.batch_size_per_worker))
 
     def _fresh(self, statistics: np.ndarray, before: np.ndarray) -> np.ndarray:
-        """Return what a period adds to the moving statistics besides their kept share. `before`: the pulled statistics."""
+        """Return what a period adds to the kept share of the moving statistics. `before`: the pulled statistics."""
         fresh: np.ndarray = statistics - self.keep**self._config.batches_per_step * before
         return fresh
 
@@ -83,7 +83,7 @@ class RecomputedLocalPeriods(_RecomputedPeriods):
         return None
 
     def recompute(self, gradient: SampledGradient, given: np.ndarray, statistics: np.ndarray) -> RecomputedGradient:
-        """Return the pulled weights minus the weights that the steps have reached."""
+        """Return the pulled weights minus the weights after all steps of the period."""
         settings, rule = self._config.optimizer, RULES[self._config.optimizer.rule]
         update = rule.update
         slots = {name: np.full(self.length, value) for name, value in update.first_values(settings).items()}

@@ -55,7 +55,7 @@ class _Examples:
     weights: np.ndarray | None  # float32 [B]
 
     def split(self, parts: int) -> list[_Examples]:
-        """Return micro-batches of equal size."""
+        """Split the examples into `parts` micro-batches of equal size."""
         weights = [None] * parts if self.weights is None else np.split(self.weights, parts)
 
         def part_of(arrays: Any, part: int) -> Any:
@@ -105,8 +105,8 @@ class RecomputedSteps:
     def take_keys(self, shards: Sequence[SampledShard], wire: str) -> str | None:
         """Assign the keys of a sampled update to the `DynamicEmbedding` layers. Call it before `recompute`.
 
-        Returns why the update can't be recomputed; None if it can. If a pulled row had no place in the table at the push,
-        plain Keras computes with the row's initial values. So the worker must have pulled these values, too.
+        Returns why the update can't be recomputed; None if it can. If a pulled row had no place in the table at the
+        push, plain Keras takes the row's initial values. In this case the worker must have pulled these values, too.
 
         Args:
           shards: the sampled update.
@@ -177,7 +177,7 @@ class RecomputedSteps:
         outputs = keras.tree.map_structure(lambda output: tf.cast(output, tf.float32), outputs)
         judge = type(self._judge)
         if judge not in (ClassificationJudge, MultiLabelJudge, RegressionJudge, NextByteJudge):
-            # A loss of compile() has no second implementation.
+            # A loss of compile() has no second implementation, so the same one is used here.
             return self._judge.loss(targets, outputs, None if weights is None else tf.constant(weights))
         targets = self._judge.of_prediction.scaled(targets)
         if judge is ClassificationJudge:

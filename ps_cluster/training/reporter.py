@@ -1,4 +1,4 @@
-"""Write the rows of a training's progress to metrics/progress.jsonl and for TensorBoard.
+"""Write the rows of a training's progress to metrics/progress.jsonl, and to files for TensorBoard.
 
 TensorFlow is imported only when a TensorBoard writer is created.
 """
@@ -42,7 +42,7 @@ class Reporter:
         self._last: ProgressRow | None = None
 
     def start(self) -> None:
-        """Exclude all earlier updates from the histograms over time. Call this before the first step."""
+        """Leave the updates before a resume out of the histograms over time. Call this before the first step."""
         self._staleness = self._progress.staleness
         self._next_staleness_s = time.monotonic() + STALENESS_EVERY_S
 
@@ -68,7 +68,7 @@ class Reporter:
         if self._last is not None:
             # `monotonic` stays the same: it belongs to the row's times, from which the next leader continues.
             row = self._last.model_copy(update={"phase": "saving", "time": time.time()})
-            with contextlib.suppress(OSError, Superseded):  # the save itself reports both
+            with contextlib.suppress(OSError, Superseded):  # the save itself reports both errors
                 writing.check()
                 append_row(self._run_dir.progress, row)
 
@@ -80,7 +80,7 @@ class Reporter:
         return writer
 
     def _show_staleness(self, writer: TrainingWriter, *, last: bool) -> None:
-        """Write a histogram of the updates since the previous histogram, if one is due."""
+        """Write a staleness histogram of the updates since the previous histogram, if a histogram is due."""
         if last or time.monotonic() >= self._next_staleness_s:
             now = self._progress.staleness
             writer.write_staleness("staleness", now - self._staleness, self._progress.applied)

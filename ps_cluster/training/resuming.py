@@ -120,7 +120,7 @@ def _state_of(found: Checkpoint, run_dir: RunDir) -> tuple[RunConfig, ProgressSt
 
 
 def _begun(found: Checkpoint, progress: ProgressState, config: RunConfig, run_dir: RunDir) -> int:
-    """Return how many updates have begun. Raises UserError if the numbers in the checkpoint contradict each other."""
+    """Return how many updates had begun at a checkpoint. Raises UserError if its numbers contradict each other."""
     scheduled = step_set.from_state(progress.scheduled)
     if (first := next(_contradictions(found, progress, scheduled, config, run_dir), None)) is not None:
         raise UserError(
@@ -133,7 +133,7 @@ def _begun(found: Checkpoint, progress: ProgressState, config: RunConfig, run_di
 def _contradictions(
     found: Checkpoint, progress: ProgressState, scheduled: StepSet, config: RunConfig, run_dir: RunDir
 ) -> Iterator[str]:
-    """Yield the contradictions between numbers of a checkpoint. Use only the first: later checks rely on earlier ones."""
+    """Yield contradictions between numbers of a checkpoint. Use only the first: each check relies on those before."""
     leaders, applied, steps = found.meta.leaders, progress.applied, found.arrays[ACCEPTED_STEPS]
     table, waiting = found.arrays[COUNTERS], found.arrays[WAITING]
     counts = counts_of(table)

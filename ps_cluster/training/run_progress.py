@@ -65,8 +65,8 @@ class RunProgress:
       next_step: the lowest step id above all that were handed out before a resume.
       counts: int64 [ps, len(COUNTS)], the shards' counters at the last look.
       leaves: whether this leader ends while updates are still under way, so that these updates stay undone.
-      held_at: the first update that may not be handed out yet, because a checkpoint has to be written before it; None:
-        there is no such update. See `checkpoints.exact`.
+      held_at: the first update that may not be handed out yet, because a checkpoint has to be written before it; None
+        if there is no such update. See the setting `checkpoints.exact`.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class RunProgress:
         self._gaps: dict[int, deque[float]] = {}  # worker → mean seconds between its updates, at each of the last looks
 
     def resume(self, arrays: Mapping[str, np.ndarray], state: ProgressState) -> None:
-        """Continue from a checkpoint: its arrays COUNTERS and WAITING, and its `state`."""
+        """Continue from a checkpoint. `arrays`: its arrays COUNTERS and WAITING. `state`: the progress in it."""
         self.positions = [of_shard.accepted for of_shard in counts_of(arrays[COUNTERS])]
         self.counts = arrays[COUNTERS]
         scheduled, self._applied_steps = step_set.from_state(state.scheduled), step_set.from_state(state.applied)
@@ -124,7 +124,7 @@ class RunProgress:
 
     @property
     def state(self) -> ProgressState:
-        """The progress in the form of a checkpoint's metadata."""
+        """The progress, as it is saved in the metadata of a checkpoint."""
         with self._handing_out:
             scheduled = step_set.to_state(self.scheduled_updates)
         return ProgressState(
@@ -136,18 +136,18 @@ class RunProgress:
 
     @property
     def waiting(self) -> np.ndarray:
-        """Rows of steps that some shards still lack: float64 [k, 1 + columns], the first column is the shard."""
+        """The rows of steps that not all shards have accepted yet, float64 [k, 1 + columns]. Column 0 is the shard."""
         table = self._joiner.waiting.view(np.float64).reshape(-1, len(COLUMNS))
         return np.concatenate([self._joiner.waiting_shards[:, None].astype(np.float64), table], axis=1)
 
     @property
     def closed_steps(self) -> int:
-        """The lowest open step id: all steps below it were accepted by every shard, or never will be."""
+        """The lowest open step id. Each step below it was accepted by every shard, or will never be accepted."""
         return self._applied_steps.first_missing
 
     @property
     def end_of_window(self) -> int:
-        """The first step id that may not be handed out yet: the ledgers have no room, or a checkpoint comes first."""
+        """The first step id that can't be handed out yet, because the ledgers are full or a checkpoint comes first."""
         end = self.closed_steps + self._config.ledger_window
         return end if self.held_at is None else min(end, self.held_at * self._steps_per_update)
 
@@ -157,7 +157,7 @@ class RunProgress:
         return end if self.held_at is None else min(end, self._end_of_epochs(begin))
 
     def note_scheduled(self, updates: np.ndarray) -> None:
-        """Count `updates` (int64 [k]) that were handed out as one dispatch. Except in rounds, an update is one step."""
+        """Count `updates` (int64 [k]) that were handed out as one dispatch. Without rounds, an update is one step."""
         with self._handing_out:
             self.scheduled_updates.add(updates)
             if self._steps_per_update == 1:  # a round has no dispatches to track, because it belongs to all workers
@@ -169,7 +169,7 @@ class RunProgress:
             return self._dispatches.take_late(after_s, workers)
 
     def missing_in_round(self) -> list[int]:
-        """Return the workers that have not pushed in the open round although other workers have; [] without rounds."""
+        """Return the workers that have not pushed in the open round although others have; [] if there are no rounds."""
         if self._steps_per_update == 1:
             return []
         steps = np.arange(self._steps_per_update) + self.applied * self._steps_per_update
@@ -216,7 +216,7 @@ class RunProgress:
         self._summed_rows += len(rows)
 
     def _measure(self, rows: np.ndarray) -> None:
-        """Measure how long the steps of `rows` took, including all waits of the worker. Only the server's clock counts."""
+        """Measure how long the steps of `rows` took, with all waits of the worker, by the server's clock alone."""
         for worker, pid in np.unique(np.stack([rows["worker"], rows["pid"]], axis=1).astype(np.int64), axis=0).tolist():
             times = rows["applied_time"][(rows["worker"] == worker) & (rows["pid"] == pid)]
             last = float(times.max())
@@ -231,12 +231,12 @@ class RunProgress:
 
     @property
     def longest_update_seconds(self) -> float:
-        """The longest gap to expect between updates of a healthy run, in seconds, from settings and measured steps."""
+        """The longest time between two updates of a healthy run, in seconds, by the settings and the measured steps."""
         return self._config.longest_update_seconds(self.step_seconds or 0.0)
 
     @property
     def longest_wait_seconds(self) -> float:
-        """The seconds to wait for an update. Until steps are measured, this is at least `FIRST_UPDATE_S`."""
+        """The seconds until an update counts as late; at least `FIRST_UPDATE_S` as long as no step is measured."""
         return max(self.longest_update_seconds, FIRST_UPDATE_S if self.step_seconds is None else 0.0)
 
     def unsettled(self, ledgers: Ledgers) -> Ledgers:
@@ -249,7 +249,7 @@ class RunProgress:
         return Ledgers(rows, ledgers.counts)
 
     def has_no_loss(self, least: int) -> bool:
-        """Return whether there were at least `least` steps, and the loss was NaN or infinite in all of them."""
+        """Return whether there were at least `least` steps, all of them with a loss that is NaN or infinite."""
         return self._tally.gradients >= least and self._tally.bad_losses == self._tally.gradients
 
     @property
@@ -301,7 +301,7 @@ class RunProgress:
 
     @property
     def staleness(self) -> Counter[int]:
-        """Staleness → number of steps applied so far."""
+        """The histogram of staleness: staleness → number of steps applied with it so far."""
         return self._tally.staleness.copy()
 
     def updates_per_second(self) -> float:
@@ -314,7 +314,7 @@ class RunProgress:
         return self.examples_per_second() / self._train_examples
 
     def _per_second(self, number: Callable[[_Look], int]) -> float:
-        """Return by how much a number grows per second; 0 until this is known."""
+        """Return how much `number`, a value of each look at the ledger, grows per second; 0 until this is known."""
         if not self._looks:
             return 0.0
         oldest, newest = self._looks[0], self._looks[-1]
@@ -324,13 +324,13 @@ class RunProgress:
     def take_row(self, phase: Phase, *, written: int = 0, save_seconds: float | None = None) -> ProgressRow:
         """Return a row of metrics/progress.jsonl with means over the updates since the previous call, and reset the means.
 
-        The other arguments become the fields of the same names.
+        Each argument becomes the field of the same name.
         """
         sums, count = self._sums, self._summed_rows
         self._sums, self._summed_rows = dict.fromkeys(SUMMED, 0.0), 0
 
         def mean(name: str) -> float | None:
-            """Return a mean; None without rows, or if it is NaN or infinite, which JSON lacks (see the field `diverged`)."""
+            """Return a mean; None without rows, or if it is not finite, because JSON can't hold it (see `diverged`)."""
             return finite(sums[name] / count) if count else None
 
         metric = finite(sums["metric"] / sums["examples"]) if sums["examples"] else None
@@ -369,7 +369,7 @@ class RunProgress:
 
     @property
     def tables(self) -> TableTraffic | None:
-        """The rows of embedding tables that the applied updates pulled and pushed; None without embedding tables."""
+        """How many rows of embedding tables the applied updates pulled and pushed; None without embedding tables."""
         tally = self._tally
         return TableTraffic(rows=tally.rows, row_values=tally.row_values) if tally.rows else None
 
@@ -385,7 +385,7 @@ class RunProgress:
         """Return the content of training.json. Each argument is the value of the field of the same name.
 
         Args:
-          outcome: None: "completed" if all updates are applied, else "stopped".
+          outcome: None stands for "completed" if all updates are applied, and otherwise for "stopped".
         """
         times, applied = self.clock.times, self.applied
         backups = self._config.mode_kind.late_workers(self._config)
@@ -455,7 +455,7 @@ class AppliedTotals:
         )
 
     def add(self, rows: np.ndarray, seconds: np.ndarray) -> None:
-        """Add steps.
+        """Add applied steps to the totals.
 
         Args:
           rows: a structured array [k] of ROW.
@@ -521,14 +521,14 @@ class AppliedTotals:
         )
 
     def examples_per_second(self, last_update: float | None, backup_workers: int) -> float | None:
-        """Return the examples per second, from the moment when every worker has had an update to the last update.
+        """Return the examples per second between the moment when every worker has had an update and the last update.
 
         Before that moment, TensorFlow still builds the graph of some worker. Return None if no update came after that
         moment.
 
         Args:
           last_update: the time of the last update in training seconds; None if there was none.
-          backup_workers: the number of workers that may be late.
+          backup_workers: the number of workers that may be late: their first updates are not waited for.
         """
         firsts = sorted(self._first_updates.values())
         if last_update is None or not firsts:

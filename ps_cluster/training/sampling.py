@@ -39,7 +39,7 @@ GIVEN_UP_AFTER = 4_096  # an incomplete sample is given up after this many furth
 
 @dataclass
 class _Armed:
-    """A place in which the parameter servers will keep the inputs and results of an update."""
+    """A place in the memory of each parameter server for the inputs and results of an update to sample."""
 
     place: int  # the number of the place
     first: int  # the update to sample; if `worker` is set, the first that may be the worker's next update
@@ -70,7 +70,7 @@ class UpdateSampler:
         self._next = 0  # the first update that has not been a candidate yet
 
     def start(self) -> None:
-        """Arm the first places. Call it before the first step is handed out."""
+        """Arm places for the first updates to sample. Call this before the first step is handed out."""
         self._arm()
 
     def look(self, rows: Sequence[np.ndarray]) -> None:

@@ -50,10 +50,10 @@ PAUSE_FACTOR, LONGEST_PAUSE_S = 20, 60.0
 EPOCH_PAUSE_FACTOR = 1
 # Checkpoints of whole epochs that the evaluator has not scored yet are kept for it, up to this total size.
 MOST_WAITING_BYTES = 2_000_000_000
-# With several shards, a state from which another number of shards can continue ("even", see runs/resharding.py) is saved at
-# least this often, and for the first time when the first snapshot is due: until then, the permanent loss of a server costs all
-# work. Many snapshots are even by chance. If none was even for this long, the chief hands out nothing until all steps have
-# ended.
+# A state is "even" if another number of shards can continue from it (runs/resharding.py). With several shards, an even
+# state is saved at least this often. The first one is saved when the first snapshot is due, because until then the
+# permanent loss of a server costs all work. Many snapshots are even by chance. If none was for this long, the chief
+# hands out nothing until all steps have ended.
 EVEN_STATE_EVERY_S, LONGEST_REST_S = 60.0, 10.0
 # A save that takes long is reported at this interval, for at most ten minutes, so that it does not count as a standstill.
 SAVE_TOLD_EVERY_S, SAVE_TOLD_AT_MOST = 10.0, 60
@@ -61,7 +61,7 @@ AGAIN_AFTER_S = 5.0  # the pause before a checkpoint of whole epochs is tried ag
 
 
 def begun_with(config: RunConfig, before: Sequence[LeaderStretch]) -> int:
-    """Return the number of workers with which the training began. `before`: the stretches of earlier leaders."""
+    """Return the number of workers with which the training began. `before`: the work of earlier leaders."""
     return before[0].workers if before else config.mode_kind.emulated_workers(config)
 
 
@@ -87,8 +87,8 @@ class Saver:
         Args:
           data, network: as in `CheckpointMeta`. They must not change when training continues.
           term: this leader's term.
-          before: the stretches of earlier leaders of this training.
-          rules: the settings that decide this leader's learning rates and bounds (`LeaderStretch`).
+          before: the parts of this training that earlier leaders did, in order (`LeaderStretch`).
+          rules: the settings that decide this leader's learning rates and bounds, as in `LeaderStretch`.
           lines_of: returns lines for the user about the arrays of a checkpoint.
           saving: called at intervals while a save takes long.
         """
@@ -137,7 +137,7 @@ class Saver:
 
     @property
     def rests(self) -> bool:
-        """Whether no more steps may be handed out now, so that all shards reach the same steps for a snapshot."""
+        """Whether to pause the handing out of steps, so that all shards reach the same steps for a snapshot."""
         return self._rested_s >= 0
 
     @property
@@ -230,7 +230,7 @@ class Saver:
 
     @property
     def _checkpoint_every_s(self) -> float:
-        """The seconds between checkpoints. With "auto" this is the training time at the last checkpoint, within bounds."""
+        """The seconds between checkpoints. "auto" means the training time at the last checkpoint, within bounds."""
         if (setting := self._config.checkpoints.every_seconds) != AUTO:
             return setting
         since_s = self._clock() - self._saved[self._run_dir.checkpoints]
@@ -244,7 +244,8 @@ class Saver:
     def save_last(self) -> None:
         """Save the last checkpoint and remove the snapshots, which are now useless. Raises RunFailed if the disk refuses.
 
-        Only snapshots of this and earlier leaders are removed, because this leader may have been frozen for a while meanwhile.
+        Only snapshots of this and earlier leaders are removed, because a later leader may have begun while this one was
+        frozen.
         """
         even = self._save(self._run_dir.checkpoints)
         if even or self._config.shards == 1:  # otherwise fewer servers may need an even snapshot to continue from
@@ -262,8 +263,8 @@ class Saver:
         even = self._config.shards > 1 and is_even(checkpoint.arrays)
         spare = checkpoint.step if even else self._even.get(directory)
         if is_snapshot and not even and spare == checkpoint.step:
-            # This snapshot would replace the even snapshot of the same name, from which fewer servers can continue, although
-            # it contains hardly more work.
+            # This snapshot would replace the even snapshot of the same name. Fewer servers can continue only from the
+            # even one, and the new one contains hardly more work.
             self._saved[directory] = self._clock()
             return False
         keep = SNAPSHOTS_KEPT if is_snapshot else self._checkpoints_kept()
@@ -279,12 +280,12 @@ class Saver:
         return even
 
     def _extent_of_snapshot(self, changed_share: float) -> Extent:
-        """Return which rows of tables the next snapshot holds, if this share of the weights has changed."""
+        """Return which table rows the next snapshot holds: all, or only the changed ones if their share is small."""
         is_small = changed_share <= MOST_CHANGED and self._built_on_full + changed_share <= 1
         return Extent.CHANGED if self._full and is_small else Extent.FULL
 
     def _read_state(self, extent: Extent, since: FullState | None) -> checkpoints.Checkpoint:
-        """Read the state from the servers, look for divergence, and print the lines about the state."""
+        """Read the state from the servers, check it for divergence, and print the lines about it."""
         found = self._ledger_reader.snapshot(extent)
         pieces = {name: array for name, array in found.items() if isinstance(array, Pieces)}
         arrays = {name: array for name, array in found.items() if not isinstance(array, Pieces)}
@@ -331,7 +332,7 @@ class Saver:
             self._hold()
 
     def _looking_for_divergence(self, weights: Pieces) -> Pieces:
-        """Return the same pieces. Reading them sets `diverged` if a weight is NaN or infinite."""
+        """Return pieces with the same content. Reading them sets `diverged` if a weight is NaN or infinite."""
 
         def read() -> Iterator[np.ndarray]:
             for piece in weights.read():
@@ -342,10 +343,10 @@ class Saver:
 
     @contextlib.contextmanager
     def _heartbeat(self) -> Iterator[None]:
-        """Call `saving` at intervals during the block, because writing a large state may take as long as a standstill.
+        """Call `saving` at intervals, so that the training does not seem to stand still while a large state is written.
 
-        It is called only if updates were applied since its last call in an earlier save. Without this condition, a
-        training that stands still would not be noticed.
+        `saving` is called only if updates were applied since its last call in an earlier save. Without this condition,
+        a training that stands still would not be noticed.
         """
         over, moved = threading.Event(), self._progress.applied > self._reported_at
 

@@ -187,7 +187,7 @@ class Session:
             self._sampler.start()
 
     def note_problem(self, problem: str | None) -> None:
-        """Record a problem, which makes the proof fail. Only the first problem is kept. None: there is no problem."""
+        """Record a problem, which makes the proof fail. Only the first problem is kept. None changes nothing."""
         self.saver.problem = self.saver.problem or problem or ""
 
     @property
@@ -196,7 +196,7 @@ class Session:
         return self._broken(least_steps=NO_LOSS_AFTER)
 
     def _broken(self, least_steps: int) -> TrainingOutcome | None:
-        if self.progress.has_no_loss(least_steps):  # first, because its weights may then be NaN as well
+        if self.progress.has_no_loss(least_steps):  # checked first, because weights may be NaN as well in this case
             return "nan_loss"
         return "diverged" if self.saver.diverged else None
 
@@ -234,7 +234,7 @@ class Session:
         return outcome
 
     def _result(self, outcome: TrainingOutcome, total: int | None) -> TrainingResult:
-        """Prove the training, and return the content of training.json. Also write updates.csv and applies.csv.
+        """Make the proof of the training. Write updates.csv and applies.csv; return the content of training.json.
 
         `total`: as for `audit`.
         """
@@ -276,7 +276,7 @@ class Session:
         ]
         try:
             ledger_csv.write_updates(self._run_dir.updates, journals, rounds, config.ledger_window, on_rows)
-            if config.mode_kind.has_parameter_servers:  # the file describes their critical sections
+            if config.mode_kind.has_parameter_servers:  # the file describes critical sections of parameter servers
                 ledger_csv.write_applies(self._run_dir.applies, journals, on_rows)
         except (JournalDamaged, Malformed, OSError) as error:  # the proof reports damage too
             say(DISK_REFUSES(f"the ledger can't be written as a table: {error}"))
@@ -289,7 +289,7 @@ class Session:
         )
 
     def _rows_by_other_rules(self, history: Sequence[Piece]) -> int:
-        """Return the number of rows up to the last row of a leader with another learning rate or staleness bound."""
+        """Return the number of rows up to the last one by a leader with another learning rate or staleness bound."""
         rules, rows, other = text_of_rules(self._config, self._total_steps), 0, 0
         for leader, piece in zip(self._before, history, strict=True):
             rows += piece.rows

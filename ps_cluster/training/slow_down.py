@@ -1,4 +1,4 @@
-"""Slow workers down by waiting after the computation, so that two cores can emulate a cluster with slow machines."""
+"""Make workers slower by waiting after the computation, so that two cores can emulate a cluster with slow machines."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class SplitStep(TrainStep):
         return results
 
     def _cut(self, batch: TrainBatch) -> list[TrainBatch]:
-        """Return the micro-batches of a batch, of equal size."""
+        """Cut a batch into micro-batches of equal size."""
         count = self._micro_batches
         inputs = {name: tf.split(rows, count) for name, rows in batch.inputs.items()}
         targets = [tf.split(rows, count) for rows in tf.nest.flatten(batch.targets)]
@@ -121,7 +121,7 @@ class SplitStep(TrainStep):
 
 
 def _loss_scales(batches: Sequence[TrainBatch]) -> list[MicroBatch | None]:
-    """Return the scale of each micro-batch's loss, so that their mean is the loss of the batch; None for a whole batch."""
+    """Return the loss scales of micro-batches. The mean of the scaled losses is the batch's loss. Whole batch: None."""
     count = len(batches)
     if count == 1:
         return [None]

@@ -49,10 +49,11 @@ OWN_DEVICE = device_name(Task(CHIEF, 0))
 
 
 def train(job: TrainingJob, mode: SplitNetwork) -> None:
-    """Train until every update is applied, or until the job's drain is set and the steps under way have ended.
+    """Train until every update is applied, or until `job.drain` asks to stop and the steps under way have ended.
 
     Raises:
-      UserError: the network can't be cut as asked for, or the checkpoint to resume from is missing or of another network.
+      UserError: the network can't be cut as the settings ask, or the checkpoint to resume from is missing or belongs to
+        another network.
       tf.errors.OpError: a worker failed.
     """
     config, cluster, drain, leading = job.config, job.cluster, job.drain, job.leading
@@ -117,7 +118,7 @@ class FairLock:
 
 
 class SplitDispatch:
-    """Runs a dispatch: pulls, computes and pushes one step after the other, each as one graph over all workers."""
+    """Runs dispatches: pulls, computes and pushes one step after the other, each step as one graph over all workers."""
 
     def __init__(self, store: ParameterStore, step: SplitStep):
         """Read the identity of the worker that holds each shard."""
@@ -130,7 +131,7 @@ class SplitDispatch:
         self._run_step = tf.function(self._one_step, autograph=False, input_signature=scalars)
 
     def __call__(self, step_ids: tf.Tensor, scheduled: tf.Tensor) -> None:
-        """Run steps.
+        """Run the steps of a dispatch.
 
         Args:
           step_ids: int64 [k].

@@ -82,7 +82,7 @@ WHOLE_PERIOD = PeriodLimits()
 
 
 class Compute(ABC):
-    """Computes a step: a `TrainStep`, or the computation that a mode builds from it (`Mode.worker_step`)."""
+    """The computation of a step: a `TrainStep`, or what a mode builds from a `TrainStep` (`Mode.worker_step`)."""
 
     @abstractmethod
     def __call__(
@@ -98,18 +98,19 @@ class Compute(ABC):
 
         Args:
           step: int64 [], the step id.
-          weights: [n], in the wire's dtype, followed by the pulled rows of tables; [vectors, n] if a pull returns several.
+          weights: [n], in the wire's dtype, followed by the pulled rows of tables; or [vectors, n] if a pull returns
+            several vectors.
           statistics: float32 [m].
           limits: the limits of a period of local steps.
           rows: describes the rows of embedding tables that follow the weights.
         """
 
     def rows(self, step: tf.Tensor, /) -> Rows:
-        """Return the rows of embedding tables that a step (int64 []) needs. By default it needs none."""
+        """Return the rows of embedding tables that a step (int64 []) needs. By default, a step needs none."""
         return NO_ROWS
 
     def settle(self, step: tf.Tensor, outcomes: tf.Tensor) -> list[tf.Tensor]:
-        """Keep the state after the computation of `step` (int64 []) if a shard applied its push; else undo the changes.
+        """Keep the worker's new state if a shard applied the push of `step` (int64 []); else restore the old state.
 
         Returns tensors to depend on. By default there is no state. `outcomes`: as for `Settle` (worker_state.py).
         """

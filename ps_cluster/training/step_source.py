@@ -45,7 +45,7 @@ class DispatchGraphs:
 
 
 class StepSource(ABC):
-    """Hands out the work of a run, in the dispatches of a mode.
+    """The base class of step sources. A step source groups the steps of a run into dispatches, and schedules these.
 
     Attributes:
       handed_out: the last step id that was handed out; -1 before the first.

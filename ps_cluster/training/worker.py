@@ -46,7 +46,7 @@ class DispatchGraph(Protocol):
 
 @dataclass(frozen=True)
 class StepTimes:
-    """When a worker reached each point of a step, float64 [] each, in unix seconds."""
+    """The times at which a worker reached each point of a step, float64 [] each, in unix seconds."""
 
     scheduled_time: tf.Tensor | float  # when the chief handed out the step
     asked_time: tf.Tensor  # when the worker asked for weights
@@ -62,7 +62,9 @@ def worker_columns(
     times: StepTimes,
     rows: tuple[tf.Tensor | int, tf.Tensor | int] = (0, 0),
 ) -> WorkerColumns:
-    """Return the worker's columns of a row, for a push without remainders. `stacked` turns them into a tensor.
+    """Return the columns of a ledger row that the worker fills in, for a push without remainders.
+
+    `stacked` turns these columns into a tensor.
 
     Args:
       rows: how many rows of embedding tables the step has pulled, and how many numbers these rows hold, int64 [] each.
@@ -176,9 +178,9 @@ def steps_graph(store: ParameterStore, compute: Compute, config: RunConfig, *, r
     """Return the graph of a dispatch of step ids.
 
     Args:
-      repeats: whether each pull asks if all shards already have the step. Such a step is not computed again. Only
-        dispatches that are handed out a second time ask, because a computation that waits for the answer can't prepare its
-        batch meanwhile, which costs a few percent. (A step that only some shards lack is still pushed to all shards.)
+      repeats: whether each pull asks if all shards already have the step. If they have it, the step is not computed
+        again. (A step that only some shards lack is still pushed to all shards.) Only dispatches that are handed out a
+        second time ask: the worker can't prepare the batch while it waits for the answer, which costs a few percent.
     """
     computation = TimedComputation(compute, config, store)
 

@@ -36,7 +36,7 @@ class WorkerState:
 
     Each leader has separate variables, because two leaders may work in one process if one of them was frozen for a while. The
     leaders share the files. A state that a newer leader wrote counts as newer than all states of an earlier leader. If training
-    has begun anew since, the states that earlier leaders wrote do not count.
+    has begun anew since then, the states that earlier leaders wrote do not count.
 
     A dying process may leave the file that it writes incomplete. So the two files are written in turn, and one of them
     is always complete.
@@ -63,7 +63,7 @@ class WorkerState:
         return self._kept[name]
 
     def fixed(self, name: str, value: np.ndarray, /) -> tf.Tensor:
-        """Return a constant of the graph, for `RuleVariables`."""
+        """Return `value` as a constant of the graph. This method belongs to the protocol `RuleVariables`."""
         return tf.constant(value)
 
     def scratch(self, name: str, shape: Sequence[int], dtype: tf.DType) -> tf.Variable:
@@ -74,9 +74,9 @@ class WorkerState:
         return variable_of_process(self._names[-1], shape, dtype)
 
     def load(self, step: tf.Tensor, needed: Needed) -> tf.Tensor:
-        """Initialise the variables, if this process has none yet, from the newer complete file or with their first values.
+        """Initialise the variables, if that is not done yet, from the newer complete file or with their first values.
 
-        Returns a tensor to depend on. `step`: the step id, int64 []. `needed`: operations to run before.
+        Returns a tensor to depend on. `step`: the step id, int64 []. `needed`: operations that have to run before.
         """
         with tf.control_dependencies(needed):
             is_there = tf.raw_ops.VarIsInitializedOp(resource=self._saves.handle)
@@ -111,7 +111,7 @@ class WorkerState:
             return self._assign(newest)
 
     def _written(self, step: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-        """Return the bytes of the state in each file, uint8 [k], and its number of saves, int64 []."""
+        """Return, for each file, the bytes of its state, uint8 [k], and the number of saves in this state, int64 []."""
         # If a file's name is constant, TensorFlow reads the file when it optimises the graph, and keeps that content.
         nothing = tf.strings.substr(tf.strings.as_string(step), 0, 0)
         states = [self._read(tf.strings.join([name, nothing])) for name in self._files]
@@ -129,7 +129,7 @@ class WorkerState:
     def _read(self, name: tf.Tensor) -> tf.Tensor:
         """Return the bytes of the state in a file, uint8 [k].
 
-        If the file is missing, incomplete, or of an earlier training, return the bytes of the first state.
+        If the file is missing, incomplete, or from an earlier training, return the bytes of the first values.
         """
         size = sum(map(_bytes_of, self._kept.values()))
         expected = tf.make_tensor_proto(np.zeros(size, np.uint8)).ByteSize()
@@ -175,7 +175,7 @@ class WorkerState:
         return settled
 
     def save(self, needed: Needed) -> tf.Operation:
-        """Write the variables to the older of the two files after the operations `needed`, if the state has files.
+        """After the operations `needed`, write the variables to the older of the two files, if the state has files.
 
         If the disk refuses the write, the worker's log reports it once, and training continues. The next save tries the same
         file, because the other file is complete.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Exported:
-    """A model to write.
+    """A model to be exported.
 
     Attributes:
       run: the run that trained the model.
@@ -49,7 +49,7 @@ class Exported:
 
     @cached_property
     def of_raw_rows(self) -> keras.Model:
-        """The model with a table's encoding before it, which takes raw columns; without a table, the model itself."""
+        """The model with a table's encoding before it, for raw columns as input; without a table, the model itself."""
         return self.model if self.encoding is None else with_encoding(self.model, self.encoding)
 
     def raw(self, inputs: Inputs) -> Inputs:
@@ -80,7 +80,7 @@ class ExportFormat(Named, ABC):
     extra = ""
 
     def check(self, spec: ExampleSpec) -> None:
-        """Raise UserError if this format can't be written on this machine or for such examples."""
+        """Raise UserError if this format can't be written on this machine or for examples of this form."""
         if missing := [name for name in self.packages if importlib.util.find_spec(name) is None]:
             raise UserError(
                 f"--to: '{self.name}' needs {missing[0]}, which is not installed: "

@@ -53,7 +53,7 @@ def _why_no_tflite(text: str) -> str:
 def _save_frozen(exported: Exported, folder: str) -> None:
     """Save the model with constants instead of variables.
 
-    For Keras's variables the converter of TensorFlow 2.21 writes a file in which they are never initialised.
+    If a model has variables of Keras, the converter of TensorFlow 2.21 writes a file that never initialises them.
     """
     from ps_cluster.private_names import frozen
 

@@ -19,7 +19,7 @@ class AsyncSettings(ModeSettings):
 
 
 class Async(DefaultMode):
-    """Each gradient is applied as it arrives; no worker waits for another."""
+    """Asynchronous training: each gradient is applied as it arrives, and no worker waits for another."""
 
     name = "async"
     says = "each gradient is applied as it arrives"

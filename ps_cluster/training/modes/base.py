@@ -31,7 +31,7 @@ class DefaultMode(Mode):
     step_source: type[StepSource] = AsynchronousSteps
 
     def class_attributes(self) -> Mapping[str, type]:
-        """Return the attributes whose value has to be a class: attribute → the base class that it must have."""
+        """Return the attributes whose values have to be classes: name of the attribute → base class of the value."""
         return {"shard": ParameterShard, "step_source": StepSource}
 
     def check(self, config: RunConfig) -> None:

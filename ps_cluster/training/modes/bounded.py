@@ -43,18 +43,18 @@ class BoundedSettings(ModeSettings):
 
     @property
     def bounds(self) -> tuple[int | None, int | None]:
-        """How many versions an update may lag behind, and how many steps a worker may be ahead; None: any number."""
+        """The largest staleness of an update, and the most steps that a worker may be ahead; None: no bound."""
         staleness, lag = self.max_staleness, self.max_clock_lag
         return (DEFAULT_MAX_STALENESS if staleness is None and lag is None else staleness), lag
 
 
 class BoundedShard(WaitingShard):
-    """Bounds the staleness of updates, the clock lag of workers, or both, in asynchronous training.
+    """A shard that bounds the staleness of updates, the clock lag of workers, or both, in asynchronous training.
 
     `max_staleness` s: no update is applied to a version more than s newer than the version from which it was computed.
-    A worker waits before its pull while s + 1 other workers are under way. It waits before its push if its update,
-    applied now, would leave no order in which the other workers could push within the bound. The worker that pulled
-    first never waits to push.
+    A worker is under way from its pull to its push. It waits before its pull while s + 1 other workers are under way.
+    It waits before its push if its update, applied now, would leave no order in which the other workers could push
+    within the bound. The worker that pulled first never waits to push.
 
     `max_clock_lag` s (Ho et al. 2013, "More effective distributed ML via a stale synchronous parallel parameter
     server", NIPS, section 2): a worker's clock is the number of its steps that have ended, either applied or refused as
@@ -103,7 +103,7 @@ class BoundedShard(WaitingShard):
         ]
 
     def admit(self, worker: tf.Tensor, remaining: tf.Tensor) -> tf.Tensor:
-        """Wait until `worker` (int64 []) may pull; return the time, float64 [], in unix seconds of the ps.
+        """Wait until `worker` (int64 []) may pull; return the time at that moment, float64 [], unix seconds of the ps.
 
         Args:
           remaining: int64 [], the number of steps of the worker's dispatch that have not ended, including the step that it
@@ -149,7 +149,7 @@ class BoundedShard(WaitingShard):
     def _waited_for(self) -> tf.Tensor:
         """Return for each worker whether other workers wait for it, bool [workers]."""
         alive, remaining = self._alive(), self._remaining.read_value()
-        # Every update is one step, so the version is the number of the steps 0 to `_last_step` that have ended.
+        # Every update is one step, so the version says how many of the steps 0 to `_last_step` have ended.
         # `remaining` does not count a dispatch that is on its way to a worker.
         unfinished = self._last_step.read_value() + 1 - self.version.read_value()
         ending = tf.reduce_sum(tf.where(alive, remaining, 0)) >= unfinished
@@ -160,12 +160,12 @@ class BoundedShard(WaitingShard):
         return self._now.read_value() - self._heard.read_value() < self._lease_s.read_value()
 
     def _pulled_by_others(self, worker: tf.Tensor) -> tf.Tensor:
-        """Return the versions pulled by the other workers under way, int64 [workers]; _NOT_UNDER_WAY for the rest."""
+        """Return the version that each other worker under way has pulled, int64 [workers]; elsewhere _NOT_UNDER_WAY."""
         return self._of_others(worker, self._alive(), self._under_way.read_value(), _NOT_UNDER_WAY)
 
     @staticmethod
     def _of_others(worker: tf.Tensor, chosen: tf.Tensor, values: tf.Tensor, elsewhere: int) -> tf.Tensor:
-        """Return `values` of the chosen workers except `worker`, and `elsewhere` for the rest, int64 [workers]."""
+        """Return `values`, int64 [workers], with `elsewhere` for `worker` and for workers that are not chosen."""
         other = tf.range(values.shape[0], dtype=tf.int64) != worker
         return tf.where(tf.logical_and(chosen, other), values, tf.constant(elsewhere, tf.int64))
 
@@ -202,7 +202,7 @@ class BoundedShard(WaitingShard):
             return after([self.changed.notify_all()], outcome)
 
     def _fits(self, worker: tf.Tensor, version: tf.Tensor) -> tf.Tensor:
-        """Return whether all other workers under way could push, in pull order, within the bound from `version` on."""
+        """Return whether the other workers under way could push within the bound from `version` on, in pull order."""
         pulled = tf.sort(self._pulled_by_others(worker))
         under_way = tf.boolean_mask(pulled, pulled != _NOT_UNDER_WAY)
         staleness = version + tf.range(tf.size(under_way, tf.int64)) - under_way

@@ -25,8 +25,8 @@ from ps_cluster.training.worker import DispatchGraph
 
 # The highest speed is taken over the workers that pushed within the last COUNTS_AS_FASTEST_FOR x (number of workers) pushes.
 COUNTS_AS_FASTEST_FOR = 4
-# A worker's speed is the median over this number of its newest periods. So a single measurement does no harm if it is wrong
-# because a clock was set meanwhile.
+# A worker's speed is the median over this number of its newest periods. So a single wrong measurement, made while a
+# clock was set, does no harm.
 MEASURED = 3
 
 
@@ -97,7 +97,7 @@ class DilocoShard(ParameterShard):
 
 
 def _speed(measured: tf.Tensor) -> tf.Tensor:
-    """Return the median of the nonzero speeds in each row (of two, the lower one), float64 [k]; 0 if there are none."""
+    """Return the median of the nonzero speeds in each row (of two speeds, the lower), float64 [k]; 0 if all are 0."""
     known = tf.math.count_nonzero(measured, axis=1)
     place = tf.maximum(known - 1, 0) // 2
     in_order = tf.sort(tf.where(measured > 0, measured, np.inf), axis=1)
@@ -120,7 +120,7 @@ class Diloco(OuterMode):
         return fragments_graph(store, compute, config)
 
     def delay_of_momentum(self, config: RunConfig) -> tuple[int, float]:
-        """Return N and c of `DelayedNesterov`. If a method gathers pushes, N counts the changes of the weights."""
+        """Return N and c of `DelayedNesterov`. If a method gathers pushes, N counts changes of the weights."""
         settings = DilocoSettings.of(config)
         gathers = METHODS[config.staleness.method].gathers
         return settings.momentum_every or (1 if gathers else config.cluster.workers), settings.momentum_spread

@@ -1,4 +1,4 @@
-"""Mode elastic: each worker trains separate weights; from time to time, these weights and the centre are moved closer.
+"""Mode elastic: each worker trains separate weights; from time to time, these and the centre move towards each other.
 
 Zhang, Choromanska, LeCun 2015, "Deep learning with elastic averaging SGD" (arXiv:1412.6651), algorithm 1 (asynchronous
 EASGD). The paper's text was not available; this module follows the authors' code (github.com/sixin-zh/mpiT,
@@ -59,16 +59,16 @@ class ElasticSettings(LocalSettings):
 
 
 def moving_rate(config: RunConfig) -> float:
-    """Return the share of the distance between a worker and the centre by which an exchange moves each of them."""
+    """Return the share of their distance by which an exchange moves worker and centre towards each other."""
     settings = ElasticSettings.of(config)
     return settings.beta / config.cluster.workers
 
 
 class ElasticShard(ParameterShard):
-    """A shard of the centre (the weights that are scored) and of two vectors for every worker.
+    """A shard that holds the centre (the weights that are scored) and, for each worker, two vectors of weights.
 
-    The two vectors are the worker's weights x_i and its x, which is x_i before its last exchange. A pull returns both, float32
-    [2, n]. A push contains the distance by which the worker's steps have moved x_i.
+    For worker i these are the weights after its last exchange, x_i, and the weights before that exchange, x. A pull
+    returns both, float32 [2, n]. A push contains the distance by which the worker's steps have moved x_i.
     """
 
     capabilities = Capabilities(vectors_given=2, slots_per_worker=2)
@@ -131,7 +131,8 @@ class LocalSteps(Compute):
         """Take all steps of one period. Instead of a gradient, return the distance by which the steps moved the weights.
 
         Args:
-          weights: [2, n], the worker's x_i, and x, which is x_i before the exchange. The first gradient is computed at x.
+          weights: [2, n], the worker's weights after the last exchange, and those before it. The first gradient of the
+            period is computed at the weights before the exchange.
           limits, rows: not used.
         """
         own, before = tf.unstack(weights)
@@ -176,7 +177,7 @@ class Elastic(LocalMode):
         return RecomputedElasticPeriods
 
     def equation(self, config: RunConfig, parts: UpdateParts) -> Slots:
-        """Return the worker's weights before and after the exchange, and the centre, by algorithm 1 of the paper."""
+        """Return the worker's weights before and after an exchange, and the new centre, by the paper's algorithm 1."""
         before = parts.slots["own"] + parts.gradient
         move = moving_rate(config) * (before - parts.weights)
         return {"before": before, "own": before - move, "weights": parts.weights + move}

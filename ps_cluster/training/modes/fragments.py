@@ -23,11 +23,12 @@ _APART = 1_000_003  # the distance between the seeds of two shards
 
 
 class FragmentedWorker:
-    """Keeps in a worker's process the state of each shard between exchanges: pulled weights, statistics and version.
+    """The state that a worker's process keeps for each shard between exchanges: pulled weights, statistics, version.
 
-    This is Streaming DiLoCo (Douillard et al. 2025, arXiv:2501.18512, section 2.1) without its overlap. With S shards and H
-    local steps, shard S - 1 is exchanged after H / S steps of each period, shard S - 2 after 2 H / S, and shard 0 after all H.
-    For the other shards, the worker continues from its local weights. So there are H steps between two exchanges of a shard.
+    This is Streaming DiLoCo (Douillard et al. 2025, arXiv:2501.18512, section 2.1) without its overlap. With S shards
+    and H local steps, shard S - 1 is exchanged after H / S steps of each period, shard S - 2 after 2 H / S, and shard 0
+    after all H. The exchange of a shard does not change the worker's local weights of the other shards. So there are H
+    steps between two exchanges of a shard.
     """
 
     def __init__(self, store: ParameterStore, training: LocalTraining):
@@ -55,7 +56,7 @@ class FragmentedWorker:
         self._versions = variable("versions", [len(lengths)], tf.int64)
 
     def begin(self, store: ParameterStore, worker: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
-        """Pull all shards if this process has none yet. Returns a tensor to depend on."""
+        """Pull all shards, unless this process has pulled them before. Returns a tensor to depend on."""
 
         def pull() -> tf.Tensor:
             pulled = store.pull(worker)
@@ -79,7 +80,7 @@ class FragmentedWorker:
     def exchange(
         self, index: int, step: tf.Tensor, columns: WorkerColumns, needed: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Push the distance that shard `index` moved since its last exchange, and continue from the answer.
+        """Push the distance that shard `index` has moved since its last exchange, and load the values in the answer.
 
         Returns a tensor to depend on, and the outcome of the push, int64 [].
         """

@@ -21,7 +21,7 @@ _ENTRY = re.compile(r"([^=,]{1,200})= *([0-9]{1,4})(?::([A-Za-z_]{1,40}:[0-9]{1,
 
 
 class LayerPlace(NamedTuple):
-    """The worker that holds the layers from `layer` on, and its device; "" stands for its first processor."""
+    """The place of `layer` and of all later layers: a worker, and the device that the user asks for ("": none)."""
 
     layer: str
     worker: int
@@ -55,17 +55,17 @@ class LayersSettings(SplitSettings):
 
     @property
     def places(self) -> tuple[LayerPlace, ...]:
-        """The places that `placement` names; empty for "auto"."""
+        """The places that the setting `placement` names; empty for "auto"."""
         return places_of(self.placement)
 
     @property
     def devices(self) -> Mapping[int, str]:
-        """Worker → the device that the settings give it, for each worker whose device is not its processor."""
+        """Worker → the device that the settings ask for, without workers for which they name no device."""
         return {place.worker: place.device for place in self.places if place.device}
 
 
 def places_of(text: str) -> tuple[LayerPlace, ...]:
-    """Return the places in a placement; empty for "auto". Raises ValueError if it can't be read."""
+    """Parse the setting `placement`; return its places, or () for "auto". Raises ValueError if it can't be parsed."""
     if text.strip() == AUTO:
         return ()
     places = []

@@ -48,7 +48,7 @@ class LocalMode(DefaultMode):
 
 
 class PeriodSoFar(NamedTuple):
-    """The values that each local step of a period passes to the next step, which depends on all of them."""
+    """The values that a local step of a period passes to the next step. The next step depends on all these values."""
 
     # The value that `take` passes on. In mode elastic it is the distance moved, float32 [n]. In the other modes, whose
     # weights are in variables, it is an int32 [] without a meaning: a step depends on it to run after the previous step.
@@ -79,7 +79,7 @@ def take_local_steps(
 
     Args:
       keep: as for `Mode.worker_step`.
-      take: (position int64 [], `passed_on`, statistics) → (the step's result, `passed_on`).
+      take: computes one step: (position int64 [], `passed_on`, statistics) → (the step's result, the new `passed_on`).
       goes_on: as in `PeriodLimits`.
     """
 
@@ -140,7 +140,7 @@ class LocalOptimizer:
         return take_local_steps(first, end, so_far, training.keep, take, goes_on)
 
     def settle(self, step: tf.Tensor, outcomes: tf.Tensor) -> tf.Tensor:
-        """Return a tensor to depend on. See `Compute.settle`."""
+        """Keep the optimizer's state, or undo its changes (see `Compute.settle`). Returns a tensor to depend on."""
         return self.state.settle(step, tf.reduce_any(tf.equal(outcomes, APPLIED)))
 
 
@@ -163,9 +163,9 @@ class LocalTraining(Compute):
         limits: PeriodLimits = WHOLE_PERIOD,
         rows: Rows = NO_ROWS,
     ) -> StepResult:
-        """Take the steps of one period. Instead of a gradient, return the pulled weights minus the weights at its end.
+        """Take the steps of one period. Instead of a gradient, return the pulled weights minus the weights at the end.
 
-        If `limits.goes_on` ends a period early, its push is sent anyway, and the shard drops it.
+        If `limits.goes_on` ends a period early, the period is pushed anyway, and the shard drops the push.
         """
         local = LocalOptimizer(self, len(self.start.factors), weights.dtype)
         pulled = tf.cast(weights, tf.float32)

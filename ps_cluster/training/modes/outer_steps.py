@@ -34,7 +34,7 @@ class OuterSettings(LocalSettings):
 
 
 class DelayedNesterov(UpdateRule[RuleSettings]):
-    """Delayed Nesterov (Liu et al. 2024, algorithm 3), where N is `every`, c is `spread`, ε the rate and β the momentum.
+    """The rule "delayed Nesterov" (Liu et al. 2024, algorithm 3). N is `every`, c `spread`, ε the rate, β the momentum.
 
       Δ ← Δ + g
       every N-th push:  m ← βm + Δ/N;  θ ← θ - ε [(1 - cN + c) βm + g/N];  Δ ← 0
@@ -55,7 +55,7 @@ class DelayedNesterov(UpdateRule[RuleSettings]):
         self._every, self._spread = every, spread
 
     def used_rate(self, learning_rate: tf.Tensor) -> tf.Tensor:
-        """Return the outer rate. The learning rate in a push is that of the worker's inner steps."""
+        """Return the outer rate. `learning_rate` is not used, because it is the rate of the worker's inner steps."""
         return tf.constant(self._rate)
 
     def _change(

@@ -1,4 +1,4 @@
-"""The base class of modes layers and width: all workers take part in each step, each with a part of one network."""
+"""The base class of modes layers and width: each worker has a part of one network, and each step needs all workers."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ class SplitSettings(ModeSettings):
 
 
 def split_cluster(splits: Splits, flow: str, fixed_workers: str) -> ClusterShape:
-    """Return the cluster of a mode whose workers divide a network by its `splits`, "layers" or "width".
+    """Return the shape of the cluster of a mode in which each worker holds a part of one network.
 
     Args:
+      splits: how the network is divided: by "layers" or by "width".
       flow: what the workers send to each other.
       fixed_workers: as in `ClusterShape`.
     """
@@ -44,7 +45,7 @@ def split_cluster(splits: Splits, flow: str, fixed_workers: str) -> ClusterShape
 
 
 class SplitNetwork(DefaultMode):
-    """A mode in which each worker holds a part of one network, with a separate version and ledger."""
+    """A mode in which each worker holds a part of one network. Each part has a version and a ledger."""
 
     Settings = SplitSettings
     promise = Promise(is_stale=False)
@@ -55,7 +56,7 @@ class SplitNetwork(DefaultMode):
     def cut(
         self, config: RunConfig, dataset: PackedDataset, network: FlatNetwork, device: str, workers: int
     ) -> SplitStep:
-        """Cut a network for `workers`, and return the step through all of its parts.
+        """Cut a network into a part for each of `workers` workers, and return the step through all parts.
 
         Args:
           device: the chief's device.

@@ -49,10 +49,11 @@ class SyncPsSettings(ModeSettings):
 class RoundShard(WaitingShard):
     """Synchronous training on the parameter server: an update is the mean of the first gradients of its round.
 
-    Round v turns version v into v + 1. In it, worker w takes step v x W + w. The first W - b gradients count; the gradients
-    of the b slowest workers are dropped (Chen, Pan, Monga, Bengio, Jozefowicz 2016, arXiv:1604.00981, section 3: backup
-    workers). With a grace period, the round stays open for this period after the first W - b gradients, or until all have
-    arrived. The chief's ticks measure the time, so the round may stay open for up to two ticks longer.
+    There are W workers, b of them backup workers. Round v turns version v into v + 1, and in it worker w takes step
+    v x W + w. The first W - b gradients count; the gradients of the b slowest workers are dropped (Chen, Pan, Monga,
+    Bengio, Jozefowicz 2016, arXiv:1604.00981, section 3: backup workers). With a grace period, the round stays open for
+    this period after the first W - b gradients, or until all gradients have arrived. The chief's ticks measure the
+    time, so the round may stay open for up to two ticks longer.
     """
 
     def __init__(self, device: str, start: InitialState, config: RunConfig, total_steps: int):
@@ -76,7 +77,7 @@ class RoundShard(WaitingShard):
         return super().state | sums | ({"round_rate": self._rate} if self._most > self._needed else {})
 
     def on_tick(self, tick: Tick) -> list[tf.Operation]:
-        """Close the round whose grace period is over."""
+        """Close the open round if its grace period is over."""
         if self._most == self._needed:
             return []
 
@@ -88,10 +89,10 @@ class RoundShard(WaitingShard):
         return [tf.cond(self._summed[0] >= self._needed, wait, self.version.read_value)]
 
     def admit_to_round(self, worker: tf.Tensor, end: tf.Tensor, needed: Needed) -> tf.Tensor:
-        """Return when `worker` asked and was admitted, in unix seconds of the parameter server, and the version: float64 [3].
+        """Wait until `worker` is admitted to a round. Return when it asked, when it was admitted, and the version.
 
-        The worker asks once everything `needed` is done. It is admitted once a round is open to which it has not yet pushed a
-        gradient.
+        The result is float64 [3], with times in unix seconds of the parameter server. The worker asks once everything
+        in `needed` is done. It is admitted once a round is open in which it has not pushed a gradient yet.
 
         Args:
           end: the version at which the caller stops. At this version the worker is admitted although it has nothing to do.
@@ -142,7 +143,7 @@ class RoundShard(WaitingShard):
 
 
 class Rounds(StepSource):
-    """Hands out rounds, with one dispatch for each worker. If a worker gets two of them, the second does nothing."""
+    """Hands out rounds, as one dispatch per worker. If a worker gets two dispatches, the second does nothing."""
 
     def hand_out(self) -> Iterator[bool]:
         begin, total = self._progress.applied, self._progress.total
@@ -177,12 +178,12 @@ class SyncPs(DefaultMode):
     step_source = Rounds
 
     def dispatch(self, store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool) -> DispatchGraph:
-        """Return the graph of a dispatch, with which a worker takes part in every round below a version, int64 []."""
+        """Return the graph of a dispatch: the worker takes part in each round until a version (int64 []) is reached."""
         computation = TimedComputation(compute, config, store)
         shard = store.only(RoundShard)
 
         def pull(identity: WorkerIdentity, end: tf.Tensor, needed: Needed = ()) -> list[Any]:
-            """Wait for the next round and pull, all on the ps, so that the answer to a push holds the next parameters.
+            """Wait for the next round and pull, both on the ps, so that the answer to a push holds the next parameters.
 
             With embedding tables, the worker has to know the version before it pulls, so that it can ask for the rows of
             its step.

@@ -48,10 +48,10 @@ _NOWHERE = -1  # stands for a queue's number if a graph is in no queue
 class GraphCondition:
     """A condition variable on a parameter server. Graphs wait in it, without a thread, until a graph notifies them.
 
-    It works like `threading.Condition`, with a critical section as the lock. A failed attempt is counted before the graph
-    leaves the section. Then the graph dequeues an element, which blocks a callback but no thread. `notify_all` enqueues one
-    element for each counted attempt, so no change between an attempt and the wait is missed. An element carries no state: the
-    graph that gets it tries again.
+    It works like `threading.Condition`, with a critical section as the lock. A graph attempts, in the section, to do
+    what it waits for. If it has to wait, it is counted before it leaves the section. Then it dequeues an element, which
+    blocks a callback but no thread. `notify_all` enqueues one element for each counted graph, so no change between an
+    attempt and the wait is missed. An element carries no state: the graph that gets it tries again.
 
     Two queues are used in turn. A graph that is counted after a notification dequeues from the other queue, so it can't
     take the element of a slower graph that was counted before.
@@ -65,7 +65,7 @@ class GraphCondition:
     """
 
     def __init__(self, device: str, section: tf.CriticalSection, name: Callable[[str], str]):
-        """Create the queues. `name`: turns "changed-0" and "changed-1" into names that no other leader has."""
+        """Create the queues. `name`: turns "changed-0" and "changed-1" into names that no other leader uses."""
         self._section = section
         with tf.device(device):
             self._queues = [queue_named(name(f"changed-{number}")) for number in range(2)]
@@ -82,7 +82,7 @@ class GraphCondition:
         Args:
           value: the result that means "wait".
           attempt: returns a tensor of `dtype`, [].
-          needed: the inputs of the attempt from outside. The graph enters the section only when all inputs have arrived.
+          needed: the tensors from outside the section that the attempt uses. The graph enters it when all have arrived.
         """
 
         def counted() -> tuple[tf.Tensor, tf.Tensor]:
@@ -111,7 +111,7 @@ class GraphCondition:
         return after([self.waiting.assign_add(1, read_value=False)], self._turn.read_value())
 
     def notify_all(self) -> tf.Tensor:
-        """Let all waiting graphs try again. Call it in the critical section, whose result must depend on it."""
+        """Let all waiting graphs try again. Call this in the critical section, whose result must depend on it."""
         waiting = self.waiting.read_value()
         return tf.cond(waiting > 0, lambda: self._wake(waiting), lambda: tf.constant(0))
 

@@ -22,7 +22,7 @@ class WidthSettings(SplitSettings):
 
 
 class Width(SplitNetwork):
-    """Each wide layer of one network is spread over all workers by its units; each step needs all of them."""
+    """Each wide layer of one network is spread over all workers by its units; each step needs all workers."""
 
     name = "width"
     says = "the units or filters of each wide layer are spread over all workers"
