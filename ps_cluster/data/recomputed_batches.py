@@ -108,7 +108,7 @@ def _mixed(bits: np.ndarray) -> np.ndarray:
 
 
 def _shuffled(index: np.ndarray, keys: np.ndarray, count: int) -> np.ndarray:
-    """Return what a random permutation of 0 .. count - 1 maps each index to, int64 in the shape of `index`."""
+    """Map indices by a random permutation of 0 .. count - 1. Return int64 in the shape of `index`."""
     if not index.size:  # the operation refuses an empty input
         return index
     shuffled = tf.raw_ops.RandomIndexShuffle(

@@ -99,7 +99,7 @@ def _kept_rows(rows_of_parts: Sequence[int], kept: np.ndarray | None) -> tuple[i
 
 
 def _identifier_notes(table: PiecewiseTable, roles: Roles, settings: TableSettings) -> Iterator[str]:
-    """Yield a line about input columns of whole numbers or texts that have a different value in every row."""
+    """Yield a line about the input columns of whole numbers or texts that `columns_without_repeats` finds."""
     whole = [name for name in roles.numbers if kinds.is_integer(table.columns[name])]
     found = columns_without_repeats(
         table, [*whole, *(name for name in roles.categories if name not in settings.categorical)]
@@ -113,7 +113,7 @@ def _identifier_notes(table: PiecewiseTable, roles: Roles, settings: TableSettin
 
 
 def columns_without_repeats(table: PiecewiseTable, names: Sequence[str]) -> list[str]:
-    """Return the columns that have a value in each of the first rows, and no value twice; [] for a short table."""
+    """Return the columns in which no value is missing or repeated in the first rows; [] for a short table."""
     parts: dict[str, list[Column]] = {name: [] for name in names}
     rows = 0
     for batch in table.batches(names) if names else ():

@@ -61,7 +61,7 @@ def write_applies(path: Path, journals: Sequence[journal.History], on_rows: OnRo
 
 
 def read_csv(path: Path, row: np.dtype = ROW) -> np.ndarray:
-    """Read a file of `write_updates` or, with APPLY_ROW, of `write_applies`. Return a structured array [lines] of `row`.
+    """Return the lines of a file of `write_updates` (or `write_applies`, with APPLY_ROW), a structured array of `row`.
 
     Raises UserError if the file can't be read, or has other columns or impossible values.
     """

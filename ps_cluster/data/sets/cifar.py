@@ -39,16 +39,16 @@ class BatchFile(NamedTuple):
 
 
 class Cifar(ImageDataSet[ImageSettings]):
-    """A data set in the form of CIFAR."""
+    """A data set in the file format of CIFAR."""
 
     folder = ""  # the name of the folder in the archive
     batches: tuple[BatchFile, ...] = ()  # the files of images in that folder, in order
     names_file = ""  # the file in that folder with the names of the classes
     labels_key, names_key = "labels", "label_names"  # the keys of labels and names in the pickles
-    spec: ExampleSpec  # the form of the examples. Its names of classes are used if a copy has no names
+    spec: ExampleSpec  # the description of the examples, whose names of classes are used if a copy has no names
 
     def candidates(self, place: Path) -> Iterator[Path]:
-        """Yield every folder of batches and every archive that `place` is or contains, best first. Opens nothing."""
+        """Yield every folder of batches and every archive that `place` is or contains, best first, but open none."""
         if os.path.isfile(place):  # not Path.is_file, which raises for an unreadable folder
             yield place
             return
@@ -110,7 +110,7 @@ class Cifar10(Cifar):
 
 
 def _numbered(count: int) -> ExampleSpec:
-    """Return the form of the examples with numbers as names of the classes, for copies without names."""
+    """Return the description of the examples, with numbers as names of the classes, for copies without these names."""
     return ExampleSpec(
         {"image": ArrayField("uint8", (32, 32, 3))}, ArrayField("uint8", ()), classes=tuple(map(str, range(count)))
     )

@@ -1,4 +1,4 @@
-"""Generate clicks like those that recommenders learn from. Few of many keys are frequent. Click probabilities are known.
+"""Generate clicks like those from which recommenders learn, with few frequent keys and with known click probabilities.
 
 An example has 26 categorical columns and 13 numbers, as Criteo's data has. The keys of each column follow Zipf's law,
 and key 0 is the most frequent one. The probability of a click is a logistic function of hidden effects: each key has
@@ -74,14 +74,14 @@ def log_loss(labels: np.ndarray, probabilities: np.ndarray) -> float:
 
 
 def form_of_clicks(rows: int) -> ExampleSpec:
-    """Return the form of the examples. `rows`: the number of keys in each categorical column."""
+    """Return the description of the generated examples. `rows`: the number of keys in each categorical column."""
     categories = ArrayField("int32", (COLUMNS,), codes=(rows,) * COLUMNS)
     numbers = ArrayField("float32", (NUMBERS,))
     return ExampleSpec({"categories": categories, "numbers": numbers}, ArrayField("uint8", ()), classes=CLASSES)
 
 
 def generate(settings: ClickSettings, seed: int = 0) -> tuple[Contents, dict[str, np.ndarray]]:
-    """Return the whole set, and the true click probability of each example: split → float64 [N].
+    """Return the whole data set, and the true click probabilities of its examples: split → float64 [N].
 
     Equal arguments give equal sets on one version of numpy. The number of training examples does not change the test
     examples.

@@ -4,11 +4,12 @@ Every image shows one shape at a random place, size and rotation, in a random co
 that has nothing to do with the label. Shape and background colours have the same distribution in every class, so the mean of
 every pixel is the same for all classes: only relations between pixels tell them apart.
 
-The shape is a blend of two: its outline is where a weighted mean of the distances to both classes' outlines is 0. The
-class with the larger weight is the label. The smaller weight is uniform from `LEAST_OF_ANOTHER` to one half, so classes
-meet without a gap, and the error of a network measures how finely it tells them apart. There is always something left
-to learn, so the scores show when training goes wrong. No label is wrong, so an accuracy of 100 % would be possible if
-clutter and noise never hid a shape. The default run reaches about 90 %. A linear model of the pixels stays below 20 %.
+The shape is a blend of the shapes of two classes. Its outline is where a weighted mean of the distances to the outlines
+of both classes is 0. The class with the larger weight is the label. The smaller weight is uniform between
+`LEAST_OF_ANOTHER` and one half, so classes meet without a gap, and the error of a network measures how finely it tells
+them apart. There is always something left to learn, so the scores show when training goes wrong. No label is wrong, so an
+accuracy of 100 % would be possible if clutter and noise never hid a shape. The default run reaches about 90 %. A linear
+model of the pixels stays below 20 %.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ def _shape_coverage(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 def blended_distance(
     labels: np.ndarray, others: np.ndarray, part: np.ndarray, u: np.ndarray, v: np.ndarray
 ) -> np.ndarray:
-    """Return the distance to the outline of a blend of classes. `part`: the weight of `others`, float32 [B, 1, 1]."""
+    """Return the distances of points to a blend of two classes' outlines. `part`: the weight of `others`, [B, 1, 1]."""
     distance: np.ndarray = (1 - part) * distance_outside(labels, u, v) + part * distance_outside(others, u, v)
     return distance
 
