@@ -1,4 +1,4 @@
-"""Vary a batch of training images at random: a pure function of (seed, step, image, epoch).
+"""Vary a batch of training images at random, as a pure function of (seed, step, image, epoch).
 
 This is TensorFlow graph code for use inside a `tf.function` on a worker. It is vectorised, and draws random numbers
 separately for each image.

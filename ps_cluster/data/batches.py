@@ -1,4 +1,4 @@
-"""Compute the batch of a step id: a pure function of (seed, step), so every worker computes the same batch.
+"""Compute the batch of a step id, as a pure function of (seed, step), so that every worker computes the same batch.
 
 This is TensorFlow graph code for use inside a `tf.function` on a worker.
 """

@@ -37,7 +37,7 @@ def archive_folders(cache_dir: Path) -> tuple[Path, ...]:
 
 
 def packed_folder(cache_dir: Path) -> Path:
-    """Return the folder of packed copies. Each format has its own folder, so other versions keep their copies."""
+    """Return the folder of packed copies. Each version of the format has its own folder and its own copies."""
     return cache_dir / f"packed-{packed.FORMAT}"
 
 

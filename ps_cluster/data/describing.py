@@ -146,7 +146,7 @@ class _Column:
 
 
 def _encoded_columns(dataset: PackedDataset) -> dict[str, list[_Column]]:
-    """Return field → its columns, for a data set that was packed from a table; else an empty mapping."""
+    """Return field → columns of the field, for a data set that was packed from a table; else an empty mapping."""
     encoding = dataset.encoding()
     if encoding is None:
         return {}

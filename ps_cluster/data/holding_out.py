@@ -19,7 +19,7 @@ _SEED = 0
 
 
 class HeldOut(NamedTuple):
-    """Which examples are trained on, and which are held out to test on."""
+    """The division of the examples into those to train on, and those that are held out to test on."""
 
     train: np.ndarray  # sorted ids
     test: np.ndarray  # sorted ids
@@ -29,7 +29,7 @@ class HeldOut(NamedTuple):
 def hold_out(targets: Targets, share: float) -> HeldOut | None:
     """Choose random examples to hold out, with a fixed seed; return None if there are test targets already.
 
-    For a classification, the same share of each class is held out. Raises Malformed if there are too few examples.
+    For classification, the same share of each class is held out. Raises Malformed if there are too few examples.
     """
     if targets.test is not None:
         return None

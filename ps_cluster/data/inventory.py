@@ -39,12 +39,12 @@ class Copy:
 
     @property
     def bytes(self) -> int:
-        """The size of all its files, in bytes."""
+        """The size of all files of the copy, in bytes."""
         return sum(file.stat().st_size for file in self.directory.iterdir() if file.is_file())
 
     @property
     def packed_at(self) -> float | None:
-        """The time at which it was written, in seconds since 1970; None if unknown."""
+        """The time at which the copy was written, in seconds since 1970; None if unknown."""
         return packed_at(self.directory) or None
 
 
@@ -61,7 +61,7 @@ class Entry:
 
 
 def entries(cache_dir: Path, data_dir: Path | None = None) -> list[Entry]:
-    """Return the data sets of the package, then those of users that were packed on this machine.
+    """Return the data sets of the package, followed by users' data sets that were packed on this machine.
 
     Archives are looked for in `data_dir` first, then in the caches.
     """

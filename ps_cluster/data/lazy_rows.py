@@ -36,7 +36,7 @@ class LazyRows(ABC):
 
 
 class SelectedRows(LazyRows):
-    """Some rows of another object: those with the indices `ids` [N], in this order."""
+    """The rows of another object that have the indices `ids` [N], in the order of `ids`."""
 
     def __init__(self, rows: IndexableRows, ids: np.ndarray):
         super().__init__(rows.dtype, (len(ids), *rows.shape[1:]))

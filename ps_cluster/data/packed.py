@@ -89,7 +89,7 @@ class PackedDataset:
 
     @property
     def file_rows_to_train_on(self) -> tuple[int, ...]:
-        """The number of `train_examples` from each file. The examples that are held out are at the end of all files."""
+        """The number of `train_examples` from each file. Held-out examples come from the end of the last files."""
         starts = [0, *accumulate(self.file_rows)]
         return tuple(max(0, min(rows, self.train_examples - start)) for rows, start in zip(self.file_rows, starts))
 

@@ -93,7 +93,7 @@ def remove_packed(directory: Path) -> None:
 
 
 def cannot_write(path: Path, error: OSError) -> UserError:
-    """Return the error for a cache that can't write `path`."""
+    """Return the error for a cache in which `path` can't be written."""
     return UserError(
         f"cache_dir: cannot write '{path}' ({error.strerror or error}); "
         "set PS_CLUSTER_CACHE to a folder with enough free space (CIFAR-10 takes 400 MB) that you may write to"

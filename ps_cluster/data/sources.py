@@ -215,7 +215,7 @@ class _Search:
             raise UserError(f"dataset: '{kind.path}': {error}") from error
 
     def _load_cached(self, folder: Path, otherwise: str = "packing again") -> PackedDataset | None:
-        """Return the packed copy if it is sound. A damaged copy stays until the next writer replaces it."""
+        """Return the packed copy if it is sound, else None. A damaged copy stays until the next writer replaces it."""
         if not os.path.exists(folder):
             return None
         untrusted.refuse_foreign(folder)

@@ -65,7 +65,7 @@ class Encoding:
     def encoded(self, table: PiecewiseTable) -> Iterator[dict[str, np.ndarray]]:
         """Yield the inputs of all rows of another table, in pieces.
 
-        Raises Malformed if a column is missing, or has times where the training had numbers or vice versa.
+        Raises Malformed if a column is missing, or has times where the training data had numbers or vice versa.
         """
         columns = [*self.numbers, *self.categories, *self.texts]
         if missing := [name for name in columns if name not in table.columns]:

@@ -36,7 +36,7 @@ def _value_type(kind: DataType) -> DataType:
 
 
 def _is_compatible(own: DataType, wanted: DataType) -> bool:
-    """Return whether a column of type `own` can be read as type `wanted`: e.g. integers as floats, but not as dates."""
+    """Return whether a column of type `own` can be read as type `wanted`, e.g. integers as floats, but not as dates."""
     if _value_type(own) == wanted or kinds.is_null(own) or kinds.is_string(wanted):  # any value can be a name
         return True
     return are_numbers(own, wanted) or (kinds.is_temporal(own) and kinds.is_temporal(wanted))
@@ -150,7 +150,7 @@ class CsvTable(PiecewiseTable):
             yield reader
 
     def _of_another_type(self, text: str) -> str | None:
-        """Return a better message, with column and line, than pyarrow's about a wrong value; None for another message."""
+        """Return a better message, with column and line, if pyarrow's message is about a wrong value; otherwise None."""
         if not (found := _INVALID_VALUE.fullmatch(text)):
             return None
         name, value = self._names[int(found["column"])], found["value"]
@@ -175,7 +175,7 @@ def wrong_value_message(column: str, kind: str, value: str, place: str, advice: 
 
 
 def _has_decimal_commas(lines: bytes) -> bool:
-    """Return whether numbers in these lines have decimal commas, and none a point. Commas as in 1,234 do not count."""
+    """Return whether numbers in lines have decimal commas, and none has a point. Commas as in 1,234 do not count."""
     found = _DECIMAL_COMMA.findall(lines)
     return not all(map(_THOUSANDS.fullmatch, found)) and not _DECIMAL_POINT.search(lines)
 

@@ -197,7 +197,7 @@ def _choose_roles(columns: Types, settings: TableSettings) -> Roles:
 
 
 def _is_category(name: str, kind: DataType) -> bool:
-    """Return whether a column holds names. Raises Malformed if it holds neither names nor numbers."""
+    """Return whether a column holds categories, not numbers or times. Raises Malformed for any other type of values."""
     if kinds.is_dictionary(kind):
         kind = kind.value_type
     if any(test(kind) for test in (kinds.is_boolean, kinds.is_string, kinds.is_large_string, kinds.is_null)):
@@ -219,7 +219,7 @@ def _check_same_columns(tables: Mapping[str, PiecewiseTable], roles: Roles) -> N
 
 
 def _whole_column(table: PiecewiseTable, name: str, *, is_text: bool) -> np.ndarray:
-    """Return a column of a table: as text, with "" for a missing value, or as float64, with NaN."""
+    """Return a column of a table, as text or as float64. A missing value is "" or NaN, respectively."""
     columns = (batch.column(name) for batch in table.batches([name]))
     if is_text:
         return np.concatenate([np.empty(0, str), *(as_texts(column).astype(str) for column in columns)])
@@ -245,7 +245,7 @@ def _target_columns(
 def _targets_in(
     tables: Mapping[str, PiecewiseTable], found: Mapping[str, np.ndarray], name: str, settings: TableSettings
 ) -> Targets:
-    """Return the targets. By default text and few different whole numbers are classes; other numbers are a regression."""
+    """Return the targets. By default texts and few different whole numbers are classes. Other numbers mean regression."""
     kind = tables["train"].columns[name]
     is_text = _is_category(name, kind)
     for split, values in found.items():

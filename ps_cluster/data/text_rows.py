@@ -72,7 +72,7 @@ def width_of(name: str, pieces: Iterable[np.ndarray]) -> Width:
 
 
 def codes_of(texts: np.ndarray, characters: int | None = None) -> np.ndarray:
-    """Return the code points of texts [...], uint32 [..., characters]. By default, they fit the longest text."""
+    """Return the code points of texts [...], uint32 [..., characters], by default with room for the longest text."""
     if texts.dtype.kind == "S":
         texts = np.char.decode(texts, "utf-8", "replace")
     elif texts.dtype.kind == "O" and any(isinstance(text, bytes) for text in texts.flat):

@@ -125,7 +125,7 @@ class CheckpointMeta(Row):
     Attributes:
       times, progress: state that the next leader resumes.
       data: what distinguishes the packed data set from other data sets (training/agreement.py).
-      network: path and shape of each variable, in the order of the vectors, the statistics last.
+      network: the path and shape of each variable, in the order of the vectors. Statistics come last.
       leaders: the work of each leader, in order. The last leader wrote the checkpoint.
     """
 
@@ -218,7 +218,7 @@ def name_of(step: int, term: int, since: int | None = None) -> str:
 
 
 def path_of(directory: Path, step: int) -> Path:
-    """Return the path of the checkpoint of a step that the newest leader wrote; without any, the path for term 0."""
+    """Return the path of the newest leader's checkpoint of a step; if there is none, the path for term 0."""
     return by_step(directory).get(step, directory / name_of(step, 0))
 
 
@@ -237,7 +237,7 @@ def states(*directories: Path) -> list[State]:
 
 
 def by_step(directory: Path) -> dict[int, Path]:
-    """Return step → path of the newest leader's checkpoint of it, in ascending order; empty without a directory."""
+    """Return step → path, ascending, of the newest leader's checkpoint of each step; empty without a directory."""
     return dict(sorted((state.step, state.path) for state in states(directory)))
 
 
@@ -288,7 +288,7 @@ def save(directory: Path, checkpoint: Checkpoint, keep: int, spare: int | None =
 
 
 def as_full_state(path: Path, checkpoint: Checkpoint) -> FullState:
-    """Return the reference to a written checkpoint for snapshots that build on it. Raises CheckpointNotWritten."""
+    """Return a reference to a written checkpoint, for snapshots that build on it. Raises CheckpointNotWritten."""
     try:
         return FullState(step=checkpoint.step, term=checkpoint.term, checksum=checksum_of(path))
     except OSError as error:

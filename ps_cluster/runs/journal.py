@@ -176,7 +176,7 @@ class Journal:
 def stretch_of(
     pieces: Sequence[Piece], *, term: int, step: int, workers: int = 0, rules: str = "", problem: str = ""
 ) -> LeaderStretch:
-    """Return the part of a leader's work that ends with its state of `step`. `pieces`: its rows, a piece per shard."""
+    """Return the part of a leader's work that ends with the state of `step`. `pieces`: the rows of each shard."""
     rows, checksums = [one.rows for one in pieces], [one.checksum for one in pieces]
     return LeaderStretch(
         term=term, step=step, workers=workers, rows=rows, checksums=checksums, rules=rules, problem=problem
@@ -184,7 +184,7 @@ def stretch_of(
 
 
 def history_of(run_dir: RunDir, leaders: Sequence[LeaderStretch], index: int) -> list[Piece]:
-    """Return the pieces with the rows of shard `index`, from the first of `leaders` to the last.
+    """Return the pieces of journals that have the rows of shard `index`, from the first of `leaders` to the last.
 
     When the number of shards changed, training continued from a state in which all shards had the same steps
     (runs/resharding.py). For a shard that a leader did not have, the rows of that leader's shard 0 count.

@@ -22,7 +22,7 @@ TAKES_PART_FOR = 16
 
 
 class ServerColumns(NamedTuple):
-    """The columns that the parameter server fills. In a graph they are scalars of any numeric dtype, otherwise numbers.
+    """The columns that the parameter server fills: in a graph scalars of any numeric dtype, elsewhere numbers.
 
     Times are unix seconds. The docstring of `WorkerColumns` describes their order.
     """
@@ -36,7 +36,7 @@ class ServerColumns(NamedTuple):
 
 
 class WorkerColumns(NamedTuple):
-    """The columns that the worker pushes with the gradient. In a graph they are scalars of any numeric dtype.
+    """The columns that the worker pushes with the gradient: in a graph scalars of any numeric dtype, elsewhere numbers.
 
     A step has these times, in order. First the chief schedules the dispatch. Then the worker asks for parameters (or
     has got them with the reply to its previous push), is admitted (perhaps after a wait), has pulled the parameters,
@@ -79,7 +79,7 @@ _OF_A_DIVERGED_RUN = {"loss", "learning_rate", "metric"}  # may be NaN or infini
 
 
 class Counts(NamedTuple):
-    """The counters that a parameter server keeps in addition to its rows. Each is incremented in a different method."""
+    """The counters that a parameter server keeps in addition to its rows. A different method increments each counter."""
 
     version: int
     accepted: int  # gradients
@@ -128,7 +128,7 @@ class ShardJoiner:
     """
 
     def __init__(self, shards: int, *, shared: bool = False):
-        """Create a joiner. `shared`: whether each shard belongs to another worker, and all workers take part in a step."""
+        """Create a joiner. `shared`: whether each shard belongs to a different worker, and a step needs all workers."""
         self._shards = shards
         self._shared = shared
         self.waiting, self.waiting_shards = NO_ROWS, np.zeros(0, np.int64)

@@ -74,7 +74,7 @@ class LogFormat:
 
 
 class JsonLines(LogFormat):
-    """The format of a JSON object per line: time (RFC 3339), level, task, event, message, and the fields of the line."""
+    """The log format with a JSON object per line: time (RFC 3339), level, task, event, message, and more fields."""
 
     name = "json"
     is_text = False

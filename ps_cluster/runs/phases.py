@@ -61,7 +61,7 @@ GAPS = ("idle", "dispatch", "returns")  # in the order in which they follow each
 
 
 def phase_times(rows: np.ndarray) -> np.ndarray:
-    """Return when each phase began and the last one ended, float64 [phases + 1, steps], unix seconds."""
+    """Return when each phase began and when the last phase ended, float64 [phases + 1, steps], unix seconds."""
     return np.stack([rows[name] for name in PHASE_COLUMNS])
 
 
@@ -71,7 +71,7 @@ def phase_seconds(rows: np.ndarray) -> Phases[np.ndarray]:
 
 
 def gap_times(rows: np.ndarray) -> np.ndarray:
-    """Return when each of GAPS before a step began and the last one ended, float64 [gaps + 1, steps], unix seconds.
+    """Return when each of GAPS before a step began and the last gap ended, float64 [gaps + 1, steps], unix seconds.
 
     A worker is free from its previous update on. Before its first step it is free from the time when the first worker
     asked for parameters. The gap "dispatch" begins as soon as the worker is free and the dispatch is scheduled.

@@ -282,7 +282,7 @@ class ShardAudit:
     def _never_handed_out(self, updates: int, scheduled: StepSet) -> np.ndarray:
         """Return the steps that have a row but were never scheduled, int64 [k]; in rounds, one step of each update.
 
-        If there is none, and the shard has as many steps as were scheduled, it has exactly the scheduled steps.
+        If there is no such step, and the shard has as many steps as were scheduled, it has exactly the scheduled steps.
         """
         if self._rounds.steps_per_update > 1:  # the rows of version v belong to round v - 1 (`_check_rounds`)
             return scheduled.missing_below(updates) * self._rounds.steps_per_update

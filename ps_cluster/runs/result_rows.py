@@ -233,17 +233,17 @@ class MetricValues(Row):
 
     @property
     def test(self) -> MetricText:
-        """The metric over the test examples in words."""
+        """The metric over the test examples, in words."""
         return metric_text(self.test_accuracy, self.test_error) or MetricText.of("metric", None)
 
     @property
     def validation(self) -> MetricText | None:
-        """The metric over held-out training examples in words; None without such examples."""
+        """The metric over held-out training examples, in words; None without such examples."""
         return metric_text(self.validation_accuracy, self.validation_error)
 
     @property
     def scores(self) -> list[str]:
-        """All scores in words, e.g. "test accuracy 91.20%". The scores over the examples that decide come first."""
+        """All scores in words, e.g. "test accuracy 91.20%". The score that decides which model is best comes first."""
         held_out = [] if self.validation is None else [f"validation {self.validation}"]
         return [*held_out, f"test {self.test}"]
 
@@ -267,7 +267,7 @@ def metric_text(accuracy: float | None, error: float | None) -> MetricText | Non
 
 
 class ScoreRow(CheckpointScores):
-    """A scored checkpoint, as summary.json has it. Values that were not measured are None.
+    """A scored checkpoint, as it is written to summary.json. Values that were not measured are None.
 
     `augmented_test_accuracy`: the accuracy of the mean prediction over several views of each example.
     """
@@ -429,9 +429,9 @@ class ServerSize(Row):
 
 
 class TrainingNumbers(Row):
-    """The numbers of a training. `tables`: None without embedding tables.
+    """The numbers that describe a training. `tables`: None without embedding tables.
 
-    `keyed`: the use of tables of keys, as in the last checkpoint. `bad_losses`: see `TallyState`.
+    `keyed`: the occupancy of tables of keys in the last checkpoint. `bad_losses`: see `TallyState`.
     """
 
     updates: Updates = Updates()

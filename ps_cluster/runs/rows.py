@@ -206,7 +206,7 @@ class CategoryColumn(Row):
 
 
 class TableEncoding(Row):
-    """encoding.json of a packed table: how its columns, in this order, become inputs. Learned only from training rows."""
+    """encoding.json of a packed table: how its columns, in this order, become inputs. Training rows decide this."""
 
     target: Name
     numbers: list[NumberColumn]

@@ -38,7 +38,7 @@ class Records:
         return {row.step for row in self.rows()}
 
     def acquire(self) -> bool:
-        """Lock the scores, and return whether that succeeds. Only the first failure is reported; call again to retry."""
+        """Lock the scores. Return whether that succeeded. Only the first failure is reported. Call again to retry."""
         if self._lock is None:
             try:
                 if untrusted.is_foreign(self._run_dir.root):

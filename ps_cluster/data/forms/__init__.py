@@ -12,7 +12,7 @@ from ps_cluster.data.picture_sets import PictureSettings
 
 
 class PathForm(Form, DataSet[OwnSettings]):
-    """A form of data at a path, by default without images. `dataset` makes a data set: a copy of it that has a path."""
+    """A form of data at a path, by default without images. A copy of the form with a path is a data set (`dataset`)."""
 
     recipe: Mapping[str, Any] = NO_IMAGES
     version = 2

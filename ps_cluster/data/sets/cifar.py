@@ -63,7 +63,7 @@ class Cifar(ImageDataSet[ImageSettings]):
     def read(self, source: Path | None, settings: ImageSettings) -> Contents:
         """Return images uint8 [N, 32, 32, 3] and labels uint8 [N] from an archive or a folder, in the order of batches.
 
-        Raises NotThisDataSet if it is damaged or incomplete, or a pickle asks for more than plain data.
+        Raises NotThisDataSet if the source is damaged or incomplete, or a pickle asks for more than plain data.
         """
         assert source is not None  # it is always read from files
         try:
@@ -117,7 +117,7 @@ def _numbered(count: int) -> ExampleSpec:
 
 
 class Cifar100(Cifar):
-    """60,000 photographs in 100 classes, which belong to 20 coarse ones."""
+    """60,000 photographs in 100 classes, which belong to 20 coarse classes."""
 
     name = "cifar100"
     title = "CIFAR-100"
@@ -249,7 +249,7 @@ def _check_size(name: str, size: int) -> None:
 
 
 def _pixels(fields: Mapping[str, object], batch: BatchFile) -> np.ndarray:
-    """Return images uint8 [rows, 32, 32, 3]."""
+    """Return the images of a batch file, uint8 [rows, 32, 32, 3]."""
     pixels = fields.get("data")
     if not isinstance(pixels, PickledArray):
         raise ValueError(f"{batch.name} has no array 'data'")
@@ -261,7 +261,7 @@ def _pixels(fields: Mapping[str, object], batch: BatchFile) -> np.ndarray:
 
 
 def _labels(fields: Mapping[str, object], key: str, batch: BatchFile, classes: int) -> np.ndarray:
-    """Return labels uint8 [rows]."""
+    """Return the labels of a batch file, uint8 [rows]."""
     labels = fields.get(key)
     labels = labels.to_numpy().tolist() if isinstance(labels, PickledArray) else labels
     if not isinstance(labels, list) or len(labels) != batch.rows:

@@ -47,7 +47,7 @@ class ClickSettings(DataSettings):
 def zipf_keys(rng: np.random.Generator, count: int, rows: int, exponent: float) -> np.ndarray:
     """Draw keys int32 [count] from 0 to rows - 1. The probability of key k is proportional to (k + 1) ** -exponent.
 
-    The draw is exact: it inverts the cumulative probabilities of all keys.
+    The draw is exact, because it inverts the cumulative probabilities of all keys.
     """
     cumulative = np.cumsum(np.arange(1, rows + 1, dtype=np.float64) ** -exponent)
     # A uniform number is below 1, so its product is below the last sum, and the index found is below `rows`.
@@ -83,8 +83,8 @@ def form_of_clicks(rows: int) -> ExampleSpec:
 def generate(settings: ClickSettings, seed: int = 0) -> tuple[Contents, dict[str, np.ndarray]]:
     """Return the whole data set, and the true click probabilities of its examples: split → float64 [N].
 
-    Equal arguments give equal sets on one version of numpy. The number of training examples does not change the test
-    examples.
+    Equal arguments give equal data sets on one version of numpy. The number of training examples does not change the
+    test examples.
     """
     truth, *of_splits = np.random.SeedSequence(seed).spawn(3)
     draws = {split: np.random.default_rng(one) for split, one in zip(("train", "test"), of_splits)}
