@@ -94,7 +94,7 @@ def splitmix64(bits: tf.Tensor) -> tf.Tensor:
 
 def _shuffled(index: tf.Tensor, key: tf.Tensor, count: int | tf.Tensor) -> tf.Tensor:
     """Map indices by a random permutation of 0 .. count − 1. Return int64 [B]. `key`: int64 [3] or [B, 3]."""
-    # The public wrapper accepts only one key for all indices. It and this op use only the low 32 bits of each word.
+    # The public wrapper accepts only one key for all indices. Wrapper and op use only the low 32 bits of each word.
     return tf.raw_ops.RandomIndexShuffle(
         index=index, seed=key, max_index=tf.cast(count - 1, tf.int64), rounds=_SHUFFLE_ROUNDS
     )

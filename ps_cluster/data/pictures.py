@@ -132,7 +132,7 @@ def decode_picture(picture: Picture, size: Size) -> np.ndarray:
 
 
 def _open_image(file: BinaryIO) -> Image:
-    """Open a picture of a known format without decoding it. Raises Malformed for too many pixels or fractional pixels."""
+    """Open a picture of a known format, undecoded. Raises Malformed if it has too many pixels or fractional pixels."""
     from PIL import Image
 
     warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # reported as an error below

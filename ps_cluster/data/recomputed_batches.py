@@ -52,7 +52,7 @@ class RecomputedBatches:
         sample: Sample | Stretch | WorkerParts | None = config.sample
         if isinstance(sample, WorkerParts):
             sample = sample.part(worker, config.cluster.workers, getitem)
-            # The number of the batch among those of this worker: each update takes one step of every worker.
+            # The number of the batch among this worker's batches: each update takes one step of every worker.
             step, within = np.divmod(batches, self._batches_per_step)
             numbers = step // config.steps_per_update * self._batches_per_step + within
         seen = self._examples if sample is None else sample.size(self._examples)

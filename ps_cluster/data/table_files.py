@@ -150,7 +150,7 @@ class CsvTable(PiecewiseTable):
             yield reader
 
     def _of_another_type(self, text: str) -> str | None:
-        """Return a better message, with column and line, if pyarrow's message is about a wrong value; otherwise None."""
+        """Return a better message, with column and line, if pyarrow's message is about a wrong value; else None."""
         if not (found := _INVALID_VALUE.fullmatch(text)):
             return None
         name, value = self._names[int(found["column"])], found["value"]

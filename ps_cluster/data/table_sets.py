@@ -245,7 +245,7 @@ def _target_columns(
 def _targets_in(
     tables: Mapping[str, PiecewiseTable], found: Mapping[str, np.ndarray], name: str, settings: TableSettings
 ) -> Targets:
-    """Return the targets. By default texts and few different whole numbers are classes. Other numbers mean regression."""
+    """Return the targets. By default texts and few different whole numbers are classes; others mean regression."""
     kind = tables["train"].columns[name]
     is_text = _is_category(name, kind)
     for split, values in found.items():

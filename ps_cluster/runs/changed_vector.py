@@ -18,7 +18,7 @@ def ranges_of(begins: np.ndarray, width: int) -> np.ndarray:
 
 
 class ChangedVector:
-    """A vector, float32 [n], whose changed numbers are in a snapshot's file, and whose other numbers in a full state's.
+    """A vector, float32 [n]. A snapshot's file has its changed numbers, and a full state's file has all other numbers.
 
     A slice of the vector is an array. The whole vector need not be in memory. `shape` and `ndim` describe the whole vector.
     """

@@ -31,7 +31,7 @@ from ps_cluster.runs.run_dir import RunDir
 RECORD = np.dtype([("row", ROW), ("crc", "<u4")])
 """A record in the file: a row, and the CRC-32 of all rows up to and including it."""
 CHUNK_ROWS = 2**13
-# Rows stay in memory until an fdatasync has confirmed them. It is called at every snapshot, and after this many bytes.
+# Rows stay in memory until fdatasync has confirmed them. It is called at every snapshot, and after this many bytes.
 SYNC_BYTES = 2**24
 # If the disk has refused this many bytes of rows, the leader ends, so that a full disk does not fill the memory.
 MOST_BYTES_IN_MEMORY = 2**28
@@ -83,7 +83,7 @@ class LeaderStretch(Row):
 
 
 class Piece(NamedTuple):
-    """The first `rows` rows of a leader's file. `checksum`: that of the last row; without rows, of the previous piece."""
+    """The first `rows` rows of a leader's file. `checksum`: of the last row or, if there is none, the previous piece."""
 
     path: Path
     rows: int

@@ -79,7 +79,7 @@ _OF_A_DIVERGED_RUN = {"loss", "learning_rate", "metric"}  # may be NaN or infini
 
 
 class Counts(NamedTuple):
-    """The counters that a parameter server keeps in addition to its rows. A different method increments each counter."""
+    """The counters that a parameter server keeps in addition to its rows. A separate method increments each of them."""
 
     version: int
     accepted: int  # gradients

@@ -74,7 +74,7 @@ class LogFormat:
 
 
 class JsonLines(LogFormat):
-    """The log format with a JSON object per line: time (RFC 3339), level, task, event, message, and more fields."""
+    """The format of one JSON object per line: time (RFC 3339), level, task, event, message, and the line's fields."""
 
     name = "json"
     is_text = False

@@ -84,7 +84,7 @@ class Monitor:
         return f"{row.deciding} {self.text(row)}"
 
     def best_so_far(self, row: CheckpointScores) -> str:
-        """Return words to end a line about the best score so far. They name the metric if the user has chosen it."""
+        """Return the end of a line about the best score so far. It names the metric if the user has chosen one."""
         return f", best so far{'' if self.name == AUTO else f' by {row.deciding} {self.name}'}"
 
 

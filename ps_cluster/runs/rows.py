@@ -206,7 +206,7 @@ class CategoryColumn(Row):
 
 
 class TableEncoding(Row):
-    """encoding.json of a packed table: how its columns, in this order, become inputs. Training rows decide this."""
+    """encoding.json of a packed table: how its columns, in order, become inputs. It depends only on training rows."""
 
     target: Name
     numbers: list[NumberColumn]

@@ -7,9 +7,9 @@ every pixel is the same for all classes: only relations between pixels tell them
 The shape is a blend of the shapes of two classes. Its outline is where a weighted mean of the distances to the outlines
 of both classes is 0. The class with the larger weight is the label. The smaller weight is uniform between
 `LEAST_OF_ANOTHER` and one half, so classes meet without a gap, and the error of a network measures how finely it tells
-them apart. There is always something left to learn, so the scores show when training goes wrong. No label is wrong, so an
-accuracy of 100 % would be possible if clutter and noise never hid a shape. The default run reaches about 90 %. A linear
-model of the pixels stays below 20 %.
+them apart. There is always something left to learn, so the scores show when training goes wrong. No label is wrong, so
+an accuracy of 100 % would be possible if clutter and noise never hid a shape. The default run reaches about 90 %. A
+linear model of the pixels stays below 20 %.
 """
 
 from __future__ import annotations
