@@ -38,7 +38,7 @@ class Described:
 
 
 def describe(dataset: PackedDataset, most_bytes: int = MOST_BYTES) -> list[Described]:
-    """Return statistics of each input, the target and the weight, or of each of their columns if their rows are short.
+    """Return statistics of each field (input, target or weight), or of each of its columns if the field has short rows.
 
     The columns of a table appear under their own names and in their own units, without their missing values.
     """

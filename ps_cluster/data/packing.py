@@ -217,7 +217,7 @@ _PROGRESS_INTERVAL_S = 5.0
 
 
 class PackingProgress:
-    """The progress of packing. A notice shows the percentage of bytes written so far, at most every five seconds."""
+    """The progress of packing. At most every five seconds, a notice shows the percentage of bytes written so far."""
 
     def __init__(self, name: str, total_bytes: int, notify: Notify, clock: Callable[[], float] = time.monotonic):
         self._name, self._total, self._notify, self._clock = name, total_bytes, notify, clock

@@ -72,7 +72,7 @@ class CheckpointError(UserError):
 
 
 class CheckpointUnreadable(CheckpointError):
-    """A checkpoint that the system refused to read, e.g. for lack of permission. It may be readable later."""
+    """A checkpoint that the system refused to read (an I/O error, no permission, a folder). It may be readable later."""
 
 
 class StatesUnreadable(RunFailed):

@@ -27,7 +27,7 @@ Pair = Annotated[tuple[Number, Number], Strict(False)]  # JSON has no tuples
 
 
 class Row(BaseModel):
-    """A row with strict types and finite numbers. Unknown fields are ignored: a later version may have written them."""
+    """A row with strict types and finite numbers. Unknown fields are ignored, because later versions may write more."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore", allow_inf_nan=False)
 

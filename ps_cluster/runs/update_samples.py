@@ -41,9 +41,9 @@ class SampledShard:
       given: [n] or [vectors * n], all weights of the shard that the worker got.
       given_positions: int64 [n], the positions of these weights.
       given_statistics: [m], the statistics of the shard that the worker got.
-      at_pull: name → the values at the time of the pull from which the given weights were computed: "weights" [k'], and
-        other values of the staleness method; single numbers are [1]. k' is k without the numbers in rows of embedding
-        tables, which are the last of the k values.
+      at_pull: name → the values, as they were at the pull, from which the given weights were computed: "weights" [k'],
+        and other values of the staleness method; single numbers are [1]. k' is k without the numbers in rows of
+        embedding tables, which are the last of the k values.
       rows_at_pull: [r], the rows of embedding tables as the shard had them at the time of the pull. The last r values
         of `given` are what the worker got for these rows.
       gradient: [k], as received; in rounds the mean of all gradients.

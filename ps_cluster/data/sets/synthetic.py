@@ -112,7 +112,7 @@ def _shape_coverage(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 def blended_distance(
     labels: np.ndarray, others: np.ndarray, part: np.ndarray, u: np.ndarray, v: np.ndarray
 ) -> np.ndarray:
-    """Return the distances to a blend of two classes' outlines. `part`: the weight of `others`, float32 [B, 1, 1]."""
+    """Return the distance of each point to the outline of a blend. `part`: the weight of `others`, float32 [B, 1, 1]."""
     distance: np.ndarray = (1 - part) * distance_outside(labels, u, v) + part * distance_outside(others, u, v)
     return distance
 
