@@ -1,4 +1,4 @@
-"""Find, download, verify, generate and pack data sets, without TensorFlow, because the launcher imports these modules.
+"""Find, download, verify, generate and pack data sets. The launcher imports these modules, so they avoid TensorFlow.
 
-`batches.py`, `augment.py` and the modules that recompute them need TensorFlow. They run on the workers.
+The exceptions are `batches.py` and `augment.py`, which run on the workers, and the modules that recompute their work.
 """

@@ -32,7 +32,7 @@ class ArrayForm(NamedTuple):
 
 
 def form_of(path: Path, name: str) -> ArrayForm | None:
-    """Return the form of the array `name` in an .npz, or in a folder of .npy files; None if it can't be read."""
+    """Return the dtype and shape of an array in an .npz file or a folder of .npy files; None if they can't be read."""
     try:
         if path.is_dir():
             with open_regular(path / f"{name}.npy") as file:
@@ -88,7 +88,7 @@ def _member(path: Path, file: BinaryIO, archive: zipfile.ZipFile, info: zipfile.
 
 
 def _mapped(path: Path, name: str, form: ArrayForm, end: int) -> np.ndarray:
-    """Map an array of a file. `end`: the offset at which its values end, in bytes."""
+    """Memory-map an array in a file. `end`: the offset in the file at which the array's values end, in bytes."""
     _check_size(name, form, end - form.begin)
     if 0 in form.shape:
         return np.empty(form.shape, form.dtype)

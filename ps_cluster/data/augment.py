@@ -1,4 +1,4 @@
-"""Vary a batch of training images at random: a pure function of (seed, step, image, epoch).
+"""Vary a batch of training images at random, as a pure function of (seed, step, image, epoch).
 
 This is TensorFlow graph code for use inside a `tf.function` on a worker. It is vectorised, and draws random numbers
 separately for each image.
@@ -100,7 +100,7 @@ def resized(
 
 
 def alternating_flips(ids: tf.Tensor, epochs: tf.Tensor, *, seed: int) -> tf.Tensor:
-    """Return which images to mirror, bool [B]: a random half in epoch 0, from then on each image in every second epoch.
+    """Return which images to mirror, bool [B]. Epoch 0 mirrors a random half; from then on the halves alternate.
 
     Two consecutive epochs thus show each image both ways (Jordan 2024, arXiv:2404.00498, section 3.6). A keyed hash of
     the image's id decides whether epoch 0 mirrors it, so no state is needed. `ids`, `epochs`: int64 [B].
@@ -168,7 +168,7 @@ def cut_out(images: tf.Tensor, centres: tf.Tensor, side: int, colour: Sequence[f
       images: uint8 or float32 [B, H, W, C], pixels 0..255.
       centres: int32 [2, B], row and column; an even square reaches one pixel further up and left than down and right.
       side: the side of the square, in pixels.
-      colour: a value for each channel: the mean of the training images, which normalisation maps to 0.
+      colour: a value for each channel, namely the mean of the training images, because normalisation maps it to 0.
     """
     height, width, channels = images.shape[1:]
 

@@ -1,4 +1,4 @@
-"""Compute the batch of a step id: a pure function of (seed, step), so every worker computes the same batch.
+"""Compute the batch of a step id, as a pure function of (seed, step), so that every worker computes the same batch.
 
 This is TensorFlow graph code for use inside a `tf.function` on a worker.
 """
@@ -93,8 +93,8 @@ def splitmix64(bits: tf.Tensor) -> tf.Tensor:
 
 
 def _shuffled(index: tf.Tensor, key: tf.Tensor, count: int | tf.Tensor) -> tf.Tensor:
-    """Return what a random permutation of 0 .. count − 1 maps each index to, int64 [B]. `key`: int64 [3] or [B, 3]."""
-    # The public wrapper accepts only one key for all indices. It and this op use only the low 32 bits of each word.
+    """Map indices by a random permutation of 0 .. count − 1. Return int64 [B]. `key`: int64 [3] or [B, 3]."""
+    # The public wrapper accepts only one key for all indices. Wrapper and op use only the low 32 bits of each word.
     return tf.raw_ops.RandomIndexShuffle(
         index=index, seed=key, max_index=tf.cast(count - 1, tf.int64), rounds=_SHUFFLE_ROUNDS
     )
@@ -120,7 +120,7 @@ class BatchRows(NamedTuple):
 
 
 def packed_examples(batch: Batch, spec: ExampleSpec, examples: int) -> dict[str, tf.Tensor]:
-    """Read a batch from the files in the working directory of the process that executes the graph: name → [B, ...]."""
+    """Return a batch, name → [B, ...], from files in the working directory of the process that executes the graph."""
     return {
         name: tf.gather(map_rows(file_name("train", name, field), field.packed, examples), batch.ids)
         for name, field in fields_of(spec).items()

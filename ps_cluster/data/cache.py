@@ -37,12 +37,12 @@ def archive_folders(cache_dir: Path) -> tuple[Path, ...]:
 
 
 def packed_folder(cache_dir: Path) -> Path:
-    """Return the folder of packed copies. Each format has its own folder, so other versions keep their copies."""
+    """Return the folder of packed copies. Each version of the format has its own folder and its own copies."""
     return cache_dir / f"packed-{packed.FORMAT}"
 
 
 def fingerprint(source: Path) -> str:
-    """Return eight hexadecimal digits that change with the names, sizes or times of a file, or of the files of a folder."""
+    """Return eight hexadecimal digits that depend on the names, sizes and modification times of a source's files."""
     digest = hashlib.sha256()
     for path, status in _files(source):
         digest.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\n".encode(errors="surrogateescape"))

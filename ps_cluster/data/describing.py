@@ -38,7 +38,7 @@ class Described:
 
 
 def describe(dataset: PackedDataset, most_bytes: int = MOST_BYTES) -> list[Described]:
-    """Return statistics of each input, the target and the weight. If a field has short rows, return them by column.
+    """Return statistics of each field (input, target or weight), or of each of its columns if the field has short rows.
 
     The columns of a table appear under their own names and in their own units, without their missing values.
     """
@@ -55,7 +55,7 @@ def describe(dataset: PackedDataset, most_bytes: int = MOST_BYTES) -> list[Descr
 
 
 def _described(columns: Sequence[_Column], field: ArrayField, rows: np.ndarray, most_bytes: int) -> list[Described]:
-    """Return the statistics of each column of the rows. A field that is described as a whole is a single column."""
+    """Return the statistics of each of the `columns`. A field that is described as a whole has a single column."""
     mean, std = (np.array(of) for of in zip(*((column.mean, column.std) for column in columns)))
     moments, low, high, read = Moments(), np.full(len(columns), np.inf), np.full(len(columns), -np.inf), 0
     every = max(1, -(-rows.nbytes // most_bytes))
@@ -125,7 +125,7 @@ def _first_values(row: np.ndarray) -> str:
 
 @dataclass(frozen=True)
 class _Column:
-    """A column. A table's column was encoded as (value - mean) / std, or as codes (from 1) of `values`."""
+    """A column. Numbers of a table were encoded as (value - mean) / std, categories as codes (from 1) of `values`."""
 
     name: str
     mean: float = 0.0
@@ -136,7 +136,7 @@ class _Column:
     def text(self, value: float) -> str:
         """Return an encoded value as it was in the table.
 
-        In a column with missing values, the mean is shown as a missing value, because missing values became the mean.
+        In a column with missing numbers, the mean is shown as missing, because missing numbers became the mean.
         """
         if self.values:
             return self.values[int(value) - 1] if value else "missing or unknown" if self.missing else "unknown"
@@ -146,7 +146,7 @@ class _Column:
 
 
 def _encoded_columns(dataset: PackedDataset) -> dict[str, list[_Column]]:
-    """Return field → its columns, for a data set that was packed from a table; else an empty mapping."""
+    """Return field → columns of the field, for a data set that was packed from a table; else an empty mapping."""
     encoding = dataset.encoding()
     if encoding is None:
         return {}

@@ -121,7 +121,7 @@ class _Transfer:
             self._receive(response)
 
     def _refused(self, error: urllib.error.HTTPError) -> None:
-        """Raise an error for a refused request, as `attempt` does. Return if the file is already complete."""
+        """Raise _Interrupted or DownloadError (see `attempt`) for a refused request. Return if the file is complete."""
         if error.code == 416 and _whole_size(error.headers) == self.size:
             return
         if error.code == 416:
@@ -165,7 +165,7 @@ def _read(response: http.client.HTTPResponse) -> bytes:
 def _open(request: urllib.request.Request, patience: Patience) -> http.client.HTTPResponse:
     """Call urlopen in a thread, with a limit on the total time.
 
-    The timeout of urlopen itself covers neither the resolution of a name nor the several addresses that it may have.
+    The timeout of urlopen itself does not limit the resolution of a host name, and begins anew for each address of it.
     """
     answer: queue.SimpleQueue[http.client.HTTPResponse | Exception] = queue.SimpleQueue()
 

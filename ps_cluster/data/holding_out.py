@@ -19,7 +19,7 @@ _SEED = 0
 
 
 class HeldOut(NamedTuple):
-    """Which examples are trained on, and which are held out to test on."""
+    """The division of the examples into those to train on, and those that are held out to test on."""
 
     train: np.ndarray  # sorted ids
     test: np.ndarray  # sorted ids
@@ -27,9 +27,9 @@ class HeldOut(NamedTuple):
 
 
 def hold_out(targets: Targets, share: float) -> HeldOut | None:
-    """Choose examples at random, always by the same seed; return None if there are test targets already.
+    """Choose random examples to hold out, with a fixed seed; return None if there are test targets already.
 
-    For a classification, the same share of each class is held out. Raises Malformed if there are too few examples.
+    For classification, the same share of each class is held out. Raises Malformed if there are too few examples.
     """
     if targets.test is not None:
         return None
@@ -62,9 +62,9 @@ def contents_of(
     """Return the contents of a data set from its inputs, weights (name → [N, ...]) and targets.
 
     Args:
-      held_out: what `hold_out` returned. The rows of both parts are selected from those of `train` during packing.
+      held_out: the result of `hold_out`. During packing, the rows of both splits are then selected from `train`.
       output: the name of the output that predicts `targets`, if there are other outputs.
-      others: name of another output → its targets.
+      others: the targets of the other outputs, by the names of these outputs.
     """
     of_outputs = {TARGET: targets, **{target_array(name): one for name, one in others.items()}}
     whole: Mapping[str, IndexableRows] = {**train, **{name: one.train for name, one in of_outputs.items()}}
@@ -92,9 +92,9 @@ def _held_out_of_each_class(share: float, order: np.ndarray, labels: np.ndarray)
 
 
 def _counts_to_hold_out(share: float, counts: np.ndarray) -> np.ndarray:
-    """Return how many examples of each class to hold out: its share rounded down, or one more.
+    """Return how many examples of each class to hold out: `share` of the class, rounded down, or one more.
 
-    The classes that lost most by the rounding get one more, until the sum is the share of all examples.
+    The classes that lose most by rounding get one more, until the sum is `share` of all examples.
     """
     most, exact = np.maximum(counts - 1, 0), share * counts
     wanted: np.ndarray = np.minimum(most, exact.astype(int))

@@ -1,7 +1,7 @@
 """List the data sets that this machine has: packed copies in the cache, and archives that can be packed.
 
-The names of packed data sets come from their manifests, which may come from anybody, so code that such a name refers to
-is never run.
+The name of a packed data set is read from its manifest, which anybody may have written. So if the name refers to code,
+that code is never run.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class Copy:
 
     @property
     def bytes(self) -> int:
-        """The size of all its files, in bytes."""
+        """The size of all files of the copy, in bytes."""
         return sum(file.stat().st_size for file in self.directory.iterdir() if file.is_file())
 
     @property
     def packed_at(self) -> float | None:
-        """The time at which it was written, in seconds since 1970; None if unknown."""
+        """The time at which the copy was written, in seconds since 1970; None if unknown."""
         return packed_at(self.directory) or None
 
 
@@ -61,7 +61,7 @@ class Entry:
 
 
 def entries(cache_dir: Path, data_dir: Path | None = None) -> list[Entry]:
-    """Return the data sets of the package, then those of users that were packed on this machine.
+    """Return the data sets of the package, followed by users' data sets that were packed on this machine.
 
     Archives are looked for in `data_dir` first, then in the caches.
     """
@@ -90,7 +90,7 @@ def copies(cache_dir: Path) -> list[Copy]:
 
 
 def open_copy(directory: Path, *, whole: bool = False) -> Copy:
-    """Return the copy in a folder, sound or damaged. `whole`: check its targets too."""
+    """Return the packed copy in a folder, even if it is damaged. `whole`: whether to check its targets too."""
     try:
         return Copy(directory, load_packed(directory, check_targets=whole))
     except Unusable as error:
@@ -113,13 +113,13 @@ def copies_named(names: Sequence[str], found: Sequence[Copy], cache_dir: Path) -
 
 
 def _has_name(copy: Copy, name: str) -> bool:
-    """Return whether a copy has this name, taken literally or as a path, which need not exist any more."""
+    """Return whether a copy's data set is called `name`, which may be a path. The path need not exist any more."""
     path = os.path.abspath(os.path.expanduser(name))
     return copy.name in (name, user_code.absolute(name, Path.cwd())) or copy.name.partition(":")[2] == path
 
 
 def verify(copy: Copy, progress: OnBytes = lambda done_bytes, total_bytes: None) -> Copy:
-    """Read and return a whole copy. It counts as damaged if its manifest, a size, a target or a checksum is wrong."""
+    """Read a whole copy and return it, marked as damaged if its manifest, a size, a target or a checksum is wrong."""
     copy = open_copy(copy.directory, whole=True)
     if copy.dataset is None:
         return copy

@@ -1,4 +1,4 @@
-"""Make rows of a data set when they are asked for, so that not all of them have to fit into memory."""
+"""Compute the rows of a data set only when they are read, so that not all rows have to fit into memory together."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ps_cluster.config.objectives import Rows
 
 @runtime_checkable
 class IndexableRows(Rows, Protocol):
-    """Rows that can be read by a slice, or by indices, int64 [M], as from a numpy array."""
+    """Rows that are read with a slice or with indices (int64 [M]), like those of a numpy array."""
 
     @property
     def dtype(self) -> np.dtype: ...
@@ -22,7 +22,7 @@ class IndexableRows(Rows, Protocol):
 
 
 class LazyRows(ABC):
-    """Rows [N, ...] of a fixed dtype and shape, made when they are read."""
+    """Rows [N, ...] of a fixed dtype and shape, which are computed when they are read."""
 
     def __init__(self, dtype: np.dtype, shape: tuple[int, ...]):
         self.dtype, self.shape = dtype, shape
@@ -36,7 +36,7 @@ class LazyRows(ABC):
 
 
 class SelectedRows(LazyRows):
-    """Some rows of another object: those with the indices `ids` [N], in this order."""
+    """The rows of another object that have the indices `ids` [N], in the order of `ids`."""
 
     def __init__(self, rows: IndexableRows, ids: np.ndarray):
         super().__init__(rows.dtype, (len(ids), *rows.shape[1:]))

@@ -10,7 +10,7 @@ from ps_cluster.config.objectives import ArrayField
 from ps_cluster.files.values import Malformed
 
 _MOST_CHANNELS = 4096  # a longer last axis is taken for a signal, not for channels, and gets no statistics
-_VALUES_AT_ONCE = 2**19  # as float64 they are up to eight times as large
+_VALUES_AT_ONCE = 2**19  # only some values at once, because as float64 they take up to eight times the memory
 
 
 class Moments:
@@ -38,21 +38,21 @@ class Moments:
 
     @property
     def mean(self) -> np.ndarray:
-        """The mean of the values; 0 where there are none."""
+        """The mean of the values at each position in a row; 0 at a position without values."""
         return self._total / np.maximum(self.count, 1) + (0.0 if self._origin is None else self._origin)
 
     @property
     def std(self) -> np.ndarray:
-        """The standard deviation of the values; 0 where there are none."""
+        """The standard deviation of the values at each position in a row; 0 at a position without values."""
         count = np.maximum(self.count, 1)
         with np.errstate(invalid="ignore", over="ignore"):
             return np.sqrt(np.maximum(self._squares / count - (self._total / count) ** 2, 0))
 
 
 class RunningStatistics:
-    """Collects the mean and standard deviation of a field along its last axis, or over all numbers if rows are scalars.
+    """The mean and standard deviation of a field per index of its last axis, or of all its numbers if rows are scalars.
 
-    It collects nothing for a field that is neither an image nor floats, that has published statistics, or whose last
+    They are not computed for a field that is neither an image nor floats, that has published statistics, or whose last
     axis is longer than `_MOST_CHANNELS`.
     """
 

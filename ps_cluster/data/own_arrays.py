@@ -98,7 +98,7 @@ def _by_split(given: Mapping[str, object], what: str, read: Callable[[str, objec
 
 
 def _checked_rows(name: str, value: object) -> IndexableRows:
-    """Return an array unchanged, and anything else as an array. Raises Malformed if that is impossible."""
+    """Return an array unchanged, and any other value converted to an array. Raises Malformed if that is impossible."""
     refuse_sparse(name, value)
     if isinstance(value, np.ma.MaskedArray):
         raise Malformed(f"{name} is a masked array, and masks are not used: give its values, e.g. {name}.filled(0)")
@@ -116,7 +116,7 @@ def _checked_rows(name: str, value: object) -> IndexableRows:
 
 def _as_array(name: str, value: object) -> np.ndarray:
     is_text = isinstance(value, list | tuple) and value and isinstance(value[0], str)
-    try:  # texts become objects, because each of numpy's own texts takes as much memory as the longest
+    try:  # strings become objects, because in an array of numpy strings each takes as much memory as the longest
         return np.asarray(value, object if is_text else None)
     except Exception as error:  # whatever the value's own class raises
         why = one_line(f"{type(error).__name__}: {error}", 200)
@@ -126,7 +126,7 @@ def _as_array(name: str, value: object) -> np.ndarray:
 
 
 def _by_output(name: str, value: object) -> dict[str, IndexableRows]:
-    """Return name of an output → its targets, from a mapping or a tuple of arrays. A single array has the name ""."""
+    """Return the targets by the names of their outputs, from a mapping or a tuple. A single array has the name ""."""
     if isinstance(value, tuple) and len(value) > 1 and all(getattr(one, "shape", None) for one in value):
         value = {output_by_place(place): one for place, one in enumerate(value)}
     if not isinstance(value, Mapping):
@@ -160,13 +160,13 @@ def _targets(outputs: Mapping[str, Mapping[str, IndexableRows]], name: str, obje
 
 
 def _without_objects(targets: np.ndarray) -> np.ndarray:
-    """Return Python's texts, such as those in a column of pandas, as numpy's texts. Other targets do not change."""
+    """Return Python strings, e.g. from a column of pandas, as numpy strings. Other targets are returned unchanged."""
     is_text = targets.dtype.kind == "O" and targets.size and all(isinstance(one, str) for one in targets.flat)
     return targets.astype(str) if is_text else targets
 
 
 def _with_texts(inputs: Mapping[str, Mapping[str, IndexableRows]]) -> dict[str, dict[str, IndexableRows]]:
-    """Return inputs by split, with texts as rows of code points that have the same form in all splits."""
+    """Return inputs by split, with texts as rows of code points that have the same length and dtype in all splits."""
     found = {split: dict(rows) for split, rows in inputs.items()}
     for name in found["train"]:
         parts = [rows[name] for rows in found.values()]
@@ -245,7 +245,7 @@ def _notes_on_pixels(inputs: Mapping[str, IndexableRows]) -> tuple[str, ...]:
 
 
 def _weights(given: Mapping[str, IndexableRows], split: str, examples: int) -> dict[str, np.ndarray]:
-    """Return name → weights float32 [N] of a split: ones if only the other split has weights, {} if neither has any."""
+    """Return the weights of a split, name → float32 [N]: ones if only the other split has weights, {} if none has."""
     if not given:
         return {}
     weights = np.asarray(given[split][:]) if split in given else np.ones(examples)

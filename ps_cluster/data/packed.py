@@ -89,7 +89,7 @@ class PackedDataset:
 
     @property
     def file_rows_to_train_on(self) -> tuple[int, ...]:
-        """How many of `train_examples` come from each file. The examples that are held out are at the end."""
+        """The number of `train_examples` from each file. Held-out examples come from the end of the last files."""
         starts = [0, *accumulate(self.file_rows)]
         return tuple(max(0, min(rows, self.train_examples - start)) for rows, start in zip(self.file_rows, starts))
 
@@ -177,16 +177,16 @@ def write_pointer(file: Path, dataset: PackedDataset) -> None:
 
 
 def write_form(folder: Path, dataset: PackedDataset) -> None:
-    """Copy only the description of the examples to `folder`: inputs, names of classes, and the encoding of a table."""
+    """Copy only the description of a data set to `folder`: inputs, names of classes, and the encoding of a table."""
     for name in (MANIFEST, ENCODING):
         if (dataset.directory / name).is_file():
             write_whole(folder / name, (dataset.directory / name).read_bytes())
 
 
 def load_form(folder: Path) -> PackedDataset:
-    """Open what `write_form` has written: a description of the examples of a data set, without the examples.
+    """Open a description of a data set without examples, which `write_form` has written.
 
-    Raises FileNotFoundError if there is none in `folder`, and UserError if it is damaged.
+    Raises FileNotFoundError if `folder` has no description, and UserError if the description is damaged.
     """
     manifest = read_manifest(folder)
     try:
@@ -196,9 +196,10 @@ def load_form(folder: Path) -> PackedDataset:
 
 
 def load_pointed(file: Path) -> PackedDataset:
-    """Open the data set whose location `write_pointer` wrote to `file`. Raises UserError if either is missing or damaged.
+    """Open the data set whose location `write_pointer` has written to `file`, without checking its targets.
 
-    Targets are not checked again: every task of a run calls this, and the launcher has checked them.
+    Every task of a run calls this function, and the launcher has already checked the targets. Raises UserError if the
+    file or the data set is missing or damaged.
     """
     try:
         return load_packed(Path(read_json(file, DatasetPointer).directory), check_targets=False)
@@ -224,7 +225,7 @@ def _of_manifest(directory: Path, manifest: Manifest) -> PackedDataset:
 
 
 def sizes(spec: ExampleSpec, examples: Mapping[str, int]) -> dict[str, int]:
-    """Return name of a file → its size in bytes. `examples`: split → number of its examples."""
+    """Return the size in bytes of each file, by the file's name. `examples`: the number of examples in each split."""
     fields = fields_of(spec).items()
     return {
         file_name(split, name, field): count * field.row_bytes
@@ -234,7 +235,7 @@ def sizes(spec: ExampleSpec, examples: Mapping[str, int]) -> dict[str, int]:
 
 
 def check_values(spec: ExampleSpec, split: str, rows: Mapping[str, Rows]) -> None:
-    """Raise ValueError for targets [N, ...] and weights [N] of a split that can't be trained on or scored.
+    """Raise ValueError if targets [N, ...] or weights [N] of a split can't be used for training or scoring.
 
     `rows`: the arrays of the split, by the names of `fields_of`.
     """

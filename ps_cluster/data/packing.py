@@ -41,9 +41,9 @@ def write_packed(
 ) -> PackedDataset:
     """Pack the contents of a data set into `directory`, which appears complete or not at all.
 
-    If another process packs the same folder at the same time, both use the copy of the one that finishes first. A
-    damaged folder of this name is replaced. `source`: what the contents were read from, for the manifest. `notify`: gets
-    lines about the progress, if packing takes long.
+    If another process packs the same folder at the same time, both processes use the copy that is complete first. A
+    damaged folder of this name is replaced. `source`: what the contents were read from, for the manifest. `notify` gets
+    lines about the progress if packing takes long.
 
     Raises UserError if the arrays do not fit the spec or each other, the folder can't be written, or the disk has no room.
     """
@@ -93,7 +93,7 @@ def remove_packed(directory: Path) -> None:
 
 
 def cannot_write(path: Path, error: OSError) -> UserError:
-    """Return the error for a cache that can't write `path`."""
+    """Return the error for a cache in which `path` can't be written."""
     return UserError(
         f"cache_dir: cannot write '{path}' ({error.strerror or error}); "
         "set PS_CLUSTER_CACHE to a folder with enough free space (CIFAR-10 takes 400 MB) that you may write to"
@@ -217,7 +217,7 @@ _PROGRESS_INTERVAL_S = 5.0
 
 
 class PackingProgress:
-    """Sends notices of the share of bytes that has been written, at most every five seconds."""
+    """The progress of packing. At most every five seconds, a notice shows the percentage of bytes written so far."""
 
     def __init__(self, name: str, total_bytes: int, notify: Notify, clock: Callable[[], float] = time.monotonic):
         self._name, self._total, self._notify, self._clock = name, total_bytes, notify, clock

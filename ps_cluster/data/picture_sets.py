@@ -85,7 +85,7 @@ def contents_of_pictures(
 def _split_readable(
     splits: Mapping[str, Sequence[Picture]], skip_bad: bool
 ) -> tuple[dict[str, list[Picture]], list[PictureInfo], list[str]]:
-    """Return the pictures that can be read, the information about each, and a note about the others."""
+    """Return the readable pictures by split, the information about them, and a note about the unreadable pictures."""
     sound: dict[str, list[Picture]] = {split: [] for split in splits}
     looked: list[PictureInfo] = []
     bad: list[str] = []

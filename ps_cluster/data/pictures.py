@@ -100,9 +100,9 @@ def unreadable_message(name: str, why: str) -> str:
 
 
 def common_size(found: Sequence[PictureInfo], wanted: tuple[int, int] | None) -> Size:
-    """Return the shape of the images: the wanted size, else that of all pictures; in RGB unless all are grey.
+    """Return the shape of the images: `wanted`, else the size of all pictures; 3 channels unless all pictures are grey.
 
-    `wanted`: height and width. Raises Malformed if no size is wanted, and the sizes of the pictures differ.
+    `wanted`: height and width. Raises Malformed if `wanted` is None and the pictures have different sizes.
     """
     sizes = Counter(one.size for one in found)
     if wanted is None and len(sizes) > 1:
@@ -132,7 +132,7 @@ def decode_picture(picture: Picture, size: Size) -> np.ndarray:
 
 
 def _open_image(file: BinaryIO) -> Image:
-    """Open a picture of a known format without decoding it. Raises Malformed for too many or for fractional pixels."""
+    """Open a picture of a known format, undecoded. Raises Malformed if it has too many pixels or fractional pixels."""
     from PIL import Image
 
     warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # reported as an error below

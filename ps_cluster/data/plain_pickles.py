@@ -81,9 +81,9 @@ class _PlainUnpickler(pickle.Unpickler):
         self._bytes_left = len(content)
 
     def _encode(self, text: str, encoding: str) -> bytes:
-        """Return bytes that Python 3 has pickled as text, so that Python 2 can read them.
+        """Return the bytes for which `text` stands. Python 3 pickles bytes as text if Python 2 has to read the pickle.
 
-        A pickle can use one text many times, so this refuses to return more bytes in total than the pickle has.
+        A pickle can use one text many times. Raises Malformed once all results together are longer than the pickle.
         """
         if encoding != "latin1":
             raise ValueError(f"bytes are read only in the encoding latin1, not in {encoding!r}")

@@ -52,7 +52,7 @@ class RecomputedBatches:
         sample: Sample | Stretch | WorkerParts | None = config.sample
         if isinstance(sample, WorkerParts):
             sample = sample.part(worker, config.cluster.workers, getitem)
-            # The number of the batch among those of this worker: each update takes one step of every worker.
+            # The number of the batch among this worker's batches: each update takes one step of every worker.
             step, within = np.divmod(batches, self._batches_per_step)
             numbers = step // config.steps_per_update * self._batches_per_step + within
         seen = self._examples if sample is None else sample.size(self._examples)
@@ -108,7 +108,7 @@ def _mixed(bits: np.ndarray) -> np.ndarray:
 
 
 def _shuffled(index: np.ndarray, keys: np.ndarray, count: int) -> np.ndarray:
-    """Return what a random permutation of 0 .. count - 1 maps each index to, int64 in the shape of `index`."""
+    """Map indices by a random permutation of 0 .. count - 1. Return int64 in the shape of `index`."""
     if not index.size:  # the operation refuses an empty input
         return index
     shuffled = tf.raw_ops.RandomIndexShuffle(

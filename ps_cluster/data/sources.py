@@ -101,7 +101,7 @@ def resolve_for_run(
 
 
 def _changed_since(path: Path | None, dataset: PackedDataset) -> str:
-    """Return a line if a user's files have changed since they were packed; "" if not, or if they are gone."""
+    """Return a line if a user's files have changed since they were packed; "" if they have not, or no longer exist."""
     if path is None or not _is_there(path) or fingerprint(path) in dataset.directory.name.split("-"):
         return ""
     return (
@@ -156,7 +156,7 @@ class _Search:
         return None
 
     def _find_packed(self, kind: DataSet[Any]) -> PackedDataset | None:
-        """Return a sound packed copy of a data set on disk: the one packed without --data-dir, else the newest one."""
+        """Return a sound packed copy of a data set: the one that was packed without --data-dir, else the newest one."""
         folder = self._packed_path(kind)
         copies = sorted(folder.parent.glob(f"{folder.name}-*"), key=packed_at, reverse=True)
         for directory in (folder, *copies):
@@ -193,7 +193,7 @@ class _Search:
         return dataset
 
     def generate_or_read(self, kind: DataSet[Any]) -> PackedDataset:
-        """Return the packed copy of a data set that code generates or reads, or that is at a path of the user."""
+        """Return the packed copy of a data set that is generated, read by code, or read from a user's path."""
         if kind.path is not None and not _is_there(kind.path):
             raise UserError(f"dataset: there is no '{kind.path}': correct the path")
         folder = self._packed_path(kind)
@@ -203,7 +203,7 @@ class _Search:
         return dataset
 
     def _pack(self, kind: DataSet[Any], source: Path | None, folder: Path) -> PackedDataset:
-        """Read a data set and pack it. Memory is bounded for files of users, because they may come from anybody."""
+        """Read a data set and pack it. For a user's files the memory is limited, because they may come from anybody."""
         what = f"{kind.full_name} from '{source}'" if source else f"the data set '{kind.name}'"
         self.notify(f"{'generating' if kind.generated else 'packing'} {what}, once")
         place = os.path.realpath(source) if source else str(kind.path or "")
@@ -215,7 +215,7 @@ class _Search:
             raise UserError(f"dataset: '{kind.path}': {error}") from error
 
     def _load_cached(self, folder: Path, otherwise: str = "packing again") -> PackedDataset | None:
-        """Return the packed copy if it is sound. A damaged copy stays until the next writer replaces it."""
+        """Return the packed copy if it is sound, else None. A damaged copy stays until the next writer replaces it."""
         if not os.path.exists(folder):
             return None
         untrusted.refuse_foreign(folder)
@@ -226,7 +226,7 @@ class _Search:
             return None
 
     def _packed_path(self, kind: DataSet[Any], *parts: str) -> Path:
-        """Return the folder of a packed copy. Its name ends with `parts`, and changes with all that the copy depends on."""
+        """Return the folder of a packed copy. Its name ends with `parts`, and reflects all that the copy depends on."""
         slug = kind.name
         if kind.path is not None:
             slug, parts = kind.path.stem, (_short_hash(kind.name), fingerprint(kind.path), *parts)
@@ -265,7 +265,7 @@ def _read_contents(kind: DataSet[Any], settings: DataSettings, source: Path | No
 
 
 def _is_there(path: Path) -> bool:
-    """Return whether something exists at a user's path, or matches it if it is a pattern."""
+    """Return whether a user's path exists or, if it is a pattern, whether anything matches it."""
     return bool(matches(path)) if is_pattern(path) else os.path.exists(path)
 
 

@@ -71,7 +71,7 @@ def choose_test_split(names: Iterable[str], is_labelled: Callable[[str], bool]) 
 
 
 def check_all_labelled(split: str, without: int, examples: int) -> None:
-    """Raise Malformed if examples have no label. `without`: how many of the `examples` have none."""
+    """Raise Malformed if examples of a split have no label. `without`: how many of its `examples` have no label."""
     if without:
         raise Malformed(
             f"in the split '{split}', {without:,} of {examples:,} examples have no label (it is missing, or "

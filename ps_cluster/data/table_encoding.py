@@ -32,7 +32,7 @@ class Encoding:
     """The encoding of columns as numbers."""
 
     def __init__(self, content: TableEncoding):
-        """Create the encoding that was learned from a table, or stored with a packed one."""
+        """Create an encoding from its content, which was learned from a table or stored with a packed table."""
         self.content = content
         self.numbers = [column.name for column in content.numbers]
         self.categories = [column.name for column in content.categories]
@@ -43,7 +43,7 @@ class Encoding:
         self._std = np.array([column.std for column in content.numbers])
 
     def arrays(self, table: PiecewiseTable, rows: int, width: Width) -> dict[str, StreamedRows]:
-        """Return the inputs of a table of N rows: numbers float32 [N, k], categories int32 [N, m], codes of texts [N, t, c]."""
+        """Return inputs for N rows: numbers float32 [N, k], categories int32 [N, m], texts as code points [N, t, c]."""
 
         def streamed(
             columns: list[str], dtype: str, encode: Callable[[RecordBatch], np.ndarray], *more: int
@@ -65,7 +65,7 @@ class Encoding:
     def encoded(self, table: PiecewiseTable) -> Iterator[dict[str, np.ndarray]]:
         """Yield the inputs of all rows of another table, in pieces.
 
-        Raises Malformed if a column is missing, or has times where the training had numbers or vice versa.
+        Raises Malformed if a column is missing, or has times where the training data had numbers or vice versa.
         """
         columns = [*self.numbers, *self.categories, *self.texts]
         if missing := [name for name in columns if name not in table.columns]:
@@ -83,11 +83,11 @@ class Encoding:
             yield numbers | ({"categories": self._as_codes(batch)} if self.categories else {}) | texts
 
     def text_pieces(self, table: PiecewiseTable) -> Iterator[np.ndarray]:
-        """Yield the columns of texts in pieces, [B, t] of Python's texts."""
+        """Yield the columns of texts in pieces, which are arrays [B, t] of Python strings."""
         yield from map(self._as_texts, table.batches(self.texts)) if self.texts else ()
 
     def _as_texts(self, batch: RecordBatch) -> np.ndarray:
-        """Return the columns of texts, [B, t] of Python's texts. A missing text is ""."""
+        """Return the columns of texts as an array [B, t] of Python strings. A missing text is ""."""
         return np.stack([as_texts(batch.column(name)) for name in self.texts], 1)
 
     def _as_numbers(self, batch: RecordBatch) -> np.ndarray:
@@ -154,7 +154,7 @@ def learn_encoding(table: PiecewiseTable, kept: np.ndarray | None, roles: Roles)
 
 
 def _check_finite(columns: Sequence[str], finite: np.ndarray) -> None:
-    """Raise Malformed if a column is not finite. `finite`: bool [k], whether each of the columns is."""
+    """Raise Malformed if a column has values that are not finite. `finite`: bool [k], False for such columns."""
     if not finite.all():
         raise Malformed(f"the column '{columns[int(np.argmin(finite))]}' has infinite or too large values")
 
@@ -168,7 +168,7 @@ def _floats(batch: RecordBatch, names: Sequence[str]) -> np.ndarray:
 
 
 def as_texts(column: Column) -> np.ndarray:
-    """Return a column as Python's texts [B]. A missing text is ""."""
+    """Return a column as an array [B] of Python strings. A missing text is ""."""
     return column.cast(pyarrow.string()).fill_null("").to_numpy(zero_copy_only=False)
 
 

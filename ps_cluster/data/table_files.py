@@ -23,7 +23,7 @@ Types = Mapping[str, DataType]
 
 
 def widened(kind: DataType) -> DataType:
-    """Return a type for all rows of a column: floats for whole numbers, since later rows may have fractions."""
+    """Return a type for all rows of a column. Whole numbers become floats, because later rows may have fractions."""
     return pyarrow.float64() if kinds.is_integer(kind) else kind
 
 
@@ -36,7 +36,7 @@ def _value_type(kind: DataType) -> DataType:
 
 
 def _is_compatible(own: DataType, wanted: DataType) -> bool:
-    """Return whether a column of type `own` can be read as `wanted`. Numbers in one table can't be dates in another."""
+    """Return whether a column of type `own` can be read as type `wanted`, e.g. integers as floats, but not as dates."""
     if _value_type(own) == wanted or kinds.is_null(own) or kinds.is_string(wanted):  # any value can be a name
         return True
     return are_numbers(own, wanted) or (kinds.is_temporal(own) and kinds.is_temporal(wanted))
@@ -150,7 +150,7 @@ class CsvTable(PiecewiseTable):
             yield reader
 
     def _of_another_type(self, text: str) -> str | None:
-        """Return a better message than pyarrow's about a wrong value, with column and line; None for other messages."""
+        """Return a better message, with column and line, if pyarrow's message is about a wrong value; else None."""
         if not (found := _INVALID_VALUE.fullmatch(text)):
             return None
         name, value = self._names[int(found["column"])], found["value"]
@@ -175,7 +175,7 @@ def wrong_value_message(column: str, kind: str, value: str, place: str, advice: 
 
 
 def _has_decimal_commas(lines: bytes) -> bool:
-    """Return whether these lines have numbers with a decimal comma and none with a point. 1,234 alone is no proof."""
+    """Return whether numbers in lines have decimal commas, and none has a point. Commas as in 1,234 do not count."""
     found = _DECIMAL_COMMA.findall(lines)
     return not all(map(_THOUSANDS.fullmatch, found)) and not _DECIMAL_POINT.search(lines)
 
@@ -295,8 +295,8 @@ def ending_of(path: Path) -> str:
 def open_tables(files: Mapping[str, Sequence[Path]], text: Sequence[str]) -> dict[str, PiecewiseTable]:
     """Open the files of each split as one table, and return split → table. `files`: split → files.
 
-    A column has the same type in all tables: that of the first table in which it has a value. `text`: columns that are
-    read as text, even if they look like numbers.
+    A column has the same type in all tables, namely its type in the first table where it has a value. `text`: columns
+    that are read as text, even if they look like numbers.
     """
     types: dict[str, DataType] = {name: pyarrow.string() for name in text}
     tables: dict[str, PiecewiseTable] = {}
@@ -310,7 +310,7 @@ def open_tables(files: Mapping[str, Sequence[Path]], text: Sequence[str]) -> dic
 
 
 def _open_parts(files: Sequence[Path], types: dict[str, DataType], text: Sequence[str]) -> list[PiecewiseTable]:
-    """Open the files of one table. `types`: the types that are known already; those of other columns are added."""
+    """Open the files of one table. `types`: the known types of columns, to which the types of new columns are added."""
     opened: list[PiecewiseTable] = []
     for file in files:
         table = _open(file, types)
@@ -356,7 +356,7 @@ def _check_columns(path: Path, columns: int) -> None:
 
 @contextmanager
 def arrow_errors(what: str, rephrase: Callable[[str], str | None] = lambda text: None) -> Iterator[None]:
-    """Raise Malformed for errors of pyarrow in a block. `rephrase`: returns a better message than pyarrow's, or None."""
+    """Raise Malformed for pyarrow's errors in a block. `rephrase` returns a better message than pyarrow's, or None."""
     try:
         yield
     except MemoryError:  # also pyarrow's own, which is an ArrowException too

@@ -99,7 +99,7 @@ def _kept_rows(rows_of_parts: Sequence[int], kept: np.ndarray | None) -> tuple[i
 
 
 def _identifier_notes(table: PiecewiseTable, roles: Roles, settings: TableSettings) -> Iterator[str]:
-    """Yield a line about input columns of whole numbers or texts that have a different value in every row."""
+    """Yield a line about the input columns of whole numbers or texts that `columns_without_repeats` finds."""
     whole = [name for name in roles.numbers if kinds.is_integer(table.columns[name])]
     found = columns_without_repeats(
         table, [*whole, *(name for name in roles.categories if name not in settings.categorical)]
@@ -113,7 +113,7 @@ def _identifier_notes(table: PiecewiseTable, roles: Roles, settings: TableSettin
 
 
 def columns_without_repeats(table: PiecewiseTable, names: Sequence[str]) -> list[str]:
-    """Return the columns that have a value in each of the first rows, and no value twice; [] for a short table."""
+    """Return the columns in which no value is missing or repeated in the first rows; [] for a short table."""
     parts: dict[str, list[Column]] = {name: [] for name in names}
     rows = 0
     for batch in table.batches(names) if names else ():
@@ -197,7 +197,7 @@ def _choose_roles(columns: Types, settings: TableSettings) -> Roles:
 
 
 def _is_category(name: str, kind: DataType) -> bool:
-    """Return whether a column holds names. Raises Malformed if it holds neither names nor numbers."""
+    """Return whether a column holds categories, not numbers or times. Raises Malformed for any other type of values."""
     if kinds.is_dictionary(kind):
         kind = kind.value_type
     if any(test(kind) for test in (kinds.is_boolean, kinds.is_string, kinds.is_large_string, kinds.is_null)):
@@ -219,7 +219,7 @@ def _check_same_columns(tables: Mapping[str, PiecewiseTable], roles: Roles) -> N
 
 
 def _whole_column(table: PiecewiseTable, name: str, *, is_text: bool) -> np.ndarray:
-    """Return a column of a table: as text, with "" for a missing value, or as float64, with NaN."""
+    """Return a column of a table, as text or as float64. A missing value is "" or NaN, respectively."""
     columns = (batch.column(name) for batch in table.batches([name]))
     if is_text:
         return np.concatenate([np.empty(0, str), *(as_texts(column).astype(str) for column in columns)])
@@ -245,7 +245,7 @@ def _target_columns(
 def _targets_in(
     tables: Mapping[str, PiecewiseTable], found: Mapping[str, np.ndarray], name: str, settings: TableSettings
 ) -> Targets:
-    """Return the targets. By default text and few different whole numbers are classes; other numbers are a regression."""
+    """Return the targets. By default texts and few different whole numbers are classes; others mean regression."""
     kind = tables["train"].columns[name]
     is_text = _is_category(name, kind)
     for split, values in found.items():

@@ -1,4 +1,4 @@
-"""Pack texts as rows of code points, and turn packed rows, of texts or anything else, into the inputs of networks."""
+"""Pack texts as rows of code points, and convert packed rows, of texts or of other data, to the inputs of networks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _AT_ONCE = 2**12  # texts that are read together
 
 
 class Width(NamedTuple):
-    """The length and the dtype in which all texts fit when they are packed."""
+    """The number of characters and the dtype of packed texts, into which all texts fit."""
 
     characters: int  # the length of the longest text
     code: str  # a dtype that holds the highest code point of all texts
@@ -35,7 +35,7 @@ class TextRows(LazyRows):
 
 
 def is_text(rows: Rows) -> bool:
-    """Return whether rows are texts of numpy or of Python. This looks only at the first row."""
+    """Return whether rows are numpy strings or Python strings. Only the first row is examined."""
     if rows.dtype.kind == "O":  # a tensor of texts has this dtype too, and its texts are bytes
         return isinstance(next(iter(np.asarray(rows[:1]).flat), None), str | bytes)
     return rows.dtype.kind in "UST"
@@ -72,7 +72,7 @@ def width_of(name: str, pieces: Iterable[np.ndarray]) -> Width:
 
 
 def codes_of(texts: np.ndarray, characters: int | None = None) -> np.ndarray:
-    """Return the code points of texts [...], uint32 [..., characters]; by default, as many as the longest text has."""
+    """Return the code points of texts [...], uint32 [..., characters], by default with room for the longest text."""
     if texts.dtype.kind == "S":
         texts = np.char.decode(texts, "utf-8", "replace")
     elif texts.dtype.kind == "O" and any(isinstance(text, bytes) for text in texts.flat):
@@ -84,7 +84,7 @@ def codes_of(texts: np.ndarray, characters: int | None = None) -> np.ndarray:
 
 
 def texts_of(codes: np.ndarray) -> np.ndarray:
-    """Return the texts of code points [..., characters]: an array [...] of Python's texts."""
+    """Return the texts that have these code points [..., characters], as an array [...] of Python strings."""
     whole = np.ascontiguousarray(codes, np.uint32)
     return whole.view(f"U{codes.shape[-1]}")[..., 0].astype(object)
 

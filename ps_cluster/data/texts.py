@@ -1,4 +1,4 @@
-"""Make data sets of text: cut files into windows of bytes, in which each byte is predicted from those before it.
+"""Make data sets of text: cut files into windows of bytes, in which each byte is predicted from the bytes before it.
 
 `forms/text.py` reads a user's text, and `sets/python_source.py` is a data set of the package.
 """

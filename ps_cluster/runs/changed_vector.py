@@ -8,7 +8,7 @@ from ps_cluster.files.values import Malformed
 
 
 def ranges_of(begins: np.ndarray, width: int) -> np.ndarray:
-    """Return the ranges of a vector that some rows cover, ascending, int64 [k, 2]: [begin, end) of each.
+    """Return the ranges [begin, end) of a vector that some rows cover, in ascending order, int64 [k, 2].
 
     `begins`: int64 [rows], the position of each row's first number, in any order. `width`: how many numbers a row has.
     """
@@ -18,7 +18,7 @@ def ranges_of(begins: np.ndarray, width: int) -> np.ndarray:
 
 
 class ChangedVector:
-    """A vector, float32 [n]. Its changed numbers are in a snapshot's file, all other numbers in a full state's file.
+    """A vector, float32 [n]. A snapshot's file has its changed numbers, and a full state's file has all other numbers.
 
     A slice of the vector is an array. The whole vector need not be in memory. `shape` and `ndim` describe the whole vector.
     """

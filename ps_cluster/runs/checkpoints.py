@@ -72,7 +72,7 @@ class CheckpointError(UserError):
 
 
 class CheckpointUnreadable(CheckpointError):
-    """A checkpoint that the system refused to read (I/O error, no permission, a folder). It may be readable later."""
+    """A checkpoint that the system refused to read (an I/O error, no permission, a folder). It may be readable later."""
 
 
 class StatesUnreadable(RunFailed):
@@ -94,7 +94,7 @@ class TallyState(Row):
     """Sums over the ledger (training/run_progress.py).
 
     Attributes:
-      workers: index, pid, updates and examples of each process.
+      workers: for each worker process, its index, its pid, and its numbers of updates and of examples.
       first_updates: for each worker, its index, the time of its first update [s of training], and the number of
         examples of all workers up to that time.
       bad_losses: the number of steps whose loss was NaN or infinite.
@@ -111,7 +111,7 @@ class TallyState(Row):
 
 
 class ProgressState(Row):
-    """Scheduled and applied work (training/run_progress.py)."""
+    """The scheduled and the applied work of a training (training/run_progress.py)."""
 
     scheduled: StepsState
     applied: StepsState
@@ -125,7 +125,7 @@ class CheckpointMeta(Row):
     Attributes:
       times, progress: state that the next leader resumes.
       data: what distinguishes the packed data set from other data sets (training/agreement.py).
-      network: path and shape of each variable, in the order of the vectors, the statistics last.
+      network: the path and shape of each variable, in the order of the vectors. Statistics come last.
       leaders: the work of each leader, in order. The last leader wrote the checkpoint.
     """
 
@@ -158,10 +158,10 @@ class CheckpointHeader(Row):
 
 
 class EndedMark(Row):
-    """checkpoints/ended.json: the checkpoint of `last_step` is the last one.
+    """The file checkpoints/ended.json, a mark that the checkpoint of `last_step` is the last one.
 
     Attributes:
-      goes_on: another leader will continue, so more checkpoints may come.
+      goes_on: whether another leader will continue, so that more checkpoints may come.
       term: the leader's number (runs/leaders.py). If there are states of a later leader, the mark does not count.
     """
 
@@ -218,7 +218,7 @@ def name_of(step: int, term: int, since: int | None = None) -> str:
 
 
 def path_of(directory: Path, step: int) -> Path:
-    """Return the path of a step's checkpoint by the newest leader that wrote one; if none did, the path for term 0."""
+    """Return the path of the newest leader's checkpoint of a step; if there is none, the path for term 0."""
     return by_step(directory).get(step, directory / name_of(step, 0))
 
 
@@ -237,7 +237,7 @@ def states(*directories: Path) -> list[State]:
 
 
 def by_step(directory: Path) -> dict[int, Path]:
-    """Return a dict from each step, ascending, to the newest leader's checkpoint of it; empty without a directory."""
+    """Return step → path, ascending, of the newest leader's checkpoint of each step; empty without a directory."""
     return dict(sorted((state.step, state.path) for state in states(directory)))
 
 
@@ -288,7 +288,7 @@ def save(directory: Path, checkpoint: Checkpoint, keep: int, spare: int | None =
 
 
 def as_full_state(path: Path, checkpoint: Checkpoint) -> FullState:
-    """Return the reference to a written checkpoint for snapshots that build on it. Raises CheckpointNotWritten."""
+    """Return a reference to a written checkpoint, for snapshots that build on it. Raises CheckpointNotWritten."""
     try:
         return FullState(step=checkpoint.step, term=checkpoint.term, checksum=checksum_of(path))
     except OSError as error:
@@ -374,7 +374,7 @@ def load(path: Path) -> Checkpoint:
 
 
 def _on_full_state(path: Path, found: Checkpoint, since: FullState) -> Checkpoint:
-    """Return a snapshot of changed rows together with the full state on which it builds. Raises as `load` does."""
+    """Return a snapshot of changed rows with the full state on which it builds. Raises the same errors as `load`."""
     full_path = path.parent / name_of(since.step, since.term)
     try:
         full = load(full_path)
@@ -446,7 +446,7 @@ def load_to_go_on(
     check: Callable[[Checkpoint], None],
     sleep: Callable[[float], None] = time.sleep,
 ) -> Checkpoint | None:
-    """Return the newest checkpoint that can be read, as `load_newest_good` does. If reading is refused, try again.
+    """Return the newest checkpoint that can be read, like `load_newest_good`, but try again if reading is refused.
 
     No older state is used instead, because the newer states would then be removed. Raises StatesUnreadable if the system
     still refuses after the last attempt.
@@ -474,7 +474,7 @@ def mark_ended(
 
 
 def ended(directory: Path) -> EndedMark | None:
-    """Return the mark if training has ended, else None. Raises CheckpointError if the mark can't be read."""
+    """Return the mark that training has ended; None without it. Raises CheckpointError if the mark can't be read."""
     try:
         mark = read_json(directory / ENDED, EndedMark)
     except (FileNotFoundError, NotADirectoryError):
@@ -486,5 +486,5 @@ def ended(directory: Path) -> EndedMark | None:
 
 
 def clear_ended(directory: Path) -> None:
-    """Remove the mark, because training continues. Call it before an evaluator follows the directory again."""
+    """Remove the mark that training has ended. Call this before an evaluator follows a training that continues."""
     remove(directory / ENDED)

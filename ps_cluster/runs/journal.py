@@ -31,7 +31,7 @@ from ps_cluster.runs.run_dir import RunDir
 RECORD = np.dtype([("row", ROW), ("crc", "<u4")])
 """A record in the file: a row, and the CRC-32 of all rows up to and including it."""
 CHUNK_ROWS = 2**13
-# Rows stay in memory until an fdatasync has confirmed them. It is called at every snapshot, and after this many bytes.
+# Rows stay in memory until fdatasync has confirmed them. It is called at every snapshot, and after this many bytes.
 SYNC_BYTES = 2**24
 # If the disk has refused this many bytes of rows, the leader ends, so that a full disk does not fill the memory.
 MOST_BYTES_IN_MEMORY = 2**28
@@ -60,8 +60,8 @@ class LeaderStretch(Row):
       step: the number of updates in the state.
       rows, checksums: for each of the leader's journals, the number of rows up to the state, and the checksum in the last of
         these rows. A journal without rows has the checksum with which it began.
-      rules: the settings that decided learning rate and bound of staleness of the steps, as text; empty if not known.
-      problem: a problem that the proof of this work has to report although the rows do not show it; empty if none.
+      rules: the settings that determined the steps' learning rates and staleness bound, as text; empty if not known.
+      problem: a problem that the rows do not show, but the proof of this work has to report; empty if there is none.
       workers: the number of workers at the start of the whole training; 0 if not known.
     """
 
@@ -83,7 +83,7 @@ class LeaderStretch(Row):
 
 
 class Piece(NamedTuple):
-    """The first `rows` rows of a leader's file. `checksum`: of the last row or, without rows, of the previous piece."""
+    """The first `rows` rows of a leader's file. `checksum`: of the last row or, if there is none, the previous piece."""
 
     path: Path
     rows: int
@@ -94,7 +94,7 @@ History = Sequence[Piece]  # all rows of one shard, over all leaders
 
 
 class Journal:
-    """Appends one leader's rows to a new file. Rows that the disk refuses are kept in memory and written later.
+    """A new file to which one leader appends its rows. Rows that the disk refuses stay in memory and are written later.
 
     After a failed fdatasync Linux marks the pages as clean although the disk does not have them, and the next fdatasync
     succeeds (Rebello et al. 2020, "Can Applications Recover from fsync Failures?", USENIX ATC, section 3). So all rows since
@@ -102,7 +102,7 @@ class Journal:
 
     Attributes:
       rows: the number of rows, including those that are not yet on the disk.
-      checksum: the checksum of the last row, at first of the previous leader's last row; 0 if there is no row yet.
+      checksum: the checksum of the last row. Before the first row, it is that of the previous leader's last row, or 0.
     """
 
     def __init__(self, path: Path, checksum: int = 0):
@@ -176,7 +176,7 @@ class Journal:
 def stretch_of(
     pieces: Sequence[Piece], *, term: int, step: int, workers: int = 0, rules: str = "", problem: str = ""
 ) -> LeaderStretch:
-    """Return the work of a leader up to its state of `step`. `pieces`: the rows of its journals, one for each shard."""
+    """Return the part of a leader's work that ends with the state of `step`. `pieces`: the rows of each shard."""
     rows, checksums = [one.rows for one in pieces], [one.checksum for one in pieces]
     return LeaderStretch(
         term=term, step=step, workers=workers, rows=rows, checksums=checksums, rules=rules, problem=problem
@@ -184,7 +184,7 @@ def stretch_of(
 
 
 def history_of(run_dir: RunDir, leaders: Sequence[LeaderStretch], index: int) -> list[Piece]:
-    """Return the pieces with the rows of shard `index`, from the first of `leaders` to the last.
+    """Return the pieces of journals that have the rows of shard `index`, from the first of `leaders` to the last.
 
     When the number of shards changed, training continued from a state in which all shards had the same steps
     (runs/resharding.py). For a shard that a leader did not have, the rows of that leader's shard 0 count.
@@ -231,7 +231,7 @@ def read(history: History, chunk_rows: int = CHUNK_ROWS) -> Iterator[np.ndarray]
 
 
 def _read_piece(piece: Piece, checksum: int, chunk_rows: int) -> Iterator[tuple[np.ndarray, int]]:
-    """Yield rows with the checksum of the last one. `checksum`: the checksum of the row before the first one."""
+    """Yield (rows, checksum of their last row). `checksum`: that of the last row before the piece, or 0."""
     check([piece])
     done = 0
     try:
@@ -262,7 +262,7 @@ def _whole_records(content: bytes) -> np.ndarray:
 
 
 class JournalTail:
-    """Reads the rows of one shard while a run writes them. Checksums are not checked: `read` does that.
+    """A reader of the rows of one shard while a run writes them. It does not check checksums, because `read` does that.
 
     `waiting`: a structured array [k] of ROW, the rows that were read and not taken yet.
     """

@@ -35,7 +35,7 @@ class LeaderMessage(Row):
 
 
 def read_leader_message(folder: Path) -> LeaderMessage | None:
-    """Return the leader's newest message; None if there is no message yet, or the leader is just writing it."""
+    """Return the leader's newest message; None if there is no message yet, or only a part of it has been written."""
     try:
         with (folder / MESSAGE_FILE).open("rb") as file:
             return LeaderMessage.model_validate(parse_json(file.read(_MOST_BYTES).decode()))

@@ -90,7 +90,7 @@ class LeaderStart:
         and gives the steps of a silent worker to other workers.
       term: the number of the leader's claim; 0 without one.
       least_workers: training begins with this many workers, and the others may come later. None means all.
-      wait_s: how many seconds an evaluator waits for a sign of life; infinite if a launcher limits the wait.
+      wait_s: how long an evaluator waits for a sign of life from training [s]; infinite if a launcher limits the wait.
       lost_after_s: after this many seconds without an update the steps of a dispatch are given to another worker too.
       life: the unique id of the launcher's process, for rows of progress; None without a launcher.
     """

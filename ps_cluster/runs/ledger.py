@@ -22,7 +22,7 @@ TAKES_PART_FOR = 16
 
 
 class ServerColumns(NamedTuple):
-    """The columns that the parameter server fills: scalars of any numeric dtype in a graph, or numbers.
+    """The columns that the parameter server fills: in a graph scalars of any numeric dtype, elsewhere numbers.
 
     Times are unix seconds. The docstring of `WorkerColumns` describes their order.
     """
@@ -36,12 +36,12 @@ class ServerColumns(NamedTuple):
 
 
 class WorkerColumns(NamedTuple):
-    """The columns that the worker pushes with the gradient: numbers, or scalars of any numeric dtype in a graph.
+    """The columns that the worker pushes with the gradient: in a graph scalars of any numeric dtype, elsewhere numbers.
 
-    The times of a step, in order: the chief schedules the dispatch. The worker asks for parameters (or has got them
-    with the reply to the previous push), is admitted (it may have to wait), has pulled the parameters, has computed,
-    and pushes (which is later than the end of the computation if the worker is slow on purpose). On the parameter
-    server the push enters the critical section, and the update is applied there.
+    A step has these times, in order. First the chief schedules the dispatch. Then the worker asks for parameters (or
+    has got them with the reply to its previous push), is admitted (perhaps after a wait), has pulled the parameters,
+    has computed, and pushes (later than it has computed if it is slow on purpose). Finally the push enters the critical
+    section of the parameter server, and the update is applied.
     """
 
     worker: tf.Tensor | float
@@ -51,7 +51,7 @@ class WorkerColumns(NamedTuple):
     metric: tf.Tensor | float
     loss: tf.Tensor | float
     learning_rate: tf.Tensor | float
-    # The norms of the gradient's remainder that the worker's pushes leave out, before and after this push; 0 if none.
+    # The norm of the part of gradients that the worker's pushes have left out, before and after this push; 0 if none.
     remainder_before: tf.Tensor | float
     remainder_after: tf.Tensor | float
     # How many rows of embedding tables the step has pulled and pushed, and how many numbers are in them; 0 without any.
@@ -79,7 +79,7 @@ _OF_A_DIVERGED_RUN = {"loss", "learning_rate", "metric"}  # may be NaN or infini
 
 
 class Counts(NamedTuple):
-    """The counters that a parameter server keeps in addition to its rows. Each is incremented in a different method."""
+    """The counters that a parameter server keeps in addition to its rows. A separate method increments each of them."""
 
     version: int
     accepted: int  # gradients
@@ -119,16 +119,16 @@ def rows_of(table: np.ndarray) -> np.ndarray:
 
 
 class ShardJoiner:
-    """Joins the rows of several shards. A step counts as applied when all shards have accepted it.
+    """Joins the rows that several shards have for a step. A step counts as applied when all shards have accepted it.
 
     Attributes:
       waiting: the rows of steps that some shards have not accepted yet, a structured array [k] of ROW.
       waiting_shards: int64 [k], the shard of each of these rows.
-      mixed: the number of steps that different processes pushed to different shards, because a worker died in between.
+      mixed: the number of steps whose pushes to different shards came from different processes, because a worker died.
     """
 
     def __init__(self, shards: int, *, shared: bool = False):
-        """Create a joiner. `shared`: each shard belongs to a different worker, and all workers take part in every step."""
+        """Create a joiner. `shared`: whether each shard belongs to a different worker, and a step needs all workers."""
         self._shards = shards
         self._shared = shared
         self.waiting, self.waiting_shards = NO_ROWS, np.zeros(0, np.int64)

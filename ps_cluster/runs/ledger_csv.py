@@ -61,7 +61,7 @@ def write_applies(path: Path, journals: Sequence[journal.History], on_rows: OnRo
 
 
 def read_csv(path: Path, row: np.dtype = ROW) -> np.ndarray:
-    """Read a file of `write_updates` or, with APPLY_ROW, of `write_applies`. Return a structured array [lines] of `row`.
+    """Return the lines of a file of `write_updates` or (with APPLY_ROW) `write_applies` as a structured array of `row`.
 
     Raises UserError if the file can't be read, or has other columns or impossible values.
     """
@@ -93,7 +93,7 @@ def _parsed(lines: Sequence[str], row: np.dtype) -> np.ndarray:
 def _in_step_order(
     journals: Sequence[journal.History], rounds: RoundShape, window: int
 ) -> Iterator[tuple[np.ndarray, int]]:
-    """Yield joined rows in the order of steps, with the number of journal rows read for them.
+    """Yield (joined rows, number of journal rows that were read for them), in the order of steps.
 
     A row is held back while a lower step may still come. A step that is a whole window below the newest step counts as
     lost.

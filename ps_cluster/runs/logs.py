@@ -59,13 +59,13 @@ def log_named_in(reason: str) -> Path | None:
 
 
 class LogFormat:
-    """Writes lines for people. `is_text`: whether a terminal may also get tables and a live view."""
+    """The format of log lines for people. `is_text`: whether a terminal may also get tables and a live view."""
 
     name: ClassVar[str] = "text"
     is_text: ClassVar[bool] = True
 
     def line(self, line: Line, prefix: str = "") -> str:
-        """Return a line without control characters and newline. `prefix`: shown only to people."""
+        """Return a line without control characters and newline. `prefix`: text before the line, only for people."""
         return prefix + printable(str(line))
 
     def failure(self, error: BaseException) -> str:
@@ -74,7 +74,7 @@ class LogFormat:
 
 
 class JsonLines(LogFormat):
-    """Writes a JSON object per line: time (RFC 3339), level, task, event, message, and the fields of the line."""
+    """The format of one JSON object per line: time (RFC 3339), level, task, event, message, and the line's fields."""
 
     name = "json"
     is_text = False

@@ -32,10 +32,10 @@ class UsageRow(Row):
 
 
 class MachineRow(Row):
-    """The machine of a run (system/machine.py); nothing in it names the machine or its user.
+    """The machine of a run (system/machine.py), without the name of the machine or of its user.
 
-    Another version may have written other names. A name that the file lacks is None here, and an unknown name is kept. The
-    row is written with exactly the names that it was read or created with.
+    Another version may have written other fields. A field that the file lacks is None here. An unknown field is kept.
+    The row is written with exactly the fields with which it was read or created.
 
     Attributes:
       cores, memory_gb: what the run could use.

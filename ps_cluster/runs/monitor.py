@@ -39,7 +39,7 @@ class Monitor:
 
     @classmethod
     def of(cls, settings: EvaluationSettings) -> Monitor:
-        """Return the monitor of a run's settings. Raises UserError if it is unknown which values are better."""
+        """Return a run's monitor. Raises UserError if it is unknown whether larger or smaller values are better."""
         if settings.monitor == AUTO:
             return cls()
         if settings.monitor_mode != AUTO:
@@ -62,7 +62,7 @@ class Monitor:
         return self.better or BETTER[self.metric(row)]
 
     def value(self, row: MetricValues) -> float | None:
-        """Return the metric over the examples that decide; None if it is not finite."""
+        """Return the metric over the examples that choose the best model; None if it is not finite."""
         return row.value_of(self.metric(row), row.deciding)
 
     def merit(self, row: CheckpointScores) -> float:
@@ -80,11 +80,11 @@ class Monitor:
         return MetricText.of(self.metric(row), self.value(row))
 
     def words(self, row: CheckpointScores) -> str:
-        """Return the value after the name of the set of examples and that of the metric, e.g. "validation auc 0.9312"."""
+        """Return the set of examples, the name of the metric and its value as text, e.g. "validation auc 0.9312"."""
         return f"{row.deciding} {self.text(row)}"
 
     def best_so_far(self, row: CheckpointScores) -> str:
-        """Return the end of a line about the best score so far. It names the metric if the user has chosen it."""
+        """Return the end of a line about the best score so far. It names the metric if the user has chosen one."""
         return f", best so far{'' if self.name == AUTO else f' by {row.deciding} {self.name}'}"
 
 
@@ -93,9 +93,9 @@ def checked_monitor_mode(
 ) -> Better | Literal["auto"]:
     """Return `evaluation.monitor_mode` for the metric of a run, after checking that the run has this metric.
 
-    `of_network`: name of a metric → which values are better, None if unknown, for all metrics that are scored besides
-    accuracy, error and loss. By default these are the objective's further metrics. Raises UserError if there is no such
-    metric, or if it is unknown which of its values are better.
+    `of_network`: the metrics that are scored besides accuracy, error and loss, by default the objective's further
+    metrics: name → "max" if larger values are better, "min" if smaller values are better, None if that is unknown.
+    Raises UserError if the run does not have the metric, or if it is unknown which of its values are better.
     """
     if settings.monitor == AUTO:
         return "auto"
@@ -117,7 +117,7 @@ def checked_monitor_mode(
 
 
 class EarlyStopping:
-    """Decides when a run stops early, based on its scores, in their order, and on its training time.
+    """The decision when a run stops early. It depends on the scores, in their order, and on the training time.
 
     The decision depends only on rows, so every process that reads these rows decides the same, even after restarts. Once
     patience has run out, counting begins again at 0, so that a resumed run has the full patience again. Exhausted
@@ -141,7 +141,7 @@ class EarlyStopping:
         self._best: CheckpointScores | None = None
 
     def check_time_limit(self, row: ProgressRow) -> None:
-        """Compare the training time with `training.max_seconds`, as long as there are updates left to apply."""
+        """Set `due` if the training time has reached `training.max_seconds` while there are updates left to apply."""
         limit, has_ended = self._max_seconds, row.phase not in UNDER_WAY or row.applied == row.total
         if self.due is None and limit is not None and row.train_seconds >= limit and not has_ended:
             self.due = TimeLimitReached(max_seconds=limit)

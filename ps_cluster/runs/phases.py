@@ -28,11 +28,11 @@ class Phases(NamedTuple, Generic[Value]):
 
 
 class TimeShares(NamedTuple):
-    """How a worker spent the time from the first pull to the last update of all workers: shares that sum to 1.
+    """How a worker spent the time from the first pull to the last update of all workers, in shares that sum to 1.
 
     Attributes:
-      returns: the share in which, within a dispatch, the parameter server's reply is on its way back. In modes without
-        waits the reply brings the next parameters.
+      returns: the share in which the parameter server's reply is on its way back, between the steps of a dispatch. In
+        modes without waits the reply brings the next parameters.
       dispatch: the share in which a scheduled dispatch is on its way to the worker.
       idle: the share in which the worker has nothing to do.
     """
@@ -61,7 +61,7 @@ GAPS = ("idle", "dispatch", "returns")  # in the order in which they follow each
 
 
 def phase_times(rows: np.ndarray) -> np.ndarray:
-    """Return when each phase began and the last one ended, float64 [phases + 1, steps], unix seconds."""
+    """Return when each phase began and when the last phase ended, float64 [phases + 1, steps], unix seconds."""
     return np.stack([rows[name] for name in PHASE_COLUMNS])
 
 
@@ -71,14 +71,14 @@ def phase_seconds(rows: np.ndarray) -> Phases[np.ndarray]:
 
 
 def gap_times(rows: np.ndarray) -> np.ndarray:
-    """Return when each of GAPS before a step began and the last one ended, float64 [gaps + 1, steps], unix seconds.
+    """Return when each of GAPS before a step began and the last gap ended, float64 [gaps + 1, steps], unix seconds.
 
-    A worker is free from its last update on. Before its first step it is free from the time when the first worker asked
-    for parameters. The gap "dispatch" begins when the worker is free and the dispatch is scheduled.
+    A worker is free from its previous update on. Before its first step it is free from the time when the first worker
+    asked for parameters. The gap "dispatch" begins as soon as the worker is free and the dispatch is scheduled.
     """
     asked = rows["asked_time"]
     free, handed, received = asked.copy(), asked.copy(), asked.copy()
-    # The clock of the parameter server, from which applied_time is, may differ from the worker's.
+    # applied_time is from the clock of the parameter server, which may differ from the clock of the worker.
     done = np.maximum(rows["applied_time"], rows["pushed_time"])
     for worker in np.unique(rows["worker"]):
         mine = np.flatnonzero(rows["worker"] == worker)

@@ -33,7 +33,7 @@ class Predictions:
         return min(map(len, self.arrays.values()))
 
     def column(self, name: str, kind: str, axes: int = 1) -> np.ndarray:
-        """Return an array. Raises Malformed if it is missing, or has another kind of numpy dtype or number of axes."""
+        """Return an array. Raises Malformed unless it exists, with this kind of numpy dtype and this number of axes."""
         if name not in self.arrays:
             raise Malformed(f"it has no array '{name}'")
         array = self.arrays[name]
@@ -60,7 +60,7 @@ def write_predictions(path: Path, predictions: Predictions) -> None:
 def load_predictions(path: Path) -> Predictions:
     """Read a file that `write_predictions` has written. The arrays are memory-mapped.
 
-    Raises FileNotFoundError, or UserError if the file can't be read, is cut short or damaged.
+    Raises FileNotFoundError if there is no file, and UserError if the file can't be read, is cut short or damaged.
     """
     try:
         header, written = open_tensors(path, PredictionsHeader)

@@ -43,9 +43,9 @@ OnRows = Callable[[int], None]
 
 @dataclass(frozen=True)
 class RoundShape:
-    """How many step ids an update has, and how many gradients it averages: from `gradients_per_update` to `most`.
+    """The number of step ids of an update, and the range of the number of gradients that an update averages.
 
-    Without rounds all these numbers are 1.
+    The range is from `gradients_per_update` to `most`. Without rounds all three numbers are 1.
     """
 
     steps_per_update: int
@@ -71,7 +71,7 @@ class ExpectedRows:
         with other settings.
       examples_unit: the number of examples in each step is a multiple of this batch size, because steps may have fewer
         batches; 0: each step has `examples`.
-      checks_factors: whether the factors of the rates are checked. Without it, `begun_with` has no effect.
+      checks_factors: whether the factors of the rates are checked. If not, `begun_with` has no effect.
       begun_with: the rate has to be lowered while more workers than this take part (`FactorsOfRates`); None: never, so
         all factors have to be 1.
     """
@@ -89,7 +89,7 @@ class ExpectedRows:
 
 
 class FactorsOfRates:
-    """Computes the factors of learning rates from the workers of the rows alone (server/rate_of_more_workers.py)."""
+    """The factors of learning rates, computed from the workers of the rows alone (server/rate_of_more_workers.py)."""
 
     def __init__(self, begun_with: int):
         self._begun = begun_with
@@ -126,7 +126,7 @@ class FactorsOfRates:
 
 
 class ShardAudit:
-    """Reads the rows of one shard, in order, and counts violations.
+    """The audit of one shard, which reads the shard's rows in order and counts violations.
 
     Attributes:
       repeated: the number of rows whose step already had a row.
@@ -167,9 +167,9 @@ class ShardAudit:
     def _updates(self, version: int = 0) -> int:
         """Return the number of updates in the rows.
 
-        In rounds with backup workers the rows do not always show whether the newest update is complete, because an update
-        may have more gradients than it needs. `version`: the shard's version, which shows whether it is complete.
-        Without the version, the newest update counts once it has all gradients that it may have.
+        In rounds with backup workers an update may have more gradients than it needs. So the rows alone do not always
+        show whether the newest update is complete, but `version`, the shard's version, does. Without the version, the
+        newest update counts once it has all gradients that it may have.
         """
         of_newest = (self._rows_of_newest - 1) % self._rounds.most + 1
         is_over = of_newest == self._rounds.most or (
@@ -280,9 +280,9 @@ class ShardAudit:
             yield f"{len(strange)} rows belong to steps that were never handed out; the first is step {strange[0]}"
 
     def _never_handed_out(self, updates: int, scheduled: StepSet) -> np.ndarray:
-        """Return the steps that have a row but are in no update of `scheduled`, int64 [k]; in rounds, one per update.
+        """Return the steps that have a row but were never scheduled, int64 [k]; in rounds, one step of each update.
 
-        If a shard has no such step, and as many steps as were handed out, its steps are those that were handed out.
+        If there is no such step, and the shard has as many steps as were scheduled, it has exactly the scheduled steps.
         """
         if self._rounds.steps_per_update > 1:  # the rows of version v belong to round v - 1 (`_check_rounds`)
             return scheduled.missing_below(updates) * self._rounds.steps_per_update

@@ -42,7 +42,7 @@ def is_even(arrays: Arrays) -> bool:
 
 
 def newest_even(directory: Path) -> int | None:
-    """Return the step of the newest even checkpoint in a directory, or None. Raises what `load_to_go_on` does."""
+    """Return the step of a directory's newest even checkpoint, or None. Raises the same errors as `load_to_go_on`."""
 
     def check(checkpoint: Checkpoint) -> None:
         if not is_even(checkpoint.arrays):

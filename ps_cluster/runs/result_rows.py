@@ -77,7 +77,7 @@ class ProgressRow(WorkFile):
       written: the number of ledger rows that were read for proof and tables after training.
       loss, accuracy or error (an objective has one of the two), learning_rate, staleness_mean: None without an update, or
         if not finite.
-      goodput: the goodput of all the time so far (times.py).
+      goodput: the goodput of the training so far (times.py).
       longest_wait_seconds: after this time without an update, training counts as standing still.
       workers, dispatches: written only to metrics/work.json, because rows of 1,000 workers would take 17 GB a day.
     """
@@ -125,13 +125,13 @@ class ProgressRow(WorkFile):
         return {name: value for name, value in values.items() if value is not None}
 
     def measured(self, measure: Measure) -> float | None:
-        """Return the metric, or the loss, of the updates since the previous row; None if it is unknown or not finite."""
+        """Return accuracy, error or loss of the updates since the previous row; None if it is unknown or not finite."""
         values: dict[Measure, float | None] = {"accuracy": self.accuracy, "error": self.error, "loss": self.loss}
         return values[measure]
 
 
 def with_work(work: Path, rows: Sequence[ProgressRow]) -> Sequence[ProgressRow]:
-    """Return the newest rows with the work in metrics/work.json; unchanged if that file can't be read."""
+    """Return the newest rows of progress with the work from metrics/work.json; unchanged if that file can't be read."""
     with contextlib.suppress(FileNotFoundError, UserError):
         newest = read_json(work, WorkFile) if rows else WorkFile()
         update = {"workers": newest.workers, "dispatches": newest.dispatches}
@@ -210,7 +210,7 @@ class MetricValues(Row):
         return "test" if known == (None, None, None) else "validation"
 
     def value_of(self, metric: str, examples: Split) -> float | None:
-        """Return a metric over some examples by its name; None if it is unknown or not finite."""
+        """Return the metric with this name over some examples; None if it is unknown or not finite."""
         on_test = examples == "test"
         compiled = self.compiled if on_test else self.validation_compiled
         further = self.metrics if on_test else self.validation_metrics
@@ -222,7 +222,7 @@ class MetricValues(Row):
         return further.get(metric)
 
     def measured(self, measure: Measure, examples: Split) -> float | None:
-        """Return the objective's metric, or the loss, over some examples; None if it is unknown or not finite."""
+        """Return accuracy, error or loss over some examples; None if it is unknown or not finite."""
         on_test = examples == "test"
         values: dict[Measure, float | None] = {
             "accuracy": self.test_accuracy if on_test else self.validation_accuracy,
@@ -233,17 +233,17 @@ class MetricValues(Row):
 
     @property
     def test(self) -> MetricText:
-        """The metric over the test examples in words."""
+        """The metric over the test examples, in words."""
         return metric_text(self.test_accuracy, self.test_error) or MetricText.of("metric", None)
 
     @property
     def validation(self) -> MetricText | None:
-        """The metric over held-out training examples in words; None without such examples."""
+        """The metric over held-out training examples, in words; None without such examples."""
         return metric_text(self.validation_accuracy, self.validation_error)
 
     @property
     def scores(self) -> list[str]:
-        """All scores in words, e.g. "test accuracy 91.20%". The scores over the examples that decide come first."""
+        """All scores in words, e.g. "test accuracy 91.20%". The score that decides which model is best comes first."""
         held_out = [] if self.validation is None else [f"validation {self.validation}"]
         return [*held_out, f"test {self.test}"]
 
@@ -267,7 +267,7 @@ def metric_text(accuracy: float | None, error: float | None) -> MetricText | Non
 
 
 class ScoreRow(CheckpointScores):
-    """A scored checkpoint, as summary.json has it. Values that were not measured are None.
+    """A scored checkpoint, as it is written to summary.json. Values that were not measured are None.
 
     `augmented_test_accuracy`: the accuracy of the mean prediction over several views of each example.
     """
@@ -429,9 +429,9 @@ class ServerSize(Row):
 
 
 class TrainingNumbers(Row):
-    """The numbers of a training. `tables`: None without embedding tables.
+    """The numbers that describe a training. `tables`: None without embedding tables.
 
-    `keyed`: the use of tables of keys, as in the last checkpoint. `bad_losses`: see `TallyState`.
+    `keyed`: the occupancy of tables of keys in the last checkpoint. `bad_losses`: see `TallyState`.
     """
 
     updates: Updates = Updates()
@@ -449,9 +449,9 @@ class TrainingNumbers(Row):
 
 
 class TrainingResult(TrainingNumbers):
-    """The leader's result.
+    """The leader's result of a training.
 
-    The outcome is "completed" if all updates were applied before any stop. If it is in BROKEN, training was stopped early.
+    The outcome is "completed" if all updates were applied before any stop. Outcomes in BROKEN mean an early stop.
     """
 
     outcome: TrainingOutcome
@@ -550,7 +550,7 @@ class EvaluationSummary(MetricValues):
 
 
 class Summary(TrainingNumbers):
-    """The content of summary.json. Unknown names are kept, because an evaluation by hand writes the file again.
+    """The content of summary.json. Unknown fields are kept, because a later evaluation reads and rewrites the file.
 
     Attributes:
       guess: the test accuracy or error of a constant prediction; None if unknown.

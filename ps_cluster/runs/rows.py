@@ -27,7 +27,7 @@ Pair = Annotated[tuple[Number, Number], Strict(False)]  # JSON has no tuples
 
 
 class Row(BaseModel):
-    """A row with strict types and finite numbers. Unknown names are ignored, because a later version may write more."""
+    """A row with strict types and finite numbers. Unknown fields are ignored, because later versions may write more."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore", allow_inf_nan=False)
 
@@ -39,7 +39,7 @@ TaskType = Annotated[str, GetPydanticSchema(lambda _, handler: handler(Literal["
 
 
 class Launcher(Row):
-    """The process that started the tasks. `life`: its unique id, which its rows of progress contain too."""
+    """The process that started the tasks. `life`: the unique id of the process, also contained in rows of progress."""
 
     pid: Pid
     life: Word | None = None
@@ -51,7 +51,7 @@ class TaskRow(Row):
     Attributes:
       pid: None for a task on another machine that has done no work yet, because a task reports its pid with its work.
       address: None for a task without a server.
-      absent: the task was stopped or given up, so it is not restarted automatically.
+      absent: whether the task was stopped or given up, so that it is not restarted automatically.
     """
 
     type: TaskType
@@ -206,7 +206,7 @@ class CategoryColumn(Row):
 
 
 class TableEncoding(Row):
-    """encoding.json of a packed table: how its columns, in this order, become inputs. It uses only training rows."""
+    """encoding.json of a packed table: how its columns, in order, become inputs. It depends only on training rows."""
 
     target: Name
     numbers: list[NumberColumn]

@@ -146,7 +146,7 @@ class RunDir:
 
     @property
     def has_trained(self) -> bool:
-        """True if the directory has a state to resume, a row of the ledger, or the result of a training."""
+        """Whether the directory has a state to resume, a row of the ledger, or the result of a training."""
         kept = (path for folder in self.states if folder.is_dir() for path in folder.iterdir())
         results = (self.best_model, self.training_result)
         return (
@@ -248,7 +248,7 @@ def _why_no_run(run_dir: RunDir, root: Path) -> str:
 
 
 def check_unused(root: Path) -> None:
-    """Raise UserError unless `root` is empty, contains only the code of a new run, or is a run that never trained.
+    """Raise UserError unless `root` is empty, or contains only the code of a new run, or a run that never trained.
 
     A run that was killed before it wrote its configuration is recognised by the folders that every run creates first.
     """

@@ -35,7 +35,7 @@ class ScaleAnswer(Row):
 
 
 class ScaleDesk:
-    """Handles requests in the launcher. At its start, removes old requests, for which no command waits any more."""
+    """The launcher's handler of requests. Creating it removes old requests, for which no command waits any more."""
 
     def __init__(self, run_dir: RunDir, notify: Notify):
         self._run_dir = run_dir

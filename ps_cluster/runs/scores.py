@@ -38,7 +38,7 @@ class Records:
         return {row.step for row in self.rows()}
 
     def acquire(self) -> bool:
-        """Return whether this process may record scores. The first refusal is reported; a later call may succeed."""
+        """Lock the scores. Return whether that succeeded. Only the first failure is reported. Call again to retry."""
         if self._lock is None:
             try:
                 if untrusted.is_foreign(self._run_dir.root):
@@ -87,7 +87,7 @@ class Records:
         return self._run_dir.best / "best.json"
 
     def keep_best(self, checkpoint: Checkpoint, row: EvaluationRow, save_model: Callable[[Path], None]) -> None:
-        """Put a model and its checkpoint into best/. `best.json` is written last; until then the old score counts."""
+        """Put a model and its checkpoint into best/. `best.json` is written last. Until then the old score counts."""
         folder = self._run_dir.best
         folder.mkdir(parents=True, exist_ok=True)
         for left_over in (*folder.glob(".model.*.keras"), *folder.glob(".*.tmp")):
@@ -101,7 +101,7 @@ class Records:
         append_row(self._run_dir.evaluation, row)
 
     def keep_predictions(self, predictions: Predictions) -> None:
-        """Replace the predictions of an earlier step. A failure is only reported: only plots need this file."""
+        """Replace the predictions of an earlier step. A failure is only reported, because only plots need this file."""
         try:
             write_predictions(self._run_dir.predictions, predictions)
         except OSError as error:
@@ -109,7 +109,7 @@ class Records:
 
 
 def outcome_of(root: Path) -> str | None:
-    """Return the outcome of a run that is completed or `BROKEN`, if its last checkpoint is scored; otherwise None.
+    """Return a run's outcome if it is "completed" or in BROKEN, and the last checkpoint is scored; otherwise None.
 
     A run that was stopped early, by its patience or its time limit, counts as completed. Raises UserError for damaged files.
     """

@@ -59,7 +59,7 @@ class TrainingTimes(Row):
 
     @property
     def goodput(self) -> float | None:
-        """The share of the time from the first to the last update that was not rolled back or interrupted."""
+        """The share of the time from the first to the last update that was neither rolled back nor interrupted."""
         if self.span is None or self.span <= 0:
             return None
         return 1 - (self.rolled_back + self.interrupted) / self.span
@@ -97,7 +97,7 @@ class _ClockSetting:
 
 
 class TrainingClock:
-    """Counts seconds of training on the monotonic clock, which can't be set.
+    """A clock that counts seconds of training by the machine's monotonic clock, which can't be set.
 
     Updates carry unix times that other processes read from the machine's clock. If that clock was set in the meantime,
     `look` notices the jump and `unsettled` removes it from the times.
@@ -130,7 +130,7 @@ class TrainingClock:
         return self._times.seconds if self._zero is None else self._monotonic() - self._zero
 
     def restart(self, before: TrainingTimes, stands_until: float | None, *, since: float | None = None) -> None:
-        """Continue from the times in another leader's last row.
+        """Continue from the times in another leader's last row of progress.
 
         Args:
           stands_until: when the last update of the state to resume was applied; None: there is no such state.
@@ -158,7 +158,7 @@ class TrainingClock:
         self._looked = wall - self._settings[-1].shift
 
     def unsettled(self, unix: np.ndarray) -> np.ndarray:
-        """Return unix times (float64 […], none after the last `look`), corrected for changes of the clock. 0 stays 0."""
+        """Return unix times up to the last `look`, corrected for changes of the clock, float64 […]. 0 stays 0."""
         if len(self._settings) == 1:
             return unix
         # Each time was taken under one setting of the clock. If several settings are possible, use the latest time.

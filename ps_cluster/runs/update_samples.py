@@ -41,18 +41,18 @@ class SampledShard:
       given: [n] or [vectors * n], all weights of the shard that the worker got.
       given_positions: int64 [n], the positions of these weights.
       given_statistics: [m], the statistics of the shard that the worker got.
-      at_pull: the values from which the given weights were computed, at the time of the pull: "weights" [k'], and other
-        values of the staleness method; single numbers are [1]. k' is k without the numbers in rows of embedding tables,
-        which are the last of the k values.
+      at_pull: name → the values, as they were at the pull, from which the given weights were computed: "weights" [k'],
+        and other values of the staleness method; single numbers are [1]. k' is k without the numbers in rows of
+        embedding tables, which are the last of the k values.
       rows_at_pull: [r], the rows of embedding tables as the shard had them at the time of the pull. The last r values
         of `given` are what the worker got for these rows.
       gradient: [k], as received; in rounds the mean of all gradients.
       before, after: "weights" and the slots by their names, before and after the update: [k] each, single numbers [1].
       fresh: [m], the statistics that the step pushed.
       statistics_before, statistics_after: [m], the statistics of the shard before and after the update.
-      keyed: three arrays for each table of keys, whose names are the table's number and an ending. "_keys", int64 [u]:
-        the keys that the worker pulled. "_places", int64 [u]: the places of their rows in the table at the push; -1 for
-        a key without a row. "_given", [u x width]: their rows as the worker got them.
+      keyed: three arrays for each table of keys, named by the table's number and a suffix. "_keys", int64 [u]: the keys
+        that the worker pulled. "_places", int64 [u]: the places of the keys' rows in the table at the push; -1 for a
+        key without a row. "_given", [u x width]: the keys' rows as the worker got them.
     """
 
     update: int
@@ -74,7 +74,7 @@ class SampledShard:
 
     @property
     def given_at_pull(self) -> np.ndarray:
-        """The weights that the worker got at the same positions as the values of `at_pull`, float32 [k']."""
+        """The weights that the worker got at the positions of the weights in `at_pull`, float32 [k']."""
         order = np.argsort(self.given_positions)
         places = np.searchsorted(self.given_positions, self.positions[: len(self.at_pull["weights"])], sorter=order)
         found: np.ndarray = self.given[order[places]]
@@ -82,7 +82,7 @@ class SampledShard:
 
 
 class SampledGradient(Row):
-    """A gradient that a sampled update has applied, from its row in the ledger.
+    """A gradient that a sampled update has applied, described by its row in the ledger.
 
     Attributes:
       learning_rate: the applied learning rate, including the row's `rate_factor`.

@@ -1,4 +1,4 @@
-"""Define the base classes of all forms of data at a path. Each module here defines forms, e.g. arrays or tables."""
+"""Define the base classes of the forms of data at a path, e.g. arrays or tables. Each module here defines forms."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ps_cluster.data.picture_sets import PictureSettings
 
 
 class PathForm(Form, DataSet[OwnSettings]):
-    """A form of data at a path. A data set is a copy of its form with a path. By default, a form has no images."""
+    """A form of data at a path, by default without images. A copy of the form with a path is a data set (`dataset`)."""
 
     recipe: Mapping[str, Any] = NO_IMAGES
     version = 2

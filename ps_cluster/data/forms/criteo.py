@@ -33,7 +33,7 @@ class CriteoSettings(DataSettings):
 
 
 def key_of(value: bytes, rows: int) -> int:
-    """Return the key of a hexadecimal value, from 1 to rows - 1, or 0 for an empty value. It is the same on every machine."""
+    """Return the key of a hexadecimal value: 1 to rows - 1, or 0 for an empty value. All machines give the same key."""
     return 1 + (int(value, 16) * _GOLDEN % 2**64 >> 32) % (rows - 1) if value else MISSING
 
 

@@ -158,7 +158,7 @@ class _LabelledSplits(NamedTuple):
 
 
 def _open_splits(path: Path, target: str | None) -> _LabelledSplits:
-    """Return the splits to train and to test on. Raises Malformed if some examples in them have no label."""
+    """Return the splits to train and to test on. Raises Malformed if examples in these splits have no label."""
     if os.path.isfile(path / _SPLITS_FILE):
         found = {
             name: _read_split(_path_inside(path, name)) for name in read_json(path / _SPLITS_FILE, _SplitNames).splits
@@ -213,7 +213,7 @@ def _count_unlabelled(rows: _SplitRows, target: str | None) -> int:
 
 
 def _types_of_columns(path: Path) -> set[str | None]:
-    """Return the types of the columns as dataset_info.json names them, without the library."""
+    """Return the types of the columns as dataset_info.json names them. The library `datasets` is not needed."""
     try:
         if os.path.isfile(path / _SPLITS_FILE):
             path = path / read_json(path / _SPLITS_FILE, _SplitNames).splits[0]

@@ -73,9 +73,9 @@ class ImageFolder(PictureForm):
 
 
 def _split_folders(path: Path) -> SplitNames:
-    """Return the names of splits' folders, which hold the classes. `train` is "" if `path` itself holds the classes.
+    """Return the names of the splits, which are folders of class folders. If `path` holds the classes, `train` is "".
 
-    A class may have the name of a split, as in `bus`, `car` and `train`.
+    A class may have the name of a split, e.g. `train` next to the classes `bus` and `car`.
     """
     there = folders_in(path)
     holding = [name for name in there if not any(map(is_picture, files_in(path / name)))]

@@ -49,7 +49,7 @@ class MovieLensSettings(DataSettings):
 
 
 class MovieLens(PathForm[MovieLensSettings]):
-    """Ratings of films: users and films are keys, and the rating is the number to predict.
+    """Ratings of films. Users and films are keys, and the rating is the number to predict.
 
     A key is the published identifier, so that you can ask for predictions by that identifier. The tables therefore have
     a row for each number up to the largest identifier. A rating is held out to test on if the CRC-32 of its line is
@@ -93,7 +93,7 @@ class MovieLens(PathForm[MovieLensSettings]):
 
 
 def _ratings_of(path: Path) -> Path | None:
-    """Return the file of ratings that `path` is or contains; None if there is none in a published form."""
+    """Return the file of ratings: `path` itself, or a file in it. Return None if no file has a published format."""
     files = [path / name for name in _FORMS] if os.path.isdir(path) else [path]
     for file in files:
         form = _FORMS.get(file.name)

@@ -91,7 +91,7 @@ def _other_files(folder: Path) -> list[Path]:
 
 
 def _files_and_splits(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yield (split, file) for all files in a folder, whose split is "", and in its folders of splits."""
+    """Yield (split, file) for the files in the folders of splits, and ("", file) for the files in `folder` itself."""
     yield from (("", folder / name) for name in files_in(folder) if not name.startswith("_"))
     for split in filter(is_split, folders_in(folder)):
         yield from ((split, file) for _, file in _files_and_splits(folder / split))
@@ -108,7 +108,7 @@ def _by_split(files: Sequence[Path]) -> dict[str, list[Path]]:
 
 
 def _split_of(name: str) -> str:
-    """Return the name of a split that a table's name begins with; "" if there is none."""
+    """Return the split with whose name a table's name begins, e.g. "train" for train-1.csv; "" if there is none."""
     part = _PART_NAME.fullmatch(name[: -len(ending_of(Path(name)))])
     return part[1] if part and is_split(part[1]) else ""
 

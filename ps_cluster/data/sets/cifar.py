@@ -39,16 +39,16 @@ class BatchFile(NamedTuple):
 
 
 class Cifar(ImageDataSet[ImageSettings]):
-    """A data set in the form of CIFAR."""
+    """A data set in the file format of CIFAR."""
 
     folder = ""  # the name of the folder in the archive
     batches: tuple[BatchFile, ...] = ()  # the files of images in that folder, in order
     names_file = ""  # the file in that folder with the names of the classes
     labels_key, names_key = "labels", "label_names"  # the keys of labels and names in the pickles
-    spec: ExampleSpec  # the form of the examples. Its names of classes are used if a copy has no names
+    spec: ExampleSpec  # the description of the examples, whose names of classes are used if a copy has no names
 
     def candidates(self, place: Path) -> Iterator[Path]:
-        """Yield every folder of batches and every archive that `place` is or contains, best first. Opens nothing."""
+        """Yield every folder of batches and every archive that `place` is or contains, best first, but open none."""
         if os.path.isfile(place):  # not Path.is_file, which raises for an unreadable folder
             yield place
             return
@@ -63,7 +63,7 @@ class Cifar(ImageDataSet[ImageSettings]):
     def read(self, source: Path | None, settings: ImageSettings) -> Contents:
         """Return images uint8 [N, 32, 32, 3] and labels uint8 [N] from an archive or a folder, in the order of batches.
 
-        Raises NotThisDataSet if it is damaged or incomplete, or a pickle asks for more than plain data.
+        Raises NotThisDataSet if the source is damaged or incomplete, or a pickle asks for more than plain data.
         """
         assert source is not None  # it is always read from files
         try:
@@ -110,14 +110,14 @@ class Cifar10(Cifar):
 
 
 def _numbered(count: int) -> ExampleSpec:
-    """Return the form of the examples with numbers as names of the classes, for copies without names."""
+    """Return the description of the examples, with numbers as names of the classes, for copies without these names."""
     return ExampleSpec(
         {"image": ArrayField("uint8", (32, 32, 3))}, ArrayField("uint8", ()), classes=tuple(map(str, range(count)))
     )
 
 
 class Cifar100(Cifar):
-    """60,000 photographs in 100 classes, which belong to 20 coarse ones."""
+    """60,000 photographs in 100 classes, which belong to 20 coarse classes."""
 
     name = "cifar100"
     title = "CIFAR-100"
@@ -249,7 +249,7 @@ def _check_size(name: str, size: int) -> None:
 
 
 def _pixels(fields: Mapping[str, object], batch: BatchFile) -> np.ndarray:
-    """Return images uint8 [rows, 32, 32, 3]."""
+    """Return the images of a batch file, uint8 [rows, 32, 32, 3]."""
     pixels = fields.get("data")
     if not isinstance(pixels, PickledArray):
         raise ValueError(f"{batch.name} has no array 'data'")
@@ -261,7 +261,7 @@ def _pixels(fields: Mapping[str, object], batch: BatchFile) -> np.ndarray:
 
 
 def _labels(fields: Mapping[str, object], key: str, batch: BatchFile, classes: int) -> np.ndarray:
-    """Return labels uint8 [rows]."""
+    """Return the labels of a batch file, uint8 [rows]."""
     labels = fields.get(key)
     labels = labels.to_numpy().tolist() if isinstance(labels, PickledArray) else labels
     if not isinstance(labels, list) or len(labels) != batch.rows:

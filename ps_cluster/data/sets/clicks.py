@@ -1,4 +1,4 @@
-"""Generate clicks like those that recommenders learn from. Few of many keys are frequent. Click probabilities are known.
+"""Generate clicks like those from which recommenders learn, with few frequent keys and with known click probabilities.
 
 An example has 26 categorical columns and 13 numbers, as Criteo's data has. The keys of each column follow Zipf's law,
 and key 0 is the most frequent one. The probability of a click is a logistic function of hidden effects: each key has
@@ -47,7 +47,7 @@ class ClickSettings(DataSettings):
 def zipf_keys(rng: np.random.Generator, count: int, rows: int, exponent: float) -> np.ndarray:
     """Draw keys int32 [count] from 0 to rows - 1. The probability of key k is proportional to (k + 1) ** -exponent.
 
-    The draw is exact: it inverts the cumulative probabilities of all keys.
+    The draw is exact, because it inverts the cumulative probabilities of all keys.
     """
     cumulative = np.cumsum(np.arange(1, rows + 1, dtype=np.float64) ** -exponent)
     # A uniform number is below 1, so its product is below the last sum, and the index found is below `rows`.
@@ -74,17 +74,17 @@ def log_loss(labels: np.ndarray, probabilities: np.ndarray) -> float:
 
 
 def form_of_clicks(rows: int) -> ExampleSpec:
-    """Return the form of the examples. `rows`: the number of keys in each categorical column."""
+    """Return the description of the generated examples. `rows`: the number of keys in each categorical column."""
     categories = ArrayField("int32", (COLUMNS,), codes=(rows,) * COLUMNS)
     numbers = ArrayField("float32", (NUMBERS,))
     return ExampleSpec({"categories": categories, "numbers": numbers}, ArrayField("uint8", ()), classes=CLASSES)
 
 
 def generate(settings: ClickSettings, seed: int = 0) -> tuple[Contents, dict[str, np.ndarray]]:
-    """Return the whole set, and the true click probability of each example: split → float64 [N].
+    """Return the whole data set, and the true click probabilities of its examples: split → float64 [N].
 
-    Equal arguments give equal sets on one version of numpy. The number of training examples does not change the test
-    examples.
+    Equal arguments give equal data sets on one version of numpy. The number of training examples does not change the
+    test examples.
     """
     truth, *of_splits = np.random.SeedSequence(seed).spawn(3)
     draws = {split: np.random.default_rng(one) for split, one in zip(("train", "test"), of_splits)}

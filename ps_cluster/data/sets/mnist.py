@@ -25,15 +25,15 @@ IDX_BEGINNING = {"train": "train", "test": "t10k"}  # the beginnings of the name
 
 
 class MnistForm(ImageDataSet[ImageSettings]):
-    """A data set in the form of MNIST."""
+    """A data set in the file format of MNIST."""
 
     keras_archive = ""  # the name of its archive in Keras, if there is one
     folders: tuple[str, ...] = ()  # where its IDX files may be in a folder with several data sets
     classes: tuple[str, ...] = ()  # the names of the ten classes
-    in_equal_parts = False  # whether all classes have equally many images, which tells the data sets of this form apart
+    in_equal_parts = False  # whether all classes have equally many images, which distinguishes data sets of this format
 
     def candidates(self, place: Path) -> Iterator[Path]:
-        """Yield every archive and every folder of IDX files that `place` is or contains, best first. Opens nothing."""
+        """Yield every archive and every folder of IDX files that `place` is or contains, best first, but open none."""
         if os.path.isfile(place):
             yield place
             return
@@ -54,7 +54,7 @@ class MnistForm(ImageDataSet[ImageSettings]):
         return Contents.of(arrays["train"], arrays["test"], classes=self.classes)
 
     def _check_counts(self, labels: np.ndarray) -> None:
-        """Raise ValueError if the labels are those of another data set of this form."""
+        """Raise ValueError if the labels are those of another data set in the same file format."""
         counts = np.bincount(labels, minlength=10)
         if len(counts) > 10:
             raise ValueError(f"a label is {int(labels.max())}, but labels are 0 to 9")
@@ -72,7 +72,7 @@ def idx_file(folder: Path, split: str, what: str, dimensions: int) -> Path | Non
 
 
 class FashionMnist(MnistForm):
-    """Pictures of clothes in the form of MNIST (Xiao et al. 2017, arXiv:1708.07747)."""
+    """Pictures of clothes in the file format of MNIST (Xiao et al. 2017, arXiv:1708.07747)."""
 
     name = "fashion_mnist"
     title = "Fashion-MNIST"

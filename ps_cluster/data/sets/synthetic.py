@@ -4,11 +4,12 @@ Every image shows one shape at a random place, size and rotation, in a random co
 that has nothing to do with the label. Shape and background colours have the same distribution in every class, so the mean of
 every pixel is the same for all classes: only relations between pixels tell them apart.
 
-The shape is a blend of two: its outline is where a weighted mean of the distances to both classes' outlines is 0. The
-class with the larger weight is the label. The smaller weight is uniform from `LEAST_OF_ANOTHER` to one half, so classes
-meet without a gap, and the error of a network measures how finely it tells them apart. There is always something left
-to learn, so the scores show when training goes wrong. No label is wrong, so an accuracy of 100 % would be possible if
-clutter and noise never hid a shape. The default run reaches about 90 %. A linear model of the pixels stays below 20 %.
+The shape is a blend of the shapes of two classes. Its outline is where a weighted mean of the distances to the outlines
+of both classes is 0. The class with the larger weight is the label. The smaller weight is uniform between
+`LEAST_OF_ANOTHER` and one half, so classes meet without a gap, and the error of a network measures how finely it tells
+them apart. There is always something left to learn, so the scores show when training goes wrong. No label is wrong, so
+an accuracy of 100 % would be possible if clutter and noise never hid a shape. The default run reaches about 90 %. A
+linear model of the pixels stays below 20 %.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ SYNTHETIC_SPEC = ExampleSpec(SPEC.inputs, SPEC.target, classes=SYNTHETIC_CLASSES
 
 
 def generate(train_examples: int = TRAIN_EXAMPLES, test_examples: int = TEST_EXAMPLES, seed: int = 0) -> Contents:
-    """Return the whole set. Equal arguments give equal sets on one version of numpy.
+    """Return the whole data set. Equal arguments give equal data sets on one version of numpy.
 
     Images are uint8 [N, 32, 32, 3], and labels uint8 [N] in 0..9, equally frequent (to within one image) and shuffled.
     """
@@ -79,7 +80,7 @@ def _generate_split(examples: int, rng: np.random.Generator) -> dict[str, np.nda
 
 
 def _render(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return images uint8 [B, 32, 32, 3] of labels uint8 [B]."""
+    """Return images, uint8 [B, 32, 32, 3], of the shapes that have these labels, uint8 [B]."""
     count = len(labels)
     back = _uniform(rng, 0, 256, (count, 1, 1, 3))
     # The colour differs from the background by at least 80 of 256 in every channel, and is still uniform over 0..255.
@@ -93,7 +94,7 @@ def _render(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def _shape_coverage(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return the share of each pixel that its shape covers: float32 [B, 32, 32] in 0..1, from labels uint8 [B]."""
+    """Return the share of each pixel that the shape covers, float32 [B, 32, 32] in 0..1, for labels uint8 [B]."""
     one_each = (len(labels), 1, 1)
     radius = _uniform(rng, 7, 12, one_each)
     angle = _uniform(rng, 0, 2 * np.pi, one_each)
@@ -111,7 +112,7 @@ def _shape_coverage(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 def blended_distance(
     labels: np.ndarray, others: np.ndarray, part: np.ndarray, u: np.ndarray, v: np.ndarray
 ) -> np.ndarray:
-    """Return the distance to the outline of a blend of classes. `part`: the weight of `others`, float32 [B, 1, 1]."""
+    """Return the distance of each point to the outline of a blend. `part`: the weight of `others`, float32 [B, 1, 1]."""
     distance: np.ndarray = (1 - part) * distance_outside(labels, u, v) + part * distance_outside(others, u, v)
     return distance
 
