@@ -72,7 +72,7 @@ def _curves(views: Sequence[View], look: dict[str, Look], x_of: Callable[[ScoreI
 
 
 def _first_crosses(groups: Sequence[Group], x_of: Callable[[ScoreInTime], float]) -> dict[str, list[float]]:
-    """Return arm → for each of its diverged runs, the x of the first score that shows the divergence."""
+    """Return, for each diverged run of each arm, the x of the first score that shows the divergence."""
     crosses: dict[str, list[float]] = {}
     for group in groups:
         for record in (record for record in group.records if record.diverged):

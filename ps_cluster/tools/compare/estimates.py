@@ -51,7 +51,7 @@ class Estimate:
 
     @classmethod
     def around(cls, n: int, mean: float, half: float, *, sd: float | None = None, paired: bool = False) -> Estimate:
-        """Return an estimate with an interval of `half` on both sides."""
+        """Return an estimate whose interval reaches from `mean` - `half` to `mean` + `half`."""
         return cls(n, mean, sd, mean - half, mean + half, paired)
 
     def holds(self, value: float) -> bool:

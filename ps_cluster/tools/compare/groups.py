@@ -54,7 +54,7 @@ class Group:
         return sum(record.diverged for record in self.records)
 
     def values(self, of: Callable[[Record], float | None]) -> list[float]:
-        """Return the values of all runs that have a value."""
+        """Return the value of each run that has one."""
         return [value for record in self.records if (value := of(record)) is not None]
 
     def sample(self, of: Callable[[Record], float | None]) -> SeededValues:
@@ -72,7 +72,7 @@ class View:
     straggler: str
     batch: str  # in words, e.g. "same batch per update: 128 images"
     groups: tuple[Group, ...]
-    baseline: Group | None  # one of `groups`; None where there is no fair baseline
+    baseline: Group | None  # one of `groups`; None if there is no fair baseline
 
 
 def make_groups(records: Sequence[Record]) -> list[Group]:
@@ -93,10 +93,11 @@ def stragglers(groups: Sequence[Group]) -> list[str]:
 
 
 def make_views(groups: Sequence[Group], baseline: str | None = None) -> list[View]:
-    """Return views for each straggler: groups with the baseline's batch per update, and with its batch per worker.
+    """Return the views of each straggler.
 
-    The baseline is the arm called `baseline`; without a name it is the arm "sync" if there is one, else the first.
-    Groups that share neither batch with it come last, in a view without a baseline.
+    One view has the groups with the baseline's batch per update, another view those with its batch per worker. Groups
+    that share neither batch with the baseline are in a last view, which has no baseline. The baseline is the arm called
+    `baseline`; without a name it is the arm "sync" if there is one, else the first arm.
 
     Raises:
       UserError: no arm is called `baseline`.

@@ -48,7 +48,7 @@ class WorkloadKind:
         return render("kubernetes.yaml", d=deployment, kind=self, port=PORT, data=DATA, never_retry=list(NEVER_RETRY))
 
     def tf_config(self, deployment: Deployment, role: Role) -> str:
-        """Return TF_CONFIG of the tasks of a role, with $(TASK_INDEX) for Kubernetes to replace."""
+        """Return TF_CONFIG for the tasks of a role. Kubernetes replaces $(TASK_INDEX) in this text."""
         cluster = {
             one.type: [
                 f"{self.host.format(name=deployment.name, type=one.type, index=index)}:{PORT}"
