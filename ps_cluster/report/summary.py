@@ -56,7 +56,7 @@ Tasks = Mapping[Task, TaskRow]
 
 @dataclass(frozen=True, kw_only=True)
 class EndedRun:
-    """Facts about a run that has ended that only the launcher knows. All other facts are in the files of the run.
+    """The facts about an ended run that only the launcher knows. All other facts are in the files of the run.
 
     `wall_seconds`, `startup_seconds` and `session_train_seconds` of the summary are those of the last command only.
     `train_seconds` is that of all commands.
