@@ -34,7 +34,7 @@ class Work(NamedTuple):
     rolled_back: int = 0
 
     def with_change(self, before: ProgressRow, now: ProgressRow) -> Work:
-        """Return the sums of these numbers and of what was added between the rows `before` and `now`."""
+        """Return these numbers, increased by what was added between the rows `before` and `now`."""
         return Work(
             self.applied + _more(before.applied, now.applied),
             self.examples + _more(before.examples, now.examples),
@@ -44,13 +44,13 @@ class Work(NamedTuple):
 
 
 class StalenessCounts(NamedTuple):
-    """The staleness of steps, as in `StalenessBuckets`; empty until a row has counts of staleness."""
+    """The counts of steps by staleness, as in `StalenessBuckets`. They are empty until a row has such counts."""
 
     counts: Sequence[int] = ()
     sum: int = 0
 
     def with_change(self, before: StalenessBuckets | None, now: StalenessBuckets | None) -> StalenessCounts:
-        """Return the sums of these counts and of what was added between `before` and `now`."""
+        """Return these counts, increased by what was added between `before` and `now`."""
         if now is None:
             return self
         counts = zip_longest(self.counts, before.counts if before else (), now.counts, fillvalue=0)

@@ -162,7 +162,7 @@ def refresh_evaluation(run_dir: RunDir, notify: Notify = ignore) -> Summary:
 
 
 def _with_scores(summary: Summary, run_dir: RunDir, config: RunConfig, notify: Notify) -> Summary:
-    """Return a summary with the newest scores and recomputed updates, and with the values that follow from them."""
+    """Return a summary with the newest scores, the recomputed updates of its proof, and what follows from both."""
     dataset = _dataset(run_dir, config)
     evaluation = _evaluation(run_dir, config, dataset, notify)
     changes: dict[str, object] = {"evaluation": evaluation}

@@ -1,4 +1,4 @@
-"""Make the cases of a benchmark. A case is a network in one precision, and the number of updates of a measurement."""
+"""Make the cases of a benchmark. A case is a network, its precision, and the number of updates in a measurement."""
 
 from __future__ import annotations
 

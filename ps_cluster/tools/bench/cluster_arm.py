@@ -1,4 +1,4 @@
-"""Train the run of a run directory on a whole local cluster, as an arm of `bench`.
+"""Train the run in a run directory on a complete local cluster, as an arm of `bench`.
 
     python -m ps_cluster.tools.bench.cluster_arm RUN_DIR [MODULE ARGUMENTS]
 

@@ -59,7 +59,7 @@ class DdpConfig(BaseModel):
 
 
 class ImageConfig(DdpConfig):
-    """The settings of the work on images."""
+    """The settings of training on images."""
 
     crop_padding_pixels: int = Field(validation_alias=AliasPath("data", "augmentation", "crop_padding_pixels"))
     flip: str = Field(validation_alias=AliasPath("data", "augmentation", "flip"))
@@ -110,7 +110,7 @@ def train(
 
 
 def measure(work: Work, config: DdpConfig, processes: int) -> float:
-    """Return this process's examples/s, from the end of all warm-ups to the last step of all processes."""
+    """Return this process's examples/s, from the end of all warm-ups until all processes have done all steps."""
     network = work.network
     if processes > 1:  # Each process keeps its own normalisation statistics, which saves a broadcast in each step.
         network = nn.parallel.DistributedDataParallel(
@@ -132,7 +132,7 @@ def measure(work: Work, config: DdpConfig, processes: int) -> float:
 
 
 def image_work(dataset: PackedDataset, config: ImageConfig, rank: int, processes: int) -> Work:
-    """Return the work on images like those of CIFAR-10, by SGD with Nesterov momentum."""
+    """Return the work of a process that trains on images like those of CIFAR-10, by SGD with Nesterov momentum."""
     network = build(config.network, config.activation)
     weights = [weight for weight in network.parameters() if weight.requires_grad]
     optimizer = torch.optim.SGD(weights, config.learning_rate, momentum=config.momentum, nesterov=True, fused=True)

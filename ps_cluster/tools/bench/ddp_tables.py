@@ -25,7 +25,7 @@ from ps_cluster.tools.bench.ddp import Batch, DdpConfig, Work, ids_of_batches, m
 
 
 class TableConfig(DdpConfig):
-    """The settings of the work on tables."""
+    """The settings of training on tables."""
 
     rows: int = Field(validation_alias=AliasPath("data", "rows"))
     row_width: int = Field(validation_alias=AliasPath("model", "row_width"))

@@ -22,7 +22,10 @@ _COUNTS = ("memory.events", "memory.oom_control", "cpu.stat")  # files of lines 
 
 @dataclass(frozen=True)
 class Limit:
-    """A limit, as file → content for each version of control groups. A group has the version whose first file exists."""
+    """A limit, as file → content for each version of control groups.
+
+    A group has the version whose first file exists in the group.
+    """
 
     controller: str
     version_2: Mapping[str, str]
@@ -69,7 +72,7 @@ def count_in(group: Path, name: str) -> int:
 
 
 def why_no_limit(limit: Limit, root: Path = ROOT) -> str | None:
-    """Return why this user can't limit a process, or None if the limit works. The limit is tried on a sleeping process."""
+    """Return why this user can't limit a process, or None if this works. The limit is tried on a sleeping process."""
     with subprocess.Popen(["sleep", "60"], start_new_session=True) as sleeper:
         try:
             with limited(sleeper.pid, limit, root):

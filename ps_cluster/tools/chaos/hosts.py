@@ -178,7 +178,7 @@ def pids_in(network: RunNetwork) -> list[int]:
 
 
 def _kill_all_in(network: RunNetwork, name: str) -> None:
-    """Kill all processes in a network, in bounded time. Raises NotAllowed if a process is left."""
+    """Kill all processes in a network, in bounded time. Raises NotAllowed if one still exists then."""
     deadline = time.monotonic() + KILLED_WITHIN_S
     while left := pids_in(network):
         for pid in left:

@@ -47,7 +47,7 @@ class ChaosSettings:
     more_options: tuple[str, ...] = ()  # further options of `run` or of `task`
 
     def most_steps(self) -> int:
-        """Return the `training.steps` of the disturbed run, which are more steps than it makes until the last fault."""
+        """Return `training.steps` for the disturbed run: more steps than the run makes until the last fault."""
         wanted = STEPS_PER_FAULT * self.faults if self.minutes is None else STEPS_PER_MINUTE * (self.minutes + 1)
         return min(MOST_STEPS, int(wanted))
 

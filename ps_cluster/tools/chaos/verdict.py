@@ -1,4 +1,4 @@
-"""Judge a disturbed run, alone or in comparison with undisturbed runs. Pure functions of what the runs wrote."""
+"""Judge a disturbed run, alone or against undisturbed runs, by pure functions of what the runs wrote."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plan the runs of a comparison: every mode on the same work, for every seed, straggler and batch arm."""
+"""Plan the runs of a comparison: every arm trains on the same work, with every seed, straggler and batch."""
 
 from __future__ import annotations
 

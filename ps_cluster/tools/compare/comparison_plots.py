@@ -41,7 +41,7 @@ def make_plots(groups: Sequence[Group], views: Sequence[View]) -> list[Plot]:
 
 
 def _curves(views: Sequence[View], look: dict[str, Look], x_of: Callable[[ScoreInTime], float], x_label: str) -> Figure:
-    """Return a figure of panels: a row for each batch that runs have in common (`View.batch`), a column for each straggler."""
+    """Return a figure of panels: a row for each batch that runs share (`View.batch`), a column for each straggler."""
     batches = list(dict.fromkeys(view.batch for view in views))
     columns = list(dict.fromkeys(view.straggler for view in views))
     crosses = [_first_crosses(view.groups, x_of) for view in views]

@@ -1,4 +1,4 @@
-"""Write the comparison to files: the page, its plots, and the numbers as CSV and JSON. Print it."""
+"""Write the report of a comparison (the page, its plots, and the numbers as CSV and JSON), and print it."""
 
 from __future__ import annotations
 

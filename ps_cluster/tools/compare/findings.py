@@ -27,7 +27,7 @@ def column_after(metric: Metric, seconds: float) -> str:
 
 
 def numbers(metric: Metric, target: float | None, times: Sequence[float] = ()) -> Mapping[str, Read]:
-    """Return functions that read one number of a run, by the number's name. Accuracies and shares are from 0 to 1.
+    """Return functions that each read a number from a run, by the number's name. Accuracies and shares are 0 to 1.
 
     `times`: the seconds of training after which the metric is compared too.
     """
@@ -85,7 +85,7 @@ def run_rows(groups: Sequence[Group], target: float | None, times: Sequence[floa
 
 @dataclass(frozen=True)
 class GroupFinding:
-    """The numbers of a group: means over its runs, with standard deviations and intervals if there are two or more.
+    """The numbers of a group: means over its runs and, with at least two runs, standard deviations and intervals.
 
     A number that some runs don't have (a target that wasn't reached, the metric of a run that diverged) has a smaller n.
     If a run diverged, the metric of the group has no spread, since the other runs are a selection.

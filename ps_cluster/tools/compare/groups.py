@@ -54,11 +54,11 @@ class Group:
         return sum(record.diverged for record in self.records)
 
     def values(self, of: Callable[[Record], float | None]) -> list[float]:
-        """Return the value of each run that has one."""
+        """Return `of(run)` for each run for which this is not None."""
         return [value for record in self.records if (value := of(record)) is not None]
 
     def sample(self, of: Callable[[Record], float | None]) -> SeededValues:
-        """Return one value per run. Raises ValueError if a run has no value (a diverged run has no metric)."""
+        """Return `of(run)` for each run. Raises ValueError if a run has no value (a diverged run has no metric)."""
         values = self.values(of)
         if len(values) < len(self.records):
             raise ValueError(f"{self.arm}: only {len(values)} of {len(self.records)} runs have the value")

@@ -1,6 +1,6 @@
-"""Write manifests for Kubernetes, with a pod for each task. A kind of workload starts and restarts the pods.
+"""Write manifests for Kubernetes, with a pod for each task. A workload of one of several kinds (re)starts the pods.
 
-templates/kubernetes.yaml has the objects of all kinds.
+templates/kubernetes.yaml has the objects of all kinds of workload.
 """
 
 from __future__ import annotations

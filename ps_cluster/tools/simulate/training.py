@@ -108,7 +108,7 @@ class SimulatedTraining(ABC):
 
     @abstractmethod
     def pull(self, worker: int) -> None:
-        """Call `read` on every parameter server, compute, call `compute_and_wait` and push."""
+        """Let the worker pull (`read` from every parameter server), compute, wait (`compute_and_wait`) and push."""
 
     def read(self, worker: int, server: int | slice) -> None:
         """Serve a pull: record each shard's version for the worker, unless the answer to its last push had the shard."""

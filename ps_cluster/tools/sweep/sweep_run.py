@@ -1,4 +1,4 @@
-"""Run a sweep: start as many trials as fit, judge their scores, continue an interrupted sweep, and write the results."""
+"""Run a sweep: train several trials at once, judge the scores, continue an interrupted sweep, and write the results."""
 
 from __future__ import annotations
 
