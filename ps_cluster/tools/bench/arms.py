@@ -25,10 +25,7 @@ TORCH_EXAMPLES, TORCH_CLASSES = "image uint8 [32, 32, 3]", 10
 
 
 class Measured(BaseModel):
-    """The result of an arm. The arm's program prints it as JSON in the last line of its output.
-
-    The rate is None if the run was too short.
-    """
+    """The result of an arm, which the arm's program prints last, as JSON. The rate is None if the run was too short."""
 
     examples_per_second: float | None
 

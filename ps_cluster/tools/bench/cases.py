@@ -48,10 +48,7 @@ def benchmark(
     ddp_python: Path | None,
     values: Mapping[str, object],
 ) -> Benchmark:
-    """Return the benchmark of the arms with these names.
-
-    Raises UserError if an option does not fit the arms or the data.
-    """
+    """Return the benchmark of these arms. Raises UserError if an option does not fit the arms or the data."""
     config = build_config(None, dict(values))
     chosen = choose(arms, ddp_python)
     if straggler:
@@ -96,10 +93,7 @@ def cases(
 
 
 def refuse_chosen(name: str, chosen: tuple[str, ...], values: Mapping[str, object]) -> None:
-    """Raise UserError if `values` has a setting that the benchmark `name` chooses itself.
-
-    `chosen`: the beginnings of the keys of these settings.
-    """
+    """Raise UserError if a key of `values` begins with one of `chosen`: the benchmark `name` sets these itself."""
     if wrong := [key for key in values if key.startswith(chosen)]:
         raise UserError(f"--set {wrong[0]}: the arm {name} chooses this setting itself: leave it out")
 

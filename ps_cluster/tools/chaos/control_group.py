@@ -22,10 +22,7 @@ _COUNTS = ("memory.events", "memory.oom_control", "cpu.stat")  # files of lines 
 
 @dataclass(frozen=True)
 class Limit:
-    """A limit, as file → content for each version of control groups.
-
-    A group has the version whose first file exists in the group.
-    """
+    """A limit, as file → content for each version of control groups. The first file shows which version a group has."""
 
     controller: str
     version_2: Mapping[str, str]
@@ -46,10 +43,7 @@ FIVE_PERCENT = Limit(
 
 @contextmanager
 def limited(pid: int, limit: Limit, root: Path = ROOT) -> Iterator[Path]:
-    """Keep process `pid` in a limited group during the block, and yield the folder of the group.
-
-    The process may end meanwhile. Raises NotAllowed if this user can't limit it.
-    """
+    """Limit process `pid`, which may end, by a group, and yield the group's folder. Raises NotAllowed if this fails."""
     around = [folder for folder in folders(limit.controller, Path(f"/proc/{pid}/cgroup"), root) if folder.is_dir()]
     group = _make(limit, around)
     try:

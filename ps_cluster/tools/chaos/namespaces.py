@@ -31,10 +31,7 @@ def program(name: str) -> str:
 
 
 def run_in(network: RunNetwork, *argv: str) -> None:
-    """Run a program in namespaces. Raises NotAllowed if it is not installed or takes too long.
-
-    If the program fails, this raises NotAllowed with its last error line.
-    """
+    """Run a program in namespaces. Raises NotAllowed if it is missing, too slow, or fails (with its last error)."""
     try:
         ended = subprocess.run(
             network.inside((program(argv[0]), *argv[1:])),

@@ -69,10 +69,7 @@ class Runner:
             self._inject(fault)
 
     def drain(self) -> None:
-        """Interrupt the run once, and wait until it has ended.
-
-        Before it ends, the run finishes its open steps, scores the last checkpoint and writes the summary.
-        """
+        """Interrupt the run once, and wait: it finishes open steps, scores the last checkpoint, writes the summary."""
         self.run.interrupt()
         self.wait_for_end(self.bounds.end_s)
 

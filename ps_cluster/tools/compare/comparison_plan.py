@@ -151,10 +151,7 @@ def _with_absolute_paths(comparison: Comparison, folder: Path) -> Comparison:
 
 
 def read_plan(folder: Path) -> WrittenPlan:
-    """Return the plan in the folder of a comparison, or an empty plan if there is no plan.
-
-    Raises UserError if the file is damaged.
-    """
+    """Return the plan in a comparison's folder, or an empty plan without a file. Raises UserError if it is damaged."""
     file = folder / PLAN
     try:
         return WrittenPlan.model_validate(read_yaml(file) if file.is_file() else {})

@@ -60,7 +60,7 @@ class Estimate:
 
 
 def t_quantile(degrees: float, percent: int = 95) -> float:
-    """Return half the width of a 95 or 99 % interval, in standard errors. `degrees`: the degrees of freedom, at least 1."""
+    """Return half the width of a 95 or 99 % interval, in standard errors. `degrees`: degrees of freedom, 1 or more."""
     return _QUANTILES[percent][bisect.bisect_right(_DEGREES, max(degrees, 1.0)) - 1]
 
 

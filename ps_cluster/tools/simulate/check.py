@@ -28,10 +28,7 @@ class PredictedAndMeasured:
 
 
 def check(costs: Costs, run: FinishedRun, cores: int) -> list[PredictedAndMeasured]:
-    """Predict `run`, whose processes shared `cores` cores, and compare the prediction with what the run measured.
-
-    Raises UserError if `run` can't be compared.
-    """
+    """Compare `run`, whose processes shared `cores` cores, with its prediction. Raises UserError if it can't be."""
     config, measured = run.config, run.summary
     costs = costs.with_local_steps(config.batches_per_step)
     if reason := _why_not(costs, run):

@@ -106,10 +106,7 @@ class Cores:
         self._all = tuple(self._idle)
 
     def run(self, seconds: float, then: Action, threads: float = 1.0) -> None:
-        """Run threads of `seconds` CPU seconds each, then call `then()`.
-
-        If `threads` is 1.5, the second thread gets half of these seconds.
-        """
+        """Run threads of `seconds` CPU seconds each, then call `then()`. Of 1.5 threads, the second gets half."""
         left = math.ceil(threads)
 
         def ended() -> None:

@@ -69,10 +69,7 @@ class OneMachine(SimulatedTraining):
         self.events.after(delay, self._request, worker, self._pulls, self.read, self._compute)
 
     def _request(self, worker: int, seconds: Iterator[float], serve: Serve, then: Callable[[int], None]) -> None:
-        """Send a worker's request to all servers, each of which works on it for the next of `seconds`.
-
-        Call `serve(worker, server)` whenever a server has finished, and `then(worker)` when all servers have finished.
-        """
+        """Call `serve(worker, server)` when a server has done its part, and `then(worker)` after the last server."""
         self._unserved[worker] = len(self._servers)
         for index, server in enumerate(self._servers):
             server.do(next(seconds), partial(self._served, worker, index, serve, then))

@@ -38,10 +38,7 @@ class Prediction:
 
 
 def predict(costs: Costs, cluster: SimulatedCluster) -> Prediction:
-    """Simulate the cluster and, to find the ideal rate, a single worker.
-
-    `costs`: the costs of one exchange, as `Costs.with_local_steps` returns them.
-    """
+    """Simulate the cluster and, for the ideal rate, one worker. `costs`: those of one exchange (`with_local_steps`)."""
     alone = replace(cluster, workers=1, backup_workers=0, stragglers=Stragglers())
     predicted, one = _outcome(costs, cluster), _outcome(costs, alone)
     return replace(predicted, efficiency=predicted.examples_per_second / (cluster.workers * one.examples_per_second))
