@@ -66,7 +66,7 @@ def _dense(inputs: int, units: Sequence[int]) -> nn.Sequential:
 def batches(
     inputs: Mapping[str, np.ndarray], targets: np.ndarray, config: TableConfig, rank: int, processes: int
 ) -> Iterator[Batch]:
-    """Yield batches without end: rows in `Dlrm.tables`, int64 [B, columns], numbers, float32 [B, N], targets, float32 [B]."""
+    """Yield endless batches: rows of `Dlrm.tables`, int64 [B, columns]; numbers, float32 [B, N]; targets, float32 [B]."""
     firsts = config.rows * np.arange(inputs["categories"].shape[1])
     for _, ids in ids_of_batches(len(targets), config, rank, processes):
         arrays = inputs["categories"][ids] + firsts, inputs["numbers"][ids], targets[ids].astype(np.float32)

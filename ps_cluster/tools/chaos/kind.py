@@ -67,7 +67,7 @@ class Scene:
         self.wait_for(lambda: self.now() >= until, seconds + 1, "time stood still")
 
     def worker_back(self, worker: Task, pid: int) -> Sign:
-        """Return a sign of recovery: `worker` takes part by a process that is neither `pid` nor an earlier process."""
+        """Return a sign of recovery: an update by a new process of `worker`, not by `pid` or an earlier process."""
         known = worker_pids(self.last_row, worker.index) if self.last_row else set()
         return WorkerBack(worker, known | {pid})
 

@@ -31,7 +31,7 @@ def program(name: str) -> str:
 
 
 def run_in(network: RunNetwork, *argv: str) -> None:
-    """Run a program in namespaces. Raises NotAllowed if it is missing, too slow, or fails (with its last error)."""
+    """Run a program in namespaces. Raises NotAllowed if it is missing or too slow, or fails (with its last error)."""
     try:
         ended = subprocess.run(
             network.inside((program(argv[0]), *argv[1:])),

@@ -69,7 +69,7 @@ class Runner:
             self._inject(fault)
 
     def drain(self) -> None:
-        """Interrupt the run once, and wait: it finishes open steps, scores the last checkpoint, writes the summary."""
+        """Interrupt the run once, and wait until it has ended open steps, scored a last checkpoint and written the summary."""
         self.run.interrupt()
         self.wait_for_end(self.bounds.end_s)
 

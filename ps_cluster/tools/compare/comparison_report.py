@@ -173,7 +173,7 @@ def _overview(groups: Sequence[Group], target: float | None, limit_s: float | No
 
 
 def _scored(records: Sequence[Record], limit_s: float | None) -> str:
-    """Return, in words, how many scores each run has and, without a time limit, if all came after equal examples."""
+    """Return how many scores each run has and, without a time limit, whether they are at equal numbers of examples."""
     not_diverged = [record for record in records if not record.diverged] or list(records)
     counts = sorted({len(record.scores) for record in not_diverged})
     if limit_s is not None:

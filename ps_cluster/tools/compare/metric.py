@@ -122,7 +122,7 @@ class Metric:
         return target if target < min(first, default=math.inf) else None
 
     def is_log(self, values: Sequence[float]) -> bool:
-        """Return whether a plot's axis is logarithmic: if smaller is better, and the values span a factor of 5 or more."""
+        """Return whether a plot's axis is logarithmic: if smaller is better and the values span a factor of at least 5."""
         return not self.larger_is_better and len(values) > 0 and 0 < 5 * min(values) <= max(values)
 
 

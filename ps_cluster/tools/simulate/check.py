@@ -28,7 +28,7 @@ class PredictedAndMeasured:
 
 
 def check(costs: Costs, run: FinishedRun, cores: int) -> list[PredictedAndMeasured]:
-    """Compare `run`, whose processes shared `cores` cores, with its prediction. Raises UserError if it can't be."""
+    """Compare `run`, whose processes shared `cores` cores, with a prediction. Raises UserError if `run` is unfit."""
     config, measured = run.config, run.summary
     costs = costs.with_local_steps(config.batches_per_step)
     if reason := _why_not(costs, run):

@@ -116,7 +116,7 @@ class Space:
             yield {key: json.dumps(value) for key, value in zip(self.axes, combination)}
 
     def samples(self) -> Iterator[Values]:
-        """Yield combinations to check before the first trial: each value with the first values of the other settings."""
+        """Yield combinations to check before the first trial: each value, with the first values of other settings."""
         first: dict[str, object] = {key: axis.values[0] for key, axis in self.axes.items()}
         yield first
         for key, axis in self.axes.items():
@@ -124,7 +124,7 @@ class Space:
 
 
 def read_space(given: Mapping[str, object]) -> Space:
-    """Return a search space. `given`: dotted key → text as in `--vary`, or list. Raises UserError for invalid values."""
+    """Return a search space. `given`: dotted key → text as in `--vary`, or list. Raises UserError if one is invalid."""
     if not given:
         raise UserError("--vary: nothing varies: give a setting, e.g. --vary optimizer.learning_rate=0.01..1:log")
     if len(given) > MOST_SETTINGS:
