@@ -31,7 +31,7 @@ class Mistake:
 
 @dataclass(frozen=True)
 class MatrixCell:
-    """A cell of the confusion matrix. `share`: its share of the row. `right`: whether its predictions are right."""
+    """A cell of the confusion matrix. `share`: its share of the row. `right`: whether it counts right predictions."""
 
     count: int
     share: float
@@ -50,15 +50,15 @@ class AnalysisRow(Protocol):
 
     @property
     def cells(self) -> list[str]:
-        """The row of the table as text, without its name."""
+        """The cells of this row of the table as text, without the first cell, which has the name."""
 
 
 class Analysis(ABC):
-    """The analysis of predictions. Each objective has a subclass, which its method `results` returns.
+    """The analysis of predictions. Each objective has a subclass, which the objective's method `results` returns.
 
     Attributes:
       heading, table_columns: the title and the headings of the table on the page.
-      worst: which rows of the table are shown if there are too many rows.
+      worst: in words, which rows of the table are shown if there are too many.
       mistakes_title, mistakes_note: the texts above and below the mistakes.
       columns: the headings for the texts of a `Mistake`.
       target: the targets of the predicted examples, [N] or [N, outputs].

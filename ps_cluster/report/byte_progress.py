@@ -15,7 +15,7 @@ from ps_cluster.report.terminal import print_line
 
 @contextmanager
 def byte_progress(console: Console, *, lines: bool = True) -> Iterator[tuple[Notify, OnBytes]]:
-    """Yield two functions: one prints a line that stays, the other shows progress.
+    """Yield two functions: the first prints a line that stays visible, and the second shows progress.
 
     Args:
       lines: whether to show progress as lines if there is no terminal.

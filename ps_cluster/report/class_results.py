@@ -22,7 +22,7 @@ NOTHING = -1  # the predicted class of an example for which an output is not fin
 
 @dataclass(frozen=True)
 class ClassRow:
-    """The test examples of one class. `predicted`: how many examples were predicted to be of this class.
+    """The results of one class. `predicted`: how many test examples were predicted to be of this class.
 
     A share is None if there are no examples to compute it from.
     """
@@ -45,7 +45,7 @@ class ClassRow:
 
 @dataclass(frozen=True)
 class Confusion:
-    """Examples of one class that were predicted to be of another. `share`: their share of the examples of the class."""
+    """The examples of one class that were predicted to be of another class. `share`: their share of their class."""
 
     target: str
     predicted: str
@@ -54,7 +54,7 @@ class Confusion:
 
 
 class ClassResults(Analysis):
-    """Analyses predictions of one class for each example."""
+    """The analysis of predictions of one class for each example."""
 
     heading, worst = "Classes", "classes with the lowest accuracy"
     table_columns = ("class", "accuracy", "right", "tested", "precision")
@@ -177,7 +177,7 @@ class ClassResults(Analysis):
 
 
 def _within(predictions: Predictions, name: str, kind: str, low: float, high: float) -> np.ndarray:
-    """Return an array [N] of the predictions. Raises Malformed if a value is not from `low` to `high`."""
+    """Return the array `name`, [N], of the predictions. Raises Malformed if a value is not from `low` to `high`."""
     array = predictions.column(name, kind)
     if not ((array >= low) & (array <= high)).all():
         raise Malformed(f"'{name}' has a value that is not from {low:g} to {high:g}")

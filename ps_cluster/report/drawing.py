@@ -20,7 +20,7 @@ NOT_SCORED = "no results: no checkpoint was scored"
 def try_to_draw_results(run_dir: RunDir, notify: Notify) -> None:
     """Draw the results at the end of a run.
 
-    If drawing fails for any reason, notify of the failure. It does not make the run fail.
+    If drawing fails for any reason, notify of the failure. The run itself does not fail then.
     """
     try:
         draw_results(run_dir, notify)

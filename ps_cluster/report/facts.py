@@ -110,9 +110,9 @@ def _data(summary: Summary) -> Text:
 
 
 def _settings(settings: Mapping[str, JsonValue]) -> str:
-    """Return the settings that differ from the defaults, as `--set` takes them.
+    """Return a text with the settings that differ from the defaults, as `--set` takes them.
 
-    If there are many, the last part of the text says how many more there are.
+    If there are many settings, the text ends with the number of those that it leaves out.
     """
     texts = [
         f"{key}={one_line(value if isinstance(value, str) else json.dumps(value), MOST_OF_A_VALUE)}"

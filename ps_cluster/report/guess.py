@@ -23,7 +23,7 @@ class Guess(NamedTuple):
     examples: int
 
     def is_beaten_by(self, scores: EvaluationSummary) -> bool | None:
-        """Return whether the best score is better than the guess: accuracy by three standard errors, error by 1 %.
+        """Return whether the best score beats the guess: an accuracy by three standard errors, an error by 1 %.
 
         An AUC above 0.5 by three standard errors counts too. If few examples are positive, as with clicks, a network
         may have learned much and still never predict "yes", so that its accuracy is that of the guess.

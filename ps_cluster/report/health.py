@@ -59,7 +59,7 @@ class HealthBounds:
 
     Attributes:
       age_s: the highest age of the last row of progress, and of the last update.
-      save_s: the highest age of the newest checkpoint or snapshot; None: any age is healthy.
+      save_s: the highest age of the newest checkpoint or snapshot, or None if any age is healthy.
     """
 
     age_s: float
@@ -68,7 +68,7 @@ class HealthBounds:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """The functions that query the machine. Tests pass in functions of their own."""
+    """The functions that query the machine. Tests replace these functions."""
 
     state: Callable[[int, Path, str | None], ProcessState] = run_processes.state_of
     listens: Callable[[int, int], bool] = run_processes.listens
@@ -109,7 +109,7 @@ class HealthFacts:
                 yield self._saved()
 
     def _row_of(self, member: Member) -> ProgressRow | None:
-        """Return the newest row, if it was written since this process started; else None."""
+        """Return the newest row if it was written after the process of `member` started; otherwise None."""
         began = self.machine.wall() - self.machine.age_s(member.pid)
         return self.row if self.row is not None and self.row.time >= began - _CLOCK_TOLERANCE_S else None
 
@@ -171,10 +171,12 @@ class Health:
 def ask(
     root: Path, probe: Probe, task: Task | None, bounds: HealthBounds, machine: Surroundings = Surroundings()
 ) -> Health:
-    """Return the health of a task; without a task, of the launcher, or of all hand-started tasks on this machine.
+    """Return the health of a task of a run.
+
+    Without a task, return that of the launcher, or that of all tasks on this machine if tasks were started by hand.
 
     Raises:
-      UserError: files of the run are damaged, or it has no such task.
+      UserError: files of the run are damaged, or the run has no such task.
     """
     run_dir = RunDir(Path(os.path.realpath(root)))
     members = list(_members(run_dir, task, machine.host))

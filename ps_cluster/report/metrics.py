@@ -26,7 +26,7 @@ from ps_cluster.runs.run_dir import RunDir
 
 
 class Work(NamedTuple):
-    """Numbers of updates applied and rolled back, of training examples, and of gradients that came too late."""
+    """The numbers of applied updates, training examples, gradients that came too late, and rolled back updates."""
 
     applied: int = 0
     examples: int = 0
@@ -34,7 +34,7 @@ class Work(NamedTuple):
     rolled_back: int = 0
 
     def with_change(self, before: ProgressRow, now: ProgressRow) -> Work:
-        """Return these numbers plus what was added from one row to the next."""
+        """Return these numbers, increased by what was added between the rows `before` and `now`."""
         return Work(
             self.applied + _more(before.applied, now.applied),
             self.examples + _more(before.examples, now.examples),
@@ -44,13 +44,13 @@ class Work(NamedTuple):
 
 
 class StalenessCounts(NamedTuple):
-    """The staleness of steps, as in `StalenessBuckets`; empty until a row has counts of staleness."""
+    """The counts of steps by staleness, as in `StalenessBuckets`. They are empty until a row has such counts."""
 
     counts: Sequence[int] = ()
     sum: int = 0
 
     def with_change(self, before: StalenessBuckets | None, now: StalenessBuckets | None) -> StalenessCounts:
-        """Return these counts plus what was added from one row to the next."""
+        """Return these counts, increased by what was added between `before` and `now`."""
         if now is None:
             return self
         counts = zip_longest(self.counts, before.counts if before else (), now.counts, fillvalue=0)
@@ -246,7 +246,7 @@ METRICS: tuple[RunMetric, ...] = (
 
 
 class RunMetrics(ProgressView, Collector):
-    """Forwards the events of a run to a view, and offers them as metrics to scrapes, which run in another thread.
+    """A view that forwards a run's events to another view, and offers metrics to scrapes, which run in another thread.
 
     A scrape reads one immutable object, and the times of two files. So a scrape never waits for the run, and the run
     never waits for a scrape. The address of the metrics is shown as a notice, and a file in the run directory contains

@@ -21,7 +21,7 @@ class ShownExamples:
     """Some test examples, as pictures or as rows of a table.
 
     Attributes:
-      pictures: the sources of their <img>s.
+      pictures: for each example, the source of an <img>.
       names, rows: the names of the columns, and the texts in them.
       more_columns: how many columns are not shown.
       lacking: the reason why there are neither pictures nor rows.

@@ -18,7 +18,7 @@ def rendered(package: str, template: str, *, script: str | None = None, **values
     Args:
       package: the package whose folder templates/ has the template. The template may extend base.html and import
         parts.html of report/templates/, which have the style and the tables of all pages.
-      script: a file of report/templates/ with the only code that the browser may run; None: base.html has no script.
+      script: a file of report/templates/, the only code that the browser may run; None for a page without a script.
       values: the values that the template shows. The current time is added as `written`.
     """
     if script is not None:

@@ -78,7 +78,7 @@ class Look:
 
 
 def looks(arms: Sequence[str]) -> dict[str, Look]:
-    """Return arm → its plot style."""
+    """Return the look of each arm, by the arm's name."""
     parts = zip(cycle(PALETTE), cycle(LINES), cycle(MARKERS))
     return {arm: Look(color, line, marker) for arm, (color, line, marker) in zip(arms, parts)}
 

@@ -32,7 +32,7 @@ class Answer(NamedTuple):
 
 
 def draw_predictions(answers: Sequence[Answer]) -> Image.Image:
-    """Return a sheet of the pictures. Below each of them is its prediction, and the truth if that differs."""
+    """Return a sheet of the pictures. Below each picture is its prediction and, if they differ, the truth."""
     pictures = [scaled(answer.picture) for answer in answers]
     pitch = max(picture.height for picture in pictures) + 2 * _LINE + _SPACE
     columns = min(_COLUMNS, len(answers))

@@ -54,7 +54,7 @@ def make_lines(stream: TextIO | None = None, clock: Callable[[], float] = time.m
 
 
 class ProgressView:
-    """Receives the events of a run and shows them. Its methods do not fail after the output was closed."""
+    """A view that receives the events of a run and shows them. Its methods do not fail after the output was closed."""
 
     def __init__(self, clock: Callable[[], float]):
         self._clock = clock
@@ -104,7 +104,7 @@ class ProgressView:
 
 
 class PlainView(ProgressView):
-    """Writes lines for a log: one for each phase, score and notice, and one about the progress every few seconds."""
+    """A view that writes a line for each phase, score and notice, and every few seconds a line about the progress."""
 
     def __init__(self, output: Output | TextIO, clock: Callable[[], float], lines: LogFormat = TEXT):
         super().__init__(clock)

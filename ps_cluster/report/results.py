@@ -34,7 +34,7 @@ SCHEMA = 2  # schema 1 had the scores of the last and of the best model under "m
 
 @dataclass(frozen=True)
 class _ScoredRun:
-    """Everything that the page shows."""
+    """A run with everything that its page of results shows."""
 
     name: str
     summary: Summary
@@ -76,7 +76,7 @@ class _ScoredRun:
 
     @property
     def _best_texts(self) -> dict[str, MetricText | None]:
-        """Split → the best model's metric on it, for the splits by which it can be chosen, the preferred one first."""
+        """Split → metric of the best model on this split. The split by which models are preferably chosen is first."""
         score = self.summary.evaluation
         return {
             "validation": metric_text(score.best_validation_accuracy, score.best_validation_error),

@@ -75,7 +75,7 @@ class RunState:
 
     @property
     def share_done(self) -> float:
-        """The share of the training that is done: of the updates or, if this is more, of the time limit."""
+        """The share of the training that is done: of the updates or of the time limit, whichever share is larger."""
         return max(self.applied / self.total, self._share_of_time)
 
     @property

@@ -121,6 +121,6 @@ def _short(text: str) -> str:
 
 
 def _own_page(run_dir: RunDir) -> Path | None:
-    """Return the page of a run, unless another user could have written it: a browser would run the code in it."""
+    """Return the page of a run, unless another user could have written it, because a browser runs the code in it."""
     page = run_dir.results_page
     return page if page.is_file() and not untrusted.is_foreign(page) else None

@@ -56,7 +56,7 @@ Tasks = Mapping[Task, TaskRow]
 
 @dataclass(frozen=True, kw_only=True)
 class EndedRun:
-    """Facts about a run that has ended that only the launcher knows. All other facts are in the files of the run.
+    """The facts about an ended run that only the launcher knows. All other facts are in the files of the run.
 
     `wall_seconds`, `startup_seconds` and `session_train_seconds` of the summary are those of the last command only.
     `train_seconds` is that of all commands.
@@ -162,7 +162,7 @@ def refresh_evaluation(run_dir: RunDir, notify: Notify = ignore) -> Summary:
 
 
 def _with_scores(summary: Summary, run_dir: RunDir, config: RunConfig, notify: Notify) -> Summary:
-    """Return a summary with the newest scores and recomputed updates, and with the values that follow from them."""
+    """Return a summary with the newest scores, the recomputed updates of its proof, and what follows from both."""
     dataset = _dataset(run_dir, config)
     evaluation = _evaluation(run_dir, config, dataset, notify)
     changes: dict[str, object] = {"evaluation": evaluation}

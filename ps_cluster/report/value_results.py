@@ -55,7 +55,7 @@ class ValueRow:
 
 
 class ValueResults(Analysis):
-    """Analyses predictions of one or several numbers for each example, in the units of the target."""
+    """The analysis of predictions of one or several numbers for each example, in the units of the target."""
 
     heading, worst = "Errors", "outputs with the lowest R²"
     table_columns = (

@@ -1,1 +1,1 @@
-"""Tools that look at runs, or start some. Only cli/main.py imports them, when it looks up a command; the core does not."""
+"""Tools that inspect or start runs. The core never imports them: only cli/main.py does, when it looks up a command."""

@@ -77,7 +77,7 @@ class EndedJob:
 
 
 class Fleet:
-    """Trains at most `at_once` runs at a time. The runs end with this process, no matter how it ends."""
+    """Runs that are trained, at most `at_once` at a time. They end with this process, however this process ends."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class Fleet:
         self._supervisor.signal(job.task, signal.SIGTERM)
 
     def end_all(self) -> None:
-        """End the runs that are left, within a bounded time. They can be continued later."""
+        """End all runs under way, within a bounded time. They can be continued later."""
         for process in self._supervisor.stop_all(self._grace_s):
             self._notify(f"could not be ended: {self._jobs[process.task].name} (pid {process.pid})")
         self._jobs.clear()

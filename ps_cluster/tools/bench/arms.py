@@ -25,7 +25,7 @@ TORCH_EXAMPLES, TORCH_CLASSES = "image uint8 [32, 32, 3]", 10
 
 
 class Measured(BaseModel):
-    """The result of an arm, which its program prints as JSON in the last line. The rate is None if the run was too short."""
+    """The result of an arm, which the arm's program prints last, as JSON. The rate is None if the run was too short."""
 
     examples_per_second: float | None
 
@@ -37,11 +37,11 @@ class BenchArm:
     Attributes:
       arguments: arguments of the module after the run directory.
       values: settings of this arm, by dotted key.
-      can_be_slow: whether its workers follow `cluster.straggler`.
+      can_be_slow: whether `cluster.straggler` slows down workers of this arm.
       slowed: for an arm with slow workers, the name of the same arm without slow workers.
-      ideal: the share of its rate that an ideal cluster would keep if some workers are slow.
-      torch: whether it needs a Python with PyTorch. The arms of ddp.py can train only TORCH_NETWORKS, on images like
-        CIFAR-10's.
+      ideal: for an arm with slow workers, the share of the rate without slow workers that an ideal cluster would keep.
+      torch: whether the arm needs a Python with PyTorch. The arms of ddp.py can train only TORCH_NETWORKS, on images
+        like CIFAR-10's.
       python: the interpreter that runs the module.
     """
 
@@ -56,10 +56,10 @@ class BenchArm:
     python: str = sys.executable
 
     def config(self, case: RunConfig) -> RunConfig:
-        """Return the settings of this arm for `case`. All arms train on equally many examples.
+        """Return the settings of this arm for `case`, with which it trains on as many examples as all other arms.
 
-        If the arm's values have `training.steps`, that number is used. If `case` has no number of updates, the result has
-        none, either.
+        An arm that sets `training.steps` itself keeps this number of updates. If neither the arm nor `case` has a
+        number, the result has none.
         """
         mode = str(self.values.get("mode.name", case.mode.name))
         changed = case.with_values(switched_off(mode) | dict(self.values))
@@ -135,7 +135,8 @@ def with_straggler(chosen: list[BenchArm], straggler: str, workers: int) -> list
     if not any(arm.can_be_slow for arm in chosen):
         able = " or ".join(arm.name for arm in ARMS.values() if arm.can_be_slow)
         raise UserError(f"--straggler: got '{straggler}': --arms has to name {able}")
-    # If no worker waits for slow ones, the arm keeps 1 - lost / workers of its rate: 2.2 / 3 if one of three is 5x slower.
+    # An arm in which no worker waits for slow workers keeps the share 1 - lost / workers of its rate. If one of three
+    # workers is 5 times slower, this share is 2.2 / 3.
     lost = sum(1 - 1 / one.factor for one in slow)
     found = []
     for arm in chosen:

@@ -1,4 +1,4 @@
-"""Make the cases of a benchmark. A case is a network in one precision, and the number of updates of a measurement."""
+"""Make the cases of a benchmark. A case is a network, its precision, and the number of updates in a measurement."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ UPDATES_ONLY = {
     "cluster.evaluator": False, "checkpoints.snapshot_every_seconds": 1e6, "checkpoints.every_seconds": 1e6,
 }  # fmt: skip
 SAME_IN_ALL_ARMS = ("optimizer.", "schedule.", "data.augmentation.")
-# The number of 32x32 images in one measurement, which takes 5 to 25 s on two cores. An asynchronous measurement may miscount
-# its first and its last gradient by half a gradient each, which is 1 of at least 80 in total. For other networks and
-# examples a short run finds the number (`with_length`).
+# The number of 32x32 images in one measurement, which takes 5 to 25 s on two cores. The count of an asynchronous
+# measurement may be wrong by half a gradient at its beginning and by half a gradient at its end: by 1 of at least 80
+# gradients. For other networks and examples a short run finds the number (`with_length`).
 IMAGES = {"tutorial_cnn": 80_000, "cifar_tf_cnn": 25_000, "resnet_small": 12_800, "airbench": 18_000}
 
 MEASUREMENT_S = 10.0
@@ -48,7 +48,7 @@ def benchmark(
     ddp_python: Path | None,
     values: Mapping[str, object],
 ) -> Benchmark:
-    """Return the benchmark of the arms with these names. Raises UserError if an option does not fit them or the data."""
+    """Return the benchmark of these arms. Raises UserError if an option does not fit the arms or the data."""
     config = build_config(None, dict(values))
     chosen = choose(arms, ddp_python)
     if straggler:
@@ -71,10 +71,10 @@ def benchmark(
 def cases(
     models: Iterable[str], precisions: Iterable[str], packed: PackedDataset, values: Mapping[str, object]
 ) -> list[RunConfig]:
-    """Return a complete configuration with `values` for every model and precision.
+    """Return a complete configuration with `values` for each pair of a model and a precision.
 
     Raises:
-      UserError: the settings do not fit the data set, or only some arms would follow one of the settings.
+      UserError: the settings do not fit the data set, or only some of the arms would use one of the settings.
     """
     if refused := [key for key in values if key.startswith(SAME_IN_ALL_ARMS)]:
         raise UserError(
@@ -93,7 +93,7 @@ def cases(
 
 
 def refuse_chosen(name: str, chosen: tuple[str, ...], values: Mapping[str, object]) -> None:
-    """Raise UserError for settings that the benchmark `name` chooses itself. Their keys begin with one of `chosen`."""
+    """Raise UserError if a key of `values` begins with one of `chosen`: the benchmark `name` sets these itself."""
     if wrong := [key for key in values if key.startswith(chosen)]:
         raise UserError(f"--set {wrong[0]}: the arm {name} chooses this setting itself: leave it out")
 
@@ -104,7 +104,7 @@ def known_steps(model: str) -> int | None:
 
 
 def case(model: str, precision: str, packed: PackedDataset, values: Mapping[str, object] | None = None) -> RunConfig:
-    """Return a complete configuration with `values`. Its `training.steps` is None where no number is known."""
+    """Return a complete configuration with `values`. `training.steps` is None if the right number is unknown."""
     shapes = [field.shape for field in packed.spec.inputs.values() if field.is_image]
     overrides = {
         **UPDATES_ONLY, **RULE, "model.name": model, "model.precision": precision,
@@ -119,7 +119,7 @@ def case(model: str, precision: str, packed: PackedDataset, values: Mapping[str,
 def with_length(
     case: RunConfig, arm: BenchArm, packed: PackedDataset, notify: Notify, rate: RateOf = rate_of
 ) -> RunConfig:
-    """Return `case` with a number of updates. If it has none, short runs of `arm` find the number."""
+    """Return `case` with a number of updates. If `case` has none, short runs of `arm` find the number."""
     if case.training.steps is not None:
         return case
     steps = FEWEST_STEPS

@@ -1,4 +1,4 @@
-"""Train the run of a run directory on a whole local cluster, as an arm of `bench`.
+"""Train the run in a run directory on a complete local cluster, as an arm of `bench`.
 
     python -m ps_cluster.tools.bench.cluster_arm RUN_DIR [MODULE ARGUMENTS]
 
@@ -24,9 +24,9 @@ from ps_cluster.tools.bench.arms import ARM_TIMEOUT_S, Measured
 
 
 def run_cluster(root: Path, task_module: Sequence[str]) -> float | None:
-    """Run the cluster of `root` to its end, and return its examples per second. Exit if the cluster fails.
+    """Train the run in the folder `root` on a cluster, and return the examples per second. Exit if the cluster fails.
 
-    `task_module`: the module that runs one task, and its first arguments; empty for the project's own module.
+    `task_module`: the module that runs one task, followed by its first arguments; empty for the project's own module.
     """
     run_dir = RunDir.open(root)
     argv = (sys.executable, "-m", *task_module) if task_module else TASK_ARGV

@@ -45,7 +45,7 @@ KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
 class DdpConfig(BaseModel):
     """The settings that every workload has. Their aliases are their keys in the config.yaml of a run.
 
-    `RunConfig` can't be used here, because the environment of PyTorch lacks packages that it imports.
+    `RunConfig` can't be used here, because the environment of PyTorch lacks packages that `RunConfig` imports.
     """
 
     mode: str = Field(validation_alias=AliasPath("mode", "name"))
@@ -59,7 +59,7 @@ class DdpConfig(BaseModel):
 
 
 class ImageConfig(DdpConfig):
-    """The settings of the work on images."""
+    """The settings of training on images."""
 
     crop_padding_pixels: int = Field(validation_alias=AliasPath("data", "augmentation", "crop_padding_pixels"))
     flip: str = Field(validation_alias=AliasPath("data", "augmentation", "flip"))
@@ -110,7 +110,7 @@ def train(
 
 
 def measure(work: Work, config: DdpConfig, processes: int) -> float:
-    """Return this process's examples/s, from the end of all warm-ups to the last step of all processes."""
+    """Return this process's examples/s, from the end of all warm-ups until all processes have done all steps."""
     network = work.network
     if processes > 1:  # Each process keeps its own normalisation statistics, which saves a broadcast in each step.
         network = nn.parallel.DistributedDataParallel(
@@ -132,7 +132,7 @@ def measure(work: Work, config: DdpConfig, processes: int) -> float:
 
 
 def image_work(dataset: PackedDataset, config: ImageConfig, rank: int, processes: int) -> Work:
-    """Return the work on images like those of CIFAR-10, by SGD with Nesterov momentum."""
+    """Return the work of a process that trains on images like those of CIFAR-10, by SGD with Nesterov momentum."""
     network = build(config.network, config.activation)
     weights = [weight for weight in network.parameters() if weight.requires_grad]
     optimizer = torch.optim.SGD(weights, config.learning_rate, momentum=config.momentum, nesterov=True, fused=True)
@@ -147,12 +147,12 @@ def image_work(dataset: PackedDataset, config: ImageConfig, rank: int, processes
 
 
 def batches(dataset: PackedDataset, config: ImageConfig, rank: int, processes: int) -> Iterator[Batch]:
-    """Yield endless batches from the share of `rank` in each epoch: images as `normalised` returns them, and int64 labels.
+    """Yield, without end, the batches of process `rank`: images as `normalised` returns them, and int64 labels [B].
 
-    As in `ps_cluster/data`, one gather takes all pixels of a batch.
+    As in `ps_cluster/data`, one gather operation reads all pixels of a batch.
 
     Args:
-      dataset: has at least `processes` batches.
+      dataset: data with at least `processes` batches.
     """
     size, furthest = config.batch_size_per_worker, config.crop_padding_pixels
     pixels, labels = dataset.inputs("train")["image"].reshape(-1, 3), dataset.target("train").astype(np.int64)
@@ -166,7 +166,7 @@ def batches(dataset: PackedDataset, config: ImageConfig, rank: int, processes: i
 
 
 def ids_of_batches(examples: int, config: DdpConfig, rank: int, processes: int) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield, without end, the epoch and the example numbers, int64 [B], of each batch in the share of `rank`.
+    """Yield, without end, the epoch and the example numbers, int64 [B], of each batch of process `rank`.
 
     B is the batch size per worker. `examples`: the number of examples, enough for at least `processes` batches.
     """
@@ -178,7 +178,7 @@ def ids_of_batches(examples: int, config: DdpConfig, rank: int, processes: int) 
 
 
 def sources(ids: np.ndarray, shifts: np.ndarray, mirrored: np.ndarray) -> np.ndarray:
-    """Return the indices of the pixels that `augment.crop_and_flip` would take for images `ids`, int64 [B, 32, 32].
+    """Return the indices, int64 [B, 32, 32], of the pixels that `augment.crop_and_flip` would take for images `ids`.
 
     Args:
       ids: int64 [B]. shifts: the shifts of rows and of columns, int64 [2, B]. mirrored: bool [B].
@@ -192,7 +192,7 @@ def sources(ids: np.ndarray, shifts: np.ndarray, mirrored: np.ndarray) -> np.nda
 
 
 def normalised(images: np.ndarray) -> torch.Tensor:
-    """Return float32 [B, 3, 32, 32] in channels_last from uint8 [B, 32, 32, 3], which has the same memory layout."""
+    """Return the normalised `images`, uint8 [B, 32, 32, 3], as float32 [B, 3, 32, 32] with the same memory layout."""
     pixels = torch.from_numpy(images).to(torch.float32)
     return pixels.sub_(torch.tensor(PIXEL_MEAN)).div_(torch.tensor(PIXEL_STD)).permute(0, 3, 1, 2)
 

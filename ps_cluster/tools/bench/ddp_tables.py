@@ -25,7 +25,7 @@ from ps_cluster.tools.bench.ddp import Batch, DdpConfig, Work, ids_of_batches, m
 
 
 class TableConfig(DdpConfig):
-    """The settings of the work on tables."""
+    """The settings of training on tables."""
 
     rows: int = Field(validation_alias=AliasPath("data", "rows"))
     row_width: int = Field(validation_alias=AliasPath("model", "row_width"))
@@ -48,7 +48,7 @@ class Dlrm(nn.Module):
         self.top = nn.Sequential(_dense(width + lower.shape[1], top), nn.Linear(top[-1], 1))
 
     def forward(self, keys: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
-        """Return logits float32 [B] for rows `keys` of `tables`, int64 [B, columns], and for `numbers`, float32 [B, N]."""
+        """Return logits, float32 [B]. `keys`: rows of `tables`, int64 [B, columns]. `numbers`: float32 [B, N]."""
         rows = self.tables(keys.view(-1, 1)).view(*keys.shape, -1)
         dense = self.bottom(numbers)
         vectors = torch.cat([dense.unsqueeze(1), rows], 1)
@@ -66,7 +66,7 @@ def _dense(inputs: int, units: Sequence[int]) -> nn.Sequential:
 def batches(
     inputs: Mapping[str, np.ndarray], targets: np.ndarray, config: TableConfig, rank: int, processes: int
 ) -> Iterator[Batch]:
-    """Yield row numbers in `Dlrm.tables`, int64 [B, columns], numbers, float32 [B, N], and targets, float32 [B]."""
+    """Yield endless batches: rows of `Dlrm.tables`, int64 [B, columns]; numbers, float32 [B, N]; targets, float32 [B]."""
     firsts = config.rows * np.arange(inputs["categories"].shape[1])
     for _, ids in ids_of_batches(len(targets), config, rank, processes):
         arrays = inputs["categories"][ids] + firsts, inputs["numbers"][ids], targets[ids].astype(np.float32)
@@ -80,7 +80,7 @@ def loss(network: nn.Module, batch: Batch) -> torch.Tensor:
 
 
 def table_work(dataset: PackedDataset, config: TableConfig, rank: int, processes: int) -> Work:
-    """Return the work of a process: all tables, and its share of the examples."""
+    """Return the work of a process, which holds all tables and trains on its share of the examples."""
     torch.manual_seed(config.seed)
     inputs = dataset.inputs("train")
     columns, numbers = (inputs[name].shape[1] for name in ("categories", "numbers"))

@@ -43,7 +43,7 @@ CHOSEN = ("model.", "cluster.workers", "cluster.parameter_servers", *CHEAPEST_RU
 
 
 def benchmark(values: Mapping[str, object]) -> Benchmark:
-    """Return the benchmark. Raises UserError if `values`, settings of all clusters, do not fit."""
+    """Return the benchmark. `values`: settings of all clusters. Raises UserError if they do not fit."""
     refuse_chosen(NAME, CHOSEN, values)
     packed, unit = resolve_data(build_config(None, dict(values)).data, notify=print_line), "steps"
     found = jobs(packed, values)
@@ -63,7 +63,7 @@ def jobs(packed: PackedDataset, values: Mapping[str, object]) -> list[BenchJob]:
 
 
 class EmptyStep(Compute):
-    """Computes nothing except the learning rate and the ids of the examples, which the proof checks."""
+    """A step that computes only the learning rate and the ids of the examples, which the proof checks."""
 
     def __init__(self, config: RunConfig, train_examples: int):
         self._config, self._examples = config, train_examples
@@ -108,7 +108,7 @@ def build_with(length: int) -> Build:
 
 
 def train(job: TrainingJob) -> None:
-    """Do what the chief of a run does, with steps that compute nothing."""
+    """Train as the chief of a run does, but with steps that compute nothing."""
     from ps_cluster.training import chief
 
     chief.train(job, build=build_with(int(sys.argv[1])))

@@ -51,7 +51,7 @@ from ps_cluster.training.step import TrainStep
 
 
 def keras_model(config: RunConfig, dataset: PackedDataset) -> tuple[keras.Model, keras.Optimizer]:
-    """Return the network with the same layers that the cluster trains, and Keras's optimizer for the cluster's rule.
+    """Return a network with the same layers as the cluster's network, and Keras's optimizer for the cluster's rule.
 
     The rule is adagrad, or that of `cases.RULE`.
     """

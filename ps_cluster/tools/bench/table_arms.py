@@ -75,7 +75,7 @@ def hand_step(config: RunConfig, dataset: PackedDataset) -> TrainBatch:
 
 
 class _Epoch(keras.callbacks.Callback):
-    """Measures how long the last epoch took.
+    """A callback that measures the duration of the last epoch.
 
     In TensorFlow 2.21, `fit` itself returns only when the thread that tunes the input pipeline wakes up. This thread sleeps for
     10 ms, then for 20, 40 and so on. So `fit` may take 41 s for an epoch of 22 s.

@@ -57,7 +57,7 @@ COLUMNS = (
 def benchmark(values: Mapping[str, object], ddp_python: Path | None) -> Benchmark:
     """Return the benchmark. It has the PyTorch arms only if `ddp_python` is given.
 
-    Raises UserError if `values`, settings of all arms, do not fit.
+    `values`: settings of all arms. Raises UserError if they do not fit.
     """
     refuse_chosen(NAME, CHOSEN, values)
     packed = resolve_data(build_config(None, FIXED | dict(values)).data, notify=print_line)
@@ -76,7 +76,7 @@ def jobs(
     notify: Notify,
     rate: RateOf = rate_of,
 ) -> Iterator[BenchJob]:
-    """Yield a job for each batch size and row width, unless `values` set them.
+    """Yield a job for each pair of a batch size and a row width. If `values` set one of these sizes, it does not vary.
 
     The arms differ in speed by more than tenfold. So a short run finds the number of updates of each arm, unless
     `values` set the same number for all arms.
@@ -103,9 +103,9 @@ def jobs(
 
 
 def figures(chosen: Sequence[BenchArm], rates: Rates) -> dict[str, Spread]:
-    """Return the spread of each arm's rates, of the rows that it looks up per second and core, and of its ratios to BASELINES.
+    """Return figures of each arm: its rate, the rows that it looks up per second and core, and its ratios to BASELINES.
 
-    A row that several examples of a batch look up counts once for each of them.
+    Each figure is a spread over the rounds. A row that several examples of a batch look up counts several times.
     """
     found: dict[str, Spread] = {}
     for arm in (arm.name for arm in chosen):

@@ -155,7 +155,7 @@ def measure(
 
 
 def columns_of(arms: Sequence[BenchArm], unit: str) -> list[Column]:
-    """Return two columns: the rate of the line's arm, and the rate of the first arm divided by it."""
+    """Return two columns of the table: the rate of each arm, and the rate of the first arm divided by this rate."""
     first = first_of(arms).name
     return [Column(f"{unit}/s", "{arm}", ",.0f"), Column(f"{first} ÷ this", f"{first}_to_{{arm}}", ".2f")]
 

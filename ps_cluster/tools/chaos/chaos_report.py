@@ -35,8 +35,8 @@ class HostedFacts(BaseModel):
     """Facts that only a run on several hosts has.
 
     Attributes:
-      places: task → its host.
-      unsaved_seconds: the time of training that was in no saved state when a leader died, summed over all deaths.
+      places: the host of each task.
+      unsaved_seconds: the time of training that no saved state contained when a leader died, summed over all deaths.
     """
 
     places: dict[str, str]
@@ -62,7 +62,7 @@ class Evidence:
 
 
 class KindRow(BaseModel):
-    """The faults of one kind, or of all kinds. The times are None if the run has recovered from none of them."""
+    """The faults of one kind, or of all kinds. The times are None if the run recovered from none of these faults."""
 
     kind: str
     faults: int
@@ -75,7 +75,7 @@ class Accuracy(BaseModel):
     """The test accuracies.
 
     Attributes:
-      expected: the interval that would hold 99 of 100 undisturbed runs; None if too few undisturbed runs were made.
+      expected: the interval in which 99 of 100 undisturbed runs would lie; None if too few undisturbed runs were made.
     """
 
     disturbed: float
@@ -84,7 +84,7 @@ class Accuracy(BaseModel):
 
 
 class ChaosReport(BaseModel):
-    """The content of chaos.json, where SCHEMA comes first. `cluster_restarts`: how often the leader was restarted."""
+    """The content of chaos.json, which begins with SCHEMA. `cluster_restarts`: how often the leader was restarted."""
 
     passed: bool
     problems: list[str]

@@ -79,7 +79,7 @@ def run_chaos(
 
 
 def report_of(experiment: Experiment) -> ChaosReport:
-    """Carry out an experiment, and return its report, however it ends."""
+    """Carry out an experiment, and return its report even if the experiment fails."""
     try:
         problems = experiment.carry_out()
     except ChaosFailed as failure:
@@ -95,10 +95,10 @@ def report_of(experiment: Experiment) -> ChaosReport:
 def allowed_here(
     kinds: Mapping[FaultKind, str | None], run: Run, notify: Notify
 ) -> tuple[list[FaultKind], dict[str, str]]:
-    """Return the kinds that can hit `run` on this system, and for all other kinds: name → the reason why they can't.
+    """Return the kinds that can hit `run` on this system, and for all other kinds, by name, the reason why they can't.
 
     Args:
-      kinds: each kind of fault → the reason why it is impossible, if one is known already, otherwise None.
+      kinds: kind of fault → the reason why it is impossible, or None if no reason is known yet.
     Raises:
       ChaosFailed: no kind is left.
     """
@@ -134,7 +134,7 @@ class Experiment(ABC):
 
     @property
     def kinds(self) -> Mapping[FaultKind, str | None]:
-        """The kinds of fault to inject, each with the reason why it is impossible, or None."""
+        """The kinds of fault to inject, each with the reason why it is impossible, or None if none is known yet."""
         return self.settings.wanted() if self.faults is None else dict.fromkeys(fault.kind for fault in self.faults)
 
     @abstractmethod

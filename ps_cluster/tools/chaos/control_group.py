@@ -22,7 +22,7 @@ _COUNTS = ("memory.events", "memory.oom_control", "cpu.stat")  # files of lines 
 
 @dataclass(frozen=True)
 class Limit:
-    """A limit, as file → content for each version of control groups. The first file always exists."""
+    """A limit, as file → content for each version of control groups. The first file shows which version a group has."""
 
     controller: str
     version_2: Mapping[str, str]
@@ -43,7 +43,7 @@ FIVE_PERCENT = Limit(
 
 @contextmanager
 def limited(pid: int, limit: Limit, root: Path = ROOT) -> Iterator[Path]:
-    """Keep process `pid`, which may end meanwhile, in a limited group. Yield the group's folder. Raises NotAllowed."""
+    """Limit process `pid`, which may end, by a group, and yield the group's folder. Raises NotAllowed if this fails."""
     around = [folder for folder in folders(limit.controller, Path(f"/proc/{pid}/cgroup"), root) if folder.is_dir()]
     group = _make(limit, around)
     try:
@@ -66,7 +66,7 @@ def count_in(group: Path, name: str) -> int:
 
 
 def why_no_limit(limit: Limit, root: Path = ROOT) -> str | None:
-    """Return why this user can't limit a process; None if it can. This tries the limit on a sleeping process."""
+    """Return why this user can't limit a process, or None if this works. The limit is tried on a sleeping process."""
     with subprocess.Popen(["sleep", "60"], start_new_session=True) as sleeper:
         try:
             with limited(sleeper.pid, limit, root):
@@ -78,7 +78,7 @@ def why_no_limit(limit: Limit, root: Path = ROOT) -> str | None:
 
 
 def _make(limit: Limit, around: list[Path]) -> Path:
-    """Make a limited group in the innermost folder of `around` that passes the controller on to its members."""
+    """Make a limited group in the innermost folder of `around` that passes the controller on to new groups."""
     reason = "none is mounted"
     for parent in around:
         group = parent / f"ps-cluster-chaos-{os.getpid()}-{secrets.token_hex(4)}"

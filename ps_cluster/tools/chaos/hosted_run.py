@@ -52,7 +52,7 @@ def restarts_after(exit_code: int) -> float:
 
 
 class Restarter:
-    """Starts tasks, and restarts each task that has ended. Both happen only in `poll`."""
+    """A supervisor that starts tasks, and restarts tasks that have ended. Both happen only in `poll`."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Restarter:
         start: Callable[[Task], subprocess.Popen[bytes]],
         clock: Callable[[], float] = time.monotonic,
     ):
-        """Start all `tasks` at the first `poll`."""
+        """Create a supervisor whose first `poll` starts all `tasks`."""
         self.restarts: dict[Task, int] = {}  # how often each task was started again
         self.final: dict[Task, int] = {}  # the exit codes of the tasks that are not started again
         self.running: dict[Task, subprocess.Popen[bytes]] = {}  # the tasks that had not ended at the last `poll`
@@ -94,13 +94,13 @@ class HostedRun:
     """The tasks of one training on their hosts. Call `look` often: it restarts the tasks that have ended."""
 
     def __init__(self, root: Path, output: Path, options: Sequence[str], places: Mapping[Task, Host], tools: Path):
-        """Create the run; `look` starts it. `output`: the folder for the tasks' output. `options`: those of `task`."""
+        """Create the run; `look` starts it. `output`: folder for the tasks' output. `options`: options of `task`."""
         self.files = RunDir(Path(os.path.realpath(root)))  # as the leader sees them
         self.tools = tools  # the folder with the files that faults need
         self.places = dict(places)
         self.restarter = Restarter(places, self._start)
         self.unsaved: list[float] = []  # the `unsaved_seconds` at each unexpected end of a leader
-        self._applied, self._rolled_back = 0, 0  # numbers of updates: in the last row, and repeated by later leaders
+        self._applied, self._rolled_back = 0, 0  # updates: applied in the last row, and rolled back so far
         self._output = output
         self._options = tuple(options)
         cluster: dict[str, list[str]] = {}
@@ -125,13 +125,13 @@ class HostedRun:
 
     @property
     def exit_code(self) -> int | None:
-        """Exit code of the leader or of a failed task, if it is not started again; otherwise None."""
+        """Exit code of a failed task that is not started again; otherwise 0 if the leader has ended, else None."""
         final = self.restarter.final
         return next((code for code in final.values() if code), final.get(self._leader))
 
     @property
     def last_line(self) -> str:
-        """Last line of the output of the task that has `exit_code`."""
+        """The task whose exit code is `exit_code`, and the last line of its output."""
         task = next((task for task, code in self.restarter.final.items() if code), self._leader)
         return f"{task}: {last_line_of(self._output_of(task))}"
 
@@ -147,11 +147,11 @@ class HostedRun:
         return rows
 
     def running(self) -> dict[Task, int]:
-        """Return the pids of the running tasks: neither ended nor frozen."""
+        """Return the pid of each task that has not ended and is not frozen."""
         return {task: process.pid for task, process in self.restarter.running.items() if not is_stopped(process.pid)}
 
     def interrupt(self) -> None:
-        """Send SIGINT to the leader: it drains the training."""
+        """Send SIGINT to the leader, which then drains the training."""
         if process := self.restarter.running.get(self._leader):
             os.kill(process.pid, signal.SIGINT)
 
@@ -162,7 +162,7 @@ class HostedRun:
         return said.model_copy(update={"updates": said.updates.model_copy(update={"rolled_back": self._rolled_back})})
 
     def still_running(self, within_s: float) -> list[str]:
-        """Return the tasks that have not ended within `within_s` seconds. Usually there are none."""
+        """Wait up to `within_s` seconds for all tasks to end. Return the tasks that have not ended, usually none."""
         deadline = time.monotonic() + within_s
         while (left := self.restarter.running) and time.monotonic() < deadline:
             time.sleep(_LOOK_EVERY_S)
@@ -182,10 +182,10 @@ class HostedRun:
 
 
 def unsaved_seconds(files: RunDir, began: float, now: float) -> float:
-    """Return the seconds since the last update in the newest saved state; without a state, since the run `began`.
+    """Return the seconds since the last update in the newest saved state, or since `began` if there is no saved state.
 
-    The age of the state's file would be too short: a leader continues to save while no update is applied. `began` and
-    `now` are in monotonic seconds.
+    The age of the state's file would be too short, because a leader continues to save while no update is applied.
+    `began`, the start of the run, and `now` are in monotonic seconds.
     """
     state = checkpoints.load_newest_good(files.states, lambda damaged: None)
     row = last_row(files.progress, ProgressRow)

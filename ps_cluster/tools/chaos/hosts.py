@@ -124,8 +124,8 @@ def hosts(count: int, *, run_dir: Path | None = None) -> Iterator[list[Host]]:
 
     Args:
       count: 1 to MOST_HOSTS.
-      run_dir: an existing folder. Only host-0 sees it. Each other host sees a separate folder at the same path,
-        `host.run_dir`.
+      run_dir: an existing folder. Only host-0 sees it. Each other host sees a folder of its own at the same path:
+        the folder `host.run_dir`.
     Raises:
       NotAllowed: this system does not allow hosts.
     """
@@ -178,7 +178,7 @@ def pids_in(network: RunNetwork) -> list[int]:
 
 
 def _kill_all_in(network: RunNetwork, name: str) -> None:
-    """Kill all processes in a network, in bounded time. Raises NotAllowed if a process is left."""
+    """Kill all processes in a network, in bounded time. Raises NotAllowed if one still exists then."""
     deadline = time.monotonic() + KILLED_WITHIN_S
     while left := pids_in(network):
         for pid in left:

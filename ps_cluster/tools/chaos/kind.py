@@ -51,13 +51,13 @@ class Scene:
 
     @property
     def launched(self) -> LaunchedRun:
-        """The run, for kinds that need a launcher."""
+        """The run as a `LaunchedRun`, for kinds of fault that need a launcher."""
         assert not isinstance(self.run, HostedRun)
         return self.run
 
     @property
     def hosted(self) -> HostedRun:
-        """The run, for kinds that need hosts."""
+        """The run as a `HostedRun`, for kinds of fault that need hosts."""
         assert isinstance(self.run, HostedRun)
         return self.run
 
@@ -67,7 +67,7 @@ class Scene:
         self.wait_for(lambda: self.now() >= until, seconds + 1, "time stood still")
 
     def worker_back(self, worker: Task, pid: int) -> Sign:
-        """Return a sign of recovery: a process of `worker` takes part that is neither `pid` nor an earlier process."""
+        """Return a sign of recovery: an update by a new process of `worker`, not by `pid` or an earlier process."""
         known = worker_pids(self.last_row, worker.index) if self.last_row else set()
         return WorkerBack(worker, known | {pid})
 
@@ -92,7 +92,7 @@ class Injection:
 
 
 class FaultKind(Named, ABC):
-    """One kind of fault. `kinds.FAULTS` finds an instance of a subclass at the top level of a file in kinds/.
+    """One kind of fault. `kinds.FAULTS` finds all instances at the top level of the files in kinds/.
 
     Attributes:
       name: the name of the kind in options and reports.
@@ -118,7 +118,7 @@ class FaultKind(Named, ABC):
         return False
 
     def environment(self, folder: Path) -> Mapping[str, str]:
-        """Write the files that a run needs from its start into `folder`. Return additional environment variables for it."""
+        """Write the files that a run needs from its start into `folder`. Return additional environment variables."""
         return {}
 
     def why_not(self, run: Run) -> str | None:
@@ -131,7 +131,7 @@ class FaultKind(Named, ABC):
 
 
 class Death(FaultKind):
-    """A kind of fault whose victims die. The mode's table says which tasks restart then."""
+    """A kind of fault whose victims die. The mode's `on_death` table says which tasks restart after a death."""
 
     def whole_cluster(self, on_death: OnDeaths) -> bool:
         return any(on_death[victim].whole_cluster for victim in self.victims)

@@ -48,7 +48,7 @@ class LaunchedRun:
         tools: Path,
         environment: Mapping[str, str] = {},
     ):
-        """Start the run. If `options` is None, resume the existing one. `environment`: extra variables."""
+        """Start a run with `options`, or resume the existing run if they are None. `environment`: extra variables."""
         self.files = RunDir(Path(os.path.realpath(root)))
         self.tools = tools  # the folder with the files that faults need
         self.resumes = 0
@@ -102,7 +102,7 @@ class LaunchedRun:
 
     @property
     def leader_log(self) -> Path:
-        """Log of the task that writes checkpoints and rows."""
+        """Log of the task that writes checkpoints and rows of progress."""
         return self.files.log(Task(leader_type({task.type for task in self._tasks()}), 0))
 
     def _tasks(self) -> dict[Task, int]:

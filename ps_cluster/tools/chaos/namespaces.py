@@ -31,7 +31,7 @@ def program(name: str) -> str:
 
 
 def run_in(network: RunNetwork, *argv: str) -> None:
-    """Run a program in namespaces. Raises NotAllowed if it is not installed, or if it fails, with its last error line."""
+    """Run a program in namespaces. Raises NotAllowed if it is missing or too slow, or fails (with its last error)."""
     try:
         ended = subprocess.run(
             network.inside((program(argv[0]), *argv[1:])),
@@ -49,9 +49,10 @@ def run_in(network: RunNetwork, *argv: str) -> None:
 
 @contextmanager
 def inside(pid: int, kind: str) -> Iterator[RunNetwork]:
-    """Yield a namespace (NETWORK or MOUNTS) of process `pid` for `run_in`. It can be used even after the process has ended.
+    """Yield a namespace (NETWORK or MOUNTS) of process `pid` for `run_in`.
 
-    Raises NotAllowed if the process has no such namespace of its own, or it can't be entered.
+    The namespace remains usable after the process has ended. Raises NotAllowed if the process has no such namespace of
+    its own, or if that namespace can't be entered.
     """
     if not _is_its_own(pid, kind):
         raise NotAllowed("the run has no namespace of its own")

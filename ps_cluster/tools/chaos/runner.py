@@ -35,7 +35,7 @@ class ChaosBounds:
 
 @dataclass
 class Runner:
-    """Disturbs one run."""
+    """A runner that injects faults into one run, and waits until the run has recovered."""
 
     run: Run
     bounds: ChaosBounds = ChaosBounds()
@@ -56,7 +56,7 @@ class Runner:
         )
 
     def disturb(self, faults: Iterable[Fault], until: float | None = None) -> None:
-        """Inject `faults`, each after the run has recovered from the last one, and none after `until` (monotonic seconds).
+        """Inject `faults`, each after recovery from the previous fault, and none after `until` (monotonic seconds).
 
         Raises:
           ChaosFailed: the run ended unexpectedly, or did not recover in time.
@@ -69,12 +69,12 @@ class Runner:
             self._inject(fault)
 
     def drain(self) -> None:
-        """Interrupt the run once: open steps end, the last checkpoint is scored, and the summary is written."""
+        """Interrupt the run once, and wait until it has ended open steps, scored a last checkpoint and written the summary."""
         self.run.interrupt()
         self.wait_for_end(self.bounds.end_s)
 
     def wait_for_end(self, limit_s: float, exit_code: int = 0) -> None:
-        """Wait until the run has ended. Raises ChaosFailed for another exit code."""
+        """Wait until the run has ended. Raises ChaosFailed after `limit_s`, or if its exit code is not `exit_code`."""
         self._wait_for(lambda: self.run.exit_code is not None, limit_s, "the run did not end", may_end=True)
         if self.run.exit_code != exit_code:
             other = "failed with" if exit_code == 0 else f"should have ended with exit code {exit_code}, but had"
@@ -150,7 +150,7 @@ class Runner:
         *,
         may_end: bool = False,
     ) -> None:
-        """Wait for the condition. Raises ChaosFailed with the problem after `limit_s`, or when the run ends first."""
+        """Wait for the condition. Raises ChaosFailed after `limit_s`, or if the run ends first and not `may_end`."""
         deadline = self.clock() + limit_s
         while not condition():
             if self.stop_requested():

@@ -47,7 +47,7 @@ class ChaosSettings:
     more_options: tuple[str, ...] = ()  # further options of `run` or of `task`
 
     def most_steps(self) -> int:
-        """Return the `training.steps` of the disturbed run, which are more steps than it makes until the last fault."""
+        """Return `training.steps` for the disturbed run: more steps than the run makes until the last fault."""
         wanted = STEPS_PER_FAULT * self.faults if self.minutes is None else STEPS_PER_MINUTE * (self.minutes + 1)
         return min(MOST_STEPS, int(wanted))
 
@@ -57,10 +57,10 @@ class ChaosSettings:
         return ("--workers", str(self.workers), *servers, *self.task_options(values))
 
     def task_options(self, values: Mapping[str, object]) -> tuple[str, ...]:
-        """Return the options of `task`, whose cluster TF_CONFIG describes. `values`: as for `run_options`.
+        """Return the options of `task`, without the cluster, which TF_CONFIG describes. `values`: as for `run_options`.
 
         The learning rate is constant until the last fault, since the time of that fault is not known. It is the rate
-        at which the recipe's warm-up begins: without a warm-up, the highest rate makes some runs learn nothing at all.
+        at which the recipe's warm-up begins, because some runs learn nothing with the highest rate and no warm-up.
         """
         config = self._config()
         values = {"optimizer.learning_rate": config.optimizer.learning_rate * config.schedule.start_factor, **values}
@@ -115,7 +115,7 @@ class ChaosSettings:
         return f"mode {self.mode} has no {' and no '.join(sorted(types))}" if types else None
 
     def plan(self, kinds: Sequence[FaultKind]) -> Iterator[Fault]:
-        """Yield faults of these kinds in an order that only the settings decide. With `minutes`, the faults never end.
+        """Yield faults of these kinds, in an order that only the settings decide. With `minutes`, this never ends.
 
         Faults that restart the whole cluster alternate with faults that don't: the launcher rightly gives up on a cluster
         that dies again and again within seconds. In both groups, each kind occurs once before any kind occurs again.
@@ -140,7 +140,7 @@ def constant_rate(steps: int) -> dict[str, object]:
 
 
 def steps_with_cool_down(steps: int, least: int) -> int:
-    """Return `steps` plus the steps of the cool-down, in which the learning rate falls. These are at least `least`."""
+    """Return `steps` plus the steps of the cool-down, in which the learning rate falls: at least `least` steps."""
     return steps + max(least, int(COOL_DOWN_FRACTION * steps))
 
 

@@ -22,9 +22,9 @@ class Sign(ABC):
 
     @abstractmethod
     def seen(self, rows: Sequence[ProgressRow], running: Pids, now: float) -> float | None:
-        """Look for the sign in the rows of progress since the last call, and in the tasks that run now.
+        """Return the time at which the sign came, in monotonic seconds; None if it has not come.
 
-        `now` is in monotonic seconds. Return the time at which the sign came; None if it has not come.
+        `rows`: the rows of progress since the last call. `running`: the tasks that run now. `now`: monotonic seconds.
         """
 
 

@@ -1,4 +1,4 @@
-"""Judge a disturbed run, alone or in comparison with undisturbed runs. Pure functions of what the runs wrote."""
+"""Judge a disturbed run, alone or against undisturbed runs, by pure functions of what the runs wrote."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def complaints(
     """Return the problems of a disturbed run, one line each; empty if the run passes.
 
     Args:
-      total: the updates that each run should have.
+      total: the number of updates that each run should have.
       step_ids: the step ids in the ledger of the disturbed run.
       seconds: the duration of the disturbed run by this process's clock.
     """

@@ -1,4 +1,4 @@
-"""Plan the runs of a comparison: every mode on the same work, for every seed, straggler and batch arm."""
+"""Plan the runs of a comparison: every arm trains on the same work, with every seed, straggler and batch."""
 
 from __future__ import annotations
 
@@ -50,17 +50,19 @@ class PlannedArm(BaseModel):
 
 
 class Comparison(BaseModel):
-    """A comparison. `settings`: dotted key → value, for all runs. A file may also write them as sections.
+    """A comparison of several arms.
 
-    `batches`: "same_per_update" gives every update the same number of examples, workers x batch size, in every mode;
-    "same_per_worker" gives every worker the same batch size. `learning_rate`: where neither the arm nor the network's
-    recipe has a rate for the mode, workers and batch, "linear" multiplies the network's own rate by examples per update /
-    batch size (Goyal et al. 2017, arXiv:1706.02677, section 2.1, for SGD); "same" does not. Without `seconds`, all modes
-    write a checkpoint every `score_every_epochs` passes over the training examples. They are scored after training, so
-    scoring takes no training time.
-
-    `seconds`: all runs train for this long instead of on the same number of examples, at a constant learning rate. Each
-    is scored `SCORES_IN_TIME` times, at equal intervals.
+    Attributes:
+      batches: "same_per_update" gives every update the same number of examples, workers x batch size, in every mode.
+        "same_per_worker" gives every worker the same batch size.
+      learning_rate: used if neither the arm nor the network's recipe has a rate for the mode, workers and batch.
+        "linear" multiplies the network's own rate by examples per update / batch size (Goyal et al. 2017,
+        arXiv:1706.02677, section 2.1, for SGD). "same" keeps the network's own rate.
+      score_every_epochs: without `seconds`, the passes over the training examples from one checkpoint to the next. The
+        checkpoints are scored after training, so scoring takes no training time.
+      seconds: all runs train for this long instead of on the same number of examples, at a constant learning rate. Each
+        run is scored `SCORES_IN_TIME` times, at equal intervals.
+      settings: dotted key → value, for all runs. A file may also write them as sections.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
@@ -133,7 +135,7 @@ def read_comparison(file: Path | None, changes: dict[str, Any], overrides: dict[
 
 
 def _with_absolute_paths(comparison: Comparison, folder: Path) -> Comparison:
-    """Return the comparison with absolute paths of the code and data that it names. From now on this code is trusted.
+    """Return the comparison with absolute paths of the code and data that it names, and trust this code from now on.
 
     Relative paths start at `folder`.
     """
@@ -149,7 +151,7 @@ def _with_absolute_paths(comparison: Comparison, folder: Path) -> Comparison:
 
 
 def read_plan(folder: Path) -> WrittenPlan:
-    """Return the plan in the folder of a comparison, or an empty plan if there is none. Raises UserError if it is damaged."""
+    """Return the plan in a comparison's folder, or an empty plan without a file. Raises UserError if it is damaged."""
     file = folder / PLAN
     try:
         return WrittenPlan.model_validate(read_yaml(file) if file.is_file() else {})
@@ -200,7 +202,7 @@ def planned_runs(comparison: Comparison) -> list[PlannedRun]:
 
 
 def _check_length(comparison: Comparison, given: Mapping[str, Any]) -> None:
-    """Raise UserError if settings contradict the length of the runs, or the moments at which the comparison scores them."""
+    """Raise UserError if settings contradict the length of the runs, or the moments at which runs are scored."""
     if (every := given.get("checkpoints.every_seconds")) is not None:
         after, instead = "examples", "set score_every_epochs in the comparison's file"
         if comparison.seconds is not None:
@@ -233,7 +235,7 @@ def _check_length(comparison: Comparison, given: Mapping[str, Any]) -> None:
 def training_order(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
     """Return the runs in training order: seed after seed, and the arms of each seed in an order that the seed decides.
 
-    So slow changes of the machine affect all arms, and no arm always follows the same other arm.
+    Slow changes of the machine then affect all arms, and no arm always follows the same other arm.
     """
     order: list[PlannedRun] = []
     for seed, of_seed in groupby(runs, key=lambda run: run.config.training.seed):
@@ -244,7 +246,7 @@ def training_order(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
 
 
 def _planned_run(comparison: Comparison, arm: PlannedArm, batch: Batch, straggler: str, seed: int) -> PlannedRun | None:
-    """Return the run of an arm; None if its mode has no such straggler."""
+    """Return the run of an arm; None if the arm's mode can't have this straggler."""
     shared = without_unused(arm.mode, comparison.settings)
     values = {**shared, **arm.set, "mode.name": arm.mode, "training.seed": seed}
     config = build_config(None, deepcopy(values))

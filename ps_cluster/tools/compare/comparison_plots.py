@@ -41,7 +41,7 @@ def make_plots(groups: Sequence[Group], views: Sequence[View]) -> list[Plot]:
 
 
 def _curves(views: Sequence[View], look: dict[str, Look], x_of: Callable[[ScoreInTime], float], x_label: str) -> Figure:
-    """Return a figure of panels: a row for each batch that runs have in common (`View.batch`), a column for each straggler."""
+    """Return a figure of panels: a row for each batch that runs share (`View.batch`), a column for each straggler."""
     batches = list(dict.fromkeys(view.batch for view in views))
     columns = list(dict.fromkeys(view.straggler for view in views))
     crosses = [_first_crosses(view.groups, x_of) for view in views]
@@ -72,7 +72,7 @@ def _curves(views: Sequence[View], look: dict[str, Look], x_of: Callable[[ScoreI
 
 
 def _first_crosses(groups: Sequence[Group], x_of: Callable[[ScoreInTime], float]) -> dict[str, list[float]]:
-    """Return arm → for each of its diverged runs, the x of the first score that shows the divergence."""
+    """Return, for each diverged run of each arm, the x of the first score that shows the divergence."""
     crosses: dict[str, list[float]] = {}
     for group in groups:
         for record in (record for record in group.records if record.diverged):

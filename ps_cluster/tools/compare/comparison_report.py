@@ -1,4 +1,4 @@
-"""Write the comparison to files: the page, its plots, and the numbers as CSV and JSON. Print it."""
+"""Write the report of a comparison (the page, its plots, and the numbers as CSV and JSON), and print it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SCHEMA = 4
 
 @dataclass(frozen=True)
 class WrittenReport:
-    """The page of a report, and its content to print."""
+    """The path of a report's page, and the parts of the report that are printed."""
 
     page: Path
     warnings: Sequence[str]
@@ -127,7 +127,7 @@ def print_report(report: WrittenReport, console: Console) -> None:
 def chosen_target(records: Sequence[Record], target: float | None) -> float | None:
     """Return the user's target, or else the hardest round score that every run crossed between two of its scores.
 
-    Runs that diverged are ignored. The default is None if no round score fits, or if guessing would reach it.
+    Runs that diverged are ignored. The default is None if no round score fits, or if guessing would reach this score.
 
     Raises:
       UserError: the metric can't have the user's target.
@@ -173,7 +173,7 @@ def _overview(groups: Sequence[Group], target: float | None, limit_s: float | No
 
 
 def _scored(records: Sequence[Record], limit_s: float | None) -> str:
-    """Return how many scores each run has. If all have equally many, add how far apart they are in examples."""
+    """Return how many scores each run has and, without a time limit, whether they are at equal numbers of examples."""
     not_diverged = [record for record in records if not record.diverged] or list(records)
     counts = sorted({len(record.scores) for record in not_diverged})
     if limit_s is not None:

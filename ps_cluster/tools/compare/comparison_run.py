@@ -42,14 +42,14 @@ _NOUN = "comparison"
 def train_all(
     comparison: Comparison, output: Path, *, baseline: str | None = None, tensorboard: bool = False
 ) -> tuple[list[Path], int]:
-    """Train the runs that are not trained yet in `training_order`, and record the plan and the order.
+    """Train those runs that are not trained yet, in the order of `training_order`. Record the plan and the order.
 
     Return the run directories in the order of the plan, and the exit code of the first run that failed, or else 0. An
     interrupted run is trained again from its beginning, so that its times belong to one training.
 
     Args:
       output: the folder of the comparison; the caller holds its lock (files/locks.py).
-      baseline: the arm that the report compares others with.
+      baseline: the arm with which the report compares all other arms.
       tensorboard: show all runs in TensorBoard while they are trained, and print the link.
     Raises:
       UserError: `output` holds another comparison, the settings fit no run, no arm is the baseline, or there is no data.
@@ -87,8 +87,8 @@ def _complete(config: RunConfig, comparison: Comparison, dataset: PackedDataset)
 def _with_compiled_optimizer(comparison: Comparison, runs: Sequence[PlannedRun], dataset: PackedDataset) -> Comparison:
     """Return the comparison with the optimizer with which the network was compiled, if all arms use this optimizer.
 
-    The plan scales learning rates from arm to arm, so it has to know them. If the runs leave the schedule or the staleness
-    method to this optimizer, the comparison gets these too.
+    The plan scales learning rates from arm to arm, so it has to know the rate of this optimizer. If the runs leave the
+    schedule or the staleness method to this optimizer, the comparison gets these too.
     """
     if {run.config.optimizer.rule for run in runs} != {COMPILED}:
         return comparison

@@ -51,7 +51,7 @@ class Estimate:
 
     @classmethod
     def around(cls, n: int, mean: float, half: float, *, sd: float | None = None, paired: bool = False) -> Estimate:
-        """Return an estimate with an interval of `half` on both sides."""
+        """Return an estimate whose interval reaches from `mean` - `half` to `mean` + `half`."""
         return cls(n, mean, sd, mean - half, mean + half, paired)
 
     def holds(self, value: float) -> bool:
@@ -60,7 +60,7 @@ class Estimate:
 
 
 def t_quantile(degrees: float, percent: int = 95) -> float:
-    """Return half the width of an interval of 95 or 99 %, in standard errors. `degrees` of freedom: at least 1."""
+    """Return half the width of a 95 or 99 % interval, in standard errors. `degrees`: degrees of freedom, 1 or more."""
     return _QUANTILES[percent][bisect.bisect_right(_DEGREES, max(degrees, 1.0)) - 1]
 
 

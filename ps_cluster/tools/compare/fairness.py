@@ -33,7 +33,7 @@ _NOT_COMPARED_HERE = {
 
 
 def differences_in_settings(records: Sequence[Record], arm_keys: Collection[str] = ()) -> list[str]:
-    """Return in words where runs differ although they must be equal: data set, network, precision, and most settings.
+    """Return, in words, the differences in what all runs must have in common: data, network, precision, most settings.
 
     Args:
       arm_keys: dotted keys that individual arms of this comparison set. Runs may differ in these settings and in those of
@@ -52,7 +52,7 @@ def differences_in_settings(records: Sequence[Record], arm_keys: Collection[str]
 
 
 def differences_in_surroundings(records: Sequence[Record]) -> list[str]:
-    """Return in words the differences in machine, TensorFlow version, commit of this code, isolation and pinning."""
+    """Return, in words, the differences in machine, TensorFlow version, commit of this code, isolation and pinning."""
     pinned = [
         {"whether each worker has its own cores": keeps_to_cores(record.config)}
         for record in records
@@ -66,7 +66,7 @@ def differences_in_surroundings(records: Sequence[Record]) -> list[str]:
 def _differing(rows: Sequence[Mapping[str, object]], absent: str | None = "not recorded") -> Iterator[str]:
     """Yield the name and the distinct values of each field that is not the same in all rows.
 
-    `absent` stands for missing values; if it is None, they are left out.
+    A missing value is shown as `absent`, or left out if `absent` is None.
     """
     for name in dict.fromkeys(key for row in rows for key in row):
         found = (in_words(row[name]) if name in row else absent for row in rows)

@@ -22,12 +22,12 @@ Read = Callable[[Record], float | None]
 
 
 def column_after(metric: Metric, seconds: float) -> str:
-    """Return the name of the column of the metric after some seconds of training."""
+    """Return the name of the column that has the metric after `seconds` of training."""
     return f"{metric.column}_after_{seconds:g}_s"
 
 
 def numbers(metric: Metric, target: float | None, times: Sequence[float] = ()) -> Mapping[str, Read]:
-    """Return the name of each number → a function that reads the number from a run. Accuracies and shares are from 0 to 1.
+    """Return functions that each read a number from a run, by the number's name. Accuracies and shares are 0 to 1.
 
     `times`: the seconds of training after which the metric is compared too.
     """
@@ -85,7 +85,7 @@ def run_rows(groups: Sequence[Group], target: float | None, times: Sequence[floa
 
 @dataclass(frozen=True)
 class GroupFinding:
-    """The numbers of a group: the mean of each over its runs and, from two seeds on, standard deviation and interval.
+    """The numbers of a group: means over its runs and, with at least two runs, standard deviations and intervals.
 
     A number that some runs don't have (a target that wasn't reached, the metric of a run that diverged) has a smaller n.
     If a run diverged, the metric of the group has no spread, since the other runs are a selection.
@@ -120,7 +120,7 @@ class GroupFinding:
         return None if found is None else found.mean
 
     def row(self, workers: Sequence[int]) -> Row:
-        """Return the numbers for programs, with a column for the idle share of each of `workers`."""
+        """Return the numbers as a row of a file for programs, with a column for the idle share of each of `workers`."""
         group = self.group
         row = {**_identity(group), "n": len(group.records), "seeds": " ".join(map(str, group.seeds))}
         row |= {"target": self.target, "diverged": group.diverged}
@@ -176,7 +176,7 @@ class GroupDifference:
         return cls(group, against, equal, of_metric, speed, time)
 
     def row(self) -> Row:
-        """Return the difference as a row of the files that programs read."""
+        """Return the difference as a row of a file for programs."""
         first = self.of_metric
         row = {
             **_identity(self.group),
@@ -200,7 +200,7 @@ class GroupDifference:
 def differences_of(groups: Sequence[Group], views: Sequence[View], target: float | None) -> list[GroupDifference]:
     """Return each group's difference to its baseline, and to the same arm without a straggler if the group has one.
 
-    A group that shares both batches with the baseline is compared with it once.
+    A group with the same batch per update and per worker as the baseline is compared with the baseline only once.
     """
     pairs: dict[object, tuple[Group, Group, str]] = {}
     for view in views:

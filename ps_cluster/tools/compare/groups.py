@@ -54,11 +54,11 @@ class Group:
         return sum(record.diverged for record in self.records)
 
     def values(self, of: Callable[[Record], float | None]) -> list[float]:
-        """Return the values of all runs that have a value."""
+        """Return `of(run)` for each run for which this is not None."""
         return [value for record in self.records if (value := of(record)) is not None]
 
     def sample(self, of: Callable[[Record], float | None]) -> SeededValues:
-        """Return one value per run. Raises ValueError if a run has no value (a diverged run has no metric)."""
+        """Return `of(run)` for each run. Raises ValueError if a run has no value (a diverged run has no metric)."""
         values = self.values(of)
         if len(values) < len(self.records):
             raise ValueError(f"{self.arm}: only {len(values)} of {len(self.records)} runs have the value")
@@ -72,7 +72,7 @@ class View:
     straggler: str
     batch: str  # in words, e.g. "same batch per update: 128 images"
     groups: tuple[Group, ...]
-    baseline: Group | None  # one of `groups`; None where there is no fair baseline
+    baseline: Group | None  # one of `groups`; None if there is no fair baseline
 
 
 def make_groups(records: Sequence[Record]) -> list[Group]:
@@ -93,10 +93,11 @@ def stragglers(groups: Sequence[Group]) -> list[str]:
 
 
 def make_views(groups: Sequence[Group], baseline: str | None = None) -> list[View]:
-    """Return views for each straggler: groups with the baseline's batch per update, and with its batch per worker.
+    """Return the views of each straggler.
 
-    The baseline is the arm called `baseline`; without a name it is the arm "sync" if there is one, else the first.
-    Groups that share neither batch with it come last, in a view without a baseline.
+    One view has the groups with the baseline's batch per update, another view those with its batch per worker. Groups
+    that share neither batch with the baseline are in a last view, which has no baseline. The baseline is the arm called
+    `baseline`; without a name it is the arm "sync" if there is one, else the first arm.
 
     Raises:
       UserError: no arm is called `baseline`.

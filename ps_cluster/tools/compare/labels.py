@@ -60,7 +60,7 @@ def flat_settings(config: RunConfig) -> dict[str, object]:
 
 
 def baseline_of(names: Sequence[str], chosen: str | None) -> str:
-    """Return the arm that others are compared with: the chosen one, else "sync" if there is one, else the first.
+    """Return the arm that other arms are compared with: the chosen one, else "sync" if there is one, else the first.
 
     Raises:
       UserError: no arm has the chosen name.

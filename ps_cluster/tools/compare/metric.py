@@ -14,7 +14,7 @@ from ps_cluster.runs.result_rows import Better, CheckpointScores, Split
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric over the examples that judge a run. Its values are those of summary.json; pages show them times `scale`.
+    """A metric over the examples that judge a run. Its values are those of summary.json. Pages show `scale` x value.
 
     Attributes:
       noun: its name in rows, such as "accuracy" or "auc".
@@ -26,7 +26,7 @@ class Metric:
       unit: the unit of shown numbers, e.g. "%"; "" for a number without a unit, or in the units of the targets.
       spec: the format of shown numbers.
       difference_spec: the format of a difference or a standard deviation of shown numbers.
-      target_form: how you write a target, for a message.
+      target_form: how to write a target, in words for a message.
     """
 
     noun: str
@@ -55,7 +55,7 @@ class Metric:
 
     @property
     def definition(self) -> str:
-        """Which values are better, for the page."""
+        """A sentence for the page that says which values are better."""
         better = "Larger" if self.larger_is_better else "Smaller"
         known = {ACCURACY.noun: "", ERROR.noun: "In the target's own units, smaller is better. "}
         return known.get(self.noun, f"{better} is better. ")
@@ -122,7 +122,7 @@ class Metric:
         return target if target < min(first, default=math.inf) else None
 
     def is_log(self, values: Sequence[float]) -> bool:
-        """Return whether a plot's axis is logarithmic: if smaller is better and the values span a factor of 5 or more."""
+        """Return whether a plot's axis is logarithmic: if smaller is better and the values span a factor of at least 5."""
         return not self.larger_is_better and len(values) > 0 and 0 < 5 * min(values) <= max(values)
 
 
@@ -153,8 +153,8 @@ def metric_named(name: str, better: Better | None, examples: Split) -> Metric:
 def metric_of(scores: Sequence[CheckpointScores], monitor: Monitor = Monitor()) -> Metric:
     """Return the metric that the runs of a comparison are judged by.
 
-    By default it is the metric of the objective. Accuracies are always finite, so scores without any accuracy are errors,
-    even if no error is finite.
+    By default it is the metric of the objective: accuracy if any score has an accuracy, otherwise error. An accuracy is
+    always finite, so without one the metric is the error, even if no error is finite.
     """
     examples: Split = "validation" if any(score.deciding == "validation" for score in scores) else "test"
     noun = monitor.name

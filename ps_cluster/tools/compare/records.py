@@ -40,7 +40,7 @@ class ScoreInTime:
 
 @dataclass(frozen=True)
 class Reached:
-    """Cost of reaching a target.
+    """The time and the examples that a run needed to reach a target.
 
     Attributes:
       is_limit: whether only an upper limit was measured: the first score had already reached the target, or the
@@ -57,9 +57,9 @@ class Record:
     """A finished run. Shares and accuracies are from 0 to 1. Values that a mode does not record are None or empty.
 
     Attributes:
-      best: the best metric of a checkpoint whose loss is finite.
-      idle_shares: the share of training in which each worker was neither computing nor slow on purpose: 1 for a worker
-        without any accepted gradient; empty if no worker has such a gradient.
+      best: the best value of the metric among the checkpoints whose loss is finite.
+      idle_shares: the share of training in which each worker was neither computing nor slow on purpose. It is 1 for a
+        worker without any accepted gradient. The mapping is empty if no worker has an accepted gradient.
     """
 
     root: Path
@@ -86,20 +86,20 @@ class Record:
 
     @property
     def diverged(self) -> bool:
-        """True if the loss of the last scored checkpoint is not finite."""
+        """Whether the loss or the metric of the last scored checkpoint is not finite."""
         return self.scores[-1].diverged
 
     @property
     def limit_s(self) -> float | None:
-        """The time limit in seconds, if it ended the training."""
+        """The time limit in seconds if it ended the training, otherwise None."""
         ended_by = self.summary.early_stop
         return ended_by.max_seconds if isinstance(ended_by, TimeLimitReached) else None
 
     @property
     def final(self) -> float | None:
-        """The metric of the last scored checkpoint, or at the time limit; None for a run that diverged.
+        """The metric of the last scored checkpoint, or at the time limit if there is one; None for a run that diverged.
 
-        A run that its time limit ended still finishes the steps under way, which take longer with a slow worker.
+        After its time limit, a run still finishes the steps under way, which take longer with a slow worker.
         """
         if self.diverged:
             return None
@@ -128,7 +128,7 @@ class Record:
     def reached(self, target: float | None) -> Reached | None:
         """Return when the metric first reached `target`, interpolated between two scores that are not far apart.
 
-        Return None if it never reached the target, if there is no target, or if the run diverged.
+        Return None if the metric never reached the target, if there is no target, or if the run diverged.
         """
         if self.diverged or target is None:
             return None

@@ -112,7 +112,7 @@ def _difference_cells(one: GroupDifference) -> dict[str, str]:
 
 
 def _with_interval(found: Estimate | None, nothing: float, text: Callable[[float], str]) -> str:
-    """Return e.g. "-1.15 (-1.41 to -0.88)", with ~ before it where the interval holds the value `nothing`."""
+    """Return e.g. "-1.15 (-1.41 to -0.88)", with ~ before it if the interval contains the value `nothing`."""
     if found is None or found.low is None or found.high is None:
         return "–" if found is None else text(found.mean)
     return f"{'~ ' if found.holds(nothing) else ''}{text(found.mean)} ({text(found.low)} to {text(found.high)})"

@@ -82,7 +82,7 @@ def _judged(
     Args:
       nothing: the value that means no difference.
       ways: the words for a larger value and for a smaller one.
-      what: the number in words.
+      what: the name of the number, in words.
       text: returns a value as text, without its unit.
     """
     if found is None:

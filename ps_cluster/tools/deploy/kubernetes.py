@@ -1,6 +1,6 @@
-"""Write manifests for Kubernetes, with a pod for each task. A kind of workload starts and restarts the pods.
+"""Write manifests for Kubernetes, with a pod for each task. A workload of one of several kinds (re)starts the pods.
 
-templates/kubernetes.yaml has the objects of all kinds.
+templates/kubernetes.yaml has the objects of all kinds of workload.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class WorkloadKind:
         return render("kubernetes.yaml", d=deployment, kind=self, port=PORT, data=DATA, never_retry=list(NEVER_RETRY))
 
     def tf_config(self, deployment: Deployment, role: Role) -> str:
-        """Return TF_CONFIG of the tasks of a role, with $(TASK_INDEX) for Kubernetes to replace."""
+        """Return TF_CONFIG for the tasks of a role. Kubernetes replaces $(TASK_INDEX) in this text."""
         cluster = {
             one.type: [
                 f"{self.host.format(name=deployment.name, type=one.type, index=index)}:{PORT}"

@@ -36,7 +36,7 @@ fail = partial(Finding, Status.FAIL)
 
 @dataclass(frozen=True)
 class Check:
-    """A question about this machine or installation. It counts as failed if it raises, or takes longer than `limit_s`."""
+    """A check of this machine or installation. It has failed if it raises an error, or takes longer than `limit_s`."""
 
     name: str
     look: Callable[[], Finding]

@@ -79,7 +79,7 @@ class FinishedRun:
 
 
 def read_run(root: Path) -> FinishedRun:
-    """Return the run in `root`. Raises UserError if no training has ended there, or its files lack what is needed."""
+    """Return the run in `root`. Raises UserError if no training has ended there, or if a value is missing."""
     run_dir = RunDir.open(root)
     try:
         rows, summary = ledger_csv.read_csv(run_dir.updates), read_json(run_dir.summary, Summary)
@@ -160,7 +160,7 @@ def _about(run: FinishedRun, servers: int) -> str:
 
 
 class WallSeconds(NamedTuple):
-    """The mean wall seconds of each phase over all workers, and two coefficients of variation."""
+    """The mean wall seconds of each phase over all workers, and coefficients of variation of computing and pushing."""
 
     pull: float
     compute: float
@@ -189,10 +189,10 @@ def _wall_seconds(run: FinishedRun) -> WallSeconds:
 
 
 def _steps_of(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return one worker's seconds of each step and of the gaps between its steps, as three arrays.
+    """Return the seconds of one worker's steps and of the gaps between them, as three arrays.
 
-    They are [3, steps] for pull, compute and push, then [k] for the gaps within a dispatch, then [m] for the gaps
-    between two dispatches.
+    The first array, [3, steps], has the seconds of pull, compute and push. The second array, [k], has the gaps within a
+    dispatch, and the third array, [m], the gaps between two dispatches.
     """
     rows = np.sort(rows, order="asked_time")[COLD_STEPS:]
     times, seconds = phase_times(rows), phase_seconds(rows)

@@ -15,7 +15,7 @@ from ps_cluster.tools.simulate.prediction import predict
 
 @dataclass(frozen=True)
 class PredictedAndMeasured:
-    """One quantity, predicted and measured."""
+    """A quantity, with its predicted and its measured value."""
 
     name: str
     predicted: float
@@ -28,7 +28,7 @@ class PredictedAndMeasured:
 
 
 def check(costs: Costs, run: FinishedRun, cores: int) -> list[PredictedAndMeasured]:
-    """Predict `run`, whose processes shared `cores` cores, and compare. Raises UserError if `run` can't be compared."""
+    """Compare `run`, whose processes shared `cores` cores, with a prediction. Raises UserError if `run` is unfit."""
     config, measured = run.config, run.summary
     costs = costs.with_local_steps(config.batches_per_step)
     if reason := _why_not(costs, run):

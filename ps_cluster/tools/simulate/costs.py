@@ -42,12 +42,12 @@ class TableCosts(BaseModel):
     slots: int = Field(ge=0, le=10)  # of the rule: each is as large as the tables
 
     def server_bytes(self, mode: str, servers: int) -> int:
-        """Return the bytes in float32 of the rows on one of `servers`, with their slots and the sums of a round."""
+        """Return the bytes that one of `servers` needs for its rows in float32, their slots and the sums of a round."""
         return 4 * self.weights * (1 + self.slots + MODES[mode].averages) // servers
 
 
 class Costs(BaseModel):
-    """Costs of one step of one worker. Seconds are wall seconds on a free machine, except for fields named cpu."""
+    """Costs of one step of one worker. Seconds are wall seconds on an idle machine, except for fields named cpu."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
 
@@ -99,7 +99,7 @@ class Costs(BaseModel):
 
     @property
     def wire_bytes(self) -> float:
-        """The bytes that a step pulls. A step pushes equally many."""
+        """The bytes that a step sends in each direction: the mean of its pull and its push."""
         return self.bytes_per_parameter * self.parameters + (self.tables.bytes_per_step if self.tables else 0)
 
     @property
@@ -176,7 +176,7 @@ class SimulatedCluster:
 
 
 def known_costs() -> list[str]:
-    """Return the names that `costs_of` takes."""
+    """Return the names of the networks with known costs, which `costs_of` takes."""
     return sorted(path.stem for path in COSTS_FOLDER.glob("*.yaml"))
 
 

@@ -13,10 +13,10 @@ _NUMBERS_AT_ONCE = 1 << 14
 
 
 def gamma(random: np.random.Generator, mean: float, variation: float, shape: tuple[int, ...] = ()) -> np.ndarray:
-    """Return float64 `shape`, gamma-distributed with this mean and coefficient of variation, which may be 0.
+    """Return gamma-distributed numbers, float64 `shape`, of this mean and coefficient of variation, which may be 0.
 
-    Ali et al. 2000 draw task times this way, and Hakimi et al. 2019 (arXiv:1907.11612) the step times of asynchronous
-    training.
+    Ali et al. 2000 draw task times this way. Hakimi et al. 2019 (arXiv:1907.11612) draw the step times of asynchronous
+    training this way.
     """
     if variation == 0 or mean == 0:
         return np.full(shape, mean)
@@ -30,7 +30,7 @@ def gammas(random: np.random.Generator, mean: float, variation: float, width: in
 def gammas(
     random: np.random.Generator, mean: float, variation: float, width: int | None = None
 ) -> Iterator[float] | Iterator[np.ndarray]:
-    """Yield draws without end: floats or, with `width`, float64 [width]. Drawing many at once is much faster."""
+    """Yield gamma-distributed floats or, with `width`, float64 [width], without end. Drawing many at once is faster."""
     rows = max(1, _NUMBERS_AT_ONCE // (width or 1))
     while True:
         block = gamma(random, mean, variation, (rows,) if width is None else (rows, width))

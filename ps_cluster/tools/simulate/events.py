@@ -32,7 +32,7 @@ class Events:
         self.at(self.now + seconds, action, *arguments)
 
     def run_while(self, more: Callable[[], bool]) -> None:
-        """Let the planned events happen, one after the other, as long as `more()` is true before each."""
+        """Carry out the planned events, one after the other. Stop before an event if `more()` is false."""
         while more():
             self.now, _, action = heapq.heappop(self._heap)
             action()
@@ -106,7 +106,7 @@ class Cores:
         self._all = tuple(self._idle)
 
     def run(self, seconds: float, then: Action, threads: float = 1.0) -> None:
-        """Run threads of `seconds` CPU seconds each, then call `then()`. If `threads` is 1.5, the second gets half as many."""
+        """Run threads of `seconds` CPU seconds each, then call `then()`. Of 1.5 threads, the second gets half."""
         left = math.ceil(threads)
 
         def ended() -> None:

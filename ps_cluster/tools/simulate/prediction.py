@@ -38,7 +38,7 @@ class Prediction:
 
 
 def predict(costs: Costs, cluster: SimulatedCluster) -> Prediction:
-    """Simulate the cluster and, for the ideal rate, a single worker. `costs`: of one exchange (`Costs.with_local_steps`)."""
+    """Simulate the cluster and, for the ideal rate, one worker. `costs`: those of one exchange (`with_local_steps`)."""
     alone = replace(cluster, workers=1, backup_workers=0, stragglers=Stragglers())
     predicted, one = _outcome(costs, cluster), _outcome(costs, alone)
     return replace(predicted, efficiency=predicted.examples_per_second / (cluster.workers * one.examples_per_second))
@@ -71,7 +71,7 @@ def _trained(costs: Costs, cluster: SimulatedCluster) -> Prediction:
 
 
 def _utilisation(costs: Costs, cluster: SimulatedCluster, trained: Trained) -> dict[str, float]:
-    """Return utilisations by the utilisation law: throughput x seconds per step (Denning and Buzen 1978)."""
+    """Return the utilisation of each resource: throughput x seconds per step (Denning and Buzen 1978)."""
     rate, servers = trained.steps_per_second, cluster.servers
     server = rate * (costs.pull_seconds(servers) + costs.push_seconds(servers))
     dispatching = costs.chief_seconds * trained.dispatches / len(trained.seconds)

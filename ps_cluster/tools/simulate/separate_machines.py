@@ -53,7 +53,7 @@ class SeparateMachines(SimulatedTraining):
         self.events.at(arrived + seconds, self.compute_and_wait, worker, seconds, self._push)
 
     def _serve(self, seconds: np.ndarray) -> np.ndarray:
-        """Return float64 [servers]: the times at which the servers are done with a request that arrives now."""
+        """Return the times, float64 [servers], at which the servers are done with a request that arrives now."""
         self._processors_free = np.maximum(self._processors_free, self.events.now) + seconds
         return self._processors_free
 

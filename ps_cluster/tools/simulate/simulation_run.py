@@ -215,7 +215,7 @@ def _stragglers(settings: SimulationSettings) -> Stragglers:
 
 
 def _servers(settings: SimulationSettings) -> tuple[int, ...]:
-    """Return the numbers of parameter servers to predict for: the option's, or the defaults that the mode allows."""
+    """Return the numbers of parameter servers to predict for: the option's numbers, or the mode's defaults."""
     mode, given, usual = MODES[settings.mode], settings.parameter_servers, SimulationSettings.parameter_servers
     most = mode.cluster.most_parameter_servers
     if not mode.has_parameter_servers:

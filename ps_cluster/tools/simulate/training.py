@@ -108,7 +108,7 @@ class SimulatedTraining(ABC):
 
     @abstractmethod
     def pull(self, worker: int) -> None:
-        """Call `read` on every parameter server, compute, call `compute_and_wait` and push."""
+        """Let the worker pull (`read` from every parameter server), compute, wait (`compute_and_wait`) and push."""
 
     def read(self, worker: int, server: int | slice) -> None:
         """Serve a pull: record each shard's version for the worker, unless the answer to its last push had the shard."""
@@ -116,13 +116,13 @@ class SimulatedTraining(ABC):
             self._pulled[worker, server] = self._versions[server]
 
     def compute_and_wait(self, worker: int, seconds: float, then: Callable[[int], None]) -> None:
-        """End a computation of `seconds`: call `then(worker)`, later if the worker is slow on purpose."""
+        """End a computation of `seconds`, and call `then(worker)`, after a wait if the worker is slow on purpose."""
         self._asks.discard(worker)
         self._computing += seconds
         self.events.after(self._slow.seconds(worker, seconds), then, worker)
 
     def take(self, worker: int, server: int | slice) -> None:
-        """Serve a push: its gradient is applied, counts in the round, or comes too late."""
+        """Serve a push, whose gradient is applied, counts in the round, or comes too late."""
         behind = self._versions[server] - self._pulled[worker, server]
         if self._in_rounds:
             self._take_in_round(worker, late=bool(np.any(behind)))
@@ -142,7 +142,7 @@ class SimulatedTraining(ABC):
             self._waiting.clear()
 
     def ended(self, worker: int, seconds: float) -> None:
-        """End a step: all shards have the worker's push, and the last shard got it at `seconds`."""
+        """End a step, because all shards have the worker's push. The last shard received it at time `seconds`."""
         self._ends.append((seconds, int(self._stalest[worker])))
         self._stalest[worker] = 0
 

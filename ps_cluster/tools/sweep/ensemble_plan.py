@@ -32,7 +32,7 @@ SPLITS = {"all": "all", "shards": "shard:{index}/{count}", "bootstrap": "bootstr
 
 @dataclass(frozen=True)
 class Ensemble:
-    """An ensemble.
+    """An ensemble of networks whose predictions are averaged.
 
     Attributes:
       models: the networks.
@@ -54,12 +54,12 @@ class Ensemble:
 def read_ensemble(
     file: Path | None, overrides: dict[str, Any], *, models: tuple[str, ...] | None, seeds: int | None, split: str
 ) -> Ensemble:
-    """Return the ensemble of a command line.
+    """Return the ensemble that a command line describes.
 
     Args:
       file: the settings of all members, as `run --config` takes them.
       overrides: dotted key → value; they replace settings of the file.
-      models: the networks; None for the network of the settings.
+      models: the networks; None for the one network that the settings name.
       seeds: the number of seeds of each network; None for 1 if there are several networks, or else `MEMBERS`.
       split: one of `SPLITS`.
     Raises:
@@ -93,7 +93,7 @@ def read_ensemble(
 def members_of(ensemble: Ensemble, output: Path, dataset: PackedDataset | None = None) -> list[Job]:
     """Return the members, whose run directories are in the folder `output`.
 
-    With a data set their configurations are complete. Raises UserError if settings don't fit.
+    With a data set, the configurations of the members are complete. Raises UserError if settings don't fit.
     """
     members = []
     for index in range(ensemble.count):

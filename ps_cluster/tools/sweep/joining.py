@@ -31,7 +31,7 @@ BATCH_SIZE = 100
 def load_member(config: RunConfig, root: Path, dataset: PackedDataset) -> keras.Model:
     """Return a member's network with the weights of its last step, and predictions as its only output (`predicting`).
 
-    Raises UserError if that checkpoint can't be read.
+    Raises UserError if the training has not ended, or if its last checkpoint can't be read.
     """
     folder = RunDir(root).checkpoints
     ended = checkpoints.ended(folder)

@@ -31,8 +31,8 @@ class SearchMethod:
         https://github.com/optuna/optuna/issues/4121).
       halves: whether trials are stopped at rungs, by asynchronous successive halving: Li et al. 2020, "A System for Massively
         Parallel Hyperparameter Tuning".
-      learns: whether trials depend on the scores of earlier ones, by a tree-structured Parzen estimator: Bergstra et al.
-        2011, "Algorithms for Hyper-Parameter Optimization".
+      learns: whether a trial depends on the scores of earlier trials, by a tree-structured Parzen estimator: Bergstra
+        et al. 2011, "Algorithms for Hyper-Parameter Optimization".
     """
 
     name: str

@@ -35,7 +35,7 @@ class Choices:
     values: tuple[object, ...]
 
     def draw(self, trial: BaseTrial, key: str) -> None:
-        """Draw the value of this setting in Optuna's `trial`, unless the trial has one.
+        """Draw the value of this setting in Optuna's `trial`, unless the trial already has a value.
 
         The value is stored as JSON, because Optuna's choices can't be lists or sections.
         """
@@ -63,7 +63,7 @@ class Range:
         return isinstance(self.low, int) and isinstance(self.high, int)
 
     def draw(self, trial: BaseTrial, key: str) -> None:
-        """Draw the value of this setting in Optuna's `trial`, unless the trial has one. It is stored as a number."""
+        """Draw the value of this setting in Optuna's `trial` as a number, unless the trial already has a value."""
         if self.is_whole:
             trial.suggest_int(key, int(self.low), int(self.high), log=self.log)
         else:
@@ -91,13 +91,13 @@ class Space:
     axes: Mapping[str, Axis]
 
     def drawn(self, trial: BaseTrial) -> dict[str, object]:
-        """Return the values of Optuna's `trial`. Values that it lacks are drawn."""
+        """Return the values of Optuna's `trial`. Values that the trial lacks are drawn first."""
         for key, axis in self.axes.items():
             axis.draw(trial, key)
         return self.from_optuna(trial.params)
 
     def from_optuna(self, stored: Mapping[str, object]) -> dict[str, object]:
-        """Return the values of the settings from those that Optuna stores: `Choices` as JSON, numbers as they are."""
+        """Return the values of the settings. Optuna has stored values of `Choices` as JSON, and numbers as they are."""
         found = {key: stored[key] for key in self.axes}
         return {key: json.loads(value) if isinstance(value, str) else value for key, value in found.items()}
 
@@ -116,7 +116,7 @@ class Space:
             yield {key: json.dumps(value) for key, value in zip(self.axes, combination)}
 
     def samples(self) -> Iterator[Values]:
-        """Yield combinations to check before the first trial: each value of a setting, with the first value of all others."""
+        """Yield combinations to check before the first trial: each value, with the first values of other settings."""
         first: dict[str, object] = {key: axis.values[0] for key, axis in self.axes.items()}
         yield first
         for key, axis in self.axes.items():
@@ -124,7 +124,7 @@ class Space:
 
 
 def read_space(given: Mapping[str, object]) -> Space:
-    """Return the space of `given`: dotted key → a text as in `--vary`, or a list. Raises UserError if one is not valid."""
+    """Return a search space. `given`: dotted key → text as in `--vary`, or list. Raises UserError if one is invalid."""
     if not given:
         raise UserError("--vary: nothing varies: give a setting, e.g. --vary optimizer.learning_rate=0.01..1:log")
     if len(given) > MOST_SETTINGS:
@@ -133,7 +133,7 @@ def read_space(given: Mapping[str, object]) -> Space:
 
 
 def parse_varied(texts: Sequence[str]) -> dict[str, str]:
-    """Return key → values of texts like "optimizer.learning_rate=0.01..1:log". Raises UserError for other forms."""
+    """Return key → values, from texts like "optimizer.learning_rate=0.01..1:log". Raises UserError for other texts."""
     found: dict[str, str] = {}
     for text in texts:
         key, separator, values = (part.strip() for part in text.partition("="))

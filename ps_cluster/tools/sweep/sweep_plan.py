@@ -187,5 +187,5 @@ class SweepPlan:
         return examples / (config.total_updates(self.dataset.train_examples) * config.examples_per_update)
 
     def found(self, values: Values) -> dict[str, Any]:
-        """Return the settings of a trial for a file that `run --config` takes: the shared ones, and the trial's values."""
+        """Return all settings of a trial, shared and varied, as the content of a file for `run --config`."""
         return nested({**self.sweep.settings, **values})

@@ -1,4 +1,4 @@
-"""Run a sweep: start as many trials as fit, judge their scores, continue an interrupted sweep, and write the results."""
+"""Run a sweep: train several trials at once, judge the scores, continue an interrupted sweep, and write the results."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class Running:
     """A trial under way.
 
     Attributes:
-      scores: yields the rows of its scores.
+      scores: reads the new rows of the trial's scores.
       score: the last score that was read.
-      rung: the stage of the next rung. It is None after the last rung, and after a rung whose score is missing: then the
-        trial is no longer stopped early.
+      rung: the stage of the next rung. It is None after the last rung, and after a rung whose score is missing, because
+        the trial can then no longer be stopped early.
     """
 
     trial: Trial
@@ -60,7 +60,7 @@ class Running:
 
 
 class SweepRun:
-    """Trains the trials of a plan. The caller holds the lock of `output`."""
+    """The training of all trials of a plan. The caller holds the lock of `output`."""
 
     def __init__(
         self, plan: SweepPlan, book: TrialBook, fleet: Fleet, output: Path,
@@ -88,7 +88,7 @@ class SweepRun:
             self._look(running)
 
     def _start_next(self) -> bool:
-        """Start a trial of an earlier command, or a new one. Return False if there is none left."""
+        """Continue a trial of an earlier command, or start a new trial. Return False if no trial is left to start."""
         if self._waiting:
             self._start(self._waiting.pop(0))
         elif len(self._book.trials) < self._plan.count:
@@ -115,7 +115,7 @@ class SweepRun:
         print_line(f"trial {trial.number} begins: {listed(trial.values)}")
 
     def _look(self, running: Running, *, has_ended: bool = False) -> None:
-        """Read the new scores of a trial. Unless it has ended, stop it if it is not among the best at a rung."""
+        """Read the new scores of a trial. If the trial has not ended and is not among the best at a rung, stop it."""
         for row in running.scores.new_rows():
             if running.is_pruned:
                 return

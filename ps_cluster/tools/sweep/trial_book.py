@@ -134,7 +134,7 @@ class TrialBook:
         self._study.tell(trial, state=TrialState.FAIL)
 
     def ranked(self) -> list[Trial]:
-        """Return all trials, the best first: the completed ones, then those stopped early, under way, and failed."""
+        """Return all trials, the best first: completed trials, then those stopped early, under way, and failed."""
         sign = 1 if self.smaller_is_better else -1
 
         def place(trial: Trial) -> tuple[int, float, int]:
@@ -144,7 +144,7 @@ class TrialBook:
         return sorted(self.trials, key=place)
 
     def best(self) -> Trial | None:
-        """Return the best completed trial."""
+        """Return the best completed trial, or None if no trial has completed."""
         return next((trial for trial in self.ranked() if trial.state == "completed"), None)
 
     def _trial(self, frozen: FrozenTrial) -> Trial:

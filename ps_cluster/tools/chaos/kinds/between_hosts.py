@@ -51,14 +51,14 @@ class HostVanishes(FaultKind):
 
 
 class OfTwoWorkers(FaultKind):
-    """Two workers are hit. The second is killed, and has to train again while the first is missing."""
+    """Two workers are hit. The second worker is killed, and has to train again while the first worker is missing."""
 
     launched, hosted = False, True
     others_go_on = True
     victims = (WORKER, WORKER)
 
     def __init__(self, name: str, take_away: Callable[[Scene, Task, int], Callable[[], None]]):
-        """`take_away` makes the worker with this pid unavailable, and returns a function that undoes this."""
+        """Create a kind. `take_away` makes a worker unavailable, and returns a function that undoes this."""
         self.name, self._take_away = name, take_away
 
     def choose(self, source: random.Random, tasks: Sequence[Task]) -> tuple[Task, ...]:

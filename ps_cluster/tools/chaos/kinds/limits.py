@@ -17,7 +17,7 @@ THROTTLED_S = 6.0  # shorter than the launcher's limit for a silent worker: the 
 
 
 class OutOfMemory(Death):
-    """A worker is killed. Its replacement may use 1 MB more than it starts with, so the kernel kills it too.
+    """A worker is killed. Its replacement may use only 1 MB more than at its start, so the kernel kills it too.
 
     A worker that has trained for a while would survive, as it asks for no more memory.
     """
