@@ -1,4 +1,4 @@
-"""Import TensorFlow and all that tasks need, once, and fork tasks for the launcher.
+"""Import TensorFlow and all other modules that tasks need, once, and then fork tasks for the launcher.
 
     python -m ps_cluster.launch.fork_server_program CHANNEL RUN_DIR
 
@@ -23,7 +23,7 @@ ARGV = (sys.executable, "-m", __name__)
 
 
 def import_tasks() -> None:
-    """Import what the tasks of all types and modes need, and do once what each task would otherwise do itself."""
+    """Import the modules that tasks of all types and modes need, and do once what each task would otherwise do itself."""
     import_tensorflow()
     import ps_cluster.evaluation.evaluator
     import ps_cluster.training.all_reduce
