@@ -65,9 +65,9 @@ class Look:
 class Decisions:
     """The rules of a run, with the state that they need.
 
-    Training is over when the leader (the chief, or worker 0 if there is no chief) ends. Each method for an event takes the
-    time as its last argument, and returns the resulting actions, in order. `silences`: the worker processes that were
-    killed because they were silent.
+    Training is over when the leader ends, which is the chief, or worker 0 if there is no chief. Each method for an
+    event takes the time as its last argument, and returns the resulting actions, in order. `silences`: the worker
+    processes that were killed because they were silent.
     """
 
     def __init__(
@@ -101,12 +101,12 @@ class Decisions:
     # Answers to actions.
 
     def cluster_started(self, topology: ClusterTopology, now_s: float) -> Actions:
-        """Record the tasks of the cluster after `StartCluster`, `RestartTraining`, `GiveUp` or `Scale` is carried out."""
+        """Record the tasks of the cluster after `StartCluster`, `RestartTraining`, `GiveUp` or `Scale` changed them."""
         self._topology = topology
         return ()
 
     def stopped(self, now_s: float) -> Actions:
-        """Record that `StopTraining` or `StopAll` was carried out. The time that this took does not count for any limit."""
+        """Record that `StopTraining` or `StopAll` was carried out. The time for this does not count for any limit."""
         self._clock.restart(now_s)
         return ()
 
@@ -176,7 +176,7 @@ class Decisions:
         return (self._ended(),) if self._stage is RunStage.SCORING else ()
 
     def leader_done(self, outcome: Outcome, now_s: float) -> Actions:
-        """Record that the leader ended with exit code 0. `outcome`: the outcome that the leader wrote, else "failed"."""
+        """Record that the leader ended with exit code 0. `outcome`: what it wrote, or "failed" if it wrote nothing."""
         if self._expects_ends:
             return ()
         if outcome == "failed":
@@ -226,7 +226,7 @@ class Decisions:
     # A task dies.
 
     def port_taken(self, first: TaskExit, now_s: float) -> Actions:
-        """Handle the end of tasks, such as `first`, because another program has their port. Call this before `task_died`."""
+        """Handle the end of tasks (`first` is one) whose port another program has. Call this before `task_died`."""
         if self._trained:
             return ()  # this is a death like any other
         self._ports_taken += 1
@@ -244,8 +244,8 @@ class Decisions:
     def task_died(self, death: TaskExit, now_s: float) -> Actions:
         """Handle the end of a task that is reported neither to `leader_done` nor to `evaluator_done`.
 
-        The answer is a planned restart, which `time_passed` returns after the delay, a restart of all training tasks, or
-        that the task is given up.
+        Either plan a restart, which `time_passed` returns after a delay, or restart all training tasks, or give up the
+        task.
         """
         task = death.task
         if task.type != EVALUATOR:
@@ -314,7 +314,7 @@ class Decisions:
         return tuple(actions)
 
     def _end_silent(self, seen: Look, now_s: float) -> Actions:
-        """Kill a worker that is silent while others have updates. It is then restarted, and others take over its steps."""
+        """Kill a worker that is silent while others have updates. It is restarted later, and others take its steps."""
         if (silent := self._silence.take_longest_silent()) is None:
             return ()
         task = Task(WORKER, silent.worker)
@@ -328,7 +328,7 @@ class Decisions:
         return (WriteStacks((task,)), Notice(line), *self._kill(task, seen, now_s))
 
     def _kill(self, task: Task, seen: Look, now_s: float) -> Actions:
-        """Kill the process of a task, if it has one. If the process exists much longer, `_take_unkillable` returns it."""
+        """Kill a task's process, if there is one. If the process does not end, `_take_unkillable` returns it later."""
         if (pid := seen.pids.get(task)) is None:
             return ()
         self._killed_at.setdefault((task, pid), now_s)
@@ -372,7 +372,7 @@ class Decisions:
 
 
 def _scale(config: RunConfig, topology: ClusterTopology, workers: int) -> Actions:
-    """Return the actions that lead to this number of workers. Low spare indices start first; high indices stop first."""
+    """Return the actions that lead to this number of workers: start the lowest spare indices, or stop the highest."""
     if line := _why_not_scaled(config, workers):
         return (AnswerScale(line, refused=True),)
     more = workers - len(topology.workers)

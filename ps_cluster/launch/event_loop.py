@@ -1,4 +1,4 @@
-"""The launcher's event loop: it observes tasks and run files, reports events to `Decisions`, and carries out its actions.
+"""The launcher's event loop: observe tasks and run files, report events to `Decisions`, and carry out its actions.
 
 For example, a worker that has ended is started again in these steps. `_look` gets its `TaskExit` from `Supervisor.poll`, and
 `_report_exit` passes it to `Decisions.task_died`, which plans a `RestartTask`. Once its time has come,

@@ -23,7 +23,7 @@ ARGV = (sys.executable, "-m", __name__)
 
 
 def import_tasks() -> None:
-    """Import the modules that tasks of all types and modes need, and do once what each task would otherwise do itself."""
+    """Import what the tasks of all types and modes need, and do once what each task would otherwise do itself."""
     import_tensorflow()
     import ps_cluster.evaluation.evaluator
     import ps_cluster.training.all_reduce

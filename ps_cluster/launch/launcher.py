@@ -1,7 +1,7 @@
 """Run a whole cluster on this machine, from the first process to the summary. Imports no TensorFlow.
 
-The exit code is one of those in errors.py. It is 0 for a run that was drained after one Ctrl-C, SIGTERM or SIGHUP. It is
-128 plus the signal's number for a run that was stopped without a drain, after a second signal or before training began.
+The exit code is one of those in errors.py. It is 0 for a run that was drained after one Ctrl-C, SIGTERM or SIGHUP. It
+is 128 plus the signal's number for a run that was stopped without a drain, by a second signal or before training began.
 """
 
 from __future__ import annotations
@@ -135,9 +135,9 @@ def run_local(
 
 
 def starter_of_tasks(start: Starter[StartedProcess], server: ForkServer) -> Starter[StartedProcess]:
-    """Return a function that starts a task. A task whose command is `python -m MODULE …` and that sees no GPU is forked.
+    """Return a function that starts a task. If the command is `python -m MODULE …` and the task sees no GPUs, it forks.
 
-    CUDA does not work in a fork of a process that has initialised CUDA, and an import of TensorFlow might initialise it.
+    CUDA does not work in a fork of a process that has initialised CUDA, and importing TensorFlow might initialise it.
     """
 
     def start_task(argv: list[str], *, env: Mapping[str, str], **options: Unpack[StartOptions]) -> StartedProcess:

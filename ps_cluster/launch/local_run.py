@@ -56,7 +56,7 @@ def start_run(
 ) -> int:  # fmt: skip
     """Run a new training in `root`. Return the exit code. Raises UserError for bad input.
 
-    `anew`: whether to remove everything in `root` first. Otherwise only the files of a run that never trained are removed.
+    `anew`: remove everything in `root` first. Otherwise only the files of a run that never trained are removed.
     """
     config.check_fits_one_machine()
     with locks.sole_use(root, RUN_DIRECTORY, view.notice):
@@ -241,7 +241,7 @@ def slow_line(asked: RunConfig, complete: RunConfig, dataset: PackedDataset) -> 
 
 
 def _with_rows_of_workers(config: RunConfig, dataset: PackedDataset) -> RunConfig:
-    """Replace "files:worker" in `training.sample` by row numbers. Raises UserError if the setting does not fit the data."""
+    """Return `config` with row numbers instead of files in `training.sample`. Raises UserError if it doesn't fit."""
     text = config.training.sample
     if text == OF_FILES:
         if not dataset.file_rows:
