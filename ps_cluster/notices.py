@@ -9,9 +9,9 @@ from typing import Any, Literal, Protocol
 
 @dataclass(frozen=True)
 class LogEvent:
-    """An event that is logged as a line. runs/logs.py lists all events. docs/troubleshooting.md says what to do about them.
+    """An event that is logged as a line. runs/logs.py lists all events.
 
-    `name` is the value of the field `event` of a line in JSON.
+    docs/troubleshooting.md says what to do about each event. `name` is the value of the field `event` of a line in JSON.
     """
 
     name: str

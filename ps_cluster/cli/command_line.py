@@ -231,7 +231,7 @@ MOST_OF_A_LIST = 100  # values in a CommaList
 
 
 def completions(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
-    """Return the names that begin with `incomplete`, the word that a shell completes."""
+    """Return the names that begin with `incomplete`, which is the incomplete word in a shell."""
     return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
@@ -259,7 +259,7 @@ class CommaList(click.ParamType[tuple[Any, ...]]):
 
 
 class _PlainDigits(click.ParamType[Any]):
-    """A base class of types for numbers in plain digits, parsed by `read`. List it before click's class as a base."""
+    """A base class for types of numbers in plain digits, which `read` parses. Put it before click's class in the bases."""
 
     read: Callable[[str], Any]
 

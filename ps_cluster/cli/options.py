@@ -235,7 +235,7 @@ class GivenSettings:
         return replace(self, values={**self.values, **more})
 
     def overrides(self) -> dict[str, Any]:
-        """Return the settings of --set and of the command's options, which win, by dotted key. Raises UserError."""
+        """Return the settings of --set and of the options, which win, by dotted key. Raises UserError for bad input."""
         return _assigned(self.assignments) | settings_of(self.values)
 
     def overrides_of_all(self) -> dict[str, Any]:
@@ -293,7 +293,7 @@ def config_layers(command: Body) -> Body:
     return add(set_option(command))
 
 
-# The options for settings in commands that write `task` commands. `task` has another --min-workers, and can't be scaled.
+# The options for settings in commands that write `task` commands. `task` has another --min-workers, and no scaling.
 OPTIONS_OF_TASKS = tuple(name for name in CONFIG_OPTIONS if name not in ("--min-workers", "--max-workers"))
 
 

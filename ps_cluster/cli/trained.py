@@ -157,7 +157,7 @@ def predict(
 
 
 def _check_output(context: click.Context, parameter: click.Parameter, path: Path | None) -> Path | None:
-    """Return the path that `export` writes to. Refuse a path at which it can't write the file, or the folder."""
+    """Return the path that `export` writes to, a file or a folder. Refuse a path that can't be written."""
     kind = OUTPUT_FOLDER if context.params["changed_since"] is None else OUTPUT_FILE
     return None if path is None else kind.convert(path, parameter, context)
 

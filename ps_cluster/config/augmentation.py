@@ -68,7 +68,7 @@ class Augmentation(Section):
 
 
 class Variation(NamedTuple):
-    """One of the parts that the short form of the settings, e.g. `flip,crop=4,hue=0.1`, may have."""
+    """A variation of images that the short form of the settings, e.g. `flip,crop=4,hue=0.1`, can contain."""
 
     setting: str  # the setting of `Augmentation` that the part sets
     read: Callable[[str], Any]  # parses the text after "="

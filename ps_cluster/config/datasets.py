@@ -112,7 +112,7 @@ def parse_form_path(text: str) -> FormPath | None:
 
 
 def name_with_form(text: str, folder: Path) -> str:
-    """Return `FORM:/the/path` for a path that the user has written, relative to `folder`; any other text unchanged.
+    """Return `FORM:/the/path` for a path that a user wrote, relative to `folder`. Return any other text unchanged.
 
     Raises:
       UserError: nothing is at the path, or the data there has no known form.

@@ -65,7 +65,7 @@ class ArrivedParts:
 
 @dataclass(frozen=True)
 class CorrectedParts:
-    """The result of a staleness method: the gradient to apply [k], its share, and the slots that have changed."""
+    """The result of a staleness method: the gradient to apply, [k], its factor `share`, and the changed slots."""
 
     gradient: np.ndarray
     share: np.ndarray | float | None = None

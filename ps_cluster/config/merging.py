@@ -159,7 +159,7 @@ def resolve_resumed(file: Path, changes: Layer, environment: Mapping[str, str]) 
 
 
 def _setting_of_another_choice(error: ValidationError, tree: Layer, origin: str) -> str | None:
-    """Describe a setting that belongs to a mode, network, … that is not chosen; None for any other error."""
+    """Describe a wrong setting that belongs to a mode, network, … that is not chosen. Return None for other errors."""
     first = error.errors(include_url=False)[0]
     if first["type"] != "extra_forbidden" or len(first["loc"]) != 2:
         return None

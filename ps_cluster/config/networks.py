@@ -117,7 +117,7 @@ def check_examples(settings: NetworkSettings, spec: ExampleSpec) -> None:
 
 
 def _check_for_own(spec: ExampleSpec) -> None:
-    """Raise ValueError if no network of this package accepts such examples: several targets, or texts."""
+    """Raise ValueError for examples that no network of this package takes: with several targets, or with texts."""
     page = "of your own (docs/extending.md#your-own-network)"
     if spec.others:
         raise ValueError(f"the data has {len(spec.targets)} targets: bring a network {page} with an output for each")

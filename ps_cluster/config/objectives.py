@@ -31,7 +31,7 @@ def target_array(output: str) -> str:
 
 
 def output_by_place(place: int) -> str:
-    """Return a name for the output at index `place`, if the targets have no names but the order of the outputs."""
+    """Return a name for the output at index `place`, for targets without names that are in the order of the outputs."""
     return f"output_{place}"
 
 
@@ -42,7 +42,7 @@ def is_by_place(outputs: Sequence[str]) -> bool:
 
 @runtime_checkable
 class Rows(Protocol):
-    """A field of many examples: a numpy array, or an object that is sliced like one and then creates the part."""
+    """A field of many examples: a numpy array, or an object that creates a part of an array when it is sliced."""
 
     @property
     def dtype(self) -> Any: ...
@@ -131,7 +131,7 @@ class ExampleSpec:
 
     @property
     def targets(self) -> dict[str, ExampleSpec]:
-        """For the name of each target array, this spec with that array as its only target. `target` is the first."""
+        """Copies of this spec with a single target each, by the name of the target's array. `target` is the first."""
         others = {
             target_array(name): replace(
                 self, target=one.field, objective=one.objective, classes=one.classes, output=name, others={}
@@ -271,7 +271,7 @@ class Objective(Named):
         return predictions
 
     def metrics(self, target: np.ndarray, predictions: np.ndarray) -> np.ndarray:
-        """Return the metric of each prediction, [N], from `predictions` [N, outputs], in numpy instead of a graph."""
+        """Return the metric of each of N predictions, [N, outputs], by numpy. A judge computes the same in a graph."""
         raise NotImplementedError
 
     def guess(self, target: np.ndarray, spec: ExampleSpec) -> float | None:

@@ -1,4 +1,4 @@
-"""Define the base class of learning-rate schedules. A schedule gives the factor of the highest rate at each update.
+"""Define the base class of learning-rate schedules. A schedule gives each update a factor for the highest rate.
 
 The package's own schedules are in ps_cluster/training/learning_rate.py.
 """

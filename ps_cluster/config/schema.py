@@ -443,7 +443,7 @@ class RunConfig(Section):
 
     @property
     def updates_at_once(self) -> int:
-        """The number of updates that become visible at one time: those of a dispatch with all-reduce, otherwise 1."""
+        """The number of updates that become visible at one time: with all-reduce a whole dispatch, otherwise 1."""
         return self._first_dispatch if self.mode_kind.promise.waits is Waits.FOR_ALL_REDUCE else 1
 
     @property
@@ -455,7 +455,7 @@ class RunConfig(Section):
     def ledger_window(self) -> int:
         """The largest number of steps, a power of 2, that may be open, or accepted but not yet read by the chief.
 
-        So many steps are enough for all that fast workers can get before a slow worker has finished its dispatch.
+        This is enough for all steps that fast workers can get before a slow worker has finished its dispatch.
         """
         most = max(LEDGER_WINDOW, STEPS_IN_WINDOW_PER_WORKER * self.most_workers)
         at_once = 2 * self._first_dispatch * self.steps_per_update
@@ -485,7 +485,7 @@ class RunConfig(Section):
         return train_examples if self.sample is None else self.sample.size(train_examples)
 
     def total_updates(self, train_examples: int) -> int:
-        """Return the number of updates of the whole run: `training.steps`, or the number for `training.epochs`."""
+        """Return the number of updates of the whole run: `training.steps` if set, else that of `training.epochs`."""
         if self.training.steps is not None:
             return self.training.steps
         return max(1, round(self.training.epochs * self.examples_seen(train_examples) / self.examples_per_update))
@@ -545,7 +545,7 @@ def fitted(tree: Layer | None) -> RunConfig:
 
 
 def section_classes() -> dict[str, type[Section]]:
-    """Return the class of each section, by name. It has only the settings that all choices of the section share."""
+    """Return the class of each section, by name. A class has only settings that all choices of its section share."""
     classes = {name: field.annotation for name, field in RunConfig.model_fields.items()}
     return {name: kind for name, kind in classes.items() if isinstance(kind, type) and issubclass(kind, Section)}
 

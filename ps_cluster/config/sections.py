@@ -30,7 +30,7 @@ def flat(layer: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def nested(dotted: Mapping[str, Any]) -> Layer:
-    """Convert a flat dictionary, dotted key → value, to nested sections. Raises UserError if a section has a value."""
+    """Convert a flat dictionary, dotted key → value, to nested sections. Raises UserError if a value has sub-keys."""
     tree: Layer = {}
     for key, value in dotted.items():
         *sections, name = key.split(".")
@@ -79,7 +79,7 @@ class Choice(Generic[Kind]):
         return f"{self.section}.{self.key}"
 
     def name_in(self, layer: Mapping[str, Any]) -> Any:
-        """Return the name that a layer chooses, or None if it does not contain this setting. It need not be valid."""
+        """Return the name that a layer chooses, or None without this setting. The layer need not be valid."""
         return value_in(layer, self.section, self.key)
 
     def chosen_in(self, layer: Mapping[str, Any]) -> Kind | None:

@@ -46,7 +46,7 @@ class RestartTask:
 class RestartTraining:
     """Start all training tasks again on new ports (`LocalCluster.restart_training`).
 
-    `resume`: whether they continue from the newest snapshot.
+    `resume`: whether the tasks continue from the newest snapshot.
     """
 
     resume: bool
@@ -74,7 +74,7 @@ class GiveUp:
 
 @dataclass(frozen=True)
 class Scale:
-    """Start the absent workers `start`, and stop the workers `stop`. Their open steps go to the remaining workers."""
+    """Start the absent workers `start`, and stop the workers `stop`, whose open steps go to the remaining workers."""
 
     start: tuple[Task, ...]
     stop: tuple[Task, ...]

@@ -52,7 +52,7 @@ class Look:
     """The state of all tasks in one round of the launcher's event loop.
 
     Attributes:
-      pids: the pids of all tasks that run.
+      pids: the pid of each task that runs.
       frozen: the tasks whose process is stopped (SIGSTOP).
       states: all tasks and their states on one line, for messages.
     """
@@ -160,7 +160,7 @@ class Decisions:
 
     @property
     def early_stop(self) -> EarlyStop | None:
-        """The reason for an early stop: patience or time has run out. None if training was not stopped by this."""
+        """The reason of an early stop: patience or time has run out. None if this has not stopped the training."""
         return self._early_stopping.due if self._stopped_early and self._outcome == "stopped" else None
 
     def _stop_early(self, now_s: float) -> Actions:
@@ -176,7 +176,7 @@ class Decisions:
         return (self._ended(),) if self._stage is RunStage.SCORING else ()
 
     def leader_done(self, outcome: Outcome, now_s: float) -> Actions:
-        """Record that the leader ended with exit code 0. `outcome`: what it wrote, or "failed" if it wrote nothing."""
+        """Record that the leader ended with exit code 0. `outcome`: that of its result; "failed" without a result."""
         if self._expects_ends:
             return ()
         if outcome == "failed":

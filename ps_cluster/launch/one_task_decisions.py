@@ -54,7 +54,7 @@ class RendezvousLimits:
 
 @dataclass(frozen=True)
 class StartProcess:
-    """Start the process that runs TensorFlow. `least_workers`: how many workers a leader begins with; None for all."""
+    """Start the process that runs TensorFlow. A leader begins training with `least_workers` workers; None means all."""
 
     least_workers: int | None
 
@@ -170,9 +170,9 @@ class TaskDecisions:
     def tasks_probed(
         self, there: Collection[Task], unknown_hosts: Sequence[str], now_s: float, awake_s: float
     ) -> TaskActions:
-        """Handle the probe of all other tasks by a leader that waits for them. `there`: the tasks that have answered.
+        """Handle a waiting leader's probe of all other tasks. `there`: the tasks that have answered.
 
-        `unknown_hosts`: the hosts of tasks that have not answered whose names this machine can't resolve.
+        `unknown_hosts`: the hosts, of the tasks that have not answered, whose names this machine can't resolve.
         """
         limits = self._rendezvous
         missing = [task for task in self.others if task not in there]
@@ -200,7 +200,7 @@ class TaskDecisions:
     # Another task looks for the leader.
 
     def leader_probed(self, answers: bool, unknown_hosts: Sequence[str], now_s: float) -> TaskActions:
-        """Handle the probe of the leader by another task. `answers`: whether the leader has answered."""
+        """Handle another task's probe of the leader. `answers`: whether the leader has answered."""
         ((leader, address),) = self.others.items()
         if answers:
             self._leader_answered, self._waits_since_s = True, now_s
@@ -293,7 +293,7 @@ class TaskDecisions:
         return line, EndTask(RETRY if preempted else 0, mark.outcome, early_stop, proof_decides=True)
 
     def _is_complete(self, updates: int | None = None) -> bool:
-        """Return whether training is complete. `updates`: the number of updates that it must have, or None."""
+        """Return whether training is complete, and has made `updates` updates if that number is given."""
         mark = self._mark
         return mark is not None and mark.outcome == "completed" and updates in (None, mark.last_step)
 
@@ -301,7 +301,7 @@ class TaskDecisions:
         return Notice(TASK_ENDED(f"{self._task} has ended: training is completed")), EndTask(0)
 
     def _give_up(self, why: str) -> TaskActions:
-        """End the task and kill its process, which may hang. Its stack traces are written first, to show where it hangs."""
+        """End the task and kill its process. Stack traces are written first, to show where the process hangs."""
         line = TASK_GIVES_UP(f"{self._task} ends: {why}; {_AGAIN}")
         return WriteStacks((self._task,)), *self._kill(), Notice(line), self._ended(RETRY)
 

@@ -49,7 +49,7 @@ class TaskWork(Protocol):
     """The methods of `OneTask` that the loop calls: they start the task's process, and write a leader's files."""
 
     def start(self, least_workers: int | None) -> ChildProcess:
-        """Start the process that runs TensorFlow. `least_workers`: how many workers a leader begins with, or None."""
+        """Start the process that runs TensorFlow. A leader begins training with `least_workers` workers; None: all."""
 
     def write_ending(self, outcome: Outcome, early_stop: EarlyStop | None) -> int:
         """Write the summary and the closing table, once. Return 0, or FAILED_FOR_GOOD if the proof does not hold."""

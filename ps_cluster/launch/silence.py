@@ -38,7 +38,7 @@ class _Worker:
         self.updates, self.passed_s, self._since_s = updates, 0.0, 0.0
 
     def record_other_progress(self, seconds: float, *, as_usual: bool) -> None:
-        """Record that a worker made an update, `seconds` after the last one. `as_usual`: no stall of all workers before."""
+        """Record any worker's update, `seconds` after the last one. `as_usual`: False after a stall of all workers."""
         self._since_s += seconds
         self.passed_s += self.still_s * as_usual
         self.still_s = 0.0
@@ -129,7 +129,7 @@ class SilenceDetector:
         self._still_s = 0.0
 
     def take_longest_silent(self) -> SilenceRow | None:
-        """Return the worker that is silent longest, if any worker is past its deadline, and forget it; else None.
+        """Forget and return the worker that is silent longest of those past their deadline. Return None if none is.
 
         Call this only to end the process of that worker. The worker's next process gets a deadline twice as long.
         """
@@ -153,7 +153,7 @@ class SilenceDetector:
         return worker.passed_s + self._still_s * stopped_first
 
     def _deadline_s(self, index: int) -> float:
-        """Return how many seconds a worker may be silent. The time doubles, up to a limit, with each such kill."""
+        """Return how many seconds a worker may be silent. Each kill for silence doubles the time, up to a limit."""
         step_s, limits = self._workers[index].step_s, self._limits_now
         if step_s is None:
             return limits.first_update_s

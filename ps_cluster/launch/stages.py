@@ -16,7 +16,7 @@ from ps_cluster.runs.training_phases import BEGUN
 
 @dataclass(frozen=True)
 class RunLimits:
-    """Time limits in seconds. Time in which the process that checks them does not run is not counted (clock.py)."""
+    """Time limits in seconds. They do not count time in which the process that checks them is stopped (clock.py)."""
 
     look_every_s: float = 0.2
     startup_s: float = 180.0  # until training begins

@@ -20,7 +20,7 @@ MESSAGE_CHARACTERS = 500
 
 
 def as_failure(error: BaseException) -> BaseException:
-    """Convert an error of the user's own computation to a UserError, because it would occur again; else return `error`."""
+    """Convert an error in the user's own computation to a UserError, as it would occur again; else return `error`."""
     for cause in _causes(error):
         if failure := failure_of_computation(cause):
             return FailedComputation(failure).with_traceback(error.__traceback__)

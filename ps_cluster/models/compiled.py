@@ -30,10 +30,10 @@ Targets: TypeAlias = tf.Tensor | tuple[tf.Tensor, ...]
 
 
 class MicroBatch(NamedTuple):
-    """The factors for the losses of one of the equal micro-batches of a batch.
+    """The factors by which losses are multiplied in one of the equal micro-batches of a batch.
 
-    A loss that is a sum, or a weighted mean, over its examples is multiplied by the factor. The mean over all
-    micro-batches is then the loss of the batch.
+    There is one factor for losses that are sums over the examples, and one for weighted means. With them, the mean over
+    the micro-batches is the loss of the batch.
     """
 
     of_sum: tf.Tensor  # float32 [], the number of micro-batches
@@ -171,7 +171,7 @@ class CompiledMetrics:
         return dict(zip(self._metrics.result(), self._metrics.metrics, strict=True))
 
     def update(self, targets: Targets, outputs: Outputs, probabilities: Outputs) -> None:
-        """Update the metrics with a batch. In a graph too, the metrics' variables are created outside of the graph.
+        """Update the metrics with a batch. If this is called in a graph, their variables are created outside of it.
 
         `probabilities`: the outputs as probabilities, in the same structure.
         """

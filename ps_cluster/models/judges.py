@@ -105,7 +105,7 @@ class Judge(ABC):
 
     @abstractmethod
     def targets(self, rows: PackedTargets) -> Targets:
-        """Return the targets of packed rows in the form that the other methods take."""
+        """Convert packed targets to the form that the other methods take."""
 
     def weights(self, targets: Targets, given: tf.Tensor | None) -> tf.Tensor | None:
         """Return the weight of each example, [B]; None if all count alike. `given`: the data set's weights, [B]."""
@@ -217,7 +217,7 @@ class ClassificationJudge(ObjectiveJudge):
         self._of_classes = class_weights(of_classes, spec.classes) if of_classes else None
 
     def targets(self, rows: tf.Tensor) -> tf.Tensor:
-        """Return labels int32 [B]."""
+        """Return the packed labels as int32 [B]."""
         return tf.cast(rows, tf.int32)
 
     def labels(self, targets: tf.Tensor) -> tf.Tensor:
@@ -336,7 +336,7 @@ class OneOutputJudge(ClassificationJudge):
 
 
 class MultiLabelJudge(ObjectiveJudge):
-    """Judges by the mean binary cross-entropy over the labels, in nats. Label smoothing moves targets towards 1/2."""
+    """A judge by the mean binary cross-entropy over the labels, in nats. Label smoothing moves targets towards 1/2."""
 
     gives_scores = True
 
@@ -415,7 +415,7 @@ class RegressionJudge(ObjectiveJudge):
         return f"targets as they are ({self._why_own_units})" if self._why_own_units else IN_DEVIATIONS
 
     def targets(self, rows: tf.Tensor) -> tf.Tensor:
-        """Return the targets in their own units, [B, outputs]. They are float64, because float32 has too few digits."""
+        """Return the targets in their own units, float64 [B, outputs], as float32 merges close numbers far from 0."""
         return tf.reshape(tf.cast(rows, tf.float64), [-1, self.outputs])
 
     def losses(self, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:

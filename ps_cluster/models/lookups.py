@@ -34,7 +34,7 @@ class ConstantTable:
     """The content of a `tf.lookup.StaticHashTable`, in the order of its keys' hashes."""
 
     def __init__(self, name: str, table: tf.lookup.StaticHashTable):
-        """Copy `table`, which belongs to layer `name`. Raises ValueError if it is empty, or two keys have the same hash."""
+        """Copy the `table` of layer `name`. Raises ValueError if it is empty, or if two keys have the same hash."""
         with tf.init_scope():
             try:
                 keys, values = (one.numpy() for one in table.export())

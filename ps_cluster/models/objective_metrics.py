@@ -27,10 +27,10 @@ def further_metrics(judge: Judge, compiled: CompiledMetrics) -> dict[str, keras.
 
 
 def scored_metrics(judge: Judge, compiled: CompiledMetrics) -> dict[str, Literal["max", "min"] | None]:
-    """Return the names of all metrics that are scored besides the objective's metric and the loss.
+    """Return the metrics that are scored besides the objective's metric and the loss: name → which values are better.
 
-    The value of a name is "max" or "min", depending on which values of the metric are better; None if Keras does not
-    know that. `compiled`: the metrics of compile(), which have to be built.
+    This is "max" or "min", or None if Keras does not know it. `compiled`: the metrics of compile(), which have to be
+    built.
     """
     scored = further_metrics(judge, compiled) | compiled.metrics
     return {name: mode_of_metric(metric) for name, metric in scored.items()}

@@ -29,7 +29,7 @@ def load_saved(file: Path, spec: ExampleSpec) -> keras.Model:
 
 
 def in_own_units(model: keras.Model, spec: ExampleSpec) -> keras.Model:
-    """Return a user's model. A regression without a mark gets one: its outputs are in the target's units."""
+    """Return a user's model. A regression without a mark gets the mark for outputs in the target's units."""
     if not OBJECTIVES[spec.objective].has_units or is_marked(model, UNITS) or is_marked(model, OWN_UNITS):
         return model
     marked = with_mark(model, OWN_UNITS, spec.inputs)

@@ -25,7 +25,7 @@ _TRAINING_METHODS = ("train_step", "compute_loss", "compute_metrics", "fit")
 
 
 def check_network(found: object, spec: ExampleSpec) -> keras.Model:
-    """Check that a user's model can be trained here. Return the built model, without the `UNITS` layer of a saved model.
+    """Check that a user's model can be trained here. Return the built model without the `UNITS` layer of saved models.
 
     Raises ValueError with the reason if the model can't be trained.
     """

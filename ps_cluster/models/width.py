@@ -65,7 +65,7 @@ class DividedLayer(keras.layers.Layer):
             part.build(shape)
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Return the outputs of all units, [B, ..., units], on the caller's device. Add the penalties of the weights."""
+        """Return the outputs of all units, [B, ..., units], on the caller's device, and add the weights' penalties."""
         outputs = []
         for part, device in zip(self.parts, self._devices, strict=True):
             values = [variable.value for variable in part.trainable_variables]

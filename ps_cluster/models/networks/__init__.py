@@ -128,7 +128,7 @@ def network_of(inputs: Mapping[str, keras.KerasTensor], outputs: keras.KerasTens
 
 
 def fewest_outputs(examples: ExampleSpec) -> int:
-    """Return the fewest outputs that the objective allows: for two classes 1, the score of the second class."""
+    """Return the fewest outputs that the objective allows. For two classes this is 1: the score of the second class."""
     return min(OBJECTIVES[examples.objective].output_counts(examples))
 
 

@@ -1,4 +1,4 @@
-"""The network of airbench (Jordan 2024, arXiv:2404.00498, section 3). Its recipe for CIFAR-10 is the default recipe."""
+"""The network of airbench (Jordan 2024, arXiv:2404.00498, section 3). The default settings are its CIFAR-10 recipe."""
 
 from __future__ import annotations
 
