@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 class LogEvent:
     """An event that is logged as a line. runs/logs.py lists all events.
 
-    docs/troubleshooting.md says what to do about each event. `name` is the value of the field `event` of a line in JSON.
+    docs/troubleshooting.md says what to do about each event. `name` is the value of the field `event` in a JSON line.
     """
 
     name: str

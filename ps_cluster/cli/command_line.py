@@ -259,7 +259,7 @@ class CommaList(click.ParamType[tuple[Any, ...]]):
 
 
 class _PlainDigits(click.ParamType[Any]):
-    """A base class for types of numbers in plain digits, which `read` parses. Put it before click's class in the bases."""
+    """A base class for types of numbers in plain digits, which `read` parses. It has to come before click's class."""
 
     read: Callable[[str], Any]
 

@@ -135,7 +135,7 @@ def run_local(
 
 
 def starter_of_tasks(start: Starter[StartedProcess], server: ForkServer) -> Starter[StartedProcess]:
-    """Return a function that starts a task. If the command is `python -m MODULE …` and the task sees no GPUs, it forks.
+    """Return a function that starts a task: as a fork, if its command is `python -m …` and the task sees no GPUs.
 
     CUDA does not work in a fork of a process that has initialised CUDA, and importing TensorFlow might initialise it.
     """

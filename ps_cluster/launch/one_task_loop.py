@@ -40,7 +40,7 @@ from ps_cluster.system.child_process import ChildProcess
 from ps_cluster.system.probes import working
 from ps_cluster.system.stop_signals import StopRequests
 
-PROBE_INTERVAL_S = 2.0  # between two probes of the leader, or reads of the mark of the end
+PROBE_INTERVAL_S = 2.0  # between two probes of the leader, or two reads of the mark that training has ended
 GATHER_INTERVAL_S = 1.0  # between two probes of the other tasks by a leader that waits
 STACKS_S = 0.5  # from the request for a process's stack traces until it is killed
 

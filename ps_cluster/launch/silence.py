@@ -79,7 +79,7 @@ class SilenceDetector:
         self._limits_now = self._limits = limits
         self._workers: dict[int, _Worker] = {}
         self._totals: Counter[int] = Counter()  # by worker index: updates of all its processes so far
-        self._ended: Counter[int] = Counter()  # by worker index: how often it was ended as silent
+        self._ended: Counter[int] = Counter()  # by worker index: how often the worker was killed because of silence
         self._seen_s = now_s
         self._still_s = 0.0  # since the last update of any worker, while updates were due
 

@@ -89,10 +89,7 @@ def compute_on(device: str, function: Callable[[*Tensors], Result], *given: *Ten
 
 
 def functional_model_of(model: keras.Model) -> keras.Model:
-    """Return the functional model inside a Sequential, or a functional model itself.
-
-    Raises ValueError for a user's model class.
-    """
+    """Return a functional model, or the functional model in a Sequential. Raises ValueError for a user's model class."""
     graph = functional_of(model) if isinstance(model, keras.Sequential) else model
     if not is_of_keras(model) or calls_of(graph) is None:
         raise ValueError(
