@@ -103,7 +103,7 @@ class CompiledLoss:
         return tf.add_n([value / size if loss.reduction == "sum" else value for loss, value in parts])
 
     def check_on(self, targets: Targets, outputs: Outputs, weights: tf.Tensor | None) -> None:
-        """Check the loss on a batch. Raises ValueError if the loss fails, is not a number, or has no gradient."""
+        """Check the loss on a batch. Raises ValueError if it fails, is not a single number, or has no gradient."""
         try:
             with tf.GradientTape() as tape:
                 tape.watch(keras.tree.flatten(outputs))
@@ -157,7 +157,7 @@ def _micro_batch_factor(loss: keras.Loss, weights: tf.Tensor | None, part: Micro
 
 
 class CompiledMetrics:
-    """The metrics that a model was compiled with, accumulated over batches. There may be none."""
+    """The metrics that a model was compiled with, accumulated over batches. Without metrics, the methods do nothing."""
 
     def __init__(self, model: keras.Model):
         """Take the metrics of a model."""
@@ -186,7 +186,7 @@ class CompiledMetrics:
         self._update(targets, outputs, probabilities)
 
     def check_on(self, targets: Targets, outputs: Outputs) -> None:
-        """Check the metrics on a batch, and reset them. Raises ValueError if one fails, or returns several numbers."""
+        """Check the metrics on a batch, and reset them. Raises ValueError if one fails, or returns no single number."""
         if self._metrics is None:
             return
         try:

@@ -16,7 +16,7 @@ from ps_cluster.private_names import attributes_outside_config
 
 
 def optimizer_of(model: keras.Model) -> keras.Optimizer | None:
-    """Return the optimizer of a model's compile(), or None if the model was not compiled."""
+    """Return the optimizer of a model's compile(). Return None without compile(), as Keras then sets no `optimizer`."""
     return getattr(model, "optimizer", None)
 
 

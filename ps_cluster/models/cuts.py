@@ -64,7 +64,7 @@ class PartedNetwork(Protocol):
 
 
 def compute_on(device: str, function: Callable[[*Tensors], Result], *given: *Tensors) -> Result:
-    """Compute `function(*given)`, and later its backward pass, on a device. Return what the function returns.
+    """Compute `function(*given)`, and later its backward pass, on a device. Return its tensors, in any structure.
 
     With `tf.device` alone, TensorFlow would compute the gradient on the device of the caller.
     """
@@ -89,7 +89,7 @@ def compute_on(device: str, function: Callable[[*Tensors], Result], *given: *Ten
 
 
 def functional_model_of(model: keras.Model) -> keras.Model:
-    """Return a functional model, or the functional model in a Sequential. Raises ValueError for a user's model class."""
+    """Return a functional model itself, or the inner model of a Sequential. Raises ValueError for a user's class."""
     graph = functional_of(model) if isinstance(model, keras.Sequential) else model
     if not is_of_keras(model) or calls_of(graph) is None:
         raise ValueError(

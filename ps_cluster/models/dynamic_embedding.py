@@ -83,7 +83,7 @@ class DynamicEmbedding(keras.Layer):
         self.built = True
 
     def as_keys(self, keys: tf.Tensor) -> tf.Tensor:
-        """Return an int64 number for each of the k keys, [k]. `keys`: whole numbers or strings [...]."""
+        """Return the number that identifies each key, int64 [k]. `keys`: whole numbers or strings [...]."""
         keys = tf.convert_to_tensor(keys)
         if keys.dtype == tf.string:
             keys = fingerprints(keys)

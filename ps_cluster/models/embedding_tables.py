@@ -127,7 +127,7 @@ class Tables:
             yield
 
     def recording(self, calls: list[TableCall], value: tf.Tensor | float = 0.0) -> LookUp:
-        """Return a `LookUp` that appends each call to `calls`, and returns vectors that are filled with `value`."""
+        """Return a look-up function that appends each call to `calls`, and returns vectors filled with `value`."""
 
         def look_up(layer: TableLayer, ids: tf.Tensor) -> tf.Tensor:
             table = self._of_layer[id(layer)]
@@ -159,7 +159,7 @@ class Tables:
         return Rows(tuple(ids), tuple(places), tuple(sizes), tuple(counts))
 
     def reading(self, values: Sequence[tf.Tensor], rows: Rows) -> LookUp:
-        """Return a `LookUp` that returns vectors from the pulled rows.
+        """Return a look-up function that returns vectors from the pulled rows.
 
         `values`: the pulled rows of each group, [u, width]. The layers have to be called in the same order as in the
         forward pass from which `rows` was computed.

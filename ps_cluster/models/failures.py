@@ -1,6 +1,4 @@
-"""Find out why TensorFlow could not compute a graph, and whether the user's own computation failed.
-
-This module does not import TensorFlow."""
+"""Find out why TensorFlow could not compute a graph, and whether the user's own computation failed. No TensorFlow."""
 
 from __future__ import annotations
 

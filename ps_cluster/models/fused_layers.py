@@ -22,7 +22,7 @@ WIDE = 256  # channels; with 64 channels, the copies take as much time as the ma
 
 
 def with_fused_layers(model: keras.Model) -> keras.Model:
-    """Return a copy of `model` that computes the same, but faster. Keras can't load a file of the copy.
+    """Return a copy of `model` that computes the same, but faster. Save the original: Keras can't load the copy.
 
     The copy shares all layers that are not replaced. If no layer can be replaced, or the class of the model is the
     user's, `model` itself is returned.
@@ -106,7 +106,7 @@ class CompiledActivation(keras.layers.Activation):
 
 @cache  # layers of equal shape share the compiled code
 def compiled(function: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Return an elementwise `function` whose forward pass and backward pass are each compiled into one loop."""
+    """Return `function`, which is elementwise, with its forward and backward pass each compiled into one loop."""
 
     def in_float32(x: tf.Tensor) -> tf.Tensor:
         return tf.cast(function(tf.cast(x, tf.float32)), x.dtype)

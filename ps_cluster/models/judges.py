@@ -128,7 +128,7 @@ class Judge(ABC):
         """Return the predictions, [B, outputs]: probabilities, or values in the target's units."""
 
     def further_metrics(self) -> dict[str, keras.Metric]:
-        """Return new objects of Keras's metrics, by the names in `Objective.further_metrics`."""
+        """Return new objects of Keras's metrics, by the names in `Objective.further_metrics`, which records use."""
         return {}
 
     def compared(self, targets: Targets, outputs: Outputs) -> Compared | None:
@@ -272,7 +272,7 @@ class ClassificationJudge(ObjectiveJudge):
         return {"log_loss": keras.metrics.CategoricalCrossentropy(), "f1": keras.metrics.F1Score(average="macro")}
 
     def compared(self, targets: tf.Tensor, outputs: tf.Tensor) -> Compared | None:
-        """Return one-hot labels and probabilities, [B, classes] each; for two classes, column 1 of each, [B, 1]."""
+        """Return one-hot labels and probabilities, [B, classes] each; for two classes, their second columns, [B, 1]."""
         truth, predicted = tf.one_hot(self.labels(targets), self.outputs), _without_nan(self.prediction(outputs))
         return (truth[:, 1:], predicted[:, 1:]) if self.outputs == 2 else (truth, predicted)
 
@@ -302,7 +302,7 @@ class OneOutputJudge(ClassificationJudge):
     """
 
     def adapt_to(self, end: NetworkEnd, losses: Mapping[int, keras.Loss]) -> None:
-        """Adapt the judge to the meaning of the output. Raises ValueError for a loss that compares classes."""
+        """Adapt the judge to the meaning of the output. Raises ValueError for a loss that compares several numbers."""
         for loss in losses.values():
             if compares_classes(loss):
                 raise ValueError(

@@ -59,8 +59,8 @@ def loss_takes_probabilities(loss: keras.Loss) -> bool:
 def metric_takes_probabilities(metric: keras.Metric) -> bool:
     """Return whether a metric of Keras gives correct results only for probabilities.
 
-    Such metrics compare outputs with a threshold of 1/2 or with many thresholds between 0 and 1, or take their
-    logarithms. False if the user has set another threshold or `from_logits`, which refer to what the network returns.
+    Such metrics compare with a threshold of 1/2 or with many thresholds between 0 and 1, or take logarithms of
+    probabilities. False if the user has set thresholds or `from_logits`, which refer to what the network returns.
     """
     if not is_of_keras(metric):
         return False

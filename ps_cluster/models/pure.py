@@ -86,7 +86,7 @@ class PureScope(keras.StatelessScope):
         return self.state_mapping.get(id(variable)) is not self._given.get(id(variable))
 
     def check(self, model: keras.Model, may_change: Sequence[keras.Variable]) -> None:
-        """Raise ValueError if the pass in this scope read a variable without a given value, or changed a wrong one.
+        """Raise ValueError, naming the variable, if the pass read one without a given value, or changed a wrong one.
 
         `may_change`: the variables that the pass may change: the model's statistics and the states of its seeds. The
         error is raised here and not during the pass, because Keras adds a long text to an error within a layer.
