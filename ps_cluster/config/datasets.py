@@ -331,7 +331,7 @@ class DataSet(Named, Generic[OwnSettings]):
       downloads: the addresses of these files; empty if the data set can't be downloaded.
       wanted: a description of the files to look for in a folder; "" if the data set needs no files.
       path: the path, if the user has named data by its path. The data is packed again when a file there changes.
-      candidates_of: the data sets that may be used for this name, such as "auto", the best first; usually empty.
+      candidates_of: the names of the data sets that this name may stand for, the best first; () for most names.
       offered: whether help and lists of choices contain the data set.
     """
 
@@ -354,7 +354,7 @@ class DataSet(Named, Generic[OwnSettings]):
         return None
 
     def views(self) -> MeanOverViews | None:
-        """Return the function that averages a network's outputs over augmented views of each example, or None."""
+        """Return the function that averages a network's outputs over views of each example; None without views."""
         return None
 
     @property
@@ -457,7 +457,7 @@ class _DataSets(Registry[DataSet[Any]]):
         return tuple(name for name in super().names if name not in self.own or self.own[name].offered)
 
     def trust_name(self, name: str, folder: Path) -> str:
-        """Trust the code that a user's name refers to. Return the name with an absolute path and the data's form."""
+        """Trust the code in a user's name. Return the name with an absolute path and, for data, with the form."""
         if super().__contains__(name):
             return super().trust_name(name, folder)
         return name_with_form(name, folder)

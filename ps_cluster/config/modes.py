@@ -259,7 +259,7 @@ class Mode(Named, ABC):
         return 1
 
     def simulated_workers(self, config: RunConfig) -> int | None:
-        """Return the number of workers that the user wants to emulate, or None for the number of workers of the run."""
+        """Return the number of workers whose staleness the user wants to emulate, or None for the run's own number."""
         return None
 
     def emulated_workers(self, config: RunConfig) -> int:

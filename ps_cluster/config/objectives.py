@@ -271,7 +271,7 @@ class Objective(Named):
         return predictions
 
     def metrics(self, target: np.ndarray, predictions: np.ndarray) -> np.ndarray:
-        """Return the metric of each of N predictions, [N, outputs], by numpy. A judge computes the same in a graph."""
+        """Return the metric of each prediction, [N], from predictions [N, outputs]. A judge computes it in a graph."""
         raise NotImplementedError
 
     def guess(self, target: np.ndarray, spec: ExampleSpec) -> float | None:

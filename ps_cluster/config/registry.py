@@ -50,7 +50,7 @@ T = TypeVar("T", bound=Named, covariant=True)
 class Registry(Generic[T]):
     """All objects of one type (data set, mode, network, …), by name.
 
-    The registry finds the objects of this package in the module that `home` returns, or in the modules of that package.
+    The registry finds the objects of this package in the module, or in all modules of the package, that `home` returns.
     They are the instances of `base` there, and an instance of each subclass there that defines a `name`. So a new
     object need not be listed anywhere.
     """

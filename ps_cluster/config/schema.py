@@ -491,7 +491,7 @@ class RunConfig(Section):
         return max(1, round(self.training.epochs * self.examples_seen(train_examples) / self.examples_per_update))
 
     def few_updates(self, train_examples: int) -> str | None:
-        """Return advice if an epoch has so few updates that the network learns little, else None."""
+        """Return advice if the updates, per epoch and in all, are so few that the network learns little; else None."""
         of_an_epoch = self.examples_seen(train_examples) / self.examples_per_update
         if of_an_epoch >= FEW_UPDATES or self.total_updates(train_examples) >= ENOUGH_UPDATES:
             return None

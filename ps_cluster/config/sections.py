@@ -67,7 +67,7 @@ Kind = TypeVar("Kind", bound=Named, covariant=True)
 
 @dataclass(frozen=True)
 class Choice(Generic[Kind]):
-    """A setting that names an object of the registry `kinds`, e.g. a mode. The object adds settings to the section."""
+    """A setting that names an object of the registry `kinds`, e.g. a mode. That decides which other settings exist."""
 
     section: str
     key: str

@@ -67,7 +67,7 @@ class StalenessMethod(Named, Generic[OwnSettings]):
         return config.optimizer
 
     def equation(self, settings: OwnSettings, arrived: ArrivedParts) -> CorrectedParts | None:
-        """Return the method's result for a gradient, computed in numpy, or None if there is no such equation.
+        """Return the method's result for a gradient, computed in numpy; None if the proof can't compute it again.
 
         Args:
           settings: the section `staleness`, an object of `Settings`.

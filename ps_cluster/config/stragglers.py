@@ -30,7 +30,7 @@ class Slowness:
 
 @dataclass(frozen=True)
 class Stragglers:
-    """The slow workers. With `gamma`, each worker and each step is slower by a random factor."""
+    """The slow workers. With `gamma`, all workers are slow, by a random factor for each worker and for each step."""
 
     slow: tuple[Slowness, ...] = ()
     gamma: bool = False

@@ -167,7 +167,7 @@ class PickledFunction:
 
 @cache
 def entry_points(group: str) -> tuple[metadata.EntryPoint, ...]:
-    """Return the entry points of installed packages in `group`. The result is cached, because the search takes long."""
+    """Return the entry points of installed packages in `group`. Cached, as this reads the lists of all packages."""
     return tuple(metadata.entry_points(group=group))
 
 

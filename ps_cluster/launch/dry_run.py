@@ -20,7 +20,7 @@ _PLAIN = re.compile(r"[A-Za-z_][\w.-]*")
 
 
 def lines(resolved: Resolved, room: FreeMemory) -> Iterator[str]:
-    """Yield the lines of a file for --config. Comments say where each value comes from, and what the run would start.
+    """Yield the lines of a file for --config. Comments give the origin of each value, the tasks, and the memory needed.
 
     Raises UserError if there are more tasks than are useful on one machine.
     """

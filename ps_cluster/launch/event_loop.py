@@ -39,7 +39,7 @@ from ps_cluster.training.resuming import newest_for
 
 
 class EventLoop:
-    """The event loop. Each round polls all tasks and files once and reports events to `decisions`, as `_look` does."""
+    """The event loop. Each round polls tasks and files once, in the order of `_look`, and reports to `decisions`."""
 
     def __init__(
         self,

@@ -241,7 +241,7 @@ def slow_line(asked: RunConfig, complete: RunConfig, dataset: PackedDataset) -> 
 
 
 def _with_rows_of_workers(config: RunConfig, dataset: PackedDataset) -> RunConfig:
-    """Return `config` with row numbers instead of files in `training.sample`. Raises UserError if it doesn't fit."""
+    """Replace files in `training.sample` of `config` by row numbers. Raises UserError if it does not fit the data."""
     text = config.training.sample
     if text == OF_FILES:
         if not dataset.file_rows:

@@ -278,7 +278,7 @@ class TaskDecisions:
         return Notice(line), self._ended(128 + number)
 
     def _training_ended(self) -> TaskActions:
-        """Return the actions with which the leader ends after its process has ended with exit code 0."""
+        """Return the actions with which the leader ends after its process has reported the end of training."""
         mark = self._mark
         if mark is None:
             return Notice(TASK_GIVES_UP(f"{self._task} has ended without a result")), self._ended(FAILED)

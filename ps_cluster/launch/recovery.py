@@ -81,7 +81,7 @@ class Recovery:
 
         Args:
           updates: the highest number of updates that were ever applied. Two deaths of the cluster belong to one streak
-            if no new update came between them. For a single task, the time that the task lived decides.
+            if no new update came between them, however long that took. For a single task, its lifetime decides.
           silent_s: the seconds without an update at the end of the task's life. They do not count as lifetime.
         """
         key = self._key(death)

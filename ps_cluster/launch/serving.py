@@ -22,7 +22,7 @@ LEADER_MESSAGE_INTERVAL_S = 0.5  # between two looks for a message of the leader
 
 
 def serve(config: RunConfig, topology: ClusterTopology, task: Task, *, workspace: Path | None = None) -> None:
-    """Serve until the process is killed. The server listens on all interfaces, whichever host the task's address names.
+    """Serve until the process is killed. The server listens on all interfaces, not only on that of the task's address.
 
     With the task's `workspace`, return when a message of the leader in that folder says that training has ended, and
     raise UserError if the leader refuses this task. Raises tf.errors.UnknownError if the port is taken.

@@ -129,7 +129,7 @@ class SilenceDetector:
         self._still_s = 0.0
 
     def take_longest_silent(self) -> SilenceRow | None:
-        """Forget and return the worker that is silent longest of those past their deadline. Return None if none is.
+        """Forget and return the worker that is silent longest of those past their deadline, or return None.
 
         Call this only to end the process of that worker. The worker's next process gets a deadline twice as long.
         """

@@ -26,7 +26,7 @@ class Origin:
     index: str
 
     def field(self, kind: str = "") -> str:
-        """Return the name of the field for tasks of type `kind`, or of the field that contains all task types."""
+        """Return the name of the field for task type `kind`; without `kind`, that of the field with all task types."""
         return ": ".join(filter(None, (self.name, ".".join(filter(None, (self.jobs, kind))))))
 
 
